@@ -20,9 +20,9 @@ pub trait Shards: Send + Sync + fmt::Debug {
     /// calls for one shard keep their order unless one of them is retried: while the shard moves, or its owner opens
     /// the store again, the first may follow the second.
     ///
-    /// While there is no owner, the submission waits for one for a short time. What was certainly not applied is
-    /// retried meanwhile; what may have been applied is answered with an error whose outcome is unknown. Grants whose
-    /// answer no caller receives are returned, and do not count as attempts.
+    /// While there is no owner, the submission waits for one for a short time, and operations that were certainly not
+    /// applied are retried; those that may have been applied are answered with an error whose outcome is unknown.
+    /// Grants whose answer no caller receives are returned, and do not count as attempts.
     fn submit(&self, shard: ShardId, ops: Vec<Op>, patience: WhenBusy) -> Pending;
 
     /// The shards that this node owns or has owned since it started.

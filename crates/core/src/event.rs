@@ -17,7 +17,7 @@ use crate::name::{Key, QueueName};
 use crate::record::{ClockPair, Gone, Group, Record, Was};
 use crate::time::{Due, Now, WallMs};
 
-/// One event of a message's life.
+/// An event in the life of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct MessageEvent {
@@ -27,7 +27,7 @@ pub struct MessageEvent {
     pub at: WallMs,
     /// The queue.
     pub queue: QueueName,
-    /// What happened.
+    /// The kind of event.
     pub kind: EventKind,
     /// The message; `None`: several.
     pub id: Option<MessageId>,
@@ -43,7 +43,7 @@ pub struct MessageEvent {
     pub count: Option<u64>,
 }
 
-/// What happened to a message.
+/// A kind of event in the life of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum EventKind {
@@ -216,11 +216,11 @@ impl MessageEvent {
     }
 }
 
-/// The clocks by which the answer to the same change has told due times. Answers round the wall clock down; a group has
-/// it rounded up, and does not say whether there was a part of a millisecond. The record says it, if its message was
-/// accepted or an attempt has ended now, or by a delay from now on, which such a part makes longer. In other records,
-/// of a fire, a redrive at once and a change of the content alone, the due time may be a millisecond later than
-/// answered.
+/// The clocks by which the answer to the same change has reported due times. Answers round the wall clock down; a group
+/// has it rounded up, and does not say whether there was a part of a millisecond. The record shows it if its message
+/// was accepted or an attempt has ended now, or by a delay from now on, which such a part makes longer. In other
+/// records, of a fire, a redrive at once and a change of the content alone, the due time may be a millisecond later
+/// than answered.
 fn as_answered(clock: ClockPair, life: &Life, enqueued_at: Option<WallMs>) -> Now {
     let part = |later: u64, earlier: u64| later.checked_sub(earlier).filter(|ms| *ms <= 1);
     let since = |then: WallMs| part(clock.wall.0, then.0);

@@ -25,7 +25,7 @@ pub struct ShardId(pub u32);
 
 impl ShardId {
     /// The shard of a message in a cluster of `shards` shards, which its id determines. Ids begin at 1; an id that was
-    /// never given has a shard, too.
+    /// never given also has a shard.
     pub fn of(id: MessageId, shards: u32) -> ShardId {
         let shard = id.0.saturating_sub(1) % u64::from(shards.max(1));
         ShardId(u32::try_from(shard).unwrap_or(0))

@@ -146,7 +146,7 @@ impl Died {
     }
 
     /// The next death at this ms, after `self`. A wall clock that went back by less than an hour does not change the
-    /// order: meanwhile deaths get the latest time seen.
+    /// order: until it has caught up, deaths get the latest time seen.
     #[must_use]
     pub fn next(self, wall: WallMs) -> Self {
         let first = Died::at(wall);

@@ -76,7 +76,7 @@ impl QueueName {
         if !name.chars().all(is_permitted) {
             return Err(BadName::BadCharacter);
         }
-        // What is in ASCII is in NFC.
+        // ASCII text is in NFC.
         if !name.is_ascii() && !unicode_normalization::is_nfc(name) {
             return Err(BadName::NotNormalized);
         }

@@ -13,8 +13,8 @@ const HOUR: u64 = 3_600 * SECOND;
 const DAY: u64 = 24 * HOUR;
 
 /// The size of a group, in bytes, that every store accepts after it has reported room. A driver cuts its groups between
-/// operations, at a quarter of this size at the latest, so that one more operation fits. Records that time causes in
-/// one step (at most [`Policy::max_step`] of a kind) are cut only afterwards.
+/// operations, at a quarter of this size at the latest, so that another operation fits. Records that time causes in a
+/// step (at most [`Policy::max_step`] of a kind) are cut only afterwards.
 pub const AGREED_GROUP_BYTES: usize = 16 * MIB;
 
 /// Largest size of a record without the message's body and headers, in bytes: names, keys, numbers.
@@ -72,7 +72,7 @@ pub struct Policy {
     /// Longest time for which done messages are kept, in ms.
     pub max_keep_done_ms: u64,
     /// Largest size of the records of one operation, in bytes: a message that ends is kept only if its record fits
-    /// beside what else the operation writes.
+    /// together with the operation's other records.
     pub max_op_bytes: usize,
     /// Largest number of queues.
     pub max_queues: usize,
@@ -156,7 +156,7 @@ pub struct Policy {
     pub max_dead_pages: usize,
     /// Number of slots of the ring.
     pub wheel_slots: usize,
-    /// One step of the pointer, in ms. Precision does not depend on it.
+    /// Duration of one step of the pointer, in ms. Precision does not depend on it.
     pub wheel_tick_ms: u64,
     /// Longest sleep of the driver, in ms, so that it notices a stepped clock.
     pub max_sleep_ms: u64,
@@ -258,7 +258,7 @@ pub struct QueueSettings {
     pub limits: GrantLimits,
     /// Messages without an expiry of their own expire this many ms after they are due. `None`: never.
     pub expires_in_ms: Option<u64>,
-    /// What happens with an expired message.
+    /// How expired messages are handled.
     pub on_expiry: Option<OnExpiry>,
     /// Messages that have ended are kept as done for this time, in ms. `None`: not kept.
     pub keep_done_ms: Option<u64>,
@@ -304,8 +304,8 @@ impl GrantRate {
     }
 }
 
-/// What a queue could not grant at its rate, though it had messages, because its consumers or the server were late: up
-/// to what the rate gives in this time is made up for, in ms. With the burst of [`BURST_MS`] that is 2 % of five seconds.
+/// Largest arrears of a queue, in ms of its rate: grants that were possible, but that consumers or the server were too
+/// late for, are made up for up to this limit. With the burst of [`BURST_MS`] that is 2 % of five seconds.
 pub const ARREARS_MS: u64 = 90;
 
 /// A queue whose next message has been due for longer than this is behind, and catches up, in ms.
@@ -315,7 +315,7 @@ pub const CATCHUP_MS: u64 = 10 * SECOND;
 /// is within a hundredth of the rate.
 pub const BURST_MS: u64 = 10;
 
-/// What happens with a message that has expired when it would be granted.
+/// How a message that has expired is handled when it would be granted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum OnExpiry {
@@ -441,7 +441,7 @@ impl Policy {
         let gathered = self.max_group_bytes.min(group_bytes / 4);
         self.max_op_bytes = self.max_op_bytes.min(group_bytes.saturating_sub(gathered));
         let most = group_bytes.saturating_sub(gathered).saturating_sub(OF_RECORD);
-        // Headers are small beside bodies, and must keep some space.
+        // Headers are small compared to bodies, and must keep some space.
         self.max_headers = self.max_headers.min(most / 32);
         self.max_body = self.max_body.min(most - self.max_headers);
         self.max_leased = self.max_leased.min(most / OF_A_NUMBER);

@@ -56,7 +56,7 @@ impl fmt::Display for DecodeError {
 
 impl std::error::Error for DecodeError {}
 
-/// One durable fact.
+/// A durable fact.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
     /// A message exists, with this life. A second record for an id replaces the first.
@@ -396,7 +396,7 @@ impl ClockPair {
     }
 }
 
-/// One boot of a machine: the number that its kernel generates at each start.
+/// A boot of a machine: the number that its kernel generates at each start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BootId(pub u128);
 

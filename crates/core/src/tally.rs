@@ -170,7 +170,7 @@ impl DueCounts {
         }
     }
 
-    /// Subtracts `other`, whose messages were counted here, too; its columns must not be wider.
+    /// Subtracts `other`, whose messages are also counted here; its columns must not be wider.
     pub fn sub_all(&mut self, other: &DueCounts) {
         while self.width_ms() < other.width_ms() {
             self.coarsen();
@@ -275,7 +275,7 @@ impl DueCounts {
             for _ in 0..r.varint()? {
                 column = column.checked_add(r.varint()?).ok_or(DecodeError::Unknown("column"))?;
                 let count = counted(r, &mut messages)?;
-                // One that counts nothing, stands twice, or starts behind the end of time was not written.
+                // A column that counts nothing, stands twice, or starts behind the end of time was not written.
                 if count == 0 || column > last || map.insert(column, count).is_some() {
                     return Err(DecodeError::Unknown("column"));
                 }

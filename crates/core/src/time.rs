@@ -104,7 +104,7 @@ impl Due {
     }
 }
 
-/// One reading of both clocks, rounded down to whole milliseconds.
+/// A reading of both clocks, rounded down to whole milliseconds.
 ///
 /// This argument is the only way in which time enters the engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -37,7 +37,7 @@ pub struct BackupReport {
     pub files: u64,
     /// Bytes in them, without the allocated and unused part of segments.
     pub bytes: u64,
-    /// Number of files that are linked: they take no space as long as the store has them, too.
+    /// Number of files that are linked: they take no extra space as long as the store also has them.
     pub linked: u64,
     /// The last record in the copy.
     pub last: Lsn,
@@ -98,7 +98,7 @@ impl Backup {
     pub fn copy_shards(stores: &[Backup], folder: &EmptyFolder) -> Result<BackupReport, StoreError> {
         let shards = u32::try_from(stores.len()).unwrap_or(u32::MAX);
         let pinned = stores.iter().map(|store| Pinned::new(&store.0)).collect::<Result<Vec<_>, _>>()?;
-        // Beside those of the shards' stores: which shards they are, and how many.
+        // In addition to the files of the shards: the file of the shard count, and one per shard that identifies it.
         let mut whole = BackupReport { files: 1 + u64::from(shards), ..BackupReport::default() };
         for (shard, (store, last)) in (0..).zip(pinned.iter().zip(written_by_all(stores))) {
             let inner = folder.inner(&shards::name(shard, shards));

@@ -21,14 +21,14 @@ use duewheel_core::store::Waker;
 
 use crate::sync::lock;
 
-/// One part in so many of a budget is reserved for the stores, each an even part of that.
+/// Divisor of a budget that gives its reserve, which all stores share evenly.
 const RESERVED: u64 = 4;
 
 /// A bound of the memory for records, for all stores that are opened with it or with a clone of it.
 ///
-/// It covers what [`Options::journal_bytes`](crate::Options::journal_bytes) bounds in each store: the records that are
-/// not in runs yet. It bounds new messages only. A quarter of it is reserved for all stores in even parts, whatever the
-/// others have. A store that is dropped gives its part back.
+/// The budget covers the records that [`Options::journal_bytes`](crate::Options::journal_bytes) bounds in each store,
+/// which are not in runs yet, and bounds new messages only. A quarter of it is reserved for all stores in even parts,
+/// whatever the others have. A store that is dropped gives its part back.
 #[derive(Clone)]
 pub struct MemoryBudget(Arc<Bound>);
 
@@ -43,7 +43,7 @@ struct Bound {
     count: AtomicU64,
 }
 
-/// What one store has of a budget.
+/// The memory that one store uses of a budget.
 pub(crate) struct MemoryShare {
     budget: MemoryBudget,
     active: AtomicU64,
@@ -208,7 +208,7 @@ impl MemoryShare {
             return false;
         }
         self.waits.store(true, SeqCst);
-        // It may have been freed before this store was seen to wait.
+        // Memory may have been freed before this store was seen to wait.
         !self.has_room()
     }
 

@@ -1,7 +1,7 @@
 //! The destination folder of a copy.
 //!
-//! It is opened once, without following a link, and every file is created relative to the open folder: other users who
-//! may change the folders around it cannot redirect the copy.
+//! The folder is opened once, without following a link, and every file is created relative to the open folder: other
+//! users who may change the folders around it cannot redirect the copy.
 
 use std::fmt;
 use std::io;

@@ -14,7 +14,7 @@ pub struct Damage {
     pub file: String,
     /// The offset of its first byte.
     pub offset: u64,
-    /// What is wrong there.
+    /// Description of the damage.
     pub what: String,
 }
 

@@ -1,4 +1,4 @@
-//! The look-ups that are fetched beside the owner's thread.
+//! The look-ups that are fetched outside the owner's thread.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;

@@ -1,8 +1,8 @@
 //! Fetches what look-ups need from the medium, away from the owner's thread.
 //!
-//! A look-up that would have to wait for the medium is made here first, and its result is dropped: what it has read is in
-//! memory then (the page cache of the system, or the blocks that a medium keeps). The owner makes the same look-up again,
-//! as of that moment, so nothing that has changed meanwhile is missed.
+//! A look-up that would have to wait for the medium is made here first, and its result is dropped: the data that it has
+//! read is then in memory (the page cache of the system, or the blocks that a medium keeps). The owner makes the same
+//! look-up again, as of that moment, so no later change is missed.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -24,7 +24,7 @@ pub(crate) fn step(shared: &StoreShared) -> Worked {
         whom: ReadPriority::Page,
         blocking: Blocking::Allowed,
     };
-    // What the active memtable says is missing here: a message that only it has is looked for in the runs.
+    // The active memtable is missing here: a message that only it has is looked for in the runs.
     let fetched = finder.find(&lookups, &mut Found::default());
     shared.counters.fetches.fetch_add(1, Relaxed);
     if fetched.is_err() {

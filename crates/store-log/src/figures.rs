@@ -75,7 +75,7 @@ pub(crate) struct Counters {
     pub(crate) merge_bytes: AtomicU64,
     /// Number of pages for which the disk could not read a block.
     pub(crate) page_failures: AtomicU64,
-    /// Look-ups that were fetched from the medium beside the owner's thread.
+    /// Look-ups that were fetched from the medium outside the owner's thread.
     pub(crate) fetches: AtomicU64,
     /// Number of fetches that met an error.
     pub(crate) fetch_failures: AtomicU64,

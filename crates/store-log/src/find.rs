@@ -118,7 +118,7 @@ impl Finder<'_> {
         let mut patches: HashMap<usize, Patch> = HashMap::new();
         for (i, &id) in ids.iter().enumerate() {
             rows.push(None);
-            let patch = match self.told(id) {
+            let patch = match self.combined(id) {
                 MemAnswer::Gone => continue,
                 MemAnswer::Row(row) => {
                     allowance.charge(row.message.weight())?;
@@ -166,7 +166,7 @@ impl Finder<'_> {
     }
 
     /// The combined entries of the tables for a message.
-    fn told(&self, id: MessageId) -> MemAnswer {
+    fn combined(&self, id: MessageId) -> MemAnswer {
         let mut patch: Option<Patch> = None;
         for (newer, mem) in self.newer().enumerate() {
             let is_purged = |queue: &QueueName| self.newer().take(newer).any(|mem| mem.has_purged(id, queue));

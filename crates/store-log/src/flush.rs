@@ -11,8 +11,8 @@
 //! | 7 | readers get the runs in place of the memtables |
 //!
 //! When there is no space for that ([`stuck`](StoreShared::is_stuck)), two measures free some. Runs whose rows were all
-//! removed by frozen and durable records are unlisted at once: that takes a manifest and no state. And the owner
-//! freezes later removals, too, so that the next attempt writes less.
+//! removed by frozen and durable records are unlisted at once: that takes a manifest and no state. And the owner also
+//! freezes later removals, so that the next attempt writes less.
 
 use std::cell::RefCell;
 use std::sync::Arc;

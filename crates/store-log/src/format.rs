@@ -8,7 +8,7 @@ pub(crate) const FORMAT: u32 = 1;
 /// How each file of a build before 0.1.0 began.
 const BEFORE_RELEASE: &[u8] = b"dw-";
 
-/// What a build before 0.1.0 has written, and what to do with it: the end of a refusal of any store.
+/// The end of a refusal of data that a build before 0.1.0 has written: the reason, and how to move the messages.
 pub const OF_AN_EARLIER_BUILD: &str = "it was written by a build before 0.1.0, whose formats are not read: \
     write its messages to a file with `duewheel export` of that build, and read the file with `duewheel import`";
 

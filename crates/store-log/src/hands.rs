@@ -68,7 +68,7 @@ impl Drop for PoisonOnPanic<'_> {
     fn drop(&mut self) {
         if thread::panicking() && !mutant::is(Mutant::PanicSwallowed) {
             let error = StoreError::new(ErrorKind::Closed, format_args!("a bug: {} has panicked", self.1));
-            // It may be the waker that panics: a second time here would take the process down.
+            // The waker itself may have panicked: a second panic here would take the process down.
             let _ = catch_unwind(AssertUnwindSafe(|| self.0.poison(error)));
         }
     }

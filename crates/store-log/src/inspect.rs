@@ -21,7 +21,7 @@ use crate::view::StoreView;
 /// Rows and bytes of bodies that are read at a time.
 const PAGE: (usize, usize) = (1_000, 4 << 20);
 
-/// What a shard held when it was read.
+/// The content of a shard when it was read.
 pub struct Inspected {
     /// The epoch of its last owner.
     pub epoch: Epoch,

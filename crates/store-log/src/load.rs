@@ -95,11 +95,11 @@ impl LoadRequest {
                 break;
             }
             if let ScanStep::Here((_, id), _) = step {
-                let told = active.told(id);
-                if let MemAnswer::Row(row) = &told {
+                let answer = active.told(id);
+                if let MemAnswer::Row(row) = &answer {
                     bytes += row.message.weight();
                 }
-                request.active.push_back((cursor, told));
+                request.active.push_back((cursor, answer));
             }
             if looked_at >= LOOKED_AT || request.active.len() >= load.rows || bytes >= load.bytes {
                 request.active_end = Some(cursor);
@@ -157,7 +157,7 @@ impl Loader {
         if page.loaded.more == More::Yes {
             older.at = page.loaded.upto;
             let mut kept = lock(&self.kept);
-            // A later replacement of the view takes this lock, too.
+            // A later replacement of the view also takes this lock.
             if Arc::ptr_eq(&view, &current()) {
                 if kept.len() >= KEPT {
                     kept.pop_front();
@@ -246,18 +246,18 @@ impl<'a> PageInProgress<'a> {
             }
             upto = Some(next);
             if self.request.active.front().is_some_and(|(cursor, _)| *cursor == next) {
-                if let Some((_, told)) = self.request.active.pop_front() {
-                    self.take(next, told, false)?;
+                if let Some((_, answer)) = self.request.active.pop_front() {
+                    self.take(next, answer, false)?;
                 }
                 if older.peek() == Some(next) {
                     older.next()?; // the same message as it was before
                 }
             } else if let Some(found) = older.next()? {
-                let told = match found {
+                let answer = match found {
                     OlderRow::Run(part, raw) => MemAnswer::Row(older.view.parts[part].run.decode(&raw)?),
-                    OlderRow::Frozen(told) => told,
+                    OlderRow::Frozen(answer) => answer,
                 };
-                self.take(next, told, true)?;
+                self.take(next, answer, true)?;
             }
         };
         self.read_parts()?;
@@ -267,8 +267,8 @@ impl<'a> PageInProgress<'a> {
         Ok(LoadedPage { loaded: Loaded { load, as_of, rows, upto, more }, older })
     }
 
-    fn take(&mut self, (_, id): Cursor, told: MemAnswer, is_older: bool) -> Result<(), ReadFault> {
-        let row = match told {
+    fn take(&mut self, (_, id): Cursor, answer: MemAnswer, is_older: bool) -> Result<(), ReadFault> {
+        let row = match answer {
             MemAnswer::Row(row) => {
                 self.bytes += row.message.weight();
                 Some(row)
@@ -424,9 +424,9 @@ impl OlderScan {
         let is_next =
             |(_, _, head): &(_, _, ScanHead<QueueName>)| head.as_ref().is_some_and(|(c, _)| *c == next);
         if let Some(i) = self.frozen.iter().position(is_next) {
-            let told = self.frozen[i].0.told(next.1);
+            let answer = self.frozen[i].0.told(next.1);
             self.step_frozen(i);
-            return Ok(Some(OlderRow::Frozen(told)));
+            return Ok(Some(OlderRow::Frozen(answer)));
         }
         let Some(i) =
             self.runs.iter().position(|(_, _, head)| head.as_ref().is_some_and(|(c, _)| *c == next))

@@ -106,7 +106,7 @@ impl QueueExtent {
     }
 }
 
-/// What a memtable contains of a message.
+/// The content of a memtable for one message.
 #[derive(Debug)]
 pub(crate) enum MemAnswer {
     /// Nothing; an older table may contain it.
@@ -254,7 +254,7 @@ impl Mem {
         (self.arena.bytes() + self.ids.memory() + hashed + orders) as u64
     }
 
-    /// What [`Mem::memory_of_records`] counts when it is started again.
+    /// The memory that [`Mem::memory_of_records`] counts when the table is started again.
     pub(crate) fn memory_when_empty(&self) -> u64 {
         let hashed = (self.keys.capacity() + self.answers.capacity()) * 9;
         let orders = [&self.due[0], &self.due[1], &self.leased, &self.dead];
@@ -372,7 +372,7 @@ impl Mem {
         Some((&self.names[node.queue as usize], NewPut::read(self.record(node.place))?))
     }
 
-    /// What the table contains of a message.
+    /// The content of the table for a message.
     pub(crate) fn told(&self, id: MessageId) -> MemAnswer {
         match self.node(id) {
             None => MemAnswer::Nothing,
@@ -385,7 +385,7 @@ impl Mem {
         self.ids.get(id.0) != 0 || self.has_purged(id, queue)
     }
 
-    /// What the table contains of a message in an older table or run.
+    /// The effect of the table on a message in an older table or run.
     pub(crate) fn says(&self, id: MessageId, queue: &QueueName) -> Newer {
         match self.node(id) {
             Some(node) if node.stands == StageAfter::Gone => Newer::Gone,

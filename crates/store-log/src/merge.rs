@@ -86,7 +86,7 @@ impl Merge {
     }
 
     /// Continues for about this many bytes. Returns the new run's entry when the merge is complete; no manifest lists
-    /// it yet.
+    /// the run yet.
     pub(crate) fn step(&mut self, bytes: u64) -> Result<Option<RunEntry>, ReadFault> {
         let mut left = bytes;
         while left > 0 {

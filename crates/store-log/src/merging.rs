@@ -102,7 +102,7 @@ fn begin(shared: &StoreShared, work: &mut Work) -> Result<Worked, ReadFault> {
             if shared.journal().space == DiskSpace::Enough {
                 return Ok(nothing);
             }
-            // Rows that frozen memtables have removed are left out, too; their flush may wait for this merge.
+            // Rows that frozen memtables have removed are also left out; their flush may wait for this merge.
             let parts = without_gone(&parts, &view.frozen)?;
             let MergePlan::Merge(range) = squeeze(shared, &sizes(&parts, now)) else { return Ok(nothing) };
             if let Some(frozen) = view.frozen.last() {

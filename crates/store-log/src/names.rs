@@ -1,4 +1,4 @@
-//! One copy of each queue's name, however many runs have rows of it.
+//! A shared copy of each queue's name, however many runs have rows of it.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};

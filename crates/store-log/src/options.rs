@@ -32,9 +32,9 @@ pub struct Options {
     pub journal_bytes: u64,
     /// Largest number of records in memory. It works like `journal_bytes`; the limit that is reached first applies.
     pub journal_records: u64,
-    /// Memory for records and their indexes, together with all other stores that have a clone of this budget. When half of
-    /// it is used, the store that has the most cuts its records off, perhaps earlier than `journal_bytes` says; a lone
-    /// store does so, too. A quarter of it is reserved for all stores in even parts; a store with more, when the rest is
+    /// Memory for records and their indexes, together with all other stores that have a clone of this budget. When half
+    /// of it is used, the store that has the most cuts its records off, perhaps earlier than `journal_bytes` says; so
+    /// does a lone store. A quarter of it is reserved for all stores in even parts; a store with more, when the rest is
     /// used up, says `Capacity::Busy` as its `Store::room`. Other records than new messages, and the start, are bounded
     /// by `journal_bytes` alone.
     pub memory: MemoryBudget,
@@ -89,7 +89,7 @@ pub enum Workers {
     ByHand,
 }
 
-/// What the owner does at the end of a journal segment, while that one is not durable yet or the next one not prepared.
+/// Behavior of the owner at the end of a journal segment that is not durable yet, or whose successor is not prepared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtSegmentEnd {
     /// The store continues: groups wait in memory, neither written nor durable, up to two of the agreed size.

@@ -1,8 +1,8 @@
 //! The threads that do the background work of one store, or of several that share them.
 //!
 //! Each store has a task for each kind of work, and each kind has a lane: a few threads, which serve the tasks in turn.
-//! A task is never served by two threads. One step of a task is short, or makes room for new messages: so the merges of
-//! one store do not keep another from flushing.
+//! A task is never served by two threads. A step of a task is short, or makes room for new messages: so the merges of a
+//! store do not keep another from flushing.
 //!
 //! A sync of the journal is not such a task. Callers wait for it, and several journals are synced at the same time: so
 //! each store has a thread of its own for syncs.
@@ -60,7 +60,7 @@ impl LaneKind {
     }
 }
 
-/// What a task wants after a step.
+/// The condition for the next step of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TaskPause {
     /// The next step, after those of other stores.

@@ -38,7 +38,7 @@ struct ReadJobs {
     closed: bool,
 }
 
-/// What a read has returned, or its panic.
+/// The result of a read, or its panic.
 type ReadOutcome<T> = thread::Result<Result<T, ReadFault>>;
 
 /// The priority of a read; the first variant is served first.

@@ -48,8 +48,8 @@ fn restore_folder(src: &Path, dir: &Path) -> Result<VerifyReport, ReadFault> {
     write(&CheckedBackup::check(src)?, dir)
 }
 
-/// Makes a data folder in `dir` from the folders of all shards of a store, wherever they lie, as [`restore`] makes one of
-/// a copy. Nobody may change them meanwhile: they show one moment, or no shard has an owner.
+/// Makes a data folder in `dir` from the folders of all shards of a store, wherever they lie, as [`restore`] makes one
+/// of a copy. The folders must not change during the call: they show one moment, or no shard has an owner.
 ///
 /// # Errors
 /// See [`restore`].
@@ -135,7 +135,7 @@ impl CheckedBackup {
         u32::try_from(self.copies.len()).unwrap_or(u32::MAX)
     }
 
-    /// What the check has found, over all shards.
+    /// The findings of the check, over all shards.
     pub fn report(&self) -> VerifyReport {
         let mut report = VerifyReport { files: self.files, ..VerifyReport::default() };
         for copy in &self.copies {

@@ -65,7 +65,7 @@ const IDS_AHEAD: u64 = 1 << 32;
 /// Makes a data folder in `dir`, which must not exist, from everything in `src` that can be proved.
 ///
 /// `src` is never written to. The epochs of the new folder start far above those of `src`, as after a restore. If the
-/// process is killed meanwhile, `dir` is not complete: remove it.
+/// process is killed before the end, `dir` is not complete: remove it.
 ///
 /// # Errors
 /// [`ErrorKind::Fenced`] if another process has `src` open, [`ErrorKind::Corrupt`] if it has nothing to start from,

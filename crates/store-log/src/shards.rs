@@ -10,8 +10,8 @@
 //!   ...
 //! ```
 //!
-//! Ids, keys and tokens tell the shard, so a shard in the place of another one, or of another data folder, would lose and
-//! double messages: it is refused.
+//! Ids, keys and tokens encode their shard, so a shard in the place of another, or of another data folder, would lose
+//! and double messages: it is refused.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -44,7 +44,7 @@ pub struct ShardFolders {
     _lock: Box<dyn HeldLock>,
 }
 
-/// What a folder says about its shards.
+/// The number of shards of a folder, and its id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ShardCount {
     pub(crate) shards: u32,
@@ -171,7 +171,7 @@ pub(crate) fn name(shard: u32, shards: u32) -> String {
     format!("{shard}-of-{shards}")
 }
 
-/// What a folder says about its shards. `None`: it has none, so it is the folder of one store.
+/// Reads the number of shards of a folder. `None`: it has none, so it is the folder of one store.
 pub(crate) fn count(disk: &dyn Disk) -> Result<Option<ShardCount>, StoreError> {
     let Some(text) = small(disk, SHARDS)? else { return of_names(disk) };
     let (shards, id) = read(text.as_bytes()).map_err(|what| StoreError::new(ErrorKind::Corrupt, what))?;
@@ -209,7 +209,7 @@ pub(crate) fn alone(disk: &dyn Disk) -> Result<(), StoreError> {
 pub(crate) struct Stranger {
     /// The file that says so.
     pub(crate) file: String,
-    /// What it says.
+    /// The mismatch or the damage.
     pub(crate) what: String,
     /// Whether it is the folder of another shard, and not only damaged.
     pub(crate) is_another: bool,

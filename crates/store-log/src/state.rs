@@ -95,7 +95,7 @@ pub(crate) struct StateFile {
 pub(crate) enum StateScope {
     /// The whole state.
     Whole = 0,
-    /// What is different since the file before.
+    /// The changes since the file before.
     Delta = 1,
 }
 
@@ -343,11 +343,11 @@ fn take_entry(
                 1 => StateScope::Delta,
                 _ => return Err(DecodeError::Unknown("scope of a state")),
             };
-            let mut told = [0; 5];
-            for n in &mut told {
+            let mut stated = [0; 5];
+            for n in &mut stated {
                 *n = r.varint()?;
             }
-            seen.told = Some((scope, told));
+            seen.told = Some((scope, stated));
         }
         5 => {
             seen.gone_queues += 1;

@@ -45,7 +45,7 @@ use crate::work::Work;
 /// The embedded log store: one folder, one owner.
 ///
 /// Every change is a record in the journal, written by [`Store::append`] in one write per group and made durable by a
-/// worker. The content of the journal is in memory, too; half of it at a time is cut off and written to a sorted run,
+/// worker. The content of the journal is also in memory; half of it at a time is cut off and written to a sorted run,
 /// and runs are merged. So the memory of a store depends on its options, plus a few bytes for each message.
 ///
 /// # Errors
@@ -107,7 +107,7 @@ pub struct LogStore {
     lock: Option<Box<dyn HeldLock>>,
 }
 
-/// What was found when the folder was opened.
+/// Facts about the folder from when it was opened.
 #[derive(Clone, Copy, Debug)]
 struct StartFacts {
     /// The number of records that were read from the journal.
@@ -302,10 +302,10 @@ impl LogStore {
         let journal = self.shared.journal();
         let files: u64 = journal.sealed.iter().map(|s| s.entry.bytes).sum();
         match journal.space {
-            // What it gives back must be worth it, or a full disk would be kept busy for nothing.
+            // A flush must free enough to be worth it, or a full disk would be kept busy for nothing.
             DiskSpace::Short => {
                 let most = self.active.extent().most;
-                // What it says of older messages may be what empties runs: told, if it is not said at once.
+                // Records about older messages may empty runs, so enough of them are worth a flush.
                 let tells =
                     self.active.records() >= TOLD && most.saturating_mul(2) <= self.shared.free.load(Relaxed);
                 tells || self.has_removed() || files.saturating_sub(most) >= options.segment_bytes
@@ -360,7 +360,7 @@ impl LogStore {
     /// Freezes the active memtable for the background worker, if it is due and the former one is flushed; or if there
     /// is no room for that one, and this one makes it smaller.
     fn cut_if_due(&mut self) {
-        // What is frozen must be in the journal: its flush waits until it is durable there.
+        // Frozen records must be in the journal: their flush waits until they are durable there.
         if self.active.is_empty() || self.writer.is_turning() {
             return;
         }
@@ -376,7 +376,7 @@ impl LogStore {
         }
         let Some(hold) = shared.hold_frozen() else { return };
         if !shared.is_stuck() {
-            return; // it has found its room meanwhile
+            return; // the flush has found room since then
         }
         shared.set_stuck(false); // it is tried again with what comes now
         self.cut();
@@ -552,7 +552,7 @@ impl Store for LogStore {
         let shared = &*Arc::clone(&self.shared);
         let room = self.writer.room();
         if self.check().is_err() {
-            return Capacity::Enough; // it has ended meanwhile
+            return Capacity::Enough; // the store has ended since then
         }
         match room {
             Capacity::Enough if shared.free.load(Relaxed) < shared.reserve.wanted(&shared.options) => {

@@ -132,7 +132,7 @@ pub fn verify_on(disk: &dyn Disk) -> Result<VerifyReport, StoreError> {
         keep_problem(state::verify_file(disk, entry, before), &mut report)?;
     }
     check_segments(disk, &manifest, &mut report)?;
-    // What an owner would do has the last word: records that cannot be read, gaps between files, counts.
+    // The steps of an owner's start have the last word: records that cannot be read, gaps between files, counts.
     let names = Interner::default();
     let whole = reign::keep(disk, &manifest, &names, 1)
         .and_then(|kept| Ok((replay::replay(disk, &manifest, &kept.books, 1)?, kept)));

@@ -53,7 +53,7 @@ impl LiveRun {
     /// their number, because rows differ in size.
     pub(crate) fn message_bytes(&self) -> u64 {
         let (run, messages) = (&self.run, self.messages());
-        // Lengths, past attempts and other data beside a body: an average for each row.
+        // Lengths, past attempts and other data in addition to a body: an average for each row.
         let beside = run.message_bytes().saturating_sub(run.weight());
         let gone = self.live.gone() + self.purged().map(|queue| queue.weight).sum::<u64>();
         let live = run.weight().saturating_sub(gone) + share(beside, messages, run.rows());

@@ -221,7 +221,7 @@ fn next_owner_finds(fixture: &mut impl MediumFixture) {
     let journal = found(&*new, "journal/1").expect("it has a name");
     assert_eq!(journal.bytes, 10_000);
     assert_eq!(read(&*new, journal.id, 0, 200), [vec![1; 50], vec![2; 50], vec![0; 100]].concat());
-    // It goes on in the same file.
+    // The new owner continues in the same file.
     write(&*new, journal.id, FileKind::Journal, piece(100, [3; 50]));
     assert_eq!(read(&*new, journal.id, 100, 100), [[3; 50], [0; 50]].concat());
     // After an orderly end nobody is waited for.

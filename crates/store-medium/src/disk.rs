@@ -137,7 +137,7 @@ impl JournalSent {
     }
 }
 
-/// What a file is kept as.
+/// The way in which a file is kept.
 enum KeptAs {
     /// The file was opened by its name: a blob that never changes.
     Whole,

@@ -61,7 +61,7 @@ impl JournalEnds {
         }
     }
 
-    /// What a shard has lost of that, if its last change is this one.
+    /// Durable changes that a shard has lost, if its last change is this one.
     pub fn lost(&self, shard: u32, last: Lsn) -> Option<LostChanges> {
         let end = self.ends().get(&shard).copied()?;
         let beyond = |end: Lsn| end.0.saturating_sub(last.0);

@@ -6,7 +6,7 @@ use duewheel_core::store::{ErrorKind, StoreError};
 use duewheel_store_log::OF_AN_EARLIER_BUILD;
 
 /// The error of a store that this build does not serve, because the marker of its format is not `current`. `of` names
-/// what has the marker, `earlier` are the markers that builds before 0.1.0 have written.
+/// the thing with that marker, `earlier` are the markers that builds before 0.1.0 have written.
 pub fn refused_format<T: PartialEq + Debug>(
     of: &str,
     stored: T,

@@ -1,4 +1,4 @@
-//! What a medium does for the owner of a shard.
+//! Services of a medium for the owner of a shard.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::fence::random;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileId(pub u64);
 
-/// What a file is for.
+/// The purpose of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileKind {
     /// A part of the journal. It has its name and its length first, and is written from its start on.
@@ -128,8 +128,8 @@ pub trait Medium: MediumFiles {
     /// The level that a write to the journal has at present, as far as is known without asking.
     fn level(&self) -> Level;
 
-    /// Told of each new message's id before it is written. A medium that may be set back to an earlier state sees to it
-    /// that no later owner gives such an id again.
+    /// Called with each new message's id before it is written. A medium that may be set back to an earlier state sees
+    /// to it that no later owner gives such an id again.
     fn note_id(&self, id: MessageId) {
         let _ = id;
     }
@@ -151,8 +151,8 @@ pub trait Medium: MediumFiles {
         Ok(())
     }
 
-    /// Told that this owner has ended: nothing that it still does is reported. [`Medium::check`] fails from then on, for
-    /// this reason if there was none before.
+    /// Called when this owner has ended: nothing that it still does is reported. [`Medium::check`] fails from then on,
+    /// for this reason if there was none before.
     fn ended(&self, why: StoreError);
 
     /// A number that was not given before and that cannot be guessed.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// A replacement of the nodes' secret in progress: the new one is valid, and the former one beside it.
+/// A replacement of the nodes' secret in progress: both the new secret and the former one are valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SecretRotation {
     /// Whether this call has begun it; otherwise an earlier one was interrupted, and its new secret is valid.

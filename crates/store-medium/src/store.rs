@@ -31,16 +31,16 @@ pub type FillFolder<'a> = &'a mut dyn FnMut(&dyn Disk) -> Result<(), StoreError>
 /// The file that lists the others.
 const MANIFEST: &str = "MANIFEST";
 
-/// What the shards of a process share on a medium.
+/// State that the shards of a process share on a medium.
 #[derive(Clone, Debug, Default)]
 pub struct MediumShared {
     /// Blocks of files that never change.
     pub cache: Arc<BlockCache>,
-    /// What was durable when this process last had each shard.
+    /// The durable ends of the journals when this process last had each shard.
     pub ends: Arc<JournalEnds>,
 }
 
-/// What acquiring a shard has shown.
+/// The result of acquiring a shard.
 #[derive(Clone, Copy, Debug)]
 pub struct Acquired {
     /// The number of the shard.
@@ -61,12 +61,12 @@ pub struct Acquired {
 
 /// The store of one shard, while this process has the shard.
 ///
-/// An error ends it, as every store; a lease that cannot be renewed in time does so, too, by a clock that goes on while
-/// the process is stopped.
+/// An error ends it, as every store; so does a lease that cannot be renewed in time, by a clock that goes on while the
+/// process is stopped.
 ///
 /// # Dropping
-/// A store that is dropped without [`Store::close`] leaves its shard as `kill -9` would; the medium is told, so that
-/// the same process need not wait for the lease to end.
+/// A store that is dropped without [`Store::close`] leaves its shard as `kill -9` would; the medium is notified, so
+/// that the same process need not wait for the lease to end.
 pub struct MediumStore {
     medium: Arc<dyn Medium>,
     store: LogStore,
@@ -91,7 +91,7 @@ impl MediumStore {
     /// loaded.
     ///
     /// # Errors
-    /// As of a [`LogStore`] that is opened; the medium is told that this owner has ended.
+    /// As of a [`LogStore`] that is opened; the medium is notified that this owner has ended.
     pub fn open(
         medium: Arc<dyn Medium>,
         shared: &MediumShared,
@@ -106,7 +106,7 @@ impl MediumStore {
     /// Opens a shard without files, as [`MediumStore::open`] does, after `fill` has copied those of another folder to it.
     ///
     /// # Errors
-    /// As of [`MediumStore::open`] and of `fill`; [`ErrorKind::Corrupt`] if the shard has files. The medium is told
+    /// As of [`MediumStore::open`] and of `fill`; [`ErrorKind::Corrupt`] if the shard has files. The medium is notified
     /// that this owner has ended.
     pub fn restore(
         medium: Arc<dyn Medium>,
@@ -315,7 +315,7 @@ impl Store for MediumStore {
         self.under_way.push_back((before, group.first));
         self.store.append(group).map_err(|error| self.judged(error))?;
         self.appended = group.last();
-        // It is sent without being asked for: nothing keeps it while this process ends.
+        // The group is sent without a request: if this process ends, no other copy exists.
         self.store.sync().map_err(|error| self.judged(error))
     }
 
@@ -349,7 +349,7 @@ impl Store for MediumStore {
         if self.check().is_err() {
             return Capacity::SettleOnly;
         }
-        // It is asked in any case: where room is short, it gives back what removals have made free.
+        // The store is asked in any case: where room is short, it gives back what removals have made free.
         match self.store.room() {
             Capacity::Enough | Capacity::Busy if self.medium.free_bytes() == 0 => Capacity::SettleOnly,
             room => room,
@@ -375,7 +375,7 @@ impl Store for MediumStore {
     fn find_many(&mut self, lookups: &Lookups, found: &mut Found) -> Result<(), StoreError> {
         self.check()?;
         let found = self.store.find_many(lookups, found);
-        // What the next owner has removed meanwhile is no damage.
+        // Rows that the next owner has removed since are no damage.
         self.check().and(found)
     }
 

@@ -56,7 +56,7 @@ impl Lent {
 }
 
 impl Drop for Lent {
-    /// What the server still does for it is cancelled.
+    /// Cancels the work that the server still does for the connection.
     fn drop(&mut self) {
         if let Some(connection) = self.connection.take() {
             Object::take(connection).give_up(self.limit);
@@ -160,7 +160,7 @@ impl Database {
                 lent.give_back();
                 let rows = answer?;
                 if has_warned {
-                    // It is repeated: once a later commit has reached the standby, this one has, too.
+                    // The call is repeated: once a later commit has reached the standby, this one also has.
                     let what = "the commit returned with a warning: it may not have reached its level";
                     return Err(CallFailure::passing(what));
                 }

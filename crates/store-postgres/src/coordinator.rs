@@ -96,7 +96,7 @@ pub struct PostgresCoordinator {
     epochs: Mutex<BTreeMap<u32, u32>>,
 }
 
-/// What a node knows of the cluster since it has joined.
+/// Facts about the cluster that a node knows since it has joined.
 #[derive(Clone, Debug)]
 struct JoinedCluster {
     id: String,
@@ -152,7 +152,7 @@ impl PostgresCoordinator {
         pool::wait_for(async move { database.has_tables().await })
     }
 
-    /// What the operator should know of how safely the server keeps changes; `None` if a commit is as safe as its disk.
+    /// A warning for the operator about how safely the server keeps changes; `None` if a commit is as safe as its disk.
     ///
     /// # Errors
     /// [`ErrorKind::Unavailable`] when the server does not answer, [`ErrorKind::Corrupt`] when it refuses this user.
@@ -161,8 +161,8 @@ impl PostgresCoordinator {
         pool::wait_for(async move { database.inspect().await })
     }
 
-    /// Begins to replace the secret by which nodes authenticate each other: from now on a new one is valid, and the
-    /// former one beside it. This survives a crash: an interrupted rotation can be continued.
+    /// Begins to replace the secret by which nodes authenticate each other: from now on a new one is valid, and also
+    /// the former one. This survives a crash: an interrupted rotation can be continued.
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`] when there is no cluster, [`ErrorKind::Unavailable`] when the server does not answer.
@@ -226,8 +226,8 @@ impl PostgresCoordinator {
         Ok(Arc::new(PgReader::new(&self.of_process.database, shard)))
     }
 
-    /// The files of all shards as of one moment, to read while nodes change them. PostgreSQL keeps what is removed meanwhile
-    /// until the last of them is dropped.
+    /// The files of all shards as of one moment, to read while nodes change them. PostgreSQL keeps removed files
+    /// until the last of these readers is dropped.
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`] when there is no cluster, [`ErrorKind::Unavailable`] when the server does not answer.
@@ -369,7 +369,7 @@ async fn join(database: &Database, candidate: &Candidate) -> Result<(Joined, Str
     let cluster = existing_or_new(database, &transaction, candidate).await?;
     let lease = i64::try_from(millis(database.options.lease)).unwrap_or(i64::MAX);
     let settle = settle_ms(candidate);
-    // It locks the cluster's row: nodes join one after the other.
+    // This statement locks the cluster's row: nodes join one after the other.
     let first: [Param<'_>; 1] = [(&FIRST_SECOND, Type::INT8)];
     let numbers = transaction.query_typed(&database.sql(NUMBER), &first).await.map_err(failed)?;
     let number: i64 = column(numbers.first().ok_or_else(|| odd("a number"))?, 0)?;

@@ -76,7 +76,7 @@ impl From<tokio_postgres::Error> for CallFailure {
     }
 }
 
-/// What the server answered is not what was asked for.
+/// The error of an answer of the server that has an unknown form.
 pub(crate) fn odd(what: &str) -> StoreError {
     StoreError::new(ErrorKind::Corrupt, format_args!("PostgreSQL answered {what} in an unknown way"))
 }

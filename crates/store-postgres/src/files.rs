@@ -80,7 +80,7 @@ const REFUSE: &str =
 /// A server that has been set back may have the name of such a file again.
 const FORGET: &str = "DELETE FROM {s}.piece p USING {s}.shard s WHERE s.shard = $1 AND s.mark = $3 AND p.shard = $1 \
     AND p.file = ANY($2) AND NOT EXISTS (SELECT 1 FROM {s}.file f WHERE f.shard = p.shard AND f.id = p.file)";
-/// What the calls of an owner share.
+/// State that the calls of an owner share.
 struct PgFiles {
     of_process: OfProcess,
     database: Arc<Database>,

@@ -50,7 +50,7 @@ impl CommitSettings {
         }
     }
 
-    /// What an operator should know of it, if anything.
+    /// A warning for the operator about these settings, if they need one.
     pub(crate) fn warning(&self) -> Option<String> {
         let CommitSettings { fsync, synchronous_commit, standby_names, standbys } = self;
         if fsync != "on" {

@@ -1,4 +1,4 @@
-//! What the shards of a process share.
+//! State that the shards of a process share.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use duewheel_store_medium::{EndedOwners, MediumShared};
 use crate::calls::Database;
 use crate::leases::PgLeases;
 
-/// What the shards of a process share.
+/// State that the shards of a process share.
 #[derive(Clone, Debug)]
 pub(crate) struct OfProcess {
     pub(crate) database: Arc<Database>,

@@ -30,7 +30,7 @@ pub(crate) struct PgReign {
     pub(crate) fence: LeaseFence,
 }
 
-/// The statement that finds the row of a shard, and keeps its owner from changing anything meanwhile.
+/// The statement that finds the row of a shard, and keeps its owner from changing anything until the transaction ends.
 const LOOK: &str = "SELECT s.cluster, s.epoch, l.mark, l.node, \
     CASE WHEN l.shard IS NULL OR l.mark = ANY($2) THEN 0 \
       ELSE LEAST(EXTRACT(EPOCH FROM l.until - clock_timestamp()) * 1000, l.lease_ms)::float8 END, \
@@ -52,8 +52,8 @@ const HOLD: &str = "INSERT INTO {s}.lease (shard, mark, node, number, advertise,
     WHERE lease.until <= clock_timestamp() OR lease.mark = ANY($7) RETURNING 1";
 const FIRST_TURN: &str = "INSERT INTO {s}.turn (shard, mark, n) VALUES ($1, $2, 0) \
     ON CONFLICT (shard) DO UPDATE SET mark = excluded.mark, n = 0";
-/// What earlier owners have left without a name. Files of this owner, and of later ones, have higher numbers: a server that
-/// comes to the statement late removes nothing of theirs.
+/// Removes files that earlier owners have left without a name. Files of this owner, and of later ones, have higher
+/// numbers: a server that comes to the statement late removes nothing of theirs.
 const CLEAN: &str = "DELETE FROM {s}.piece p USING (SELECT q.file, q.at FROM {s}.piece q WHERE q.shard = $1 AND q.file < $2 \
     AND NOT EXISTS (SELECT 1 FROM {s}.file f WHERE f.shard = q.shard AND f.id = q.file) LIMIT 200) gone \
     WHERE p.shard = $1 AND p.file = gone.file AND p.at = gone.at RETURNING 1";
@@ -83,7 +83,7 @@ pub(crate) async fn acquire(
             Ok((PgReign { shard, mark, epoch, fence }, acquired))
         }
         Err(error) => {
-            // It may have been acquired although this failed. No answer of that owner is ever sent.
+            // The shard may have been acquired although this failed. No answer of that owner is ever sent.
             ended.note(mark);
             Err(error)
         }

@@ -1,8 +1,8 @@
 //! Restores a backup to PostgreSQL.
 //!
 //! The format of the cluster's row says that a restore has begun, from before the first shard is filled until the last
-//! one is complete. A restore that has not ended is begun anew: its rows are removed in one transaction, so that an
-//! earlier restore that still runs no longer finds its shards.
+//! is complete. A restore that has not ended is begun anew: its rows are removed in one transaction, so that an earlier
+//! restore that still runs no longer finds its shards.
 
 use std::sync::Arc;
 

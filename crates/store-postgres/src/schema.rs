@@ -13,7 +13,7 @@ pub const SCHEMA: &str = include_str!("schema.sql");
 pub(crate) const FORMAT: i32 = 1001;
 /// The format of a cluster while a backup is restored to it.
 pub(crate) const RESTORING: i32 = -1001;
-/// What builds before 0.1.0 have written.
+/// Formats that builds before 0.1.0 have written.
 const EARLIER: [i32; 2] = [1, -1];
 
 /// Checks that this version knows the format of a cluster.

@@ -24,8 +24,8 @@ use crate::{fault, open, value};
 
 /// Nodes and shards in Redis.
 ///
-/// Every call ends within the connect and response timeouts of its [`Options`], and needs no runtime of the caller's;
-/// it must not be made on a thread that may not block.
+/// Every call ends within the connect and response timeouts of its [`Options`], and needs no runtime of the caller's.
+/// Do not call it on a thread that may not block.
 ///
 /// # Examples
 /// ```no_run
@@ -82,13 +82,13 @@ impl RedisCoordinator {
         wait_for(async move { inner.reset(shards_if_new).await })
     }
 
-    /// Begins to replace the secret by which nodes authenticate each other: from now on a new one is valid, and the
-    /// former one beside it, for nodes that have not read the new one yet. This survives a crash: an interrupted
-    /// rotation can be continued.
+    /// Begins to replace the secret by which nodes authenticate each other: from now on a new one is valid, and also
+    /// the former one, for nodes that have not read the new one yet. This survives a crash: an interrupted rotation can
+    /// be continued.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] when there is no cluster, [`ErrorKind::Unavailable`] when Redis does not answer or, with
-    /// [`Options::wait_replicas`], too few replicas know of it.
+    /// [`ErrorKind::Corrupt`] when there is no cluster, [`ErrorKind::Unavailable`] when Redis does not answer, or when
+    /// too few replicas know of the rotation (with [`Options::wait_replicas`]).
     pub fn begin_rotation(&self) -> Result<SecretRotation, StoreError> {
         let inner = Arc::clone(&self.inner);
         self.bounded(async move { inner.begin_rotation().await })

@@ -66,7 +66,7 @@ impl Keeping {
     /// Asks a master.
     ///
     /// # Errors
-    /// It does not answer `INFO`, or is loading its data. A forbidden `CONFIG` is no error.
+    /// Fails if the master does not answer `INFO`, or is loading its data. A forbidden `CONFIG` is no error.
     pub(crate) async fn ask(wire: &Wire) -> Result<Keeping, StoreError> {
         let mut keeping = Keeping::default();
         let mut ask = Pipeline::new();
@@ -78,7 +78,7 @@ impl Keeping {
         for reply in replies {
             info += &value::some(value::text(reply, "INFO")?, "INFO")?;
         }
-        // Meanwhile it says that it has no append-only file, because it writes none.
+        // A master that is loading reports no append-only file, because it writes none.
         if value::info(&info, "loading").is_some_and(|loading| loading != "0") {
             return Err(StoreError::new(ErrorKind::Unavailable, "Redis: it is loading its data"));
         }

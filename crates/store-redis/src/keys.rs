@@ -16,7 +16,7 @@ pub(crate) struct Keys {
     pub(crate) files: String,
     /// Number of a file → how many blocks it has.
     pub(crate) blocks: String,
-    /// What the key of a block begins with.
+    /// The prefix of the keys of blocks.
     pub(crate) block: String,
 }
 

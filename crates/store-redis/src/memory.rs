@@ -1,4 +1,4 @@
-//! What this process knows of a master: its memory, how much of that is free, and how safely it keeps changes.
+//! State of a master as this process knows it: its memory, how much of that is free, and how safely it keeps changes.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -16,7 +16,7 @@ const WEIGHS: u64 = 3;
 pub(crate) const KEEPING: Duration = Duration::from_secs(1);
 
 /// The memory that a master reports, and the bytes that all shards of this process have added since. Several shards on
-/// one master are counted together: each alone would stay within the margin that all together exceed.
+/// a master are counted together: each alone would stay within the margin that all together exceed.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
     used: AtomicU64,

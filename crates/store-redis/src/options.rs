@@ -74,7 +74,7 @@ pub enum Create {
     Never,
 }
 
-/// What an answer to a change waits for.
+/// The condition that an answer to a change waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WaitFor {
     /// Replicas have the change in memory (`WAIT`).
@@ -84,10 +84,10 @@ pub enum WaitFor {
     Synced,
 }
 
-/// One server or a Redis Cluster.
+/// The kind of Redis deployment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Topology {
-    /// One server.
+    /// A single server.
     Single,
     /// A Redis Cluster.
     Cluster,
@@ -131,11 +131,11 @@ impl std::error::Error for BadOption {}
 const PORT: u16 = 6379;
 const MAX_PREFIX: usize = 64;
 const MIB: u64 = 1024 * 1024;
-/// A group is one command: Redis serves no other client meanwhile, some 0.5 ms for each MiB.
+/// A group is one command: Redis serves no other client while it runs, some 0.5 ms for each MiB.
 const GROUP: u64 = 4 * MIB;
 /// A segment is given back as a whole.
 const SEGMENT: u64 = 8 * MIB;
-/// The journal is in Redis beside the runs, and is read as a whole when a shard changes its owner.
+/// The journal is in Redis in addition to the runs, and is read as a whole when a shard changes its owner.
 const MAX_JOURNAL: u64 = 32 * MIB;
 /// A merge takes as much memory again as its runs have: this bounds it.
 const RUN: u64 = 64 * MIB;
@@ -243,7 +243,7 @@ impl Options {
     /// Sets the prefix of all keys, `duewheel` by default: 1 to 64 of `A-Z a-z 0-9 - _ . :`.
     ///
     /// # Errors
-    /// It has another form.
+    /// The prefix has another form.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Result<Self, BadOption> {
         self.prefix = prefix.into();
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_.:".contains(c);
@@ -307,7 +307,7 @@ impl Options {
     /// Sets how long a shard stays with an owner that does not renew its lease, by default 5 s.
     ///
     /// # Errors
-    /// It is shorter than 100 ms or longer than ten minutes.
+    /// The lease is shorter than 100 ms or longer than ten minutes.
     pub fn lease(mut self, lease: Duration) -> Result<Self, BadOption> {
         self.lease = within("lease", lease, LEASES)?;
         Ok(self)

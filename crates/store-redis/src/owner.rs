@@ -24,7 +24,7 @@ use crate::wire::{Begun, RedisReply, RequestFailure, Servers, Wire};
 /// How often a call that waits looks whether the lease still runs.
 const LOOK_MS: u64 = 100;
 
-/// What the calls and tasks of an owner share.
+/// State that the calls and tasks of an owner share.
 pub(crate) struct RedisOwner {
     pub(crate) servers: Servers,
     pub(crate) keys: Keys,

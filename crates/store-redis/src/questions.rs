@@ -18,7 +18,7 @@ use crate::address::HostPort;
 use crate::fault;
 
 /// How long a master that answered its last request is awaited: half of a lease, within these limits. The caller must
-/// renew the node's membership, too.
+/// also renew the node's membership.
 const TIME_LIMITS: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(1)];
 /// How long a master that did not answer its last request is awaited.
 const SHORT_TIME_LIMIT: Duration = Duration::from_millis(20);

@@ -18,7 +18,7 @@ use crate::{fault, script, value};
 pub(crate) const FORMAT: &str = "duewheel-1";
 /// The format of a cluster while a backup is restored to it.
 pub(crate) const RESTORING: &str = "duewheel-1-restoring";
-/// What builds before 0.1.0 have written.
+/// Format markers that builds before 0.1.0 have written.
 const EARLIER: [&str; 4] = ["1", "2", "3", "restoring"];
 /// Epochs count the seconds since the start of 2020.
 pub(crate) const FIRST_EPOCH: u64 = 1_577_836_800;

@@ -1,8 +1,8 @@
 //! Restores a backup to Redis.
 //!
-//! The format of the cluster's key says that a restore has begun, from before the first shard is made until the last
-//! one is complete. A restore that has not ended is begun anew, under a new id of the cluster: an earlier restore that
-//! still runs acquires no further shard, and cannot end.
+//! The format of the cluster's key says that a restore has begun, from before the first shard is made until the last is
+//! complete. A restore that has not ended is begun anew, under a new id of the cluster: an earlier restore that still
+//! runs acquires no further shard, and cannot end.
 
 use std::sync::Arc;
 

@@ -14,7 +14,7 @@ use crate::{fault, script, value};
 const LEASES: u32 = 2;
 
 impl CoordinatorInner {
-    /// Writes a new secret; the former one stays valid beside it.
+    /// Writes a new secret; the former one also stays valid.
     pub(crate) async fn begin_rotation(&self) -> Result<SecretRotation, StoreError> {
         let (is_new, wait) = self.rotate("begin", &reign::hex(&random::<32>()?)).await?;
         self.replicas_know().await?;

@@ -9,8 +9,8 @@ use redis::{Cmd, Value};
 use crate::keys::Keys;
 use crate::{fault, value};
 
-/// Writes pieces of a file, also when memory is short: what settles messages is written, too. New messages are refused
-/// before.
+/// Writes pieces of a file, even when memory is short, because records that settle messages must be written. New
+/// messages are refused before.
 pub(crate) fn write() -> &'static str {
     static TEXT: OnceLock<String> = OnceLock::new();
     TEXT.get_or_init(|| fenced(include_str!("scripts/write.lua")))
@@ -69,7 +69,7 @@ pub(crate) fn wipe() -> &'static str {
     TEXT.get_or_init(|| format!("#!lua flags=allow-oom\n{}", bare(include_str!("scripts/wipe.lua"))))
 }
 
-/// What a script of an owner answers, if it was carried out.
+/// The answer of an owner's script, if it was carried out.
 pub(crate) fn answered(replies: Vec<Value>) -> Result<String, StoreError> {
     let of = "a script";
     let text = value::some(value::text(value::some(replies.into_iter().next(), of)?, of)?, of)?;

@@ -88,7 +88,7 @@ impl WaitRequirements {
 
 impl ReplicationState {
     /// The level of a change that would have the level `alone` at its master alone. A master without an append-only
-    /// file restarts empty, and its replicas then empty themselves, too.
+    /// file restarts empty, and its replicas then also empty themselves.
     pub(crate) fn level(self, alone: Level) -> Level {
         let alone = if self.synced { Level::Fsync } else { alone };
         if alone == Level::Memory || self.replicas == 0 { alone } else { Level::BestEffortReplicated }

@@ -29,8 +29,8 @@ const STAGGER: Duration = Duration::from_millis(50);
 /// Number of slots of a Redis Cluster.
 const SLOTS: u16 = 16_384;
 
-/// The result of a request: a value for each of its commands. Unless refusals are returned as values, the refusal of
-/// one command is the error of all.
+/// The result of a request: a value for each of its commands. Unless refusals are returned as values, a refused command
+/// is the error of all.
 pub(crate) type RedisReply = Result<Vec<Value>, RequestFailure>;
 
 /// Why a request has no reply.
@@ -254,7 +254,7 @@ pub(crate) fn all_or_none(values: Vec<Value>) -> RedisReply {
     Ok(values)
 }
 
-/// One connection, for callers on any thread. Dropping it ends the connection.
+/// A connection, for callers on any thread. Dropping it ends the connection.
 pub(crate) struct Wire(Mutex<Option<MultiplexedConnection>>);
 
 impl Wire {

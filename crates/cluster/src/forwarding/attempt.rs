@@ -13,10 +13,10 @@ use tokio::sync::oneshot;
 
 use crate::transport::wire::FrameLimits;
 
-/// The largest number of bytes of a frame beside the body and the headers of one operation.
+/// The largest number of bytes of a frame in addition to the body and the headers of one operation.
 const OF_FRAME: usize = 4_096;
 
-/// The usual number of bytes of an operation in a frame beside its weight.
+/// The usual number of bytes of an operation in a frame in addition to its weight.
 const OF_OPERATION: usize = 64;
 
 /// The part of a submission that fits into the frames of the node that owns the shard, if that node accepts smaller

@@ -6,9 +6,9 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 /// order.
 ///
 /// Every pair of a node and a shard has a score (rendezvous hashing: Thaler and Ravishankar, 1998). The best pair is
-/// assigned first, then the next that is still possible; each node gets `shards / nodes`, rounded down or up. So a node
-/// that joins or leaves moves few shards beside its own, and a node that returns under its name gets the shards that it
-/// had.
+/// assigned first, then the next that is still possible; each node gets `shards / nodes`, rounded down or up. So a
+/// node that joins or leaves moves few shards besides its own, and a node that returns under its name gets the shards
+/// that it had.
 pub(crate) fn assign(nodes: &[&str], shards: u32) -> Vec<usize> {
     let mut owners = vec![usize::MAX; shards as usize];
     if nodes.is_empty() {

@@ -25,7 +25,7 @@ pub(crate) struct Core {
     pub(crate) inbox: Arc<Inbox>,
     /// Set when the owners of all shards must be read.
     pub(crate) look: Arc<AtomicBool>,
-    /// Set when another node says that the members may have changed, too.
+    /// Set when another node says that the members may have changed.
     pub(crate) nudged: AtomicBool,
     pub(crate) moves: AtomicU64,
     pub(crate) locals: LocalCounters,

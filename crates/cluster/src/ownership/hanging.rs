@@ -12,7 +12,7 @@ const MAX_NAMED: usize = 8;
 /// The shards whose drivers hang, and what holds their threads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HangingShards {
-    /// What the threads of all these shards wait for; a store only if all of them wait for theirs.
+    /// The state of the threads of all these shards: waiting for a store only if all of them do.
     pub(crate) thread: ThreadIn,
     /// The number of shards of the node that do not hang.
     pub(crate) others: usize,

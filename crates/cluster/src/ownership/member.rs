@@ -332,7 +332,7 @@ async fn join(
     }
 }
 
-/// What a node takes from outside: time, randomness, connections and threads.
+/// External dependencies of a node: time, randomness, connections and threads.
 pub(crate) struct Environment {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) jitter: Jitter,

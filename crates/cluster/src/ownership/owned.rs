@@ -31,7 +31,7 @@ const MAX_OPENING: usize = 4;
 /// How long a shard may be without its store before its node reports it: an owner that opens it again takes less.
 const BRIEFLY: Duration = Duration::from_secs(1);
 
-/// What a node needs to open a shard.
+/// Dependencies and settings that a node needs to open a shard.
 pub(crate) struct ShardConfig {
     pub(crate) coordinator: Arc<dyn Coordinator>,
     pub(crate) me: Node,
@@ -311,7 +311,7 @@ impl Owned {
         }))
     }
 
-    /// What keeps a shard from being served that this node should serve: the first of them, and how many there are.
+    /// The first shard that this node should serve and does not, with the reason, and the number of others.
     pub(crate) fn trouble(&mut self) -> Option<String> {
         let here = self.states.iter().enumerate().filter_map(|(at, state)| match state {
             OwnershipState::Serving(here) => {
@@ -335,8 +335,8 @@ impl Owned {
         })
     }
 
-    /// What becomes of leases that are bound to connections. They outlive a move of a shard; their nodes report when
-    /// they close.
+    /// Treatment of leases that are bound to connections. They outlive a move of a shard; their nodes report when they
+    /// close.
     fn bound(&self, shard: ShardId) -> BoundLeases {
         match self.recipe.is_alone && !self.served.contains(&shard) {
             true => BoundLeases::Release,

@@ -1,8 +1,8 @@
 //! The reconciler: a thread that renews the node's membership, reads who owns which shard, takes shards and gives them
 //! up.
 //!
-//! It is a thread, not a task, because the calls of the coordinator may block. Nothing else waits for it: owned shards
-//! are served while it hangs, and the route to a shard that ends is removed without it.
+//! The reconciler is a thread, not a task, because the calls of the coordinator may block. Nothing else waits for it:
+//! owned shards are served while it hangs, and the route to a shard that ends is removed without it.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -85,7 +85,7 @@ pub(crate) struct Reconciler {
     heard: Duration,
     /// Until this instant no shard moves to another node.
     calm_until: Duration,
-    /// What is wrong with the membership; faults of shards are kept apart.
+    /// The error of the membership, if any; faults of shards are kept apart.
     trouble: Option<String>,
     /// When the owners were read, if the view does not show it yet.
     looked: Option<Duration>,
@@ -529,7 +529,7 @@ impl Reconciler {
                 self.owned.close(shard);
             }
         }
-        // The view must show it, too, because it may be asked for right after the start.
+        // The view must also show it, because it may be asked for right after the start.
         if missing == 0 && !self.core.look.load(Ordering::SeqCst) {
             self.began.send_replace(true);
         }

@@ -6,7 +6,7 @@
 //! | reads: queues, figures, histogram, ring, peek, list, next due | an error that names the shard, never an incomplete answer |
 //! | configure, pause, resume, purge | an error, outcome unknown: the other shards have applied it. Each may be repeated |
 //! | fire or redrive many | the same. Shards are asked one after the other, each in its own order, until enough messages are done |
-//! | a session has closed | the shard is told in the background, for a bounded time; leases end by themselves |
+//! | a session has closed | the shard is notified in the background, for a bounded time; leases end by themselves |
 //!
 //! A broadcast is not a transaction: a read shows each shard at a different moment.
 
@@ -118,8 +118,8 @@ impl Router {
         }
     }
 
-    /// What this node knows of a queue, if anything. It is read after the shards are asked, so consumers that have
-    /// received something since are not counted as waiting.
+    /// State of a queue at this node, if any. It is read after the shards are asked, so consumers that have received
+    /// something since are not counted as waiting.
     fn own(&self, queue: &QueueName) -> Option<LocalQueue> {
         let holds = self.holds().get(queue).copied().unwrap_or_default();
         let (waiting, total) = self.with_demands(|demands, _, _| demands.count(queue));
@@ -240,8 +240,8 @@ impl Router {
         Ok(Reply::Queues(found))
     }
 
-    /// Queues that sessions of this node hold or wait for, behind this one. The server's own workers wait, too, for queues
-    /// that nobody else sees.
+    /// Queues that sessions of this node hold or wait for, behind this one. The server's own workers also wait, for
+    /// queues that nobody else sees.
     fn own_queues(&self, after: Option<&QueueName>) -> BTreeMap<QueueName, LocalQueue> {
         use std::ops::Bound;
         let from = after.map_or(Bound::Unbounded, |name| Bound::Excluded(name.clone()));
@@ -260,7 +260,7 @@ impl Router {
     }
 
     async fn histogram(&self, queue: Option<QueueName>, mut columns: Columns) -> Result<Reply, CallError> {
-        // One round is enough unless a resolution changes meanwhile.
+        // A single round is enough unless a resolution changes during it.
         let mut again = 3;
         loop {
             let asked = Op::histogram(queue.clone(), columns.from, columns.to, columns.columns);
@@ -281,8 +281,8 @@ impl Router {
         Ok(self.ask_shards(asked, WhenBusy::Refuse).await?.into_iter().flatten().min())
     }
 
-    /// Tells the shards at which a connection may have leases that it has closed. Shards that cannot be told at once
-    /// are told later.
+    /// Notifies the shards at which a connection may have leases that it has closed. Shards that cannot be reached at
+    /// once are notified later.
     async fn close(self: &Arc<Self>, session: SessionId) {
         self.with_demands(|demands, now, out| demands.close(now, session, out));
         let tell =

@@ -15,9 +15,9 @@
 //! While further consumers wait, the shard's waiter is armed again at once, right behind the request.
 //!
 //! When a shard has notified the node, the first demands of the list are *asked for* at that shard: as reserves that do
-//! not wait, a few in one submission. Meanwhile they are in no list, so a demand is at one shard at a time. Demands
-//! that get nothing return to their positions. Waiters at shards stay armed for a while after the last demand has left,
-//! because consumers come back.
+//! not wait, a few in one submission. During that time they are in no list, so a demand is at one shard at a time.
+//! Demands that get nothing return to their positions. Waiters at shards stay armed for a while after the last demand
+//! has left, because consumers come back.
 //!
 //! Demands are served in the order of arrival, with two exceptions: a demand may be overtaken while it is asked for at
 //! a shard that has nothing after all (another node was faster), and by any reserve that does not wait.
@@ -39,8 +39,8 @@ use crate::routing::sessions::MS;
 pub(crate) const POST_WAIT_MS: u64 = 30_000;
 /// How long a list without demands keeps its waiters at shards, in ns.
 const LINGER: u64 = 5_000 * MS;
-/// The largest number of demands in one submission. The number begins with one and doubles as long as all demands get
-/// what they want.
+/// The largest number of demands in one submission. The number begins with one and doubles as long as all demands are
+/// met.
 const MOST: usize = 64;
 /// A shard that cannot be reached says so within this time, in ns: most are known to be away at once.
 const FAILS_WITHIN: u64 = 1_000 * MS;
@@ -116,7 +116,7 @@ pub(crate) enum DemandState {
     Waiting,
     /// A shard was asked on its behalf, and has not answered yet.
     Away,
-    /// A shard was asked, and the wait has ended meanwhile: the demand does not return to its lists.
+    /// A shard was asked, and the wait has ended since then: the demand does not return to its lists.
     Leaving,
 }
 

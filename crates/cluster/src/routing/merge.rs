@@ -79,8 +79,8 @@ pub(crate) fn queue(into: &mut QueueView, other: QueueView) {
     (into.pause, into.pause_left_ms) = if length(others) > length(mine) { others } else { mine };
 }
 
-/// Queues by name, merged from what the shards and this node know. Holds and waiting reserves are those of this node:
-/// what shards count as waiting are nodes. A queue without anything else is left out.
+/// Queues by name, merged from those of the shards and of this node. Holds and waiting reserves are those of this node:
+/// shards count nodes as waiting. A queue without anything else is left out.
 pub(crate) fn queues(
     shards: impl IntoIterator<Item = Vec<QueueView>>,
     own: BTreeMap<QueueName, LocalQueue>,
@@ -197,8 +197,8 @@ pub(crate) struct Columns {
     pub(crate) columns: usize,
 }
 
-/// The columns of the coarsest histogram, if the histograms differ. A shard with a finer resolution can answer with
-/// these columns, too: resolutions are doubled, and columns are multiples of them.
+/// The columns of the coarsest histogram, if the histograms differ. A shard with a finer resolution can also answer
+/// with these columns: resolutions are doubled, and columns are multiples of them.
 pub(crate) fn common_columns(all: &[Histogram]) -> Option<Columns> {
     let coarsest = all.iter().max_by_key(|h| (h.resolution_ms, h.width_ms))?;
     let differs = |h: &&Histogram| !is_empty(h) && !fits(h, coarsest);

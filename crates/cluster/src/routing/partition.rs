@@ -21,7 +21,7 @@ use xxhash_rust::xxh3::Xxh3;
 /// The shards to which an operation goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Placement {
-    /// One shard takes the operation.
+    /// A single shard takes the operation.
     To(ShardId),
     /// Any shard.
     Any,

@@ -4,7 +4,7 @@
 //!   announced messages, then those of this node, then the others, starting with a different one each time. A shard
 //!   that fails, or does not answer within a second, is left out, and is not asked again for a second. When a shard
 //!   does not answer within 100 ms, all others are sent a probe at the same time, and those that do not answer the
-//!   probe are left out, too: the answer takes no longer when many shards hang than when one does. A probe takes
+//!   probe are left out as well: the answer takes no longer when many shards hang than when one does. A probe takes
 //!   nothing, so nothing has to be returned. If the reserve got nothing, its answer is empty when at least one shard
 //!   has said so, and an error when no shard has answered or when one may have granted something that did not arrive.
 //! * A reserve that waits joins the waiting list ([`crate::routing::demand`]), and is sent to shards that have
@@ -215,7 +215,7 @@ impl Router {
         let bytes: usize = got.iter().map(|grant| grant.message.weight()).sum();
         let max = reserve.max - got.len();
         let mut more = Reserve { max, max_bytes: reserve.max_bytes.saturating_sub(bytes), ..reserve.clone() };
-        // What each queue has given already counts.
+        // The grants of each queue so far count against its limit.
         for (queue, left) in &mut more.max_of {
             *left = left.saturating_sub(got.iter().filter(|grant| grant.message.queue == *queue).count());
         }
@@ -367,7 +367,7 @@ impl Router {
                 if more == shard || !self.has_room(reserve, grants) {
                     continue;
                 }
-                // What has been granted is answered at once, without waiting for a shard that hangs.
+                // Grants are answered at once, without waiting for a shard that hangs.
                 if self.ask_more(more, reserve, grants).await.is_err() {
                     break;
                 }

@@ -1,8 +1,8 @@
 //! The router takes operations as one engine would, sends each to its shard, and answers in order.
 //!
 //! Operations of one submission that each belong to one shard are sent together, and keep their order within a shard.
-//! An operation that concerns several shards waits for those before it, and those behind it wait for it. An error of
-//! one shard answers only its own operations.
+//! An operation that concerns several shards waits for those before it, and those behind it wait for it. An error of a
+//! shard answers only its own operations.
 //!
 //! The router keeps the state of this node's connections: which consumers wait ([`crate::routing::demand`]), which hold
 //! a queue, which leases a session has ([`crate::routing::sessions`]). So queues show the holds and waiting reserves of
@@ -105,7 +105,7 @@ struct ShardBatch {
     shard: ShardId,
     indexes: Vec<usize>,
     watches: Vec<(usize, LeaseEffect)>,
-    /// Operations that settle, if the batch has others, too: they are not refused for want of space.
+    /// Operations that settle, if the batch also has others: they are not refused for lack of space.
     settling: Vec<(usize, Op)>,
     /// Enqueues that any shard may take, if there are quotas: when a quota refuses one, another shard may accept it.
     movable: Vec<(usize, Op)>,
@@ -442,7 +442,7 @@ impl Router {
 
     /// Submits to the only shard.
     fn submit_unsplit(&self, ops: Vec<Op>, patience: WhenBusy) -> Result<Pending, (CallError, Vec<Op>)> {
-        // Reserves that wait do not use the budget meanwhile.
+        // Reserves use no budget while they wait.
         let waits = ops.iter().any(|op| matches!(op, Op::Reserve(r) if r.wait_ms > 0));
         let share = self.budget.take(&ops);
         if share.is_none() {

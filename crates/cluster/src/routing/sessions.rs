@@ -1,9 +1,9 @@
 //! Leases that are bound to connections of this node: the shards where they are, and when the first lease of a
 //! connection runs out.
 //!
-//! One node gives the number of a session and no other uses it, so all leases of the session have passed through this
-//! node. The ends in this table are lower bounds: a lease may have been extended or settled by its token elsewhere. So
-//! before a consumer is told that a lease ends soon, the shards are asked.
+//! The number of a session is given by one node and used by no other, so all leases of the session have passed through
+//! this node. The ends in this table are lower bounds: a lease may have been extended or settled by its token
+//! elsewhere. So before a consumer is notified that a lease ends soon, the shards are asked.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -44,13 +44,13 @@ struct SessionLease {
 /// The length of a lease.
 #[derive(Clone, Copy, Debug)]
 enum LeaseLength {
-    /// The length in ms that message and queue determine; an extension without a length uses it, too.
+    /// The length in ms that message and queue determine; an extension without a length also uses it.
     Natural(u64),
     /// The length that the consumer asked for.
     Wished,
 }
 
-/// What an answer says about leases.
+/// The effect of an answer on leases.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum LeaseEffect {
     /// A lease was granted.
@@ -83,7 +83,7 @@ impl SessionTable {
     fn begin(&mut self, now: u64, of: SessionId, id: MessageId, lease: SessionLease) {
         self.end(id);
         self.forget(of, now);
-        // The session has closed meanwhile, and with it its leases.
+        // The session has closed since then, and with it its leases.
         let Some(session) = self.sessions.get_mut(&of) else { return };
         session.leases.insert(id, lease);
         session.by_end.insert((lease.until, id));
@@ -103,7 +103,7 @@ impl Sessions {
         }
     }
 
-    /// What the answer to this operation will say about leases, if anything. To be called before the operation is sent.
+    /// The effect of this operation's answer on leases, if any. To be called before the operation is sent.
     pub(crate) fn watch(&self, op: &Op, shard: ShardId) -> Option<LeaseEffect> {
         if let Op::ReserveOne { session, lease_ms, .. } = op {
             self.asks(*session, shard);

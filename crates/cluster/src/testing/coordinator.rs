@@ -70,7 +70,7 @@ impl Default for CoordinatorState {
     }
 }
 
-/// What happens to calls that open a shard.
+/// Behavior of calls that open a shard.
 #[derive(Debug, Default, PartialEq, Eq)]
 enum Opens {
     #[default]
@@ -220,7 +220,7 @@ impl MemoryCoordinator {
         state.know.clear();
     }
 
-    /// What the stores of a shard leave behind.
+    /// The files that the stores of a shard leave behind.
     ///
     /// # Panics
     /// When the shard does not exist yet.

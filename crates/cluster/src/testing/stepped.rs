@@ -128,7 +128,7 @@ impl Starter for Starts {
 }
 
 impl SteppedNode {
-    /// What a client needs to use the node.
+    /// The handles that a client needs to use the node.
     pub fn started(&self) -> Started {
         Fleet::started(self.core.clone())
     }

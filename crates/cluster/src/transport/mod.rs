@@ -107,7 +107,7 @@ impl TransportConfig {
         let _ = secrets.wait_for(|known| !known.knows(id)).await;
     }
 
-    /// Accepts no further requests of other nodes. Once the received ones are answered, other nodes are told that
+    /// Accepts no further requests of other nodes. Once the received ones are answered, other nodes are notified that
     /// nothing else was applied.
     pub(crate) fn end(&self) {
         self.ends.send_replace(AcceptsRequests::Yes);
@@ -119,7 +119,7 @@ impl TransportConfig {
     }
 }
 
-/// What two nodes have agreed on for a connection.
+/// Terms that two nodes have agreed on for a connection.
 #[derive(Clone, Copy, Debug)]
 struct Agreed {
     version: u32,

@@ -13,7 +13,7 @@ use std::time::Duration;
 /// The time between two log lines about refusals of one kind.
 const BETWEEN_LINES: Duration = Duration::from_secs(60);
 
-/// The number of nodes that have a quota of their own for a reason. Names that nobody has proved count, too: a stranger
+/// The number of nodes that have a quota of their own for a reason. Names that nobody has proved also count: a stranger
 /// may use up all of these, and further names share the quota of their reason.
 const MAX_NAMED: usize = 16;
 

@@ -74,7 +74,7 @@ impl PeerCertificates {
     /// Reads all three from PEM.
     ///
     /// # Errors
-    /// One of them is not in its text, or the key does not belong to the certificate.
+    /// A part is not in its text, or the key does not belong to the certificate.
     pub fn from_pem(certificate: &[u8], key: &[u8], authority: &[u8]) -> Result<Self, BadCertificate> {
         let bad = |part, why: String| BadCertificate { part, why };
         let all = |part, pem| match CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>() {

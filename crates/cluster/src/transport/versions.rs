@@ -46,7 +46,7 @@ impl SupportedVersions {
         SupportedVersions::default()
     }
 
-    /// The highest version that `other` has, too.
+    /// The highest version that `other` also has.
     pub(crate) fn common(self, other: SupportedVersions) -> Option<u32> {
         let highest = self.highest.min(other.highest);
         (highest >= self.lowest.max(other.lowest)).then_some(highest)

@@ -6,14 +6,14 @@
 //! | … | a [`PeerFrameHead`] in postcard |
 //! | … | as many *parts* as the head says, each an operation or an answer |
 //!
-//! A part is its length (a varint), the operation or the answer in postcard, and a section of tagged fields, as records
-//! have it ([`skip_fields`]). No field exists yet. What is added later to an operation or an answer is a field here, or
-//! one of the message's options or the queue's settings, which are sections themselves. New kinds go behind the existing
-//! ones. So a part of a later build can be one that this build cannot read: nothing of a request with such an operation
-//! is applied, and such an answer is lost for its call alone.
+//! A part is its length (a varint), the operation or the answer in postcard, and a section of tagged fields, as
+//! records have it ([`skip_fields`]). No field exists yet. A later addition to an operation or an answer is a field
+//! here, or one of the message's options or the queue's settings, which are sections themselves. New kinds go behind
+//! the existing ones. So a part of a later build can be one that this build cannot read: nothing of a request with
+//! such an operation is applied, and such an answer is lost for its call alone.
 //!
-//! None of these bytes is ever stored. The parts of a greeting, which come first, are the same in all versions; a later
-//! one may append to them.
+//! None of these bytes is ever stored. The parts of a greeting, which come first, are the same in all versions; later
+//! versions may append to them.
 
 use duewheel_core::engine::{Op, Reply};
 use duewheel_core::id::ShardId;
@@ -58,7 +58,7 @@ impl FrameLimits {
     pub(crate) fn of(policy: &Policy) -> Self {
         let batch = policy.max_batch_bytes.max(policy.max_reserve_bytes).max(policy.load_bytes);
         let one = policy.max_body.saturating_add(policy.max_headers).saturating_add(4_096);
-        // Views and grants carry some hundred bytes beside the body.
+        // Views and grants carry some hundred bytes besides the body.
         let beside =
             policy.max_batch_messages.max(policy.max_reserve).max(policy.max_page).saturating_mul(1_024);
         let bytes = batch.saturating_add(one).saturating_add(beside).clamp(1 << 20, 1 << 30);
@@ -81,11 +81,11 @@ impl FrameLimits {
 pub(crate) enum PeerFrameHead {
     /// A request: operations for a shard follow.
     Request {
-        /// Chosen by the node that asks; the answer carries it, too.
+        /// Chosen by the node that asks; the answer also carries it.
         id: u64,
         /// The shard that decides them.
         shard: ShardId,
-        /// What happens if the store is behind.
+        /// Treatment of new messages while the store is behind.
         patience: WhenBusy,
         /// The number of operations.
         ops: u32,

@@ -9,7 +9,7 @@ pub(super) struct Backlog {
     pub(super) limit: Option<Cursor>,
     /// The end time and ticket of the page that is loading.
     pub(super) catching: Option<(u64, u64)>,
-    /// The lowest position of a message that was turned away meanwhile.
+    /// The lowest position of a message that was turned away while that page was loading.
     pub(super) dropped: Option<Cursor>,
 }
 

@@ -17,12 +17,12 @@ pub(super) fn share(limit: u64, ids: Ids) -> u64 {
 
 /// A token bucket for enqueues or grants: a rate a second, and a burst. It starts full.
 ///
-/// It counts fractions of a token that are so small that a whole number of them is added each ms: no rate is
-/// rounded.
+/// The level is counted in fractions of a token that are so small that a whole number of them is added each ms: no rate
+/// is rounded.
 ///
-/// What a full bucket cannot hold is lost, except for a user that could have taken it: then it is *arrears*, up to those
-/// of [`ARREARS_MS`]. They are added over the time that follows, at a part of the rate, so the bucket never holds more
-/// than the burst. In any span `t` at most `burst + rate × t + min(rate × t / 4, arrears)` is taken.
+/// Tokens that a full bucket cannot hold are lost, unless a user could have taken them: then they are *arrears*, up to
+/// those of [`ARREARS_MS`]. They are added over the time that follows, at a part of the rate, so the level never
+/// exceeds the burst. In any span `t` at most `burst + rate × t + min(rate × t / 4, arrears)` is taken.
 #[derive(Clone, Debug)]
 pub(super) struct TokenBucket {
     at: EngineMs,
@@ -32,14 +32,14 @@ pub(super) struct TokenBucket {
     rate: u64,
     /// Fractions of one token.
     one: u64,
-    /// What was lost and is still to be added.
+    /// Fractions that were lost and are still to be added.
     arrears: u64,
 }
 
 impl TokenBucket {
     pub(super) fn new(per_second: u64, burst: u64, ids: Ids, now: EngineMs) -> Self {
         let one = 1_000 * u64::from(ids.shards);
-        // A millisecond is the finest step of time, so the bucket must hold what one adds, beside the rest of a
+        // A millisecond is the finest step of time, so the bucket must hold the tokens that one adds and the rest of a
         // token.
         let most = burst.saturating_mul(1_000).max(one + per_second - 1);
         TokenBucket { at: now, level: most, most, rate: per_second, one, arrears: 0 }

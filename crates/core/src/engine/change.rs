@@ -286,8 +286,8 @@ fn delay_to(now: Now, due: Due) -> u64 {
 /// The delay that was asked for last, in ms: the recorded one, or the one that the due time of an unmoved message
 /// implies.
 pub(super) fn asked_delay(now: Now, message: &MessageContent, life: &Life) -> u64 {
-    let told = now.wall_of(life.due).0.saturating_sub(message.enqueued_at.0);
-    life.marks.delay_ms.unwrap_or(told)
+    let implied = now.wall_of(life.due).0.saturating_sub(message.enqueued_at.0);
+    life.marks.delay_ms.unwrap_or(implied)
 }
 
 fn moved(life: &mut Life, due: Due, delay_ms: u64) {

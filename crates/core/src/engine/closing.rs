@@ -40,7 +40,7 @@ impl Engine {
                 return;
             }
             self.closing.leases.pop_front();
-            // It may have run out meanwhile, and been granted again.
+            // The lease may have run out since then, and the message been granted again.
             let slot = self.live(id);
             if let Some(slot) =
                 slot.filter(|&s| self.rows.get(s).life.lease().is_some_and(|l| l.token == token))

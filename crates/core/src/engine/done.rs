@@ -48,7 +48,7 @@ pub struct DoneCounts {
 }
 
 impl Engine {
-    /// What is to be kept of a message that is about to be removed.
+    /// The data to be kept of a message that is about to be removed; `None` if its queue keeps none.
     pub(super) fn ended(&self, slot: RowIdx, why: Gone) -> Option<EndedMessage> {
         let entry = self.rows.get(slot);
         let keep_ms = self.queues.get(entry.queue).settings.keep_done_ms?;
@@ -107,7 +107,7 @@ impl Engine {
 
     fn may_keep(&self, name: &QueueName, bytes: usize) -> bool {
         let policy = &self.policy;
-        // Those above the limit are given up page by page; meanwhile there may be a page more.
+        // Messages above the limit are given up page by page, so there may be a page more.
         let most = policy.max_done.saturating_add(policy.max_step) as u64;
         let most_bytes = policy.max_done_bytes.saturating_add(policy.load_bytes) as u64;
         self.room == Capacity::Enough

@@ -7,7 +7,7 @@ use crate::store::{EventRequest, Load};
 
 use super::reply::Reply;
 
-/// One effect.
+/// An effect that the owner of the engine carries out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Append this record; its position is the next.

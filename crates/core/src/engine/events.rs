@@ -53,7 +53,7 @@ impl Engine {
             let fired;
             (fired, last) = self.following.fired_since(after, page.upto);
             page.events.extend(fired);
-            // One that became due comes behind the record before it.
+            // The event of a message that became due comes behind the record before it.
             page.events.sort_by_key(|event| event.position);
         }
         page.ticket = 0; // it concerns the engine and its store alone

@@ -12,7 +12,7 @@ use super::index::QueueIdx;
 use super::reply::ExpiredCounts;
 use super::rows::RowIdx;
 
-/// What an expiry means for a message that would be granted.
+/// Whether a message that would be granted has expired, and what follows from that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GrantVerdict {
     /// The message has not expired.
@@ -74,7 +74,7 @@ impl Engine {
             OnExpiry::Drop => {
                 let before = self.decided;
                 self.remove_from(slot, Gone::Expired, 0, fx);
-                // What is kept of it takes as much of a step as its bytes are of a step's.
+                // The record that is kept of it takes a share of a step, in proportion to its bytes.
                 let bytes = usize::try_from(self.decided - before).unwrap_or(usize::MAX);
                 let step_bytes = self.policy.max_step_bytes.max(1);
                 self.granted += bytes.saturating_mul(self.policy.max_step) / step_bytes;
@@ -94,8 +94,8 @@ impl Engine {
         self.figures.expired
     }
 
-    /// What is kept of a due time that a message is given: its time by the wall clock, if that is behind the instant at
-    /// which it would have expired.
+    /// The new due time by the wall clock, which is kept if it is behind the instant at which the message would have
+    /// expired.
     pub(super) fn past_expiry(&self, now: Now, slot: RowIdx, due: Due) -> Option<Due> {
         match self.rows.get(slot).message.options.expiry {
             Some(Expiry::At(at)) => Some(now.wall_of(due)).filter(|wall| *wall > at).map(Due::At),

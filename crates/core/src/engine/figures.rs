@@ -1,4 +1,4 @@
-//! What the engine counts about grants and leases.
+//! Counts of grants and leases.
 
 use super::reply::{ExpiredCounts, LATENESS_MS};
 

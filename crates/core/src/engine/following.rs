@@ -9,7 +9,7 @@ use crate::time::{EngineMs, Now};
 /// Most events of messages that became due that are kept.
 const FIRED: usize = 1_024;
 
-/// What is followed, and who waits for events.
+/// State of the callers that follow events: their open requests, and the messages that became due.
 #[derive(Debug, Default)]
 pub(super) struct Following {
     pub(super) questions: BTreeMap<u64, EventQuestion>,
@@ -50,7 +50,7 @@ impl Following {
         self.last_fired += 1;
     }
 
-    /// What became due behind the number `after`, up to a position; and the number of the last of these.
+    /// Events of messages that became due behind number `after`, up to a position; and the number of the last.
     pub(super) fn fired_since(&self, after: u64, upto: Lsn) -> (Vec<MessageEvent>, u64) {
         let before = self.last_fired - self.fired.len() as u64;
         // The number of an engine that was replaced may be higher.

@@ -20,7 +20,7 @@ use super::question::{FoundMessage, Gather, GivenUp, Many, Pages, ToMany, Want};
 use super::reply::{Page, Reply, View};
 use super::rows::{RowIdx, state_of};
 
-/// One of the pages of a listing, and how far it has been read.
+/// A page of a listing, and how far it has been read.
 struct PageProgress {
     sequence: Sequence,
     rows: std::iter::Peekable<std::vec::IntoIter<Row>>,
@@ -295,7 +295,7 @@ impl Engine {
     }
 
     /// Handles a page that cannot be read. If only a question waits for it, the question is given up, so that the next
-    /// one can start; a page that is needed for anything else is still awaited.
+    /// can start; a page that is needed for anything else is still awaited.
     pub fn give_up_page(&mut self, ticket: u64, fx: &mut Effects) -> Option<GivenUp> {
         let number = self.forget_page(ticket)?;
         let given_up = match self.gathers.running.remove(&number) {

@@ -44,7 +44,7 @@ pub(super) struct Horizon {
 pub(super) struct Near {
     /// The page reaches up to this time.
     pub(super) until: u64,
-    /// Whether the horizon went back meanwhile, so that the page is useless.
+    /// Whether the horizon went back while the page was loading, so that the page is useless.
     pub(super) void: bool,
 }
 

@@ -121,8 +121,8 @@ pub enum Op {
         /// The delay from now, in ms; `None`: it is ready at once, and due when it was due.
         delay_ms: Option<u64>,
     },
-    /// Makes up to `max` dead messages of a queue ready again, in the order in which they died; a message whose key was
-    /// taken meanwhile stays. At most `Policy::max_step`. Answer: [`super::Reply::Count`].
+    /// Makes up to `max` dead messages of a queue ready again, in the order in which they died; a message whose key has
+    /// been taken since then stays. At most `Policy::max_step`. Answer: [`super::Reply::Count`].
     RedriveMany {
         /// The queue.
         queue: QueueName,
@@ -243,8 +243,8 @@ pub enum Op {
     NextDue,
     /// Returns how much of each quota is used. Answer: [`super::Reply::Quotas`].
     Quotas,
-    /// Returns a message as [`Op::Get`] does, or else one that has ended and is kept as done: by its id, or the newest
-    /// one that had the key. Answer: [`super::Reply::View`].
+    /// Returns a message as [`Op::Get`] does, or else a message that has ended and is kept as done: by its id, or the
+    /// newest that had the key. Answer: [`super::Reply::View`].
     Recall {
         /// The message.
         target: Target,
@@ -258,15 +258,15 @@ pub enum Op {
         after: Option<Lsn>,
         /// Largest number of events of records.
         limit: usize,
-        /// Events of messages that have become due are wanted, too, behind this number ([`super::ShardEvents::fired`]);
-        /// they are kept for some seconds after a caller has asked for them.
+        /// If given, the answer also has events of messages that have become due, behind this number
+        /// ([`super::ShardEvents::fired`]); they are kept for some seconds after a caller has asked for them.
         fired_after: Option<u64>,
     },
     /// Removes a message if it is still the dead one that the caller has seen. Answer: [`super::Reply::Change`].
     RemoveDead {
         /// The message.
         id: MessageId,
-        /// When it has died: with another time it was redriven meanwhile, and is refused as not dead.
+        /// When it has died: a message with another time has been redriven since, and is refused as not dead.
         died: WallMs,
     },
 }
@@ -303,8 +303,8 @@ pub enum Attempt {
     /// "Not yet": the grant is forgiven, and does not count.
     NotYet,
     /// The attempt failed, and counts against a limit of the consumer's own, which replaces that of the queue until a
-    /// consumer without one returns the message. The message's own limit wins. A reserve that names the limit lets it
-    /// hold for an attempt that no consumer returns, too ([`Reserve::max_attempts`]).
+    /// consumer without one returns the message. The message's own limit wins. A reserve that names the limit also
+    /// lets it hold for an attempt that no consumer returns ([`Reserve::max_attempts`]).
     FailedOf(MaxAttempts),
 }
 
@@ -328,7 +328,7 @@ pub struct Enqueue {
     pub headers: Headers,
     /// The due time.
     pub when: When,
-    /// What happens if the key is taken.
+    /// How a key that is already taken is handled.
     pub if_exists: IfExists,
     /// A retried enqueue with the same value gets the first answer.
     pub dedupe_id: Option<Box<str>>,
@@ -395,7 +395,7 @@ pub enum When {
     At {
         /// The instant.
         due_at: WallMs,
-        /// What happens if it has passed.
+        /// How a due time that has passed is handled.
         past: Past,
     },
 }
@@ -442,7 +442,7 @@ impl Edit {
     }
 }
 
-/// What happens with a due time that has passed.
+/// How a due time that has passed is handled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Past {
@@ -453,7 +453,7 @@ pub enum Past {
     Fire,
 }
 
-/// What happens if the key is taken.
+/// How a key that is already taken is handled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum IfExists {

@@ -277,8 +277,8 @@ impl Engine {
         }
     }
 
-    /// What the server keeps in queues of its own, which nobody asked it to count: messages, queues and waiters. These
-    /// queues are the first ones by name.
+    /// Counts of the server's own queues, which statistics exclude: messages, queues and waiters. These queues are the
+    /// first by name.
     fn own_counts(&self, now: Now) -> (Counts, u64, u64) {
         // Done messages are in none of the counts.
         let (mut sum, mut queues, mut waiters) = (Counts::default(), self.queues.with_done(), 0);

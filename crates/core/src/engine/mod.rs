@@ -128,7 +128,7 @@ pub struct Config {
     pub policy: Policy,
     /// Seeds the jitter of backoffs and the hash tables. Any number; a different one for each shard and start is best.
     pub seed: u64,
-    /// What startup does with leases that are bound to a connection.
+    /// Treatment at startup of leases that are bound to a connection.
     pub bound: BoundLeases,
     /// The ids that it gives to new messages.
     pub ids: Ids,
@@ -156,7 +156,7 @@ pub enum Input {
     Quotas(Quotas),
 }
 
-/// What startup does with leases that are bound to a connection.
+/// Treatment at startup of leases that are bound to a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BoundLeases {
     /// The leases are released: the process is new, and their connections are closed.
@@ -463,7 +463,7 @@ impl Engine {
     }
 
     /// The number of rows and queues that the engine has examined one by one, and of keys that it has looked up, since
-    /// it was made: for tests of the work of a step.
+    /// its start: for tests of the work of a step.
     pub fn work(&self) -> u64 {
         self.work.get()
     }
@@ -548,7 +548,7 @@ impl Engine {
         self.last
     }
 
-    /// Answers when everything decided so far is durable: refusals and reads depend on it, too.
+    /// Answers when everything decided so far is durable: refusals and reads also depend on it.
     fn respond(&mut self, to: ReplyTo, reply: Reply, fx: &mut Effects) {
         let after = After { durable: self.last, written: Lsn(0) };
         fx.push(Effect::Respond { to, reply, after });

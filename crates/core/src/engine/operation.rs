@@ -5,7 +5,7 @@
 //!
 //! 1. a variant of [`Op`], behind all others (its index is its number in the protocol between nodes), and a row in
 //!    `Op::entry`, where the match is exhaustive;
-//! 2. a file with its effect beside this one, and a line in `Engine::request`;
+//! 2. a file with its effect next to this one, and a line in `Engine::request`;
 //! 3. a typed form in `ask.rs`, if a caller waits for its answer;
 //! 4. the front ends that offer it and, with [`Routing::All`], the merge of the answers of several shards.
 
@@ -30,10 +30,10 @@ pub struct Operation {
     /// The operation writes records that need room until a flush, and releases none: it is refused while the store
     /// accepts only removals. An enqueue has its own refusal.
     pub grows: bool,
-    /// The operation may bring a dead message back: the message's key must be free, and is looked up, too.
+    /// The operation may bring a dead message back: the message's key must be free, and is also looked up.
     pub revives: bool,
-    /// The operation shows a message that has ended, too, if its queue keeps it: the answer that leads to it is looked up,
-    /// and then the message.
+    /// The operation also shows a message that has ended, if its queue keeps it: the answer that leads to it is looked
+    /// up, and then the message.
     pub recalls: bool,
     /// The operation shows or changes the messages of a queue or of all queues: leases that have run out end first, as
     /// many as in a step.
@@ -66,7 +66,7 @@ pub enum OnLease {
     Extends,
     /// The lease ends; the caller proves that it holds the lease.
     Ends,
-    /// The lease ends if it is the caller's own; a message without a lease is removed, too.
+    /// The lease ends if it is the caller's own; a message without a lease is also removed.
     EndsOwn,
 }
 
@@ -147,8 +147,8 @@ impl Operation {
 }
 
 impl Op {
-    /// The table: the row of each operation, and the message that it names. An operation on a queue names no message;
-    /// it reads pages if it needs messages.
+    /// The table: the row of each operation, and the message that it names. An operation on a queue names no message,
+    /// and reads pages if it needs messages.
     #[inline]
     #[rustfmt::skip] // one row a line
     fn entry(&self) -> (&'static Operation, Named<'_>) {

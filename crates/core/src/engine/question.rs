@@ -90,7 +90,7 @@ pub(super) struct FoundMessage {
 /// The result of giving up a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GivenUp {
-    /// Nothing was changed; this caller must be told why.
+    /// Nothing was changed; this caller must be given the reason.
     Untouched(ReplyTo),
     /// No caller waits for an answer any more, or some messages were changed and the answer contains their number.
     Told,

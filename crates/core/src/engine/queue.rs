@@ -30,7 +30,7 @@ pub(super) struct QueueState {
     /// The tenant whose quota applies, if any. Looked up once.
     pub(super) tenant: Option<TenantIdx>,
     pub(super) settings: QueueSettings,
-    /// What its settings limit of its grants.
+    /// Limits on its grants, if its settings have any.
     pub(super) limiter: Option<Box<GrantLimiter>>,
     pub(super) pause: Pause,
     pub(super) totals: Totals,
@@ -189,7 +189,7 @@ impl QueueState {
         self.tally.count() > 0 || !self.waiters.is_empty() || self.holds != [0; 3]
     }
 
-    /// Whether the queue no longer exists and its store must be told, because it has settings that do not outlive it.
+    /// Whether the queue no longer exists and its store must be notified, because its settings end with it.
     pub(super) fn may_leave(&self) -> bool {
         !self.is_there() && self.settings != QueueSettings::default()
     }

@@ -354,8 +354,8 @@ impl Tenants {
         None
     }
 
-    /// Whether a message of this weight may be accepted, in place of one of weight `replaced` if there is one. Takes
-    /// one enqueue off the rate if so: call it last.
+    /// Whether a message of this weight may be accepted, in place of one of weight `replaced` if there is one. If so,
+    /// takes one enqueue off the rate: call it last.
     ///
     /// # Errors
     /// [`OverQuota`] names the exhausted resource. Only the rate can refuse a replacement that does not increase use.

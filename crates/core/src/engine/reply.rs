@@ -372,7 +372,7 @@ pub enum ChangeRefusal {
     Dead,
     /// The message is not dead.
     NotDead,
-    /// Another message has taken the key meanwhile.
+    /// Another message has taken the key since then.
     KeyExists(MessageId),
     /// The message has another generation, namely this one.
     GenerationMismatch(u32),
@@ -571,7 +571,7 @@ pub struct QueueView {
 pub struct ExpiredCounts {
     /// Grants of expired messages.
     pub late: u64,
-    /// Messages that are dead because they had expired; they are among [`Totals::died`], too.
+    /// Messages that are dead because they had expired; they are also among [`Totals::died`].
     pub dead: u64,
 }
 
@@ -675,7 +675,7 @@ pub struct Histogram {
 pub struct WheelView {
     /// Number of slots of the ring.
     pub slots: usize,
-    /// One step of the pointer, in ms.
+    /// Duration of one step of the pointer, in ms.
     pub tick_ms: u64,
     /// The slots of the pointers: of the ring of instants, and of the ring of delays.
     pub pointers: [usize; 2],

@@ -204,7 +204,7 @@ impl Engine {
         {
             self.serve_queue(now, idx, fx);
         }
-        // One waiter after the other, because each may take what the next would need.
+        // Waiters are served one by one, because each may take messages that the next needs.
         while self.granted < self.policy.max_step
             && self.spend(&mut budget, 1)
             && let Some(idx) = self.next_starved()
@@ -263,11 +263,11 @@ impl Engine {
         let mut heads = self.heads(now, &waiter.queues);
         if waiter.max == 0 {
             // The waiter is only notified, without a message: the next waiting consumer is served.
-            let told = self.best_ready(now, &mut heads, fx).is_some();
-            if told {
+            let notified = self.best_ready(now, &mut heads, fx).is_some();
+            if notified {
                 self.respond(waiter.to, Reply::Reserve(Reserved::Grants(Vec::new())), fx);
             }
-            return told;
+            return notified;
         }
         let mut batch = GrantBatch::default();
         let mut max_of = waiter.max_of.clone();
@@ -306,8 +306,8 @@ impl Engine {
         waiter.queues.iter().any(|idx| self.matching.dirty.contains(idx))
     }
 
-    /// Whether one more message of a queue may be leased: leases are in memory, changes are in the store's memory until
-    /// it has written them, and a tenant may have a quota of leases.
+    /// Whether another message of a queue may be leased: leases are in memory, changes are in the store's memory until
+    /// they are written, and a tenant may have a quota of leases.
     pub(super) fn may_lease(&self, idx: QueueIdx) -> bool {
         self.room != Capacity::RemoveOnly
             && self.scarce(idx).is_none()
@@ -457,7 +457,7 @@ impl Engine {
             self.worked(1);
             let &Reverse((_, slot, idx)) = heads.first.peek()?;
             if !self.may_lease(idx) {
-                heads.first.pop(); // what was granted meanwhile has used leases up
+                heads.first.pop(); // grants since then have used up the leases
                 continue;
             }
             if now.is_due(self.rows.get(slot).life.due) {

@@ -9,7 +9,7 @@ use crate::time::{EngineMs, Now};
 use super::index::QueueIdx;
 use super::input::WaiterId;
 
-/// What a consumer asks of the leases that it gets.
+/// Terms of the leases that a consumer requests.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LeaseTerms {
     /// The session that they are bound to.

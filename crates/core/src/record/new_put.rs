@@ -80,8 +80,8 @@ fn skip_blob<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
 }
 
 impl Writer {
-    /// What [`Writer::stored`] writes of a new message, from the record that puts it. The fields of that record are copied
-    /// as they are, also those that a later version has added.
+    /// Writes a new message as [`Writer::stored`] does, from the record that puts it. The fields of that record are
+    /// copied as they are, also those that a later version has added.
     pub fn stored_put(&mut self, put: &NewPut<'_>) {
         self.varint(put.id.0);
         self.byte(put.due.class() as u8);

@@ -277,7 +277,7 @@ impl<S: Store> OpenedStore<S> {
     #[track_caller]
     fn same(&self, history: &History, mut found: Found, mut expected: Found, what: &str) {
         for f in [&mut found, &mut expected] {
-            // What is over may be found or not.
+            // An answer whose time is over may be found or not.
             f.answers.retain(|row| row.until > history.clock().engine);
             f.rows.sort_unstable_by_key(|row| row.message.id);
             f.answers.sort_unstable_by(|a, b| (&a.queue, &a.dedupe_id).cmp(&(&b.queue, &b.dedupe_id)));

@@ -75,9 +75,9 @@ pub trait Store: Send {
     /// The error that has ended the store.
     fn sync(&mut self) -> Result<(), StoreError>;
 
-    /// Requests a sync like [`Store::sync`], for an owner that has nothing else to do meanwhile: a store may sync on
-    /// the owner's thread, which saves two thread switches. It may also only request the sync; [`Progress`] shows the
-    /// result.
+    /// Requests a sync like [`Store::sync`], for an owner that has nothing else to do until then: a store may sync on
+    /// the owner's thread, which saves two thread switches. The store may also only request the sync; [`Progress`]
+    /// shows the result.
     ///
     /// # Errors
     /// See [`Store::sync`].
@@ -94,9 +94,9 @@ pub trait Store: Send {
     /// Returns whether there is room for the next group.
     fn room(&mut self) -> Capacity;
 
-    /// The error because of which [`Store::room`] answered [`Capacity::SettleOnly`] or [`Capacity::RemoveOnly`], if the
-    /// reason is not a lack of space: a disk that fails, for example. Callers are then told that the store is
-    /// unavailable, with this error, and not that it is full.
+    /// The cause of a [`Capacity::SettleOnly`] or [`Capacity::RemoveOnly`] answer of [`Store::room`], if it is not a
+    /// lack of space: a disk that fails, for example. Callers then get the answer that the store is unavailable, with
+    /// this error, and not that it is full.
     fn room_error(&self) -> Option<StoreError> {
         None
     }
@@ -134,9 +134,9 @@ pub trait Store: Send {
         self.find_many(lookups, found).map(|()| AtHand::Yes)
     }
 
-    /// Begins to read what a look-up needs from a slow medium into memory, and does not wait for it. When that has ended,
-    /// well or not, [`Store::fetched`] returns the ticket, and the waker is called. The look-up itself is made afterwards,
-    /// so that it reflects every group appended meanwhile (obligation 3). What was fetched may have left memory by then.
+    /// Begins to read the data of a look-up from a slow medium into memory, without waiting. When that has ended, well
+    /// or not, [`Store::fetched`] returns the ticket, and the waker is called. The look-up itself is made later, so
+    /// that it reflects every group appended in between (obligation 3). The data may have left memory by then.
     ///
     /// # Errors
     /// The error that has ended the store.
@@ -161,7 +161,7 @@ pub trait Store: Send {
     /// # Errors
     /// [`ErrorKind::Unavailable`] may concern this page alone, which [`StoreError::page`] names then: as long as
     /// [`Store::progress`] succeeds, nothing is poisoned, and the store reads the page again by itself after a pause,
-    /// as of a later position, unless it is told to [`forget`](Store::forget) it. After any other error the store is
+    /// as of a later position, unless it is asked to [`forget`](Store::forget) it. After any other error the store is
     /// poisoned (obligation 6).
     fn loaded(&mut self) -> Option<Result<Loaded, StoreError>>;
 
@@ -185,8 +185,8 @@ pub trait Store: Send {
     /// Returns events that were read, if any. Each request is answered once.
     ///
     /// # Errors
-    /// As long as [`Store::progress`] succeeds, the error concerns the page that [`StoreError::page`] names alone, and
-    /// it is not read again.
+    /// As long as [`Store::progress`] succeeds, the error concerns only the page that [`StoreError::page`] names, which
+    /// is not read again.
     fn events_read(&mut self) -> Option<Result<EventPage, StoreError>> {
         None
     }
@@ -301,7 +301,7 @@ impl<S: Store + ?Sized> Store for Box<S> {
     }
 }
 
-/// What a store gives its owner when it is opened.
+/// State that a store gives its owner when it is opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
     /// The epoch of this owner.
@@ -365,7 +365,7 @@ pub enum Capacity {
     RemoveOnly,
 }
 
-/// What "durable" means, as replies say it.
+/// The durability of a change, as replies report it.
 ///
 /// | level | survives the end of the process | a power failure | the loss of the machine |
 /// |---|---|---|---|
@@ -404,7 +404,7 @@ impl Level {
         }
     }
 
-    /// What both levels guarantee: the level of two changes that one answer reports.
+    /// The guarantees that both levels have in common: the level of two changes that one answer reports.
     #[must_use]
     pub fn and(self, other: Level) -> Level {
         match (self, other) {
@@ -414,7 +414,7 @@ impl Level {
             (this, Level::Quorum) => this,
             (Level::Fsync, Level::Fsync) => Level::Fsync,
             (Level::BestEffortReplicated, Level::BestEffortReplicated) => Level::BestEffortReplicated,
-            // One survives a power failure and the other the loss of a machine: both survive the end of a process.
+            // `Fsync` covers a power failure, the other the loss of a machine: both survive the end of a process.
             (Level::Fsync, Level::BestEffortReplicated) | (Level::BestEffortReplicated, Level::Fsync) => {
                 Level::Buffered
             }
@@ -491,8 +491,8 @@ impl Found {
         &Found { rows: Vec::new(), answers: Vec::new(), left: Left { ids: 0, keys: 0 } };
 }
 
-/// The sequences in which messages can be loaded. Each unsettled message is in exactly one of the first four, and in
-/// one of the last two.
+/// The sequences in which messages can be loaded. Each unsettled message is in exactly one of the first four, and
+/// in one of the last two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Sequence {
     /// Waiting, due at an instant; in order of (wall ms, id).
@@ -526,7 +526,7 @@ impl Sequence {
 pub enum Which {
     /// All queues.
     All,
-    /// One queue.
+    /// A single queue.
     One(QueueName),
     /// All except these, which are sorted. A store does not read what it can skip.
     AllBut(Arc<[QueueName]>),
@@ -622,7 +622,7 @@ pub enum More {
     No,
 }
 
-/// What failed in a store, and what to do about it.
+/// The kind of failure of a store, which says how to react.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
     /// Another owner has the shard: stop, and do not write again.
@@ -684,7 +684,7 @@ impl StoreError {
         StoreError { reached: Some(Box::new(reached)), ..self }
     }
 
-    /// What was durable when the error occurred; `None`: it is unknown.
+    /// The progress at the time of the error; `None`: it is unknown.
     pub fn reached(&self) -> Option<Progress> {
         self.reached.as_deref().copied()
     }

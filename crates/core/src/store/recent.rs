@@ -10,8 +10,8 @@ use crate::time::EngineMs;
 
 /// Recent events in memory, for a store that cannot read its groups again.
 ///
-/// It keeps events from the first request on, so that nothing is kept while nobody asks, and stops ten minutes after the
-/// last one.
+/// Events are kept from the first request on, so that a store without requests keeps none, until ten minutes after the
+/// last request.
 #[derive(Debug)]
 pub struct RecentEvents {
     events: VecDeque<MessageEvent>,

@@ -1,7 +1,7 @@
 //! The fold of all records with every message in memory: the memory store, and the model that other stores are compared
 //! with.
 //!
-//! It applies records, and never decides.
+//! The table applies records, and never decides.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -124,7 +124,7 @@ impl Table {
         }
     }
 
-    /// What the owner needs at startup.
+    /// The state that the owner needs at startup.
     pub fn recovered(&self, epoch: Epoch) -> Recovered {
         Recovered {
             epoch,

@@ -226,7 +226,7 @@ impl DiskFile for RealFile {
             // The rest is not in the page cache, or the file ends.
             Ok(read) if read > 0 => Err(io::ErrorKind::WouldBlock.into()),
             Err(Errno::AGAIN) => Err(io::ErrorKind::WouldBlock.into()),
-            // A file system without this call, or an error, which a plain read tells, too.
+            // The file system lacks this call, or there is an error, which a plain read also returns.
             Ok(_) | Err(_) => self.read_at(buffer, at),
         }
     }
@@ -263,7 +263,7 @@ impl Folders for Machine {
 
     fn make(&mut self, path: &Path) -> io::Result<()> {
         match DirBuilder::new().mode(OWNER_ONLY).create(path) {
-            // Another thread has made it meanwhile.
+            // Another thread has made the folder.
             Err(_) if path.is_dir() => Ok(()),
             made => made,
         }

@@ -30,7 +30,7 @@ pub(crate) fn step(shared: &StoreShared) -> Worked {
     let Some(request) = shared.events.next() else { return Worked::Nothing };
     let ticket = request.asked.ticket;
     let page = read(shared, &request).map_err(|error| {
-        // The records are those of messages that are elsewhere, too: nothing else is in doubt.
+        // Each message of these records is also stored elsewhere: nothing else is in doubt.
         StoreError::new(ErrorKind::Unavailable, error).of_page(ticket)
     });
     shared.events.done(page);
@@ -51,7 +51,7 @@ fn read(shared: &StoreShared, request: &JournalRequest) -> Result<EventPage, Sto
             Ok(ReadEnd::Part) => {}
             Ok(ReadEnd::Page) => break,
             Err(error) if shared.manifest().segments.contains(&part.entry) => return Err(error),
-            // It was cut off meanwhile. What was read before it is valid.
+            // The segment was cut off since then. Events that were read before it are valid.
             Err(_) if page.upto > page.from => break,
             Err(_) => {
                 page.from = Lsn(part.end.0 - 1).min(request.durable);

@@ -176,7 +176,7 @@ impl Frame {
 
     /// The records of the frame, one by one, with their positions and bytes. The error names the offset in the segment.
     pub(crate) fn records(&self) -> Records {
-        // What a mark has there is no record.
+        // The payload of a mark is no record.
         let payload = if self.head.records == 0 { Bytes::new() } else { self.payload.clone() };
         Records {
             reader: Reader::new(payload.clone()),

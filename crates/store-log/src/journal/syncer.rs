@@ -122,8 +122,7 @@ impl Syncer {
         Duration::from_micros(self.took.load(Ordering::Relaxed))
     }
 
-    /// Waits until everything written is durable, including what is written meanwhile. `go_on` is called before each
-    /// wait.
+    /// Waits until everything written is durable, including writes during the wait. `go_on` is called before each wait.
     ///
     /// # Errors
     /// The error of `go_on`.

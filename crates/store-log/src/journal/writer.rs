@@ -202,7 +202,7 @@ impl JournalWriter {
                     self.begin_turn()?;
                 }
                 Some(turn) if turn.takes(needed, &self.shared.options) => return Ok(()),
-                // So many bytes wait that the owner must wait, too.
+                // So many bytes wait that the owner must wait as well.
                 Some(_) => self.finish_turn()?,
             }
         }

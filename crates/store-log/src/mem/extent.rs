@@ -28,14 +28,14 @@ const IN_SET: u64 = 4;
 const OTHER: u64 = 2 * 32;
 
 impl Extent {
-    /// The size of a message with `told` bytes in this table and `elsewhere` bytes in an older one.
-    pub(crate) fn of_row(told: u64, elsewhere: u64, kind: Kind) -> Self {
+    /// The size of a message with `here` bytes in this table and `elsewhere` bytes in an older one.
+    pub(crate) fn of_row(here: u64, elsewhere: u64, kind: Kind) -> Self {
         let entries = match kind {
             Kind::Waiting => 0,
             Kind::Leased => OTHER,
             Kind::Dead => 2 * OTHER,
         };
-        let bytes = told + elsewhere;
+        let bytes = here + elsewhere;
         let most = match mutant::is(Mutant::ReserveWithoutIndexes) {
             true => bytes,
             false => bytes + bytes / 64 + ROW + BY_ID + BY_KEY + IN_SET + OTHER + entries,

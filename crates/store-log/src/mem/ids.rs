@@ -21,7 +21,7 @@ pub(crate) struct IdTable {
     strays: SplitTable<(u64, ArenaOffset)>,
 }
 
-/// Fibonacci hashing: ids differ in their low bits, and the table uses the high ones, too.
+/// Fibonacci hashing: ids differ in their low bits, and the table also uses the high ones.
 pub(super) fn spread(id: u64) -> u64 {
     let mixed = id.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     mixed ^ (mixed >> 29)

@@ -36,7 +36,7 @@ pub(super) enum RecordParts {
     Grant { life: ArenaOffset, put: ArenaOffset },
 }
 
-/// What the head of a record says.
+/// The decoded head of a record.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RecordNode {
     pub(super) place: ArenaOffset,
@@ -79,7 +79,7 @@ pub(super) fn head(
     head
 }
 
-/// What the head at an offset says.
+/// Decodes the head at an offset.
 pub(super) fn node_at(arena: &Arena, place: ArenaOffset) -> RecordNode {
     let head = arena.at(place);
     let field = u32_at(head, 12);

@@ -22,7 +22,7 @@ pub(super) const HOLDER: u64 = 0;
 pub(super) const DEAD: u64 = 1;
 pub(super) const ANSWER: u64 = 2;
 
-/// What tables newer than a run know of one of its messages.
+/// The state of one of a run's messages in tables newer than the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Newer {
     /// Nothing: it is as the run has it.
@@ -47,7 +47,7 @@ impl NewerTables<'_> {
         NewerTables { says: &|_| Newer::Nothing, revived: false };
 }
 
-/// What a look-up may cost. Shared by the threads that read.
+/// The bounds of a look-up's cost. Shared by the threads that read.
 #[derive(Debug)]
 pub(crate) struct ReadAllowance {
     /// Number of bytes of messages that may still be read.

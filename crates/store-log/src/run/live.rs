@@ -18,7 +18,7 @@ pub(crate) struct Live {
     gone: u64,
 }
 
-/// One purge of a queue: rows with an id below `before` are removed, except for those kept.
+/// A purge of a queue: rows with an id below `before` are removed, except for those kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mask {
     pub(crate) before: MessageId,

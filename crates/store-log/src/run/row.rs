@@ -1,4 +1,4 @@
-//! One message of a run, not decoded.
+//! A message of a run, not decoded.
 
 use bytes::Bytes;
 use duewheel_core::message::Row;

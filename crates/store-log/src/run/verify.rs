@@ -44,8 +44,8 @@ pub(crate) fn verify(disk: &dyn Disk, entry: &RunEntry) -> Result<Verified, Read
     for span in 0..run.spans.len() {
         check.span(span)?;
     }
-    let told: Vec<(u64, u64)> = run.queues().iter().map(|queue| (queue.rows, queue.weight)).collect();
-    if told != check.counts {
+    let listed: Vec<(u64, u64)> = run.queues().iter().map(|queue| (queue.rows, queue.weight)).collect();
+    if listed != check.counts {
         return Err(run.file.problem(run.footer.leaves_end, "the queues do not match their counts").into());
     }
     let answers = check.answers()?;

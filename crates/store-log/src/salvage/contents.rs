@@ -34,7 +34,7 @@ pub(super) struct RunContents {
     masks: Vec<(u32, Mask)>,
 }
 
-/// One item of a run.
+/// An item of a run.
 pub(super) enum RunItem {
     /// A message, and the run's number of its queue.
     Message(u32, Row),

@@ -78,8 +78,8 @@ impl SalvageFiles {
         }
         for (no, name) in numbered(source, RUNS, ".run")? {
             let head = head_of(source, &name, FILE_HEAD + HEAD as u64)?;
-            let told = listing.block_file(&head, no, &name, report);
-            let (incarnation, last) = (told.incarnation, told.last);
+            let stated = listing.block_file(&head, no, &name, report);
+            let (incarnation, last) = (stated.incarnation, stated.last);
             listing.runs.push(RunEntry { no, incarnation, bytes: head.size, last, tail: None });
         }
         listing.runs.sort_unstable_by_key(|run| (run.last, run.no));
@@ -87,7 +87,7 @@ impl SalvageFiles {
         Ok(listing)
     }
 
-    /// Finds the files of the state: the last one, and those that it continues. One that is missing is listed, too.
+    /// Finds the files of the state: the last one, and those that it continues. Missing files are also listed.
     fn find_states(
         &mut self,
         source: &ReadOnlyDisk<'_>,
@@ -101,15 +101,15 @@ impl SalvageFiles {
             // Instead of a missing file the next older one is read: what it says is old, but not wrong.
             self.states.extend(wanted.filter(|wanted| wanted.no != no));
             let head = head_of(source, &name, FILE_HEAD + HEAD as u64)?;
-            let told = self.block_file(&head, no, &name, report);
+            let stated = self.block_file(&head, no, &name, report);
             self.states.push(StateEntry {
                 no,
-                incarnation: told.incarnation,
+                incarnation: stated.incarnation,
                 bytes: head.size,
-                last: told.last,
+                last: stated.last,
             });
-            wanted = told.continues;
-            if told.is_right && wanted.is_none() {
+            wanted = stated.continues;
+            if stated.is_right && wanted.is_none() {
                 break;
             }
         }
@@ -118,7 +118,7 @@ impl SalvageFiles {
         Ok(())
     }
 
-    /// What a run or a file of the state says of itself; damage is noted.
+    /// Reads the head of a run or of a file of the state; damage is noted.
     fn block_file(
         &mut self,
         head: &FileHead,
@@ -126,8 +126,8 @@ impl SalvageFiles {
         name: &str,
         report: &mut SalvageReport,
     ) -> BlockFileHead {
-        let told = head.block_file(no);
-        if !told.is_right {
+        let stated = head.block_file(no);
+        if !stated.is_right {
             self.headless.insert(no);
             let what = match head.bytes.len() {
                 bytes if bytes < FIRST_BLOCK => format!("the file has only {bytes} bytes"),
@@ -135,12 +135,12 @@ impl SalvageFiles {
             };
             report.damage.push(Damage::new(name, 0, what));
         }
-        told
+        stated
     }
 
-    /// Whether the files of the state are all that there were, the newest one, too. The manifest proves that, or else
-    /// the runs do: all that the state names are there, and no run is newer than the state. (An older run that the state
-    /// does not name was merged, or is the output of a merge whose inputs are all there.)
+    /// Whether the files of the state are all that there were, including the newest. The manifest proves that, or else
+    /// the runs do: all that the state names are there, and no run is newer than the state. (An older run that the
+    /// state does not name was merged, or is the output of a merge whose inputs are all there.)
     pub(super) fn proves_state(&self, named: &BTreeSet<FileNo>) -> bool {
         if self.by == ListingSource::Manifest {
             return true;
@@ -182,7 +182,7 @@ struct FileHead {
     bytes: Vec<u8>,
 }
 
-/// What a run or a file of the state says of itself.
+/// The head of a run or of a file of the state.
 struct BlockFileHead {
     /// Whether this is from a whole head. If not, only the incarnation is known, if that.
     is_right: bool,
@@ -193,7 +193,7 @@ struct BlockFileHead {
 }
 
 impl FileHead {
-    /// What is in the head of a run or of a state, or else in its first block.
+    /// Decodes the head of a run or of a state, or else its first block.
     fn block_file(&self, no: FileNo) -> BlockFileHead {
         let bytes = &self.bytes;
         let (mut incarnation, mut last, mut continues) = (Incarnation(0), Lsn(0), None);

@@ -142,7 +142,7 @@ impl<'a> JournalFrames<'a> {
                 proven = proven.max(evidence);
             }
             report.damage.push(reader.problem(at, what));
-            visited.anchor = None; // what is damaged may have told of another boot
+            visited.anchor = None; // the damaged bytes may have named another boot
             let mut from = at + 8;
             let further = loop {
                 match reader.find_frame(from)? {

@@ -5,7 +5,7 @@ use std::fmt;
 use duewheel_core::{Due, Key, Lsn, MessageId, QueueName};
 use roaring::RoaringTreemap;
 
-/// One loss, or one possible repetition because of it.
+/// A loss, or a possible repetition because of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Loss {
@@ -31,7 +31,7 @@ pub enum Loss {
     Ids {
         /// The first id.
         first: MessageId,
-        /// The last id; all in between are lost, too.
+        /// The last id; all in between are also lost.
         last: MessageId,
     },
     /// A range of due times of some of the lost messages: [`Loss::Ids`] names these.
@@ -44,7 +44,7 @@ pub enum Loss {
         until: Option<Due>,
     },
     /// Messages of a run of which not even the ids are known. Without a manifest a merge may have written them to
-    /// another run, which is salvaged, too.
+    /// another run, which is also salvaged.
     Run {
         /// The file.
         file: String,
@@ -104,7 +104,7 @@ pub enum Loss {
     InShard {
         /// The folder of the shard.
         folder: String,
-        /// What is lost.
+        /// The loss itself.
         loss: Box<Loss>,
     },
 }

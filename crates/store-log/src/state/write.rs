@@ -231,7 +231,7 @@ impl StateWriter {
         })
     }
 
-    /// What was removed of a run since; false if that is nothing.
+    /// Writes the rows of a run that were removed since `before`; returns false if there are none.
     fn changed_run(&mut self, before: &LiveRun, now: &LiveRun) -> Result<bool, StoreError> {
         if Arc::ptr_eq(&before.live, &now.live) {
             return Ok(false);

@@ -34,7 +34,7 @@ impl ReadFrame {
     /// Writes the frame as a node sends it, with its length, within the limits that it was read with.
     ///
     /// # Panics
-    /// It has no bytes within these limits.
+    /// When the frame does not fit within these limits.
     pub fn write(&self) -> Vec<u8> {
         let alone = |head| finish(begin(&head)?, self.limits.bytes);
         let written = match &self.frame {
