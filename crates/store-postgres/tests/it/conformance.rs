@@ -1,7 +1,7 @@
 //! The suites that every store and every medium run.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use duewheel_core::store::conformance::{self, Fixture, Hook};
 use duewheel_core::store::{Coordinator, ErrorKind, Joined, Store, StoreError, Waker};
@@ -10,7 +10,10 @@ use duewheel_store_medium::Medium;
 use duewheel_store_medium::conformance::{self as of_medium, Able, MediumFixture};
 use duewheel_store_postgres::PostgresCoordinator;
 
-use crate::place::{PATIENCE, SHARD, node};
+use crate::place::{PATIENCE, SHARD, node_of, options};
+
+/// Longer than a busy machine lets a node wait: the suites are not about the end of a lease.
+const LEASE: Duration = Duration::from_secs(10);
 
 struct Server {
     postgres: Postgres,
@@ -29,7 +32,8 @@ impl Fixture for Server {
     fn clear(&mut self) {
         self.node = None;
         self.query("DROP SCHEMA IF EXISTS duewheel CASCADE");
-        self.node = Some(node(&self.postgres.url(), "a", 1));
+        let options = options(&self.postgres.url()).lease(LEASE).expect("a lease");
+        self.node = Some(node_of(options, "a", 1));
     }
 
     fn open(&mut self, waker: Waker) -> Result<Box<dyn Store>, StoreError> {
