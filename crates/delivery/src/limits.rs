@@ -245,14 +245,18 @@ pub const FIRST_RESTART: Duration = Duration::from_secs(1);
 /// The longest such pause.
 pub const LONGEST_RESTART: Duration = Duration::from_secs(60);
 
-/// Most jobs of a store, with those that have ended.
+/// Most jobs of a tenant, with those that have ended.
 pub const MAX_JOBS: u64 = 1_000;
 /// How long a job is kept after its end.
 pub const KEEP_JOBS: Duration = Duration::from_secs(7 * 86_400);
 /// Most messages a second that a job may ask for.
 pub const MAX_BULK_RATE: u32 = 1_000_000;
-/// Jobs that a node works on at a time.
+/// Jobs of which a node does a step at a time.
 pub const BULK_RUNS: usize = 16;
+/// Jobs of a tenant that are worked on at a time; the others wait.
+pub const BULK_TENANT_RUNS: usize = 4;
+/// When a waiting job looks by itself whether it is its turn. The end of another one wakes it before.
+pub const BULK_TURN_LOOK: Duration = Duration::from_secs(3_600);
 /// How long a node has a job for itself after each step.
 pub const BULK_HELD: Duration = Duration::from_secs(10);
 /// Most messages of a part of a job.
