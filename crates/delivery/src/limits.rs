@@ -100,7 +100,7 @@ pub const CLOSE: Duration = Duration::from_secs(5);
 /// Longest name of a store in `webhook-id`, in bytes.
 pub const MAX_STORE_NAME: usize = 64;
 
-/// Requests to URLs of messages at a time, on one node. Each may hold a thread that looks a name up.
+/// Requests to URLs of messages at a time, on one node.
 pub const URL_CONCURRENCY: usize = 100;
 /// How long a message waits for its turn among these requests, at most; then it comes again.
 pub const URL_WAIT: Duration = Duration::from_secs(5);
@@ -108,6 +108,10 @@ pub const URL_WAIT: Duration = Duration::from_secs(5);
 /// sent, and as many that wait.
 pub const URLS_PER_PUSHER: usize = 2 * URL_CONCURRENCY;
 const _: () = assert!(URL_WAIT.as_secs() < LEASE_MARGIN.as_secs());
+/// Names of targets that a process looks up at a time. Each takes a thread until the operating system answers.
+pub const TARGET_LOOKUPS: usize = 8;
+/// The same for names in URLs of messages, which have places of their own.
+pub const URL_LOOKUPS: usize = 8;
 /// Origins of such URLs whose breakers a node keeps; the least recently used go first.
 pub const MAX_ORIGINS: usize = 10_000;
 /// Origins of such URLs to which a node keeps connections open; the least recently used go first.

@@ -257,7 +257,8 @@ pub(crate) struct JobAnswer {
     pub(super) queue: String,
     /// `cancel`, `postpone`, `fire` or `redrive`.
     pub(super) action: &'static str,
-    /// `waiting`: others of its tenant come first. `collecting`: it writes down which messages it concerns. `running`: it changes them. `done`, or `cancelled`.
+    /// `waiting`: others of its tenant come first. `collecting`: it writes down which messages it concerns. `running`:
+    /// it changes them. `done`, or `cancelled`.
     pub(super) state: &'static str,
     /// Messages that it concerns; all of them are known once it is `running`.
     pub(super) matched: u64,
