@@ -13,6 +13,7 @@ mod jobs;
 mod part;
 mod record;
 mod run;
+mod turns;
 mod worker;
 
 pub use action::{BadBulk, BulkAction, BulkMove, UrlMoves};
@@ -21,4 +22,5 @@ pub use error::BulkError;
 pub use filter::{BulkFilter, filtered_page};
 pub use jobs::{BulkCount, BulkJobs, BulkRequest, BulkView};
 pub use record::{BulkCounts, BulkPhase};
+pub use turns::BulkTenant;
 pub use worker::BulkWorker;

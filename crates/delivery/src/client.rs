@@ -16,12 +16,12 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use tokio::time::Instant;
 
 use crate::answer::{PushVerdict, excerpt, judge};
-use crate::connect::{AddressRefused, JudgingConnector, LookupFailed, Resolver, SystemResolver, connector};
+use crate::connect::{AddressRefused, JudgingConnector, LookupFailed, Resolver, connector};
 use crate::deadline::DeadlineConnector;
 use crate::limits::{IDLE, MAX_ANSWER};
-use crate::lookup::SharedLookups;
+use crate::lookup::Lookups;
 use crate::request::PushRequest;
-use crate::target::PushTarget;
+use crate::target::{OriginKind, PushTarget};
 
 /// How an attempt ended, in a word: what statistics count, and the reason of a dead message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -107,7 +107,7 @@ pub struct PushOutcome {
 #[derive(Clone)]
 pub struct PushClient {
     target: Arc<PushTarget>,
-    resolver: Arc<dyn Resolver>,
+    lookups: Lookups,
     http: PushHttp,
 }
 
@@ -117,24 +117,28 @@ pub(crate) type PushHttp = Client<DeadlineConnector<HttpsConnector<JudgingConnec
 impl PushClient {
     /// A client that asks the operating system for addresses.
     pub fn new(target: Arc<PushTarget>) -> Self {
-        Self::with_resolver(target, Arc::new(SystemResolver))
+        Self::with_lookups(target, Lookups::system())
     }
 
     /// A client that looks names up elsewhere. What it finds is judged all the same.
     pub fn with_resolver(target: Arc<PushTarget>, resolver: Arc<dyn Resolver>) -> Self {
+        Self::with_lookups(target, Lookups::new(resolver))
+    }
+
+    fn with_lookups(target: Arc<PushTarget>, lookups: Lookups) -> Self {
         let idle = usize::try_from(target.concurrency.get()).unwrap_or(usize::MAX);
-        let http = connections(&target, resolver.clone(), idle);
-        PushClient { target, resolver, http }
+        let http = connections(&target, &lookups, OriginKind::Own, idle);
+        PushClient { target, lookups, http }
     }
 
     /// Connections as those to the target, and none of them; `idle` stay open at most.
-    pub(crate) fn connections(&self, target: &PushTarget, idle: usize) -> PushHttp {
-        connections(target, self.resolver.clone(), idle)
+    pub(crate) fn connections(&self, target: &PushTarget, kind: OriginKind, idle: usize) -> PushHttp {
+        connections(target, &self.lookups, kind, idle)
     }
 
     /// A client of another target over these connections.
     pub(crate) fn over(&self, target: Arc<PushTarget>, http: PushHttp) -> Self {
-        PushClient { target, resolver: self.resolver.clone(), http }
+        PushClient { target, lookups: self.lookups.clone(), http }
     }
 
     /// The target.
@@ -199,12 +203,12 @@ impl fmt::Debug for PushClient {
     }
 }
 
-fn connections(target: &PushTarget, resolver: Arc<dyn Resolver>, idle: usize) -> PushHttp {
+fn connections(target: &PushTarget, lookups: &Lookups, kind: OriginKind, idle: usize) -> PushHttp {
     Client::builder(TokioExecutor::new())
         .pool_timer(TokioTimer::new())
         .pool_idle_timeout(IDLE)
         .pool_max_idle_per_host(idle)
-        .build(connector(target, Arc::new(SharedLookups::new(resolver, target.timeout))))
+        .build(connector(target, Arc::new(lookups.shared(kind, target.timeout))))
 }
 
 /// Reads at most [`MAX_ANSWER`] bytes. A body that is not read to its end closes its connection.

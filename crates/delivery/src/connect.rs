@@ -5,7 +5,7 @@ use std::error::Error;
 use std::fmt;
 use std::future::Future;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -14,6 +14,7 @@ use hyper::Uri;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::connect::dns::Name;
+use tokio::sync::oneshot;
 use tower_service::Service;
 
 use crate::deadline::DeadlineConnector;
@@ -26,21 +27,30 @@ type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 pub trait Resolver: Send + Sync + 'static {
     /// All addresses of a name. The name is in ASCII, may end with a dot, and is no address itself.
     ///
+    /// Until the future has ended it takes one of a few places, also when nobody waits for it any more.
+    ///
     /// # Errors
     /// When there is no answer, or the name does not exist.
     fn resolve(&self, name: &str) -> Pin<Box<dyn Future<Output = io::Result<Vec<IpAddr>>> + Send>>;
 }
 
-/// Asks the operating system.
+/// Asks the operating system, each time on a thread of its own. `getaddrinfo` cannot be cancelled: the future ends when
+/// the thread does. A resolver of our own could be, but would not heed `nsswitch.conf` and its modules.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemResolver;
 
 impl Resolver for SystemResolver {
     fn resolve(&self, name: &str) -> Pin<Box<dyn Future<Output = io::Result<Vec<IpAddr>>> + Send>> {
         let name = name.to_owned();
+        let (answer, found) = oneshot::channel();
+        let look = move || {
+            let found = (name.as_str(), 0).to_socket_addrs();
+            drop(answer.send(found.map(|all| all.map(|address| address.ip()).collect())));
+        };
+        let started = std::thread::Builder::new().name("look-up".to_owned()).spawn(look);
         Box::pin(async move {
-            let found = tokio::net::lookup_host((name, 0)).await?;
-            Ok(found.map(|address| address.ip()).collect())
+            started?;
+            found.await.map_err(io::Error::other)?
         })
     }
 }
@@ -156,6 +166,22 @@ pub(crate) fn connector(
 mod tests {
     use super::*;
     use crate::target::TargetSettings;
+
+    /// Story: names whose servers hang filled the runtime's pool of threads, and what else runs there, such as reading
+    /// the tokens again, waited for them.
+    #[test]
+    fn look_ups_use_no_thread_of_the_runtime() {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_all().max_blocking_threads(1).build().unwrap();
+        let (release, hangs) = std::sync::mpsc::channel::<()>();
+        let found = runtime.block_on(async {
+            drop(tokio::task::spawn_blocking(move || hangs.recv()));
+            tokio::time::timeout(std::time::Duration::from_secs(60), SystemResolver.resolve("localhost"))
+                .await
+        });
+        drop(release);
+        assert!(found.unwrap().unwrap().iter().all(IpAddr::is_loopback));
+    }
 
     /// A target with an address that is not permitted does not come to be. Should one do so all the same, nothing is
     /// connected to.

@@ -53,7 +53,8 @@ pub use book::{BookReport, FailingTarget, TargetBook, TargetEntry};
 pub use breaker::{Breaker, BreakerStage, Charge, Failing, Permit, RequestMark};
 pub use bulk::{
     BadBulk, BulkAction, BulkCount, BulkCounts, BulkError, BulkFilter, BulkJobs, BulkMove, BulkPhase,
-    BulkRequest, BulkView, BulkWorker, DeadByReason, DeadReasons, UrlMoves, dead_reasons, filtered_page,
+    BulkRequest, BulkTenant, BulkView, BulkWorker, DeadByReason, DeadReasons, UrlMoves, dead_reasons,
+    filtered_page,
 };
 pub use civil::{DstFold, DstGap, OccurrenceNote};
 pub use client::{PushClass, PushClient, PushOutcome};

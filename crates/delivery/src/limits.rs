@@ -100,7 +100,7 @@ pub const CLOSE: Duration = Duration::from_secs(5);
 /// Longest name of a store in `webhook-id`, in bytes.
 pub const MAX_STORE_NAME: usize = 64;
 
-/// Requests to URLs of messages at a time, on one node. Each may hold a thread that looks a name up.
+/// Requests to URLs of messages at a time, on one node.
 pub const URL_CONCURRENCY: usize = 100;
 /// How long a message waits for its turn among these requests, at most; then it comes again.
 pub const URL_WAIT: Duration = Duration::from_secs(5);
@@ -108,6 +108,10 @@ pub const URL_WAIT: Duration = Duration::from_secs(5);
 /// sent, and as many that wait.
 pub const URLS_PER_PUSHER: usize = 2 * URL_CONCURRENCY;
 const _: () = assert!(URL_WAIT.as_secs() < LEASE_MARGIN.as_secs());
+/// Names of targets that a process looks up at a time. Each takes a thread until the operating system answers.
+pub const TARGET_LOOKUPS: usize = 8;
+/// The same for names in URLs of messages, which have places of their own.
+pub const URL_LOOKUPS: usize = 8;
 /// Origins of such URLs whose breakers a node keeps; the least recently used go first.
 pub const MAX_ORIGINS: usize = 10_000;
 /// Origins of such URLs to which a node keeps connections open; the least recently used go first.
@@ -245,14 +249,18 @@ pub const FIRST_RESTART: Duration = Duration::from_secs(1);
 /// The longest such pause.
 pub const LONGEST_RESTART: Duration = Duration::from_secs(60);
 
-/// Most jobs of a store, with those that have ended.
+/// Most jobs of a tenant, with those that have ended.
 pub const MAX_JOBS: u64 = 1_000;
 /// How long a job is kept after its end.
 pub const KEEP_JOBS: Duration = Duration::from_secs(7 * 86_400);
 /// Most messages a second that a job may ask for.
 pub const MAX_BULK_RATE: u32 = 1_000_000;
-/// Jobs that a node works on at a time.
+/// Jobs of which a node does a step at a time.
 pub const BULK_RUNS: usize = 16;
+/// Jobs of a tenant that are worked on at a time; the others wait.
+pub const BULK_TENANT_RUNS: usize = 4;
+/// When a waiting job looks by itself whether it is its turn. The end of another one wakes it before.
+pub const BULK_TURN_LOOK: Duration = Duration::from_secs(3_600);
 /// How long a node has a job for itself after each step.
 pub const BULK_HELD: Duration = Duration::from_secs(10);
 /// Most messages of a part of a job.

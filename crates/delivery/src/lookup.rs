@@ -1,37 +1,68 @@
 //! Look-ups of names, one at a time for each name. Requests that begin meanwhile wait for its answer.
 //!
-//! The operating system cannot be told to end a look-up. Without this, each request to a name whose servers hang would
-//! occupy a thread, until no other name is looked up either.
+//! The operating system cannot be told to end a look-up. So there are a few places for look-ups: some for the names of
+//! targets, others for those in URLs of messages. A look-up keeps its place until it has ended. Requests wait for it,
+//! or for a place, for as long as their time-out allows.
 
 use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
-use crate::connect::Resolver;
+use crate::connect::{Resolver, SystemResolver};
+use crate::limits::{TARGET_LOOKUPS, URL_LOOKUPS};
+use crate::target::OriginKind;
 
 /// The answer to a look-up. An [`io::Error`] is not cloned.
 type LookedUp = Result<Vec<IpAddr>, (io::ErrorKind, String)>;
 type LookedUpLater = watch::Receiver<Option<LookedUp>>;
 type NamesUnderWay = Arc<Mutex<HashMap<String, LookedUpLater>>>;
 
+/// A resolver with its places. Cheap to clone; clones share them.
+#[derive(Clone)]
+pub(crate) struct Lookups {
+    resolver: Arc<dyn Resolver>,
+    of_targets: Arc<Semaphore>,
+    of_urls: Arc<Semaphore>,
+}
+
+impl Lookups {
+    pub(crate) fn new(resolver: Arc<dyn Resolver>) -> Self {
+        let places = |most| Arc::new(Semaphore::new(most));
+        Lookups { resolver, of_targets: places(TARGET_LOOKUPS), of_urls: places(URL_LOOKUPS) }
+    }
+
+    /// The operating system's, with the same places for all of the process.
+    pub(crate) fn system() -> Self {
+        static SYSTEM: LazyLock<Lookups> = LazyLock::new(|| Lookups::new(Arc::new(SystemResolver)));
+        SYSTEM.clone()
+    }
+
+    /// Look-ups for requests that wait at most this long, to the target itself or to other origins.
+    pub(crate) fn shared(&self, kind: OriginKind, limit: Duration) -> SharedLookups {
+        let places = match kind {
+            OriginKind::Own => &self.of_targets,
+            OriginKind::Foreign => &self.of_urls,
+        };
+        let (resolver, places) = (self.resolver.clone(), places.clone());
+        SharedLookups { resolver, places, limit, under_way: NamesUnderWay::default() }
+    }
+}
+
 /// A resolver whose look-ups of the same name are one.
 pub(crate) struct SharedLookups {
     resolver: Arc<dyn Resolver>,
+    places: Arc<Semaphore>,
     /// The time after which no request waits for an answer any more.
     limit: Duration,
     under_way: NamesUnderWay,
 }
 
 impl SharedLookups {
-    pub(crate) fn new(resolver: Arc<dyn Resolver>, limit: Duration) -> Self {
-        SharedLookups { resolver, limit, under_way: NamesUnderWay::default() }
-    }
-
     /// The look-up of this name that is under way, or a new one.
     fn join(&self, name: &str) -> LookedUpLater {
         let mut under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
@@ -40,19 +71,25 @@ impl SharedLookups {
         }
         let (answer, found) = watch::channel(None);
         under_way.insert(name.to_owned(), found.clone());
-        let looking = tokio::time::timeout(self.limit, self.resolver.resolve(name));
-        let entry = EntryUnderWay(self.under_way.clone(), name.to_owned());
+        let place = tokio::time::timeout(self.limit, self.places.clone().acquire_owned());
+        let (resolver, name) = (self.resolver.clone(), name.to_owned());
+        let entry = EntryUnderWay(self.under_way.clone(), name.clone());
         tokio::spawn(async move {
-            let found = match looking.await {
-                Ok(found) => found.map_err(|error| (error.kind(), error.to_string())),
-                Err(_) => Err((io::ErrorKind::TimedOut, "the look-up takes too long".to_owned())),
+            let found = match place.await {
+                Ok(_place) => resolver.resolve(&name).await,
+                Err(_) => Err(too_long()),
             };
+            let found = found.map_err(|error| (error.kind(), error.to_string()));
             // The next request looks anew.
             drop(entry);
             answer.send_replace(Some(found));
         });
         found
     }
+}
+
+fn too_long() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "the look-up takes too long")
 }
 
 /// An entry of the map, removed when the look-up has ended, also by a panic.
@@ -66,9 +103,10 @@ impl Drop for EntryUnderWay {
 
 impl Resolver for SharedLookups {
     fn resolve(&self, name: &str) -> Pin<Box<dyn Future<Output = io::Result<Vec<IpAddr>>> + Send>> {
-        let mut found = self.join(name);
+        let (mut found, limit) = (self.join(name), self.limit);
         Box::pin(async move {
-            match found.wait_for(Option::is_some).await.as_deref() {
+            let found = tokio::time::timeout(limit, found.wait_for(Option::is_some));
+            match found.await.map_err(|_| too_long())?.as_deref() {
                 Ok(Some(Ok(addresses))) => Ok(addresses.clone()),
                 Ok(Some(Err((kind, text)))) => Err(io::Error::new(*kind, text.clone())),
                 Ok(None) | Err(_) => Err(io::Error::other("the look-up gave no answer")),
@@ -83,7 +121,7 @@ mod tests {
 
     use super::*;
 
-    /// A resolver that answers for `slow` when it is told to, and counts.
+    /// A resolver that answers for names that begin with `slow` when it is told to, and counts.
     struct Gate {
         open: Arc<Semaphore>,
         asked: Mutex<Vec<String>>,
@@ -92,7 +130,7 @@ mod tests {
     impl Resolver for Gate {
         fn resolve(&self, name: &str) -> Pin<Box<dyn Future<Output = io::Result<Vec<IpAddr>>> + Send>> {
             self.asked.lock().unwrap().push(name.to_owned());
-            let (open, slow) = (self.open.clone(), name == "slow.example");
+            let (open, slow) = (self.open.clone(), name.starts_with("slow"));
             Box::pin(async move {
                 if slow {
                     open.acquire().await.unwrap().forget();
@@ -105,7 +143,7 @@ mod tests {
     #[tokio::test]
     async fn a_slow_name_is_looked_up_once_and_holds_no_other_up() {
         let gate = Arc::new(Gate { open: Arc::new(Semaphore::new(0)), asked: Mutex::default() });
-        let lookups = SharedLookups::new(gate.clone(), Duration::from_secs(600));
+        let lookups = Lookups::new(gate.clone()).shared(OriginKind::Own, Duration::from_secs(600));
         let slow: Vec<_> = (0..50).map(|_| tokio::spawn(lookups.resolve("slow.example"))).collect();
         for _ in 0..2 {
             assert_eq!(lookups.resolve("fast.example").await.unwrap().len(), 1);
@@ -121,12 +159,20 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_look_up_that_never_ends_is_given_up() {
+    async fn names_that_hang_keep_to_their_places() {
         let gate = Arc::new(Gate { open: Arc::new(Semaphore::new(0)), asked: Mutex::default() });
-        let lookups = SharedLookups::new(gate.clone(), Duration::from_secs(30));
-        for asked in 1..=2 {
-            let error = lookups.resolve("slow.example").await.unwrap_err();
-            assert_eq!((error.kind(), gate.asked.lock().unwrap().len()), (io::ErrorKind::TimedOut, asked));
+        let (lookups, limit) = (Lookups::new(gate.clone()), Duration::from_secs(30));
+        let of_urls = lookups.shared(OriginKind::Foreign, limit);
+        // Given up, and asked for again.
+        for n in (0..URL_LOOKUPS + 50).chain([0]) {
+            let error = of_urls.resolve(&format!("slow-{n}.example")).await.unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         }
+        assert_eq!(gate.asked.lock().unwrap().len(), URL_LOOKUPS, "one for each place");
+        let error = lookups.shared(OriginKind::Foreign, limit).resolve("fast.example").await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut, "of another client");
+        lookups.shared(OriginKind::Own, limit).resolve("fast.example").await.unwrap();
+        gate.open.add_permits(1);
+        of_urls.resolve("fast.example").await.unwrap();
     }
 }

@@ -157,12 +157,11 @@ impl Shelf {
         message.key.as_ref().map(|name| (name.as_str(), row))
     }
 
-    /// Makes a record due now, if it was not written since.
-    pub(crate) async fn wake(&self, row: &ShelfRow) -> Result<(), CallError> {
+    /// Makes a record due now. `false`: it was written since, or another has it.
+    pub(crate) async fn wake(&self, (id, generation): (MessageId, u32)) -> Result<bool, CallError> {
         let edit = Edit::due(NextLook::After(Duration::ZERO).when());
-        let op = Op::postpone(Target::Own(row.id), Box::new(edit), Some(row.generation));
-        // A refusal says that another has it, who will look.
-        self.client.ask(op).await.map(drop)
+        let op = Op::postpone(Target::Own(id), Box::new(edit), Some(generation));
+        Ok(self.client.ask(op).await?.is_ok())
     }
 
     /// Removes one record, and none that was created later.

@@ -19,7 +19,7 @@ impl UrlTargets {
     pub(crate) fn new(client: &PushClient, ground: &UrlGround) -> Self {
         let as_it_is = |kind| Arc::new(client.target().for_urls(kind, ground.networks.clone()));
         let own = as_it_is(OriginKind::Own);
-        let connections = client.connections(&own, ORIGIN_CONNECTIONS);
+        let connections = client.connections(&own, OriginKind::Own, ORIGIN_CONNECTIONS);
         UrlTargets { own: client.over(own, connections), foreign: as_it_is(OriginKind::Foreign) }
     }
 
@@ -28,7 +28,7 @@ impl UrlTargets {
         match url.kind(client.target()) {
             OriginKind::Own => self.own.clone(),
             OriginKind::Foreign => {
-                let make = || client.connections(&self.foreign, ORIGIN_CONNECTIONS);
+                let make = || client.connections(&self.foreign, OriginKind::Foreign, ORIGIN_CONNECTIONS);
                 let connections = ground.connections(&url.origin(), self.foreign.timeout, make);
                 client.over(self.foreign.clone(), connections)
             }

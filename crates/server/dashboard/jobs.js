@@ -7,7 +7,7 @@ import { count, when } from "./format.js";
 import { queueLink, shownOf } from "./tables.js";
 import { t } from "./words.js";
 
-const KINDS = { collecting: "", running: "good", done: "", cancelled: "warn" };
+const KINDS = { waiting: "", collecting: "", running: "good", done: "", cancelled: "warn" };
 
 // What a request says: the filter, or all messages.
 const meant = (filter) => (Object.keys(filter).length > 0 ? { filter } : { all: true });

@@ -32,7 +32,7 @@ export default {
   "push-delivered": "已投递", "push-failed": "失败", "push-forgiven": "不计次数", "push-dead": "死信", "push-in_flight": "进行中", "deliveries": "投递记录", "took": "耗时", "answer": "应答",
   "jobs": "任务", "change": "修改", "no-jobs": "没有任务。批量修改队列的消息时会创建任务。", "counted": "已统计。", "bulk-text": "匹配 {queue} 的 {n} 条消息；另有 {leased} 条已租用，不受影响。任务会逐一修改，可以中止。", "bulk-word": "{act} {n} 条", "rate-optional": "每秒最多条数（可选）", "job-begun": "任务 {id} 已开始。",
   "shift": "推迟多久；前面加 - 表示提前", "bulk-postpone": "推迟这些消息", "bulk-fire": "立即触发这些消息", "bulk-cancel": "取消这些消息", "cancel-job": "中止任务", "cancel-job-text": "{n} 条中已有 {done} 条修改，保持不变。", "job-ended": "任务已中止。", "matched": "匹配", "done": "已修改", "left-alone": "未处理", "since": "开始于",
-  "job-collecting": "收集中", "job-running": "进行中", "job-done": "完成", "job-cancelled": "提前中止", "redrive-all": "全部重新投递", "key-prefix": "键的前缀", "due-between": "到期时间从 {from} 到 {to}。", "any-time": "任意时间", "due-then": "此时段内到期的消息",
+  "job-waiting": "等待中", "job-collecting": "收集中", "job-running": "进行中", "job-done": "完成", "job-cancelled": "提前中止", "redrive-all": "全部重新投递", "key-prefix": "键的前缀", "due-between": "到期时间从 {from} 到 {to}。", "any-time": "任意时间", "due-then": "此时段内到期的消息",
   "done-messages": "已结束", "done-acked": "已结束：已确认", "done-cancelled": "已结束：已取消", "done-replaced": "已结束：已被替换", "done-expired": "已结束：已过期", "replay": "重放", "replay-text": "以相同内容新建一条立即到期的消息。除非指定，否则没有键。",
   "unit-year": "{n} 年", "unit-day": "{n} 天", "unit-hour": "{n} 小时", "unit-minute": "{n} 分钟", "unit-second": "{n} 秒",
 };

@@ -6,6 +6,7 @@
 //! their metadata.
 
 use std::fs::metadata;
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -14,7 +15,7 @@ use std::time::Duration;
 
 use duewheel::core::engine::{Quota, Resource};
 use duewheel::{Duewheel, PeerCertificates};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use crate::auth::Guard;
 use crate::config::{ConfigError, PeerFiles, Settings, read_quotas};
@@ -111,7 +112,7 @@ impl Reloader {
         tokio::spawn(async move {
             while asked.recv().await.is_some() {
                 let works = Arc::clone(&works);
-                let read = tokio::task::spawn_blocking(move || works.reload());
+                let read = on_own_thread(move || works.reload());
                 if let Err(error) = read.await {
                     tracing::error!(%error, "files could not be read again");
                 }
@@ -176,7 +177,7 @@ impl Watched {
                     () = tokio::time::sleep(LOOK_EVERY) => {}
                     () = tell.closed() => return,
                 }
-                let looked = tokio::task::spawn_blocking(move || {
+                let looked = on_own_thread(move || {
                     let changed = self.have_changed();
                     (self, changed)
                 });
@@ -189,6 +190,14 @@ impl Watched {
         });
         changes
     }
+}
+
+/// Runs this apart from the runtime's pool of threads, where work of users could be before it.
+async fn on_own_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
+    let (tell, done) = oneshot::channel();
+    let work = move || drop(tell.send(work()));
+    std::thread::Builder::new().name("reload".to_owned()).spawn(work)?;
+    done.await.map_err(io::Error::other)
 }
 
 fn stamp(file: &Path) -> Option<Stamp> {

@@ -16,8 +16,8 @@ pub enum BulkError {
     /// There is no such job within reach.
     #[error("there is no job with this id; one that has ended is kept for a week")]
     NotFound,
-    /// There are too many jobs that have not ended.
-    #[error("{0} jobs have not ended, and no more are accepted")]
+    /// The tenant has too many jobs that have not ended.
+    #[error("{0} jobs of this tenant have not ended, and no more are accepted")]
     TooMany(u64),
     /// The record cannot be read.
     #[error("the job cannot be read: {0}")]

@@ -1,6 +1,7 @@
 //! The users' operations on jobs: begin, look at, cancel.
 
 use duewheel::core::Policy;
+use duewheel::core::engine::ChangeRefusal;
 use duewheel::core::name::{BadName, QueueName};
 use duewheel::{CallError, Duewheel};
 
@@ -9,6 +10,7 @@ use super::error::BulkError;
 use super::filter::{BulkFilter, filter_step};
 use super::part::{JobPart, part_name};
 use super::record::{BulkCounts, BulkPhase, BulkRecord};
+use super::turns::{BulkTenant, Unended, first_come};
 use crate::limits::{BULK_EDIT_TRIES, MAX_JOBS};
 use crate::random::random_text;
 use crate::shelf::{NextLook, NotWritten, Shelf, ShelfRow};
@@ -30,14 +32,14 @@ const PAGE: usize = 1_000;
 /// use std::time::Duration;
 /// use duewheel::core::name::QueueName;
 /// use duewheel::{Duewheel, Policy};
-/// use duewheel_delivery::{BulkAction, BulkFilter, BulkJobs, BulkRequest, BulkWorker, UrlMoves};
+/// use duewheel_delivery::{BulkAction, BulkFilter, BulkJobs, BulkRequest, BulkTenant, BulkWorker, UrlMoves};
 ///
 /// let wheel = Duewheel::builder().in_memory().open().await?;
 /// let jobs = BulkJobs::new(&wheel, &Policy::default())?;
 /// let worker = BulkWorker::start(&jobs);
 /// let filter = BulkFilter { key_prefix: Some("order-".into()), ..BulkFilter::default() };
-/// let request = BulkRequest { queue: QueueName::new("orders")?, filter, action: BulkAction::Cancel, rate: None,
-///     urls: UrlMoves::Refused };
+/// let request = BulkRequest { tenant: BulkTenant::Common, queue: QueueName::new("orders")?, filter,
+///     action: BulkAction::Cancel, rate: None, urls: UrlMoves::Refused };
 /// assert_eq!(jobs.count(&request).await?.matched, 0);
 /// let job = jobs.begin(request).await?;
 /// assert_eq!(jobs.get(&job.id).await?.queue, "orders");
@@ -54,6 +56,8 @@ pub struct BulkJobs {
 /// What a job is to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BulkRequest {
+    /// Whose job it is.
+    pub tenant: BulkTenant,
     /// The queue.
     pub queue: QueueName,
     /// Which of its messages are meant. Leased ones are skipped and counted.
@@ -162,9 +166,10 @@ impl BulkJobs {
     /// When it is dropped, the job may have begun.
     pub async fn begin(&self, request: BulkRequest) -> Result<BulkView, BulkError> {
         request.check(&self.policy)?;
-        self.make_room().await?;
-        let BulkRequest { queue, filter, action, rate, urls } = request;
-        let mut record = BulkRecord::new(queue.as_str().to_owned(), filter, action, rate, self.jobs.now());
+        self.make_room(&request.tenant).await?;
+        let BulkRequest { tenant, queue, filter, action, rate, urls } = request;
+        let (queue, now) = (queue.as_str().to_owned(), self.jobs.now());
+        let mut record = BulkRecord::new(tenant, queue, filter, action, rate, now);
         record.urls = urls;
         let bytes = record.bytes();
         if bytes.len() > self.jobs.max_body {
@@ -178,20 +183,48 @@ impl BulkJobs {
         }
     }
 
-    /// Removes the job that has ended first, if there are as many jobs as there may be.
-    async fn make_room(&self) -> Result<(), BulkError> {
+    /// Removes the job of a tenant that has ended first, if the tenant has as many jobs as it may have.
+    async fn make_room(&self, tenant: &BulkTenant) -> Result<(), BulkError> {
         if self.jobs.count().await? < MAX_JOBS {
             return Ok(());
         }
-        let ended = |_: &str, row: ShelfRow| {
+        let of_tenant = |_: &str, row: ShelfRow| {
             let record = BulkRecord::read(&row.body).ok()?;
-            record.ended.map(|ended| (ended, row.id))
+            (record.tenant == *tenant).then_some((record.ended, row.id))
         };
-        let ended = self.jobs.scan(ended).await?;
-        match ended.into_values().min() {
+        let all = self.jobs.scan(of_tenant).await?;
+        if (all.len() as u64) < MAX_JOBS {
+            return Ok(());
+        }
+        match all.into_values().filter_map(|(ended, id)| Some((ended?, id))).min() {
             Some((_, id)) => Ok(self.jobs.remove(id).await?),
             None => Err(BulkError::TooMany(MAX_JOBS)),
         }
+    }
+
+    /// The jobs whose turn it is.
+    pub(super) async fn first_come(&self) -> Result<Vec<Unended>, CallError> {
+        let unended = |name: &str, row: ShelfRow| {
+            Unended::of(name, (row.id, row.generation), BulkRecord::read(&row.body).ok()?)
+        };
+        Ok(first_come(self.jobs.scan(unended).await?.into_values().collect()))
+    }
+
+    /// Lets the jobs begin that have waited for a turn and have it now. What has ended is durable before: a job that is
+    /// about to wait either sees it, or is written between its look and its wait, and looks again.
+    pub(super) async fn wake_first(&self) -> Result<(), NotWritten> {
+        for _ in 0..BULK_EDIT_TRIES {
+            let mut is_woken = true;
+            for job in self.first_come().await.map_err(NotWritten::Unknown)? {
+                if job.waits {
+                    is_woken &= self.jobs.wake(job.row).await.map_err(NotWritten::Unknown)?;
+                }
+            }
+            if is_woken {
+                return Ok(());
+            }
+        }
+        Err(NotWritten::Refused(ChangeRefusal::Busy))
     }
 
     /// A job.

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::action::{BulkAction, UrlMoves};
 use super::filter::BulkFilter;
+use super::turns::BulkTenant;
 
 /// The format that this version writes.
 const FORMAT: u32 = 1;
@@ -16,6 +17,7 @@ const FORMAT: u32 = 1;
 #[serde(deny_unknown_fields)]
 pub(super) struct BulkRecord {
     format: u32,
+    pub(super) tenant: BulkTenant,
     pub(super) queue: String,
     pub(super) filter: BulkFilter,
     pub(super) action: BulkAction,
@@ -65,6 +67,8 @@ impl BulkWalk {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BulkPhase {
+    /// The job has not been worked on: it is the turn of others of its tenant.
+    Waiting,
     /// The job writes down which messages it concerns.
     Collecting,
     /// The job changes the messages that it has written down.
@@ -95,6 +99,7 @@ impl BulkPhase {
     /// The name of the phase.
     pub fn as_str(self) -> &'static str {
         match self {
+            BulkPhase::Waiting => "waiting",
             BulkPhase::Collecting => "collecting",
             BulkPhase::Running => "running",
             BulkPhase::Done => "done",
@@ -110,6 +115,7 @@ impl BulkPhase {
 
 impl BulkRecord {
     pub(super) fn new(
+        tenant: BulkTenant,
         queue: String,
         filter: BulkFilter,
         action: BulkAction,
@@ -118,13 +124,14 @@ impl BulkRecord {
     ) -> Self {
         BulkRecord {
             format: FORMAT,
+            tenant,
             queue,
             filter,
             action,
             rate,
             urls: UrlMoves::default(),
             created,
-            phase: BulkPhase::Collecting,
+            phase: BulkPhase::Waiting,
             ended: None,
             counts: BulkCounts::default(),
             walk: BulkWalk::First,

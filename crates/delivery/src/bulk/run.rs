@@ -1,5 +1,7 @@
 //! The steps of a job: it collects, then it changes.
 
+use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use duewheel::core::engine::{
@@ -13,7 +15,7 @@ use duewheel::core::time::{WallMs, ceil_ms};
 use duewheel::core::{IdSet, MessageId};
 use duewheel::{CallError, same_content};
 use duewheel_shard::listing::ListPositions;
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 
 use super::action::{BulkAction, BulkMove, UrlMoves};
@@ -21,7 +23,7 @@ use super::filter::filter_step;
 use super::jobs::BulkJobs;
 use super::part::{JobPart, LEASED, PartEntry, PartWalk, entries_within};
 use super::record::{BulkPhase, BulkRecord, BulkWalk};
-use crate::limits::{BULK_HELD, BULK_SLICE, BULK_SLICE_WITH_BODIES, BULK_WALK, KEEP_JOBS};
+use crate::limits::{BULK_HELD, BULK_SLICE, BULK_SLICE_WITH_BODIES, BULK_TURN_LOOK, BULK_WALK, KEEP_JOBS};
 use crate::message_url::MessageUrl;
 use crate::shelf::{NextLook, NotWritten};
 
@@ -31,12 +33,20 @@ pub(super) struct BulkRun<'a> {
     id: &'a str,
     row: (MessageId, u32),
     record: BulkRecord,
+    place: BulkPlace,
     stop: watch::Receiver<bool>,
     /// Messages of the part that is worked on before this one may have been changed by a node that has died, or by a call
     /// without an answer.
     unsure: usize,
     /// How many parts are known, and the messages that they have; while it collects.
     met: Option<(u32, IdSet)>,
+}
+
+/// The place of a run among the steps that its node does at a time. A run that waits has none.
+#[derive(Debug)]
+pub(super) struct BulkPlace {
+    pub(super) all: Arc<Semaphore>,
+    pub(super) taken: Option<OwnedSemaphorePermit>,
 }
 
 /// Why a run has ended.
@@ -81,11 +91,12 @@ impl<'a> BulkRun<'a> {
         id: &'a str,
         row: (MessageId, u32),
         record: BulkRecord,
+        place: BulkPlace,
         stop: watch::Receiver<bool>,
     ) -> Self {
         // What a node that has died had begun is in the slice behind what its record says.
         let unsure = record.at.1 + BULK_SLICE;
-        BulkRun { jobs, id, row, record, stop, unsure, met: None }
+        BulkRun { jobs, id, row, record, place, stop, unsure, met: None }
     }
 
     /// Works until the job has ended, another has it, this node stops, or the store refuses.
@@ -102,6 +113,7 @@ impl<'a> BulkRun<'a> {
                 return self.save(soon).await.err().unwrap_or(RunEnd::Over);
             }
             let step = match self.record.phase {
+                BulkPhase::Waiting => self.take_turn().await,
                 BulkPhase::Collecting => self.collect().await,
                 BulkPhase::Running => self.change().await,
                 BulkPhase::Done | BulkPhase::Cancelled => {
@@ -110,6 +122,39 @@ impl<'a> BulkRun<'a> {
             };
             if let Err(end) = step {
                 return end;
+            }
+            if let Err(end) = self.rest(Instant::now()).await {
+                return end;
+            }
+        }
+    }
+
+    /// Begins, or waits until it is the job's turn.
+    async fn take_turn(&mut self) -> Result<(), RunEnd> {
+        if self.jobs.first_come().await?.iter().any(|first| first.row.0 == self.row.0) {
+            self.record.phase = BulkPhase::Collecting;
+            return self.hold().await;
+        }
+        self.save(NextLook::After(BULK_TURN_LOOK)).await?;
+        Err(RunEnd::Over)
+    }
+
+    /// Gives the run's place to others until this instant at least, and has one again.
+    async fn rest(&mut self, until: Instant) -> Result<(), RunEnd> {
+        self.place.taken = None;
+        let stop = async {
+            // An error means that the worker is gone.
+            let _ = self.stop.wait_for(|stop| *stop).await;
+        };
+        let _ = tokio::time::timeout_at(until, stop).await;
+        let mut free = pin!(self.place.all.clone().acquire_owned());
+        loop {
+            match tokio::time::timeout(BULK_HELD / 2, &mut free).await {
+                Ok(taken) => {
+                    self.place.taken = taken.ok();
+                    return Ok(());
+                }
+                Err(_) => self.hold().await?,
             }
         }
     }
@@ -137,7 +182,7 @@ impl<'a> BulkRun<'a> {
         let record = &mut self.record;
         let Ok(queue) = QueueName::new(&record.queue) else {
             record.end(BulkPhase::Done, self.jobs.jobs.now());
-            return Ok(());
+            return self.hold().await;
         };
         let state = record.action.lists(&record.filter);
         let mut position = match record.position.as_deref() {
@@ -215,7 +260,7 @@ impl<'a> BulkRun<'a> {
         let (part, from) = self.record.at;
         if part >= self.record.parts {
             self.record.end(BulkPhase::Done, self.jobs.jobs.now());
-            return Ok(());
+            return self.hold().await;
         }
         // A part that is gone was done with before its record said so.
         let mut entries =
@@ -243,7 +288,7 @@ impl<'a> BulkRun<'a> {
             if let Some(why) = why {
                 return Err(RunEnd::Again(why));
             }
-            self.pace(begun).await;
+            self.rest(self.paced(begun)).await?;
         }
         if at >= entries.len() {
             self.record.at = (part + 1, 0);
@@ -267,16 +312,11 @@ impl<'a> BulkRun<'a> {
         }
     }
 
-    /// Waits until the rate allows the next slice.
-    async fn pace(&mut self, begun: Instant) {
-        let Some(rate) = self.record.rate else { return };
+    /// When the rate allows the next slice, after one that has begun then.
+    fn paced(&self, begun: Instant) -> Instant {
+        let Some(rate) = self.record.rate else { return begun };
         let slice = u32::try_from(self.slice()).unwrap_or(1);
-        let takes = Duration::from_secs(1) * slice / rate.max(1);
-        let stop = async {
-            // An error means that the worker is gone.
-            let _ = self.stop.wait_for(|stop| *stop).await;
-        };
-        let _ = tokio::time::timeout_at(begun + takes, stop).await;
+        begun + Duration::from_secs(1) * slice / rate.max(1)
     }
 
     fn count(&mut self, outcome: BulkOutcome) {
@@ -446,8 +486,9 @@ impl<'a> BulkRun<'a> {
         }
     }
 
-    /// Removes the parts of a job that has ended, and in a week itself.
+    /// Lets others have the turn of a job that has ended, removes its parts, and in a week the job itself.
     async fn clean_up(&mut self) -> Result<(), RunEnd> {
+        self.jobs.wake_first().await?;
         let until = self.record.ended.unwrap_or(0).saturating_add(ceil_ms(KEEP_JOBS));
         let is_over = until <= self.jobs.jobs.now();
         // A node that was slow may have created one again that was done with.
@@ -537,8 +578,14 @@ mod tests {
 
     use super::super::filter::BulkFilter;
     use super::super::record::BulkCounts;
+    use super::super::turns::BulkTenant;
     use super::*;
     use crate::shelf::ShelfRow;
+
+    /// A place for one run alone.
+    fn place() -> BulkPlace {
+        BulkPlace { all: Arc::new(Semaphore::new(1)), taken: None }
+    }
 
     /// A node has written that a part is done with, and dies before it has removed it.
     #[tokio::test]
@@ -547,7 +594,8 @@ mod tests {
         let jobs = BulkJobs::new(&wheel, &Policy::default()).unwrap();
         for phase in [BulkPhase::Running, BulkPhase::Cancelled] {
             let (filter, action) = (BulkFilter::default(), BulkAction::Cancel);
-            let mut record = BulkRecord::new("orders".into(), filter, action, None, jobs.jobs.now());
+            let mut record =
+                BulkRecord::new(BulkTenant::Common, "orders".into(), filter, action, None, jobs.jobs.now());
             (record.phase, record.parts, record.at) = (phase, 2, (1, 0));
             record.ended = phase.is_end().then(|| jobs.jobs.now());
             let id = phase.as_str();
@@ -558,7 +606,7 @@ mod tests {
             }
             let ShelfRow { id: row, generation, .. } = jobs.jobs.read(id).await.unwrap().unwrap();
             let (_keep, stop) = watch::channel(false);
-            let end = BulkRun::new(&jobs, id, (row, generation), record, stop).go().await;
+            let end = BulkRun::new(&jobs, id, (row, generation), record, place(), stop).go().await;
             assert!(matches!(end, RunEnd::Over), "{end:?}");
             assert!(jobs.get(id).await.unwrap().ended_ms.is_some());
             for part in 0..2 {
@@ -584,6 +632,7 @@ mod tests {
                 ids.push(client.ask(order).await.unwrap().unwrap().id);
             }
             let record = BulkRecord::new(
+                BulkTenant::Common,
                 "orders".into(),
                 BulkFilter::default(),
                 BulkAction::Postpone(BulkMove::Delay(9_000_000)),
@@ -593,7 +642,7 @@ mod tests {
             assert!(jobs.jobs.create("job", record.bytes()).await.unwrap());
             let ShelfRow { id: row, generation, .. } = jobs.jobs.read("job").await.unwrap().unwrap();
             let (_keep, stop) = watch::channel(false);
-            let mut run = BulkRun::new(&jobs, "job", (row, generation), record, stop.clone());
+            let mut run = BulkRun::new(&jobs, "job", (row, generation), record, place(), stop.clone());
             run.collect().await.unwrap();
             let (walk, met) = (run.record.walk, run.record.counts.matched);
             assert!(walk == BulkWalk::First && (1_000..5_000).contains(&met), "{met}");
@@ -610,7 +659,7 @@ mod tests {
             let ((row, generation), record) = (run.row, run.record.clone());
             drop(run);
             // Another node goes on.
-            let mut run = BulkRun::new(&jobs, "job", (row, generation), record, stop);
+            let mut run = BulkRun::new(&jobs, "job", (row, generation), record, place(), stop);
             while run.record.walk == BulkWalk::First {
                 run.collect().await.unwrap();
             }
@@ -645,7 +694,8 @@ mod tests {
     }
 
     async fn job(jobs: &BulkJobs, filter: BulkFilter, action: BulkAction) -> (MessageId, u32, BulkRecord) {
-        let record = BulkRecord::new("orders".into(), filter, action, None, jobs.jobs.now());
+        let record =
+            BulkRecord::new(BulkTenant::Common, "orders".into(), filter, action, None, jobs.jobs.now());
         assert!(jobs.jobs.create("job", record.bytes()).await.unwrap());
         let ShelfRow { id, generation, .. } = jobs.jobs.read("job").await.unwrap().unwrap();
         (id, generation, record)
@@ -665,7 +715,7 @@ mod tests {
             let dead = BulkFilter { state: Some(State::Dead), ..BulkFilter::default() };
             let (row, generation, record) = job(&jobs, dead, action.clone()).await;
             let (_keep, stop) = watch::channel(false);
-            let mut run = BulkRun::new(&jobs, "job", (row, generation), record, stop);
+            let mut run = BulkRun::new(&jobs, "job", (row, generation), record, place(), stop);
             run.collect().await.unwrap();
             assert_eq!((run.record.phase, run.record.counts.matched), (BulkPhase::Running, 3));
             clock.advance(Duration::from_secs(1));
@@ -697,7 +747,7 @@ mod tests {
         let action = BulkAction::Redrive { delay_ms: None, to_queue: Some("others".into()) };
         let (row, generation, record) = job(&jobs, BulkFilter::default(), action).await;
         let (_keep, stop) = watch::channel(false);
-        let run = BulkRun::new(&jobs, "job", (row, generation), record, stop);
+        let run = BulkRun::new(&jobs, "job", (row, generation), record, place(), stop);
         let (mut entries, mut copies) = (Vec::new(), Vec::new());
         for id in &ids {
             let view = client.ask(Op::get(Target::Id(*id))).await.unwrap().unwrap();

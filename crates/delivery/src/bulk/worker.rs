@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use duewheel::core::engine::Grant;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
 use super::jobs::BulkJobs;
 use super::record::BulkRecord;
-use super::run::{BulkRun, RunEnd};
+use super::run::{BulkPlace, BulkRun, RunEnd};
 use crate::limits::{BULK_HELD, BULK_RUNS, LOOK_AGAIN, UNREADABLE_LOOK};
 use crate::shelf::NextLook;
 use crate::supervised::Supervised;
@@ -56,7 +56,7 @@ impl BulkWorker {
 }
 
 async fn work(inner: Arc<Bulk>, mut stop: watch::Receiver<bool>) {
-    let hands = Arc::new(Semaphore::new(BULK_RUNS));
+    let places = Arc::new(Semaphore::new(BULK_RUNS));
     let mut runs: JoinSet<()> = JoinSet::new();
     loop {
         while let Some(ended) = runs.try_join_next() {
@@ -65,15 +65,14 @@ async fn work(inner: Arc<Bulk>, mut stop: watch::Receiver<bool>) {
         let granted = tokio::select! {
             biased;
             _ = stop.wait_for(|stop| *stop) => break,
-            granted = inner.next(&hands) => granted,
+            granted = inner.next(&places) => granted,
         };
         // Without a store there is nothing to do.
         let Some(granted) = granted else { break };
-        if let Some((grant, hand)) = granted {
+        if let Some((grant, place)) = granted {
             let (inner, stop) = (inner.clone(), stop.clone());
             runs.spawn(async move {
-                inner.run(&grant, stop).await;
-                drop(hand);
+                inner.run(&grant, place, stop).await;
             });
         }
     }
@@ -83,15 +82,15 @@ async fn work(inner: Arc<Bulk>, mut stop: watch::Receiver<bool>) {
 }
 
 impl Bulk {
-    /// Waits for a record that is due, and a hand for it. `None`: the wheel is closed.
-    async fn next(&self, hands: &Arc<Semaphore>) -> Option<Option<(Grant, OwnedSemaphorePermit)>> {
-        let hand = hands.clone().acquire_owned().await.ok()?;
-        let grants = self.jobs.jobs.due(1).await?;
-        Some(grants.into_iter().next().map(|grant| (grant, hand)))
+    /// Waits for a record that is due, and a place for it. `None`: the wheel is closed.
+    async fn next(&self, places: &Arc<Semaphore>) -> Option<Option<(Grant, BulkPlace)>> {
+        let taken = Some(places.clone().acquire_owned().await.ok()?);
+        let grant = self.jobs.jobs.due(1).await?.into_iter().next();
+        Some(grant.map(|grant| (grant, BulkPlace { all: places.clone(), taken })))
     }
 
     /// Works on the job whose record was granted.
-    async fn run(&self, grant: &Grant, stop: watch::Receiver<bool>) {
+    async fn run(&self, grant: &Grant, place: BulkPlace, stop: watch::Receiver<bool>) {
         let shelf = &self.jobs.jobs;
         let Some((id, row)) = shelf.hold(grant, BULK_HELD).await else { return };
         let at = (row.id, row.generation);
@@ -104,7 +103,7 @@ impl Bulk {
                 return;
             }
         };
-        let mut run = BulkRun::new(&self.jobs, id, at, record, stop);
+        let mut run = BulkRun::new(&self.jobs, id, at, record, place, stop);
         if let RunEnd::Again(why) = run.go().await {
             tracing::info!(job = id, why, "a job waits and tries again");
             run.again_in(LOOK_AGAIN).await;

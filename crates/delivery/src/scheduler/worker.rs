@@ -230,7 +230,8 @@ impl WorkerInner {
         };
         let Ok(found) = shelf.scan(differs).await else { return false };
         for row in found.into_values() {
-            drop(shelf.wake(&row).await);
+            // A refusal says that another has it, who will look.
+            drop(shelf.wake((row.id, row.generation)).await);
         }
         true
     }

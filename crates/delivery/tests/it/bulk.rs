@@ -9,8 +9,8 @@ use duewheel::core::name::{Key, QueueName};
 use duewheel::core::time::WallMs;
 use duewheel::{Duewheel, Policy, View, VirtualClock};
 use duewheel_delivery::{
-    BulkAction, BulkCounts, BulkError, BulkFilter, BulkJobs, BulkMove, BulkPhase, BulkRequest, BulkView,
-    BulkWorker, TARGET_URL_HEADER, UrlMoves, dead_reasons, filtered_page,
+    BulkAction, BulkCounts, BulkError, BulkFilter, BulkJobs, BulkMove, BulkPhase, BulkRequest, BulkTenant,
+    BulkView, BulkWorker, TARGET_URL_HEADER, UrlMoves, dead_reasons, filtered_page,
 };
 use duewheel_shard::client::Demand;
 
@@ -33,7 +33,8 @@ fn prefix(text: &str) -> BulkFilter {
 }
 
 fn request(filter: BulkFilter, action: BulkAction) -> BulkRequest {
-    BulkRequest { queue: queue(), filter, action, rate: None, urls: UrlMoves::default() }
+    let (tenant, urls) = (BulkTenant::Common, UrlMoves::default());
+    BulkRequest { tenant, queue: queue(), filter, action, rate: None, urls }
 }
 
 impl Rig {
@@ -160,7 +161,7 @@ async fn a_job_changes_what_it_means_and_leaves_the_rest_alone() {
     assert_eq!(count.matched + count.leased, 15);
     assert!(count.leased <= orders as u64);
     let job = rig.jobs.begin(request).await.unwrap();
-    assert_eq!((job.phase, job.counts), (BulkPhase::Collecting, BulkCounts::default()));
+    assert_eq!((job.phase, job.counts), (BulkPhase::Waiting, BulkCounts::default()));
     // Accepted after it began: left alone.
     rig.clock.advance(Duration::from_millis(1));
     let late = Enqueue {
@@ -291,18 +292,82 @@ async fn a_worker_that_is_stopped_hands_its_jobs_over_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn there_are_at_most_1000_jobs_and_those_that_ended_first_make_room() {
+async fn a_tenant_has_at_most_1000_jobs() {
     let rig = Rig::new().await;
     let fire = || request(BulkFilter::default(), BulkAction::Fire);
     let first = rig.jobs.begin(fire()).await.unwrap();
     for _ in 1..1_000 {
         rig.jobs.begin(fire()).await.unwrap();
     }
+    let other = |name: &str| BulkRequest { tenant: BulkTenant::Token(name.into()), ..fire() };
+    let others = rig.jobs.begin(other("shop")).await.unwrap();
+    rig.jobs.cancel(&others.id).await.unwrap();
     assert!(matches!(rig.jobs.begin(fire()).await, Err(BulkError::TooMany(1_000))));
     rig.jobs.cancel(&first.id).await.unwrap();
     let last = rig.jobs.begin(fire()).await.unwrap();
     assert!(matches!(rig.jobs.get(&first.id).await, Err(BulkError::NotFound)));
     rig.jobs.get(&last.id).await.unwrap();
+    rig.jobs.get(&others.id).await.unwrap();
+}
+
+/// A job of this tenant that changes one message a second, once it has begun.
+fn slow(tenant: &str) -> BulkRequest {
+    let tenant = BulkTenant::Token(tenant.into());
+    BulkRequest { tenant, rate: Some(1), ..request(BulkFilter::default(), BulkAction::Fire) }
+}
+
+impl Rig {
+    /// Waits until these jobs have come to some message.
+    async fn at_work(&self, ids: &[String]) {
+        let deadline = Instant::now() + LONG;
+        for id in ids {
+            let is_at_work = |BulkCounts { done, changed, .. }| done + changed > 0;
+            while !is_at_work(self.jobs.get(id).await.unwrap().counts) {
+                assert!(Instant::now() < deadline, "{id} does not begin");
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        }
+    }
+}
+
+/// Story: sixteen jobs with a low rate held all places of a node, and no other tenant's job began before one ended.
+#[tokio::test(flavor = "multi_thread")]
+async fn slow_jobs_hold_no_places_while_they_wait() {
+    let rig = Rig::new().await;
+    rig.put("order", 1_000).await;
+    let worker = BulkWorker::start(&rig.jobs);
+    let mut all = Vec::new();
+    for n in 0..20 {
+        let job = rig.jobs.begin(slow(["a", "b", "c", "d", "e"][n / 4])).await.unwrap();
+        all.push(job.id);
+    }
+    rig.at_work(&all).await;
+    let other = rig.jobs.begin(request(prefix("none-"), BulkAction::Cancel)).await.unwrap();
+    rig.ended(&other.id).await;
+    worker.stop(STOP).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn jobs_of_a_tenant_take_turns_in_order() {
+    let rig = Rig::new().await;
+    rig.put("order", 1_000).await;
+    let mut all = Vec::new();
+    for _ in 0..6 {
+        all.push(rig.jobs.begin(slow("a")).await.unwrap().id);
+        // By the ms in which it has begun.
+        rig.clock.advance(Duration::from_millis(1));
+    }
+    let worker = BulkWorker::start(&rig.jobs);
+    rig.at_work(&all[..4]).await;
+    let other = rig.jobs.begin(BulkRequest { rate: None, ..slow("b") }).await.unwrap();
+    rig.ended(&other.id).await;
+    for id in &all[4..] {
+        assert_eq!(rig.jobs.get(id).await.unwrap().phase, BulkPhase::Waiting);
+    }
+    rig.jobs.cancel(&all[2]).await.unwrap();
+    rig.at_work(&all[4..5]).await;
+    assert_eq!(rig.jobs.get(&all[5]).await.unwrap().phase, BulkPhase::Waiting);
+    worker.stop(STOP).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -5,10 +5,11 @@
 use std::fmt;
 
 use axum::http::StatusCode;
+use duewheel::core::engine::Op;
 use duewheel::core::{QueueName, WallMs};
 use duewheel_delivery::{
-    BadBulk, BulkAction, BulkCounts, BulkError, BulkFilter, BulkJobs, BulkMove, BulkRequest, BulkView,
-    UrlMoves,
+    BadBulk, BulkAction, BulkCounts, BulkError, BulkFilter, BulkJobs, BulkMove, BulkRequest, BulkTenant,
+    BulkView, UrlMoves,
 };
 use schemars::JsonSchema;
 use serde::de::{Error, MapAccess, Visitor};
@@ -213,8 +214,8 @@ impl BulkFields<'_> {
                 (None, None) => return refuse_shift("one of delay and shift must be given"),
             }),
         };
-        let rate = self.rate.map(Whole::get);
-        Ok((BulkRequest { queue, filter, action, rate, urls: UrlMoves::default() }, self.dry_run))
+        let (tenant, rate, urls) = (BulkTenant::Common, self.rate.map(Whole::get), UrlMoves::default());
+        Ok((BulkRequest { tenant, queue, filter, action, rate, urls }, self.dry_run))
     }
 }
 
@@ -256,7 +257,8 @@ pub(crate) struct JobAnswer {
     pub(super) queue: String,
     /// `cancel`, `postpone`, `fire` or `redrive`.
     pub(super) action: &'static str,
-    /// `collecting`: it writes down which messages it concerns. `running`: it changes them. `done`, or `cancelled`.
+    /// `waiting`: others of its tenant come first. `collecting`: it writes down which messages it concerns. `running`:
+    /// it changes them. `done`, or `cancelled`.
     pub(super) state: &'static str,
     /// Messages that it concerns; all of them are known once it is `running`.
     pub(super) matched: u64,
@@ -337,8 +339,21 @@ pub(crate) async fn bulk(mut call: Call) -> Answer {
         let count = jobs.count(&request).await.map_err(refused)?;
         return Ok(reply(StatusCode::OK, &BulkCountAnswer { matched: count.matched, leased: count.leased }));
     }
+    request.tenant = tenant(&call, &request.queue).await?;
     let view = jobs.begin(request).await.map_err(refused)?;
     Ok(reply(StatusCode::ACCEPTED, &JobAnswer::of(view)))
+}
+
+/// Whose the jobs of a queue are: those of the tenant whose quota it has, or else of the caller's token.
+async fn tenant(call: &Call, queue: &QueueName) -> Result<BulkTenant, Problem> {
+    let uses = call.app.ask(Op::quotas()).await?;
+    let prefixes = uses.into_iter().map(|one| one.quota.prefix);
+    let of_queue = prefixes.filter(|prefix| queue.as_str().starts_with(&**prefix));
+    Ok(match (of_queue.max_by_key(|prefix| prefix.len()), &call.caller) {
+        (Some(prefix), _) => BulkTenant::Quota(prefix),
+        (None, Caller::Holder(token)) => BulkTenant::Token(token.name.as_str().into()),
+        (None, Caller::Trusted | Caller::Stranger(_)) => BulkTenant::Common,
+    })
 }
 
 pub(crate) async fn list(call: Call) -> Answer {

@@ -70,7 +70,7 @@ async fn a_dry_run_counts_and_a_job_is_read_and_cancelled() {
     let job = begun.json();
     assert_eq!(
         (&job["state"], &job["rate"], &job["queue"]),
-        (&json!("collecting"), &json!(5), &json!("orders"))
+        (&json!("waiting"), &json!(5), &json!("orders"))
     );
     let path = format!("/v1/jobs/{}", job["id"].as_str().expect("id"));
     assert_eq!(server.ok("GET", &path, "").await, job);

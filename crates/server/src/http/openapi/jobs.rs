@@ -104,7 +104,7 @@ pub(crate) fn bulk() -> OperationDoc {
             r#"{"action": "cancel", "filter": {"key_prefix": "order-"}, "dry_run": true}"#,
         )
         .gives(200, "The messages are counted.", &BulkCountAnswer { matched: 1_200, leased: 3 })
-        .gives(202, "The job has begun.", &job("collecting", 0))
+        .gives(202, "The job has begun.", &job("waiting", 0))
         .refuses(&[OverQuota, DiskFull])
 }
 
