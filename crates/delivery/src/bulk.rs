@@ -13,6 +13,7 @@ mod jobs;
 mod part;
 mod record;
 mod run;
+mod tenant;
 mod turns;
 mod worker;
 
@@ -22,5 +23,5 @@ pub use error::BulkError;
 pub use filter::{BulkFilter, filtered_page};
 pub use jobs::{BulkCount, BulkJobs, BulkRequest, BulkView};
 pub use record::{BulkCounts, BulkPhase};
-pub use turns::BulkTenant;
+pub use tenant::BulkTenant;
 pub use worker::BulkWorker;

@@ -19,7 +19,7 @@ use crate::answer::{PushVerdict, excerpt, judge};
 use crate::connect::{AddressRefused, JudgingConnector, LookupFailed, Resolver, connector};
 use crate::deadline::DeadlineConnector;
 use crate::limits::{IDLE, MAX_ANSWER};
-use crate::lookup::Lookups;
+use crate::lookup::NameLookups;
 use crate::request::PushRequest;
 use crate::target::{OriginKind, PushTarget};
 
@@ -107,7 +107,7 @@ pub struct PushOutcome {
 #[derive(Clone)]
 pub struct PushClient {
     target: Arc<PushTarget>,
-    lookups: Lookups,
+    lookups: NameLookups,
     http: PushHttp,
 }
 
@@ -117,15 +117,15 @@ pub(crate) type PushHttp = Client<DeadlineConnector<HttpsConnector<JudgingConnec
 impl PushClient {
     /// A client that asks the operating system for addresses.
     pub fn new(target: Arc<PushTarget>) -> Self {
-        Self::with_lookups(target, Lookups::system())
+        Self::with_lookups(target, NameLookups::system())
     }
 
     /// A client that looks names up elsewhere. What it finds is judged all the same.
     pub fn with_resolver(target: Arc<PushTarget>, resolver: Arc<dyn Resolver>) -> Self {
-        Self::with_lookups(target, Lookups::new(resolver))
+        Self::with_lookups(target, NameLookups::new(resolver))
     }
 
-    fn with_lookups(target: Arc<PushTarget>, lookups: Lookups) -> Self {
+    fn with_lookups(target: Arc<PushTarget>, lookups: NameLookups) -> Self {
         let idle = usize::try_from(target.concurrency.get()).unwrap_or(usize::MAX);
         let http = connections(&target, &lookups, OriginKind::Own, idle);
         PushClient { target, lookups, http }
@@ -203,7 +203,7 @@ impl fmt::Debug for PushClient {
     }
 }
 
-fn connections(target: &PushTarget, lookups: &Lookups, kind: OriginKind, idle: usize) -> PushHttp {
+fn connections(target: &PushTarget, lookups: &NameLookups, kind: OriginKind, idle: usize) -> PushHttp {
     Client::builder(TokioExecutor::new())
         .pool_timer(TokioTimer::new())
         .pool_idle_timeout(IDLE)

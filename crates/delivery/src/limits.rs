@@ -110,7 +110,7 @@ pub const URLS_PER_PUSHER: usize = 2 * URL_CONCURRENCY;
 const _: () = assert!(URL_WAIT.as_secs() < LEASE_MARGIN.as_secs());
 /// Names of targets that a process looks up at a time. Each takes a thread until the operating system answers.
 pub const TARGET_LOOKUPS: usize = 8;
-/// The same for names in URLs of messages, which have places of their own.
+/// Names in URLs of messages that a process looks up at a time, besides those of targets.
 pub const URL_LOOKUPS: usize = 8;
 /// Origins of such URLs whose breakers a node keeps; the least recently used go first.
 pub const MAX_ORIGINS: usize = 10_000;

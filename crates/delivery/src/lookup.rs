@@ -24,21 +24,21 @@ type NamesUnderWay = Arc<Mutex<HashMap<String, LookedUpLater>>>;
 
 /// A resolver with its places. Cheap to clone; clones share them.
 #[derive(Clone)]
-pub(crate) struct Lookups {
+pub(crate) struct NameLookups {
     resolver: Arc<dyn Resolver>,
     of_targets: Arc<Semaphore>,
     of_urls: Arc<Semaphore>,
 }
 
-impl Lookups {
+impl NameLookups {
     pub(crate) fn new(resolver: Arc<dyn Resolver>) -> Self {
         let places = |most| Arc::new(Semaphore::new(most));
-        Lookups { resolver, of_targets: places(TARGET_LOOKUPS), of_urls: places(URL_LOOKUPS) }
+        NameLookups { resolver, of_targets: places(TARGET_LOOKUPS), of_urls: places(URL_LOOKUPS) }
     }
 
     /// The operating system's, with the same places for all of the process.
     pub(crate) fn system() -> Self {
-        static SYSTEM: LazyLock<Lookups> = LazyLock::new(|| Lookups::new(Arc::new(SystemResolver)));
+        static SYSTEM: LazyLock<NameLookups> = LazyLock::new(|| NameLookups::new(Arc::new(SystemResolver)));
         SYSTEM.clone()
     }
 
@@ -143,7 +143,7 @@ mod tests {
     #[tokio::test]
     async fn a_slow_name_is_looked_up_once_and_holds_no_other_up() {
         let gate = Arc::new(Gate { open: Arc::new(Semaphore::new(0)), asked: Mutex::default() });
-        let lookups = Lookups::new(gate.clone()).shared(OriginKind::Own, Duration::from_secs(600));
+        let lookups = NameLookups::new(gate.clone()).shared(OriginKind::Own, Duration::from_secs(600));
         let slow: Vec<_> = (0..50).map(|_| tokio::spawn(lookups.resolve("slow.example"))).collect();
         for _ in 0..2 {
             assert_eq!(lookups.resolve("fast.example").await.unwrap().len(), 1);
@@ -161,7 +161,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn names_that_hang_keep_to_their_places() {
         let gate = Arc::new(Gate { open: Arc::new(Semaphore::new(0)), asked: Mutex::default() });
-        let (lookups, limit) = (Lookups::new(gate.clone()), Duration::from_secs(30));
+        let (lookups, limit) = (NameLookups::new(gate.clone()), Duration::from_secs(30));
         let of_urls = lookups.shared(OriginKind::Foreign, limit);
         // Given up, and asked for again.
         for n in (0..URL_LOOKUPS + 50).chain([0]) {

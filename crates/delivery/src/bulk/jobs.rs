@@ -10,7 +10,8 @@ use super::error::BulkError;
 use super::filter::{BulkFilter, filter_step};
 use super::part::{JobPart, part_name};
 use super::record::{BulkCounts, BulkPhase, BulkRecord};
-use super::turns::{BulkTenant, Unended, first_come};
+use super::tenant::BulkTenant;
+use super::turns::{Unended, first_come};
 use crate::limits::{BULK_EDIT_TRIES, MAX_JOBS};
 use crate::random::random_text;
 use crate::shelf::{NextLook, NotWritten, Shelf, ShelfRow};
@@ -56,7 +57,7 @@ pub struct BulkJobs {
 /// What a job is to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BulkRequest {
-    /// Whose job it is.
+    /// The tenant that the job belongs to.
     pub tenant: BulkTenant,
     /// The queue.
     pub queue: QueueName,

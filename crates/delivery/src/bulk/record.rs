@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::action::{BulkAction, UrlMoves};
 use super::filter::BulkFilter;
-use super::turns::BulkTenant;
+use super::tenant::BulkTenant;
 
 /// The format that this version writes.
 const FORMAT: u32 = 1;

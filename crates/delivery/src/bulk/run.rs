@@ -578,7 +578,7 @@ mod tests {
 
     use super::super::filter::BulkFilter;
     use super::super::record::BulkCounts;
-    use super::super::turns::BulkTenant;
+    use super::super::tenant::BulkTenant;
     use super::*;
     use crate::shelf::ShelfRow;
 

@@ -1,25 +1,12 @@
-//! Whose turn it is: of each tenant the jobs that began first.
+//! The turns of jobs: those of each tenant that began first are worked on.
 
 use std::collections::HashMap;
 
 use duewheel::core::MessageId;
-use serde::{Deserialize, Serialize};
 
 use super::record::{BulkPhase, BulkRecord};
+use super::tenant::BulkTenant;
 use crate::limits::BULK_TENANT_RUNS;
-
-/// Who has begun a job. A tenant has a number of jobs, and of turns, of its own.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum BulkTenant {
-    /// All who are told apart by neither a quota nor a token.
-    #[default]
-    Common,
-    /// The tenant whose quota has this prefix.
-    Quota(Box<str>),
-    /// The holder of the token with this name.
-    Token(Box<str>),
-}
 
 /// A job that has not ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,7 +28,7 @@ impl Unended {
     }
 }
 
-/// Of each tenant the [`BULK_TENANT_RUNS`] jobs that began first: it is their turn, on whichever nodes they run.
+/// The [`BULK_TENANT_RUNS`] jobs of each tenant that began first: it is their turn, on whichever nodes they run.
 pub(super) fn first_come(mut unended: Vec<Unended>) -> Vec<Unended> {
     unended.sort_by(|a, b| (a.created, &a.name).cmp(&(b.created, &b.name)));
     let mut turns: HashMap<BulkTenant, usize> = HashMap::new();

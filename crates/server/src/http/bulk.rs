@@ -5,7 +5,7 @@
 use std::fmt;
 
 use axum::http::StatusCode;
-use duewheel::core::engine::Op;
+use duewheel::core::engine::{Op, QuotaUse};
 use duewheel::core::{QueueName, WallMs};
 use duewheel_delivery::{
     BadBulk, BulkAction, BulkCounts, BulkError, BulkFilter, BulkJobs, BulkMove, BulkRequest, BulkTenant,
@@ -339,21 +339,20 @@ pub(crate) async fn bulk(mut call: Call) -> Answer {
         let count = jobs.count(&request).await.map_err(refused)?;
         return Ok(reply(StatusCode::OK, &BulkCountAnswer { matched: count.matched, leased: count.leased }));
     }
-    request.tenant = tenant(&call, &request.queue).await?;
+    request.tenant = tenant(call.app.ask(Op::quotas()).await?, &call.caller, &request.queue);
     let view = jobs.begin(request).await.map_err(refused)?;
     Ok(reply(StatusCode::ACCEPTED, &JobAnswer::of(view)))
 }
 
-/// Whose the jobs of a queue are: those of the tenant whose quota it has, or else of the caller's token.
-async fn tenant(call: &Call, queue: &QueueName) -> Result<BulkTenant, Problem> {
-    let uses = call.app.ask(Op::quotas()).await?;
-    let prefixes = uses.into_iter().map(|one| one.quota.prefix);
+/// The tenant of a job of this queue: the one whose quota the queue has, or else the holder of the caller's token.
+fn tenant(quotas: impl IntoIterator<Item = QuotaUse>, caller: &Caller, queue: &QueueName) -> BulkTenant {
+    let prefixes = quotas.into_iter().map(|one| one.quota.prefix);
     let of_queue = prefixes.filter(|prefix| queue.as_str().starts_with(&**prefix));
-    Ok(match (of_queue.max_by_key(|prefix| prefix.len()), &call.caller) {
+    match (of_queue.max_by_key(|prefix| prefix.len()), caller) {
         (Some(prefix), _) => BulkTenant::Quota(prefix),
         (None, Caller::Holder(token)) => BulkTenant::Token(token.name.as_str().into()),
         (None, Caller::Trusted | Caller::Stranger(_)) => BulkTenant::Common,
-    })
+    }
 }
 
 pub(crate) async fn list(call: Call) -> Answer {
@@ -422,12 +421,43 @@ impl From<BulkError> for Problem {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::Arc;
+
+    use duewheel::core::engine::Quota;
+
     use super::*;
+    use crate::auth::{Hash, TokenEntry};
 
     fn read(text: &str) -> Result<(BulkRequest, bool), String> {
         let queue = QueueName::new("q").unwrap();
         let fields = strict::parse::<BulkFields<'_>>(text.as_bytes());
         fields.and_then(|fields| fields.into_request(queue)).map_err(|problem| problem.detail.into_owned())
+    }
+
+    #[test]
+    fn a_job_belongs_to_a_quota_or_a_token() {
+        let quota = |prefix: &str| QuotaUse {
+            quota: Quota { prefix: prefix.into(), ..Quota::default() },
+            used: [0; 4],
+            refused: [0; 4],
+        };
+        let token = TokenEntry {
+            name: "shop".to_owned(),
+            hash: Hash::of(b"x"),
+            scopes: BTreeSet::new(),
+            queues: None,
+            expires: None,
+        };
+        let holder = Caller::Holder(Arc::new(token));
+        let of = |prefixes: &[&str], caller, queue| {
+            tenant(prefixes.iter().map(|prefix| quota(prefix)), caller, &QueueName::new(queue).unwrap())
+        };
+        let quotas = ["acme.", "acme.eu.", "z"];
+        assert_eq!(of(&quotas, &holder, "acme.eu.sms"), BulkTenant::Quota("acme.eu.".into()));
+        assert_eq!(of(&quotas, &Caller::Trusted, "acme.sms"), BulkTenant::Quota("acme.".into()));
+        assert_eq!(of(&quotas, &holder, "orders"), BulkTenant::Token("shop".into()));
+        assert_eq!(of(&[], &Caller::Trusted, "orders"), BulkTenant::Common);
     }
 
     #[test]

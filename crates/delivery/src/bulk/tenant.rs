@@ -1,0 +1,16 @@
+//! The tenants of jobs.
+
+use serde::{Deserialize, Serialize};
+
+/// Who has begun a job. A tenant has a number of jobs, and of turns, of its own.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BulkTenant {
+    /// All who are told apart by neither a quota nor a token.
+    #[default]
+    Common,
+    /// The tenant whose quota has this prefix.
+    Quota(Box<str>),
+    /// The holder of the token with this name.
+    Token(Box<str>),
+}
