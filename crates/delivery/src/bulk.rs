@@ -11,6 +11,7 @@ mod error;
 mod filter;
 mod jobs;
 mod part;
+mod place;
 mod record;
 mod run;
 mod tenant;

@@ -1,7 +1,6 @@
 //! The steps of a job: it collects, then it changes.
 
 use std::pin::pin;
-use std::sync::Arc;
 use std::time::Duration;
 
 use duewheel::core::engine::{
@@ -15,13 +14,14 @@ use duewheel::core::time::{WallMs, ceil_ms};
 use duewheel::core::{IdSet, MessageId};
 use duewheel::{CallError, same_content};
 use duewheel_shard::listing::ListPositions;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::action::{BulkAction, BulkMove, UrlMoves};
 use super::filter::filter_step;
 use super::jobs::BulkJobs;
 use super::part::{JobPart, LEASED, PartEntry, PartWalk, entries_within};
+use super::place::BulkPlace;
 use super::record::{BulkPhase, BulkRecord, BulkWalk};
 use crate::limits::{BULK_HELD, BULK_SLICE, BULK_SLICE_WITH_BODIES, BULK_TURN_LOOK, BULK_WALK, KEEP_JOBS};
 use crate::message_url::MessageUrl;
@@ -40,13 +40,6 @@ pub(super) struct BulkRun<'a> {
     unsure: usize,
     /// How many parts are known, and the messages that they have; while it collects.
     met: Option<(u32, IdSet)>,
-}
-
-/// The place of a run among the steps that its node does at a time. A run that waits has none.
-#[derive(Debug)]
-pub(super) struct BulkPlace {
-    pub(super) all: Arc<Semaphore>,
-    pub(super) taken: Option<OwnedSemaphorePermit>,
 }
 
 /// Why a run has ended.
@@ -140,7 +133,7 @@ impl<'a> BulkRun<'a> {
     }
 
     /// Gives the run's place to others until this instant at least, and has one again.
-    async fn rest(&mut self, until: Instant) -> Result<(), RunEnd> {
+    pub(super) async fn rest(&mut self, until: Instant) -> Result<(), RunEnd> {
         self.place.taken = None;
         let stop = async {
             // An error means that the worker is gone.
@@ -582,11 +575,6 @@ mod tests {
     use super::*;
     use crate::shelf::ShelfRow;
 
-    /// A place for one run alone.
-    fn place() -> BulkPlace {
-        BulkPlace { all: Arc::new(Semaphore::new(1)), taken: None }
-    }
-
     /// A node has written that a part is done with, and dies before it has removed it.
     #[tokio::test]
     async fn a_part_that_a_dead_node_was_done_with_is_removed() {
@@ -606,7 +594,7 @@ mod tests {
             }
             let ShelfRow { id: row, generation, .. } = jobs.jobs.read(id).await.unwrap().unwrap();
             let (_keep, stop) = watch::channel(false);
-            let end = BulkRun::new(&jobs, id, (row, generation), record, place(), stop).go().await;
+            let end = BulkRun::new(&jobs, id, (row, generation), record, BulkPlace::alone(), stop).go().await;
             assert!(matches!(end, RunEnd::Over), "{end:?}");
             assert!(jobs.get(id).await.unwrap().ended_ms.is_some());
             for part in 0..2 {
@@ -642,7 +630,8 @@ mod tests {
             assert!(jobs.jobs.create("job", record.bytes()).await.unwrap());
             let ShelfRow { id: row, generation, .. } = jobs.jobs.read("job").await.unwrap().unwrap();
             let (_keep, stop) = watch::channel(false);
-            let mut run = BulkRun::new(&jobs, "job", (row, generation), record, place(), stop.clone());
+            let mut run =
+                BulkRun::new(&jobs, "job", (row, generation), record, BulkPlace::alone(), stop.clone());
             run.collect().await.unwrap();
             let (walk, met) = (run.record.walk, run.record.counts.matched);
             assert!(walk == BulkWalk::First && (1_000..5_000).contains(&met), "{met}");
@@ -659,7 +648,7 @@ mod tests {
             let ((row, generation), record) = (run.row, run.record.clone());
             drop(run);
             // Another node goes on.
-            let mut run = BulkRun::new(&jobs, "job", (row, generation), record, place(), stop);
+            let mut run = BulkRun::new(&jobs, "job", (row, generation), record, BulkPlace::alone(), stop);
             while run.record.walk == BulkWalk::First {
                 run.collect().await.unwrap();
             }
@@ -715,7 +704,7 @@ mod tests {
             let dead = BulkFilter { state: Some(State::Dead), ..BulkFilter::default() };
             let (row, generation, record) = job(&jobs, dead, action.clone()).await;
             let (_keep, stop) = watch::channel(false);
-            let mut run = BulkRun::new(&jobs, "job", (row, generation), record, place(), stop);
+            let mut run = BulkRun::new(&jobs, "job", (row, generation), record, BulkPlace::alone(), stop);
             run.collect().await.unwrap();
             assert_eq!((run.record.phase, run.record.counts.matched), (BulkPhase::Running, 3));
             clock.advance(Duration::from_secs(1));
@@ -747,7 +736,7 @@ mod tests {
         let action = BulkAction::Redrive { delay_ms: None, to_queue: Some("others".into()) };
         let (row, generation, record) = job(&jobs, BulkFilter::default(), action).await;
         let (_keep, stop) = watch::channel(false);
-        let run = BulkRun::new(&jobs, "job", (row, generation), record, place(), stop);
+        let run = BulkRun::new(&jobs, "job", (row, generation), record, BulkPlace::alone(), stop);
         let (mut entries, mut copies) = (Vec::new(), Vec::new());
         for id in &ids {
             let view = client.ask(Op::get(Target::Id(*id))).await.unwrap().unwrap();
