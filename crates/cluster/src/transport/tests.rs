@@ -229,7 +229,7 @@ async fn what_is_not_there_is_not_applied() {
 }
 
 #[tokio::test]
-async fn an_unknown_operation_is_refused_and_the_line_stands() {
+async fn unknown_operations_are_refused_and_the_line_stands() {
     let pair = pair().await;
     let asked = pair.peer.request(|id, limits| {
         let mut frame = wire::request(id, HERE, WhenBusy::Refuse, &[Op::Stats, Op::NextDue], limits)?;

@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_belongs_to_a_quota_or_a_token() {
+    fn jobs_belong_to_quotas_or_tokens() {
         let quota = |prefix: &str| QuotaUse {
             quota: Quota { prefix: prefix.into(), ..Quota::default() },
             used: [0; 4],

@@ -79,7 +79,7 @@ fn a_folder_with_an_unknown_optional_field_opens() {
 }
 
 #[test]
-fn a_folder_with_an_unknown_required_field_is_refused() {
+fn a_folder_with_unknown_required_fields_is_refused() {
     let scratch = tempfile::tempdir().expect("a folder");
     folder(scratch.path(), &[1, 30 << 2 | 2, 5]);
     let error = LogStore::open(scratch.path(), by_hand(), Arc::new(|| {})).expect_err("a later version");
