@@ -1,6 +1,6 @@
 //! Look-ups of names, one at a time for each name. Requests that begin meanwhile wait for its answer.
 //!
-//! The operating system cannot be told to end a look-up. So there are a few places for look-ups: some for the names of
+//! The operating system cannot end a look-up on request. So there are a few places for look-ups: some for the names of
 //! targets, others for those in URLs of messages. A look-up keeps its place until it has ended. Requests wait for it,
 //! or for a place, for as long as their time-out allows.
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BulkTenant {
-    /// All who are told apart by neither a quota nor a token.
+    /// All callers without a quota and without a token.
     #[default]
     Common,
     /// The tenant whose quota has this prefix.
