@@ -38,6 +38,8 @@ pub enum Mutant {
     WaitsForLater,
     /// A flush removes the journal that it covers before the manifest lists its runs.
     CutBeforeManifest,
+    /// The manifest says that the journal is durable as far as it is written.
+    ProvenUnsynced,
     /// A medium removes a file that is still read.
     RemovedWhileRead,
     /// An expired message is granted where it is to be dropped.

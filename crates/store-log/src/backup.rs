@@ -172,6 +172,7 @@ impl<'a> Pinned<'a> {
         }
         manifest.segments = used.into_iter().map(|(entry, _)| entry).collect();
         manifest.proven = last;
+        manifest.is_closed = true;
         // A pin protects files from its own store only. Once the store is closed or has failed, the next owner of the
         // folder may remove and reuse files that are being copied; a copy is valid only if there was no such owner.
         still_open(shared)?;

@@ -13,7 +13,9 @@ use crate::format::{self, FORMAT, is_before_release};
 use crate::le::{set_u32, set_u64, u32_at, u64_at};
 
 pub(crate) const MAGIC: [u8; 8] = *b"duewmani";
-const HEAD: usize = 48;
+const HEAD: usize = 56;
+/// The flag of [`Manifest::is_closed`].
+const CLOSED: u32 = 1;
 const SEGMENT: usize = 24;
 const RUN: usize = 40;
 const STATE: usize = 32;
@@ -31,6 +33,8 @@ pub(crate) struct Manifest {
     pub(crate) next_file: FileNo,
     /// The highest LSN known durable when this manifest was written: evidence outside of the journal.
     pub(crate) proven: Lsn,
+    /// Whether the last owner closed the folder, or it is a whole copy.
+    pub(crate) is_closed: bool,
     /// Segments, ascending; those that hold frames first, then those prepared for later.
     pub(crate) segments: Vec<SegmentEntry>,
     /// Runs, oldest first; not by number, because a merged run is newer than its position.
@@ -86,6 +90,7 @@ impl Manifest {
             epoch: Epoch(0),
             next_file: FileNo(1),
             proven: Lsn(0),
+            is_closed: false,
             segments: Vec::new(),
             runs: Vec::new(),
             states: Vec::new(),
@@ -126,6 +131,7 @@ impl Manifest {
         set_u32(&mut bytes, 28, count(self.states.len()));
         set_u64(&mut bytes, 32, self.next_file.0);
         set_u64(&mut bytes, 40, self.proven.0);
+        set_u32(&mut bytes, 48, if self.is_closed { CLOSED } else { 0 });
         let mut at = HEAD;
         for segment in &self.segments {
             for n in [segment.no.0, segment.incarnation.0, segment.bytes] {
@@ -157,6 +163,9 @@ impl Manifest {
         if u32_at(bytes, 12) != checksum(bytes) {
             return bad(12, "the checksum does not match");
         }
+        if u32_at(bytes, 48) > CLOSED || u32_at(bytes, 52) != 0 {
+            return bad(48, "a flag is unknown");
+        }
         let (segments, runs) = (u32_at(bytes, 20) as usize, u32_at(bytes, 24) as usize);
         let states = u32_at(bytes, 28) as usize;
         let files = runs.saturating_mul(RUN).saturating_add(states.saturating_mul(STATE));
@@ -170,6 +179,7 @@ impl Manifest {
             epoch: Epoch(u32_at(bytes, 16)),
             next_file: FileNo(u64_at(bytes, 32)),
             proven: Lsn(u64_at(bytes, 40)),
+            is_closed: u32_at(bytes, 48) == CLOSED,
             segments: entries
                 .chunks_exact(SEGMENT)
                 .map(|e| SegmentEntry {
@@ -337,6 +347,7 @@ mod tests {
             epoch: Epoch(7),
             next_file: FileNo(19),
             proven: Lsn(120),
+            is_closed: true,
             segments: (3..9)
                 .map(|no| SegmentEntry { no: FileNo(no), incarnation: Incarnation(no * 7919), bytes: 65_536 })
                 .collect(),

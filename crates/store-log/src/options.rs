@@ -54,6 +54,9 @@ pub struct Options {
     pub id_step: u64,
     /// Time without a group, in ms, after which a mark is written that proves the last one durable.
     pub idle_ms: u64,
+    /// Time, in ms, after which the manifest records that a group is durable, if nothing else has replaced it since: a
+    /// second proof, which damage to the journal does not reach.
+    pub position_ms: u64,
     /// Longest time between two records of the clocks while nothing is written, in ms.
     pub clock_ms: u64,
     /// Time without a group, in ms, after which a folder that holds little gives large segments back.
@@ -141,6 +144,7 @@ impl Default for Options {
             max_group_bytes: 16 * MIB,
             id_step: 1,
             idle_ms: 100,
+            position_ms: 500,
             clock_ms: 60_000,
             rest_ms: 60_000,
             buffered_for: Duration::from_millis(50),

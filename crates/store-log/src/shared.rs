@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use duewheel_core::Epoch;
+use duewheel_core::mutant::{self, Mutant};
 use duewheel_core::store::{ErrorKind, StoreError, Waker};
 
 use crate::budget::MemoryShare;
@@ -69,6 +70,8 @@ pub(crate) struct StoreShared {
     segment_bytes: AtomicU64,
     /// Held while the manifest is replaced.
     manifest: Mutex<Manifest>,
+    /// Whether the manifest is to be replaced for the durable position alone.
+    position_due: AtomicBool,
     journal: Mutex<Journal>,
     journal_changed: Condvar,
     poison: OnceLock<StoreError>,
@@ -166,6 +169,7 @@ impl StoreShared {
             preparing: Mutex::new(()),
             next_file: AtomicU64::new(manifest.next_file.0),
             manifest: Mutex::new(manifest),
+            position_due: AtomicBool::new(false),
             journal: Mutex::new(journal),
             journal_changed: Condvar::new(),
             poison: OnceLock::new(),
@@ -195,18 +199,49 @@ impl StoreShared {
         &self,
         change: impl FnOnce(&mut Manifest) -> T,
     ) -> Result<T, StoreError> {
+        self.replace_manifest(change, || self.reserve.give_up(&*self.disk))
+    }
+
+    /// Records the durable position in the manifest before long.
+    pub(crate) fn ask_for_position(&self) {
+        self.position_due.store(true, Ordering::Release);
+        self.preparer_bell.ring();
+    }
+
+    /// Replaces the manifest if its durable position is due. Another change of the manifest does the same.
+    pub(crate) fn keep_position(&self) -> Worked {
+        if !self.position_due.load(Ordering::Acquire) {
+            return Worked::Nothing;
+        }
+        // A position is not worth the reserve of a full disk.
+        match self.replace_manifest(|_| {}, || false) {
+            Ok(()) => Worked::Done,
+            Err(_) => Worked::Later,
+        }
+    }
+
+    fn replace_manifest<T>(
+        &self,
+        change: impl FnOnce(&mut Manifest) -> T,
+        give_up: impl FnOnce() -> bool,
+    ) -> Result<T, StoreError> {
         let mut manifest = lock(&self.manifest);
         self.check()?;
         let mut next = manifest.clone();
         let changed = change(&mut next);
         next.next_file = FileNo(self.next_file.load(Ordering::Relaxed));
-        next.proven = self.syncer.synced();
-        match next.replace_with(&*self.disk, || self.reserve.give_up(&*self.disk)) {
+        let was_due = self.position_due.swap(false, Ordering::AcqRel);
+        next.proven =
+            if mutant::is(Mutant::ProvenUnsynced) { self.syncer.written() } else { self.syncer.synced() };
+        match next.replace_with(&*self.disk, give_up) {
             Ok(()) => {
                 *manifest = next;
                 Ok(changed)
             }
-            Err(NotReplaced::Kept(error)) => Err(error),
+            Err(NotReplaced::Kept(error)) => {
+                self.position_due.fetch_or(was_due, Ordering::AcqRel);
+                Err(error)
+            }
             Err(NotReplaced::Unsure(error)) => {
                 self.poison(error.clone());
                 Err(error)

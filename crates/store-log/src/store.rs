@@ -112,8 +112,8 @@ pub struct LogStore {
 struct StartFacts {
     /// The number of records that were read from the journal.
     replayed: u64,
-    /// Whether all of the journal was proven durable, as it is after a close.
-    was_complete: bool,
+    /// Whether the last owner closed the folder.
+    was_closed: bool,
 }
 
 /// The last steps of the owner.
@@ -204,9 +204,9 @@ impl LogStore {
             anchor,
             active,
             journal,
-            was_complete,
+            was_closed,
         } = reign::begin(&*disk, &options)?;
-        let start = StartFacts { replayed: mem.records(), was_complete };
+        let start = StartFacts { replayed: mem.records(), was_closed };
         let syncer = Syncer::new(Arc::clone(&active.file), Arc::clone(&active.name), applied);
         let work =
             Work { ledger: books, names, states: manifest.states.clone(), merging: None, merge_failures: 0 };
@@ -714,7 +714,7 @@ impl Store for LogStore {
             ("run_messages_live", of_parts(LiveRun::messages)),
             ("epoch", u64::from(self.shared.epoch.0)),
             ("start_records", self.start.replayed),
-            ("start_complete", u64::from(self.start.was_complete)),
+            ("start_complete", u64::from(self.start.was_closed)),
         ]);
         figures
     }

@@ -144,10 +144,7 @@ const GAUGES: [(&str, &str); 20] = [
     ("run_messages_live", "Unsettled messages in runs."),
     ("epoch", "The owner's epoch; each start and each new owner raises it."),
     ("start_records", "Records that the start has read from the journal."),
-    (
-        "start_complete",
-        "1 when all of the journal was proven durable at the start, as it is after a regular stop; else 0.",
-    ),
+    ("start_complete", "1 when the last owner of the folder had closed it, as a regular stop does; else 0."),
     ("under_way_bytes", "Bytes that were sent to Redis and not answered yet."),
     ("unsent_records", "Records that were appended and are not durable yet."),
     ("lease_left_ms", "Milliseconds until the lease on the shard ends."),

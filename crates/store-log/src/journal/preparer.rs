@@ -49,7 +49,8 @@ pub(crate) fn serve(shared: &StoreShared) -> TaskPause {
     }
 }
 
-/// Prepares one segment if one is missing or too large, and determines whether the disk has space.
+/// Prepares one segment if one is missing or too large, determines whether the disk has space, and records the durable
+/// position in the manifest if that is due.
 pub(crate) fn step(shared: &StoreShared) -> Worked {
     let _preparing = lock(&shared.preparing);
     if shared.is_stopping() {
@@ -86,6 +87,7 @@ pub(crate) fn step(shared: &StoreShared) -> Worked {
         std::mem::replace(&mut journal.space, space)
     });
     remove_surplus(shared, space);
+    let positioned = shared.keep_position();
     if before != space || (prepared == 0 && has_made) {
         // The owner waits for space or for a segment; without space it may cut the memtable, so that a flush frees
         // some.
@@ -96,7 +98,7 @@ pub(crate) fn step(shared: &StoreShared) -> Worked {
         shared.background_bell.ring();
         return Worked::Later;
     }
-    if missing { Worked::Done } else { Worked::Nothing }
+    if missing { Worked::Done } else { positioned }
 }
 
 /// The error because of which a step has failed, if it was not a lack of space.

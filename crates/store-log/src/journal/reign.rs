@@ -56,8 +56,8 @@ pub(crate) struct Reign {
     pub(crate) anchor: Option<BootAnchor>,
     pub(crate) active: Active,
     pub(crate) journal: Journal,
-    /// Whether the manifest has proven the journal to its end, as it does when the last owner closed it.
-    pub(crate) was_complete: bool,
+    /// Whether the last owner closed the folder.
+    pub(crate) was_closed: bool,
 }
 
 /// Takes over a folder. The caller has its lock.
@@ -80,7 +80,7 @@ pub(crate) fn begin(disk: &dyn Disk, options: &Options) -> Result<Reign, StoreEr
     };
     let Kept { books, parts } = keep(disk, &old, &names, threads)?;
     let replayed = replay::replay(disk, &old, &books, options.id_step)?;
-    let was_complete = old.proven >= replayed.applied;
+    let was_closed = old.is_closed;
     remove_unlisted(disk, &old)?;
     if let Some((entry, header)) = replayed.doubtful_header() {
         write_header(disk, &entry, &header)?;
@@ -93,6 +93,7 @@ pub(crate) fn begin(disk: &dyn Disk, options: &Options) -> Result<Reign, StoreEr
     manifest.runs = parts.iter().map(|part| *part.run.entry()).collect();
     manifest.epoch = next_epoch(replayed.epoch).map_err(ReadFault::from)?.max(disk.least_epoch());
     manifest.proven = replayed.proven;
+    manifest.is_closed = false;
     let Chosen { entry, file, filled, dropped } =
         choose(disk, options, &mut manifest, &replayed, least as u64)?;
     manifest.replace(disk)?;
@@ -145,7 +146,7 @@ pub(crate) fn begin(disk: &dyn Disk, options: &Options) -> Result<Reign, StoreEr
         applied: replayed.applied,
         anchor: replayed.anchor,
         manifest,
-        was_complete,
+        was_closed,
     })
 }
 

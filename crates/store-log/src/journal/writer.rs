@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use duewheel_core::Lsn;
 use duewheel_core::record::{BootAnchor, ClockPair, Group, Writer};
 use duewheel_core::store::{Capacity, ErrorKind, StoreError};
+use duewheel_core::{EngineMs, Lsn};
 
 use super::event_pages::JournalPart;
 use super::frame::{self, FrameHead};
@@ -39,6 +39,8 @@ pub(crate) struct JournalWriter {
     anchor: Option<BootAnchor>,
     /// The clock of the last group.
     last_group: Option<ClockPair>,
+    /// Since when groups lie behind the position that the manifest was asked to record; `None`: none does.
+    behind_position: Option<EngineMs>,
 }
 
 /// The segment that takes frames.
@@ -101,6 +103,7 @@ impl JournalWriter {
             noted: clock,
             anchor,
             last_group: None,
+            behind_position: None,
         }
     }
 
@@ -176,6 +179,8 @@ impl JournalWriter {
         }
         self.next.0 += u64::from(records);
         self.last_group = Some(group.clock);
+        self.behind_position.get_or_insert(group.clock.engine);
+        self.note_position(group.clock);
         self.shared.counters.appended(records);
         Ok(())
     }
@@ -246,6 +251,7 @@ impl JournalWriter {
             .last_group
             .is_none_or(|last| clock.engine.0.saturating_sub(last.engine.0) >= self.shared.options.idle_ms);
         self.go_on()?;
+        self.note_position(clock);
         if !rests {
             return Ok(());
         }
@@ -265,6 +271,17 @@ impl JournalWriter {
         Ok(())
     }
 
+    /// Asks for the durable position in the manifest, once groups have been behind it for long enough.
+    fn note_position(&mut self, clock: ClockPair) {
+        let Some(since) = self.behind_position else { return };
+        let due = since.0.saturating_add(self.shared.options.position_ms);
+        if clock.engine.0 < due {
+            return;
+        }
+        self.behind_position = (self.shared.syncer.synced() < self.last()).then_some(clock.engine);
+        self.shared.ask_for_position();
+    }
+
     /// Takes the anchor of the owner's boot, and writes it if it is new.
     pub(crate) fn anchor(&mut self, clock: ClockPair, anchor: BootAnchor) -> Result<(), StoreError> {
         if self.anchor.and_then(|known| known.at(anchor.engine)) == Some(anchor) {
@@ -282,7 +299,7 @@ impl JournalWriter {
         syncing::wait(&self.shared)?;
         self.mark(clock)?;
         syncing::wait(&self.shared)?;
-        match self.shared.change_manifest(|_| {}) {
+        match self.shared.change_manifest(|manifest| manifest.is_closed = true) {
             // The proof in the journal is sufficient.
             Err(error) if error.kind() == ErrorKind::Full => Ok(()),
             other => other,

@@ -186,6 +186,40 @@ fn a_journal_zeroed_from_any_byte_is_a_prefix_or_refused() {
     }
 }
 
+/// Story: 300 messages were accepted, the server rested for seconds and was killed, and the last half of its journal was
+/// zeroed. It served 129 of them: the watermarks had vanished with the frames that held them.
+#[test]
+fn a_rested_journal_cut_short_is_refused() {
+    let disk = SimDisk::new(11);
+    let mut rig = Rig::open(&disk, by_hand(), History::new(11));
+    while rig.store.hands().prepare() == Worked::Done {}
+    for _ in 0..12 {
+        rig.append(4);
+        rig.sync();
+    }
+    let durable = rig.store.progress().expect("progress").durable;
+    // The owner rests, for less than the second that G13 allows.
+    let mut clock = rig.history.tick();
+    for _ in 0..10 {
+        clock.engine.0 += 99;
+        clock.wall.0 += 99;
+        rig.store.idle(clock).expect("idle");
+        rig.store.hands().sync();
+        rig.store.hands().prepare();
+    }
+    let healthy = finish(disk, rig, End::Killed);
+    assert_eq!(healthy.durable, durable);
+    let name = used(&healthy);
+    let bytes = healthy.disk.read(&name);
+    let mut tally = Tally::default();
+    for cut in (4_096..frames_end(&bytes)).step_by(8) {
+        let mut zeroed = bytes[..cut].to_vec();
+        zeroed.resize(bytes.len(), 0);
+        healthy.check(&healthy.damaged(&name, &zeroed), durable, &mut tally, &format!("zero from {cut}"));
+    }
+    assert!(tally.refused > 100, "{tally:?}");
+}
+
 #[test]
 fn a_flipped_bit_anywhere_is_harmless_or_refused() {
     // Every byte of 8 KiB, and bytes all over a larger folder.

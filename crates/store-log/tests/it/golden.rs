@@ -325,9 +325,9 @@ fn journal_and_manifest_bytes() {
 
     assert_eq!(
         hex(&disk.read("MANIFEST")),
-        // magic, version, sum, epoch, segments, runs, states, next file, proven LSN; file, incarnation, size
-        "647565776d616e69 01000000 eef2a54e 01000000 01000000 00000000 00000000 0200000000000000 0300000000000000 \
-         0100000000000000 INC 0030000000000000"
+        // magic, version, sum, epoch, segments, runs, states, next file, proven LSN, closed; file, incarnation, size
+        "647565776d616e69 01000000 a097e3eb 01000000 01000000 00000000 00000000 0200000000000000 0300000000000000 \
+         01000000 00000000 0100000000000000 INC 0030000000000000"
             .replace(' ', "")
             .replace("INC", &incarnation)
     );
@@ -413,7 +413,7 @@ fn state_bytes() {
     let expected = parts.join("").replace(' ', "").replace("INC", &incarnation);
     assert_eq!(hex(&state), expected);
     let manifest = hex(&disk.read("MANIFEST"));
-    let (runs, own) = (&manifest[2 * 72..2 * 152], &manifest[2 * 152..]);
+    let (runs, own) = (&manifest[2 * 80..2 * 160], &manifest[2 * 160..]);
     // File, incarnation, size, last LSN, start of the tail.
     assert!(runs.starts_with("0200000000000000") && runs[80..].starts_with("0400000000000000"), "{runs}");
     let footer = |no: u64| {

@@ -113,6 +113,7 @@ pub const BUGS: [(&str, Bug); 32] = [
     ("rate forgets the burst limit", Bug(Inside::Code(Mutant::BurstUnlimited))),
     ("concurrency off by one after restart", Bug(Inside::Code(Mutant::OneLeaseMore))),
     ("cut before the manifest", Bug(Inside::Code(Mutant::CutBeforeManifest))),
+    ("a position before its sync", Bug(Inside::Code(Mutant::ProvenUnsynced))),
     ("a look-up as of its asking", Bug(Inside::Code(Mutant::LookUpAsOfAsking))),
     ("a call waits for a later one", Bug(Inside::Code(Mutant::WaitsForLater))),
     ("a panic swallowed in a background task", Bug(Inside::Code(Mutant::PanicSwallowed))),
