@@ -1,4 +1,4 @@
-//! Log lines of `duewheel serve`: text for people, or a JSON object a line (docs/adr/0027-log-lines.md).
+//! Log lines of `duewheel serve`: text for people, or a JSON object a line (docs/adr/0028-server-process.md).
 
 use std::fmt;
 use std::io::{self, IsTerminal};
