@@ -34,10 +34,10 @@ pub(crate) async fn started(settings: &Settings, wheel: &Duewheel, took: Duratio
                 version,
                 data = %settings.data.display(),
                 durability,
-                messages = recovered.messages,
-                journal_records = recovered.journal_records,
+                messages = recovered.as_ref().map(|recovered| recovered.messages),
+                journal_records = recovered.as_ref().map(|recovered| recovered.journal_records),
                 took_ms,
-                last_end = recovered.last_end,
+                last_end = recovered.as_ref().map(|recovered| recovered.last_end),
                 "started"
             );
         }
@@ -52,7 +52,8 @@ struct Recovery {
 }
 
 impl Recovery {
-    async fn of(wheel: &Duewheel) -> Recovery {
+    /// The figures of all shards; `None` if they do not come soon: nothing is said of what is not known.
+    async fn of(wheel: &Duewheel) -> Option<Recovery> {
         let shards = wheel.client().local_shards();
         shards.iter().for_each(LocalShard::renew);
         // An answer of each shard behind the request for figures means that these are as of now.
@@ -61,9 +62,9 @@ impl Recovery {
             Ok(Ok(stats)) => {
                 let counts = &stats.counts;
                 let messages = counts.scheduled + counts.ready + counts.leased + counts.dead;
-                Recovery::new(messages, &shards.iter().map(LocalShard::states).collect::<Vec<_>>())
+                Some(Recovery::new(messages, &shards.iter().map(LocalShard::states).collect::<Vec<_>>()))
             }
-            Ok(Err(_)) | Err(_) => Recovery::new(0, &[]),
+            Ok(Err(_)) | Err(_) => None,
         }
     }
 

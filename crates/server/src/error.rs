@@ -321,6 +321,13 @@ pub enum Extra {
     Outcome(Outcome),
     /// The quota that is used up: `quota`, `resource`, `limit`, `used`, and `retry_after_ms` if that is known.
     OverQuota(Box<OverQuota>),
+    /// The same of a quota that the caller may not see: `resource`, and `retry_after_ms` if that is known.
+    SharedQuota {
+        /// The exhausted limit.
+        resource: Resource,
+        /// When a retry makes sense, in ms.
+        retry_ms: Option<u64>,
+    },
 }
 
 impl Problem {
@@ -492,10 +499,15 @@ impl Problem {
     /// The time in whole seconds after which a retry may succeed.
     fn retry_after_s(&self) -> u64 {
         match &self.extra {
-            Extra::OverQuota(over) => over.retry_ms.map_or(1, |ms| ms.div_ceil(1_000).max(1)),
+            Extra::OverQuota(over) => whole_seconds(over.retry_ms),
+            Extra::SharedQuota { retry_ms, .. } => whole_seconds(*retry_ms),
             Extra::None | Extra::Existing(_) | Extra::Generation(_) | Extra::Outcome(_) => 1,
         }
     }
+}
+
+fn whole_seconds(retry_ms: Option<u64>) -> u64 {
+    retry_ms.map_or(1, |ms| ms.div_ceil(1_000).max(1))
 }
 
 /// A problem as one of many results.
@@ -571,6 +583,10 @@ impl<'a> ItemProblem<'a> {
                 item.limit = Some(over.limit);
                 item.used = Some(over.used);
                 item.retry_after_ms = over.retry_ms;
+            }
+            Extra::SharedQuota { resource, retry_ms } => {
+                item.resource = Some(resource.as_str());
+                item.retry_after_ms = *retry_ms;
             }
         }
         item

@@ -99,7 +99,7 @@ pub async fn serve(
     };
     // From now on clients get the answer that the server starts, and why it does not serve yet.
     let waits = StartWords::new("the store is being opened".to_owned());
-    let audience = if guard.is_open() { Audience::Everybody } else { Audience::Nobody };
+    let audience = if guard.is_open() { Audience::Named(settings.hosts.clone()) } else { Audience::Nobody };
     let start = |(address, claim)| match HttpSocket::of(claim, tls.clone(), &waits, audience) {
         Ok(socket) => Ok((address, socket)),
         Err(why) => Err(bind_error(address, why)),

@@ -7,7 +7,7 @@ use axum::http::{HeaderMap, header};
 use duewheel::core::{QueueName, WallMs};
 
 use super::{Hash, Scope, TokenEntry, TokenTable, TokensError};
-use crate::error::{ErrorCode, Problem};
+use crate::error::{ErrorCode, Extra, Problem};
 
 /// The tokens of a running server; they may be replaced while it runs.
 #[derive(Debug, Default)]
@@ -140,6 +140,23 @@ impl Caller {
             Caller::Holder(entry) => entry.queues.as_deref(),
             Caller::Stranger(_) => Some(&[]),
         }
+    }
+
+    /// Whether the caller may see the use of a quota: all queues with this prefix are its own.
+    pub fn sees_quota(&self, prefix: &str) -> bool {
+        self.limits().is_none_or(|own| own.iter().any(|own| prefix.starts_with(own.as_str())))
+    }
+
+    /// A problem as the caller may read it: without the use of a quota that it may not see.
+    pub(crate) fn readable(&self, problem: Problem) -> Problem {
+        let Extra::OverQuota(over) = &problem.extra else { return problem };
+        if self.sees_quota(&over.quota) {
+            return problem;
+        }
+        let (resource, retry_ms) = (over.resource, over.retry_ms);
+        let detail =
+            format!("the limit of {resource} that this queue shares with others is reached; try again later");
+        Problem { extra: Extra::SharedQuota { resource, retry_ms }, ..Problem::new(problem.code, detail) }
     }
 
     /// Requires the permission for a queue.

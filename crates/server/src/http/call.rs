@@ -104,11 +104,7 @@ impl Call {
         if hosts.next().is_some() {
             return Err(Problem::new(ErrorCode::BadRequest, "there is more than one Host header"));
         }
-        if let Some(host) = host
-            && access != AccessRule::Open
-            && self.app.guard.is_open()
-            && !self.app.hosts.knows(host.as_bytes())
-        {
+        if access != AccessRule::Open && self.app.guard.is_open() && !self.names_server() {
             return Err(Problem::new(
                 ErrorCode::CrossOrigin,
                 "the name in the Host header is none of this server's; its operator may add it with --hosts",
@@ -125,6 +121,21 @@ impl Call {
             }
         }
         Ok(())
+    }
+
+    /// Whether the request names this server as its host: a page of another origin can give its own name to the address.
+    fn names_server(&self) -> bool {
+        let host = self.parts.headers.get(header::HOST);
+        host.is_none_or(|host| self.app.hosts.knows(host.as_bytes()))
+    }
+
+    /// Whether the caller may read texts that name files and servers.
+    pub(super) fn may_read_trouble(&self) -> bool {
+        match self.caller {
+            Caller::Trusted => self.names_server(),
+            Caller::Holder(_) => true,
+            Caller::Stranger(_) => false,
+        }
     }
 
     pub(crate) fn headers(&self) -> &HeaderMap {

@@ -13,7 +13,6 @@ use serde::Serialize;
 use super::App;
 use super::call::Call;
 use super::{Answer, reply};
-use crate::auth::Caller;
 use crate::schema::LevelSchema;
 
 /// Longest time without a round of the driver, which has one at least every second.
@@ -133,7 +132,8 @@ pub(crate) struct HealthAnswer<'a> {
     /// there is a cluster.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) shards_without_owner: Option<u64>,
-    /// The failure as a sentence; on a server with tokens only for callers with a token.
+    /// The failure as a sentence; on a server with tokens only for callers with a token, on another one only under a
+    /// name of the server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) trouble: Option<&'a str>,
 }
@@ -194,8 +194,8 @@ pub(crate) async fn health(call: Call) -> Answer {
         drain_mode: call.app.refuses_new(),
         shards_without_owner: cluster
             .map(|view| view.shards.iter().filter(|shard| shard.owner.is_none()).count() as u64),
-        // The text may name files; a client without a token learns only that something is wrong.
-        trouble: trouble.filter(|_| !matches!(call.caller, Caller::Stranger(_))).map(String::as_str),
+        // The text may name files; strangers learn only that something is wrong.
+        trouble: trouble.filter(|_| call.may_read_trouble()).map(String::as_str),
     };
     Ok(reply(status, &answer))
 }

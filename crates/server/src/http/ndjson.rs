@@ -61,13 +61,13 @@ pub(crate) async fn enqueue(mut call: Call, queue: QueueName) -> Answer {
             Body::empty()
         }
         (Some(slice), true) => {
-            let results = slice.finish(&queue).await;
+            let results = slice.finish(&queue, &call.caller).await;
             sending.taken(lines);
             Body::from(results)
         }
         (Some(first), false) => {
             slices.push_front(first);
-            Body::new(Results { slices, queue, sending: Some((sending, lines)) })
+            Body::new(Results { slices, queue, caller: call.caller.clone(), sending: Some((sending, lines)) })
         }
     };
     let mut response: Response = (StatusCode::OK, body).into_response();
@@ -259,12 +259,12 @@ impl Slice {
         }
     }
 
-    async fn finish(mut self, queue: &QueueName) -> Bytes {
+    async fn finish(mut self, queue: &QueueName, caller: &Caller) -> Bytes {
         let answers = poll_fn(|cx| self.replies.poll(cx)).await;
-        self.write(answers, queue)
+        self.write(answers, queue, caller)
     }
 
-    fn write(self, answers: Answers, queue: &QueueName) -> Bytes {
+    fn write(self, answers: Answers, queue: &QueueName, caller: &Caller) -> Bytes {
         let mut answers = answers.into_iter();
         let mut out = Vec::with_capacity(self.outcomes.len() * RESULT_BYTES);
         let refused = |out: &mut Vec<u8>, problem: &Problem| {
@@ -281,7 +281,9 @@ impl Slice {
                         let accepted = AcceptedLine { message, status, replayed };
                         json::write(&mut out, &LineAnswer::Accepted(accepted));
                     }
-                    Ok(Err(refusal)) => refused(&mut out, &Problem::from_enqueue(refusal, time)),
+                    Ok(Err(refusal)) => {
+                        refused(&mut out, &caller.readable(Problem::from_enqueue(refusal, time)));
+                    }
                     Err(error) => refused(&mut out, &failed(error)),
                 },
             }
@@ -337,6 +339,7 @@ fn failed(error: CallError) -> Problem {
 struct Results {
     slices: VecDeque<Slice>,
     queue: QueueName,
+    caller: Caller,
     /// The trace, and the number of lines, until the last result is there.
     sending: Option<(Sending, usize)>,
 }
@@ -352,7 +355,7 @@ impl HttpBody for Results {
         let Some(slice) = self.slices.front_mut() else { return Poll::Ready(None) };
         let answers = ready!(slice.replies.poll(cx));
         let Some(slice) = self.slices.pop_front() else { return Poll::Ready(None) };
-        let bytes = slice.write(answers, &self.queue);
+        let bytes = slice.write(answers, &self.queue, &self.caller);
         if self.slices.is_empty()
             && let Some((sending, lines)) = self.sending.take()
         {
@@ -460,7 +463,7 @@ mod tests {
                 5,
             )))),
         ];
-        let out = slice.write(answers, &queue);
+        let out = slice.write(answers, &queue, &Caller::Trusted);
         let results: Vec<serde_json::Value> =
             lines(&out).into_iter().map(|l| serde_json::from_slice(l).unwrap()).collect();
         assert_eq!(

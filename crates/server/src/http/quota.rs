@@ -13,9 +13,7 @@ use crate::json::Elements;
 /// with others.
 pub(crate) async fn quotas(call: Call) -> Answer {
     let mut uses = call.app.ask(Op::quotas()).await?;
-    if let Some(prefixes) = call.caller.limits() {
-        uses.retain(|one| prefixes.iter().any(|prefix| one.quota.prefix.starts_with(prefix.as_str())));
-    }
+    uses.retain(|one| call.caller.sees_quota(&one.quota.prefix));
     Ok(reply(StatusCode::OK, &QuotasAnswer { quotas: Elements::new(&uses, QuotaAnswer::of) }))
 }
 

@@ -243,7 +243,10 @@ macro_rules! methods {
                 async move {
                     let since = Instant::now();
                     let result = match Call::new(app.clone(), request, query, access).await {
-                        Ok(call) => handler(call).await,
+                        Ok(call) => {
+                            let caller = call.caller.clone();
+                            handler(call).await.map_err(|problem| caller.readable(problem))
+                        }
                         Err(problem) => Err(problem),
                     };
                     let response = answer(&app, result);

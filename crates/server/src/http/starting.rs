@@ -22,6 +22,7 @@ use tokio::task::JoinHandle;
 use super::health::{ProbeAnswer, StartingAnswer, StartingWord, StatusWord, TroubledAnswer};
 use super::listener::{StopOfConnection, shake_hands, talk};
 use super::reply;
+use crate::auth::Hosts;
 use crate::claim::Claim;
 use crate::error::{ErrorCode, Extra, Problem};
 use crate::stop::Stop;
@@ -40,9 +41,10 @@ const BODY_TIME: Duration = Duration::from_secs(2);
 pub(crate) type StartWords = watch::Sender<String>;
 
 /// The callers that may read the reason why the start takes long, which names servers and folders.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) enum Audience {
-    Everybody,
+    /// Requests that name one of these hosts, or none.
+    Named(Hosts),
     /// There are tokens, and they are not checked yet.
     Nobody,
 }
@@ -146,9 +148,16 @@ async fn answer(State(keeper): State<StartupServer>, request: Request) -> Respon
         // Bytes that arrive later are not awaited.
         let _ = tokio::time::timeout(BODY_TIME, reading).await;
     }
-    let words = match keeper.audience {
-        Audience::Everybody => format!("starting: {}", *keeper.waits.borrow()),
-        Audience::Nobody => "starting: the store is not open yet".to_owned(),
+    let may_read = match &keeper.audience {
+        Audience::Named(hosts) => {
+            parts.headers.get_all(header::HOST).iter().all(|host| hosts.knows(host.as_bytes()))
+        }
+        Audience::Nobody => false,
+    };
+    let words = if may_read {
+        format!("starting: {}", *keeper.waits.borrow())
+    } else {
+        "starting: the store is not open yet".to_owned()
     };
     let unready = |mut response: Response| {
         response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(1));

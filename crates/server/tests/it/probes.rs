@@ -79,11 +79,15 @@ fn sighup_ends_no_server_that_still_waits_for_its_store() {
 
 /// One request to an address at which a server may be starting; the answer's status, headers and body.
 fn ask(address: &str, method: &str, path: &str, body: &str) -> Option<(u16, String, Value)> {
+    ask_as("x", address, method, path, body)
+}
+
+fn ask_as(host: &str, address: &str, method: &str, path: &str, body: &str) -> Option<(u16, String, Value)> {
     let mut stream = TcpStream::connect(address).ok()?;
     stream.set_read_timeout(Some(PATIENCE)).expect("timeout");
     let length = body.len();
     let request = format!(
-        "{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+        "{method} {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
     );
     stream.write_all(request.as_bytes()).ok()?;
     let mut answer = String::new();
@@ -114,6 +118,8 @@ fn a_start_that_waits_for_redis_lives_is_not_ready_and_says_what_it_waits_for() 
     assert!(head.contains("retry-after: 1"), "{head}");
     let (status, _, said) = get("/healthz");
     assert_eq!((status, &said["status"]), (503, &json!("starting")));
+    let (status, _, said) = ask_as("page.example", &address, "GET", "/healthz", "").expect("an answer");
+    assert_eq!((status, &said["trouble"]), (503, &json!("starting: the store is not open yet")));
     let (status, _, said) = get("/livez");
     assert_eq!((status, said), (200, json!({"status": "ok"})));
     let (status, head, said) = ask(&address, "POST", "/v1/queues/q/messages", NOW).expect("an answer");

@@ -7,17 +7,33 @@ use std::io::Write;
 use std::sync::Arc;
 use tempfile::TempDir;
 
-use super::{connect, listen, new_token, request, say};
+use super::{Told, connect, listen, new_token, request, say};
 use crate::fixture::Server;
 use crate::process::Process;
 
 const BODY: &str = r#"{"body": "a", "delay_ms": 0}"#;
 
 async fn status(server: &Server, method: &str, path: &str, head: &str, body: &str) -> u16 {
+    call(server, method, path, head, body).await.status
+}
+
+async fn call(server: &Server, method: &str, path: &str, head: &str, body: &str) -> Told {
     let (address, bytes) =
         (server.address.to_string(), request(method, path, head, body).replace("host: localhost\r\n", ""));
     let told = tokio::task::spawn_blocking(move || say(&address, bytes.as_bytes())).await.expect("no panic");
-    told.expect("an answer").status
+    told.expect("an answer")
+}
+
+/// A failure may name files: a page that has given its own name to this address does not read it.
+#[tokio::test(flavor = "multi_thread")]
+async fn strangers_read_no_reason_of_a_failure() {
+    let server = Server::start().await;
+    server.app.set_failing("cannot write /srv/data/journal");
+    for (host, reads) in [("127.0.0.1", true), ("page.example", false)] {
+        let answer = call(&server, "GET", "/healthz", &format!("host: {host}\r\n"), "").await;
+        let said: serde_json::Value = serde_json::from_str(&answer.body).expect("JSON");
+        assert_eq!((&said["status"], said["trouble"].is_string()), (&json!("failing"), reads), "{host}");
+    }
 }
 
 /// DNS rebinding: a page's own name stands for 127.0.0.1, so that `Host` and `Origin` are the same, and both are the

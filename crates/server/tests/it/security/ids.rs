@@ -274,6 +274,32 @@ async fn a_token_sees_the_quotas_of_its_queues_alone() {
     };
     assert_eq!(seen(&shop.operator).await.len(), prefixes.len());
     assert_eq!(seen(&shop.tenant).await, ["mine/", "mine/vip"]);
+
+    // Neither does a refusal tell the use of a quota that it shares.
+    let quota =
+        |prefix: &str| Quota { bytes: Some(1), ..Quota { prefix: prefix.into(), ..Quota::default() } };
+    shop.server.wheel.set_quotas(["m", "mine/vip"].map(quota).to_vec()).expect("quotas");
+    let large = r#"{"body": "large", "delay_ms": 0}"#;
+    let refused = async |token: &str, queue: &str| {
+        let answer = shop.call(token, "POST", &format!("/v1/queues/{queue}/messages"), large).await;
+        let head = format!(
+            "{}content-type: application/x-ndjson\r\ncontent-length: {}\r\n",
+            bearer(token),
+            large.len()
+        );
+        let path = format!("/v1/queues/{queue}/messages");
+        let line = shop.server.raw("POST", &path, &head, large.as_bytes()).await.results().remove(0);
+        let problem = answer.json();
+        for told in [&problem, &line] {
+            assert_eq!((&told["code"], &told["resource"]), (&json!("over_quota"), &json!("bytes")), "{told}");
+        }
+        assert_eq!(problem["limit"], line["limit"]);
+        let detail = problem["detail"].as_str().expect("detail").contains("\"m\"");
+        (problem["quota"].as_str().map(str::to_owned), problem["limit"].as_u64(), detail)
+    };
+    assert_eq!(refused(&shop.tenant, "mine%2Fq").await, (None, None, false));
+    assert_eq!(refused(&shop.operator, "mine%2Fq").await, (Some("m".to_owned()), Some(1), true));
+    assert_eq!(refused(&shop.tenant, "mine%2Fvip").await, (Some("mine/vip".to_owned()), Some(1), false));
 }
 
 #[tokio::test(flavor = "multi_thread")]
