@@ -1,9 +1,9 @@
 //! Answers remembered for a `dedupe_id`: the store keeps them, this module holds those of the present batch.
 
-use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use xxhash_rust::xxh3::Xxh3;
 
+use crate::hash_key::HashKey;
 use crate::message::{Expiry, is_of_a_trace};
 use crate::name::QueueName;
 use crate::record::DedupeRow;
@@ -13,12 +13,12 @@ use super::input::{Enqueue, IfExists, InitialState, Past, When};
 
 #[derive(Debug)]
 pub(super) struct Dedupe {
-    rows: HashMap<(QueueName, Box<str>), DedupeRow, FixedState>,
+    rows: HashMap<(QueueName, Box<str>), DedupeRow, HashKey>,
 }
 
 impl Dedupe {
-    pub(super) fn new(seed: u64) -> Self {
-        Dedupe { rows: HashMap::with_hasher(FixedState::with_seed(seed ^ 0x9e37)) }
+    pub(super) fn new(key: HashKey) -> Self {
+        Dedupe { rows: HashMap::with_hasher(key) }
     }
 
     /// The answer given for an id, unless it has expired.
