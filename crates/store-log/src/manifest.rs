@@ -3,6 +3,7 @@
 use std::io;
 
 use crc32c::{crc32c, crc32c_append};
+use duewheel_core::hash_key::HashKey;
 use duewheel_core::store::StoreError;
 use duewheel_core::{Epoch, Lsn};
 
@@ -11,9 +12,10 @@ use crate::fault::{Damage, ReadFault, failed};
 use crate::folder::{FileNo, Incarnation, MANIFEST, MANIFEST_TEMP, RESERVE};
 use crate::format::{self, FORMAT, is_before_release};
 use crate::le::{set_u32, set_u64, u32_at, u64_at};
+use crate::run::hash::NameHasher;
 
 pub(crate) const MAGIC: [u8; 8] = *b"duewmani";
-const HEAD: usize = 48;
+const HEAD: usize = 64;
 const SEGMENT: usize = 24;
 const RUN: usize = 40;
 const STATE: usize = 32;
@@ -31,6 +33,9 @@ pub(crate) struct Manifest {
     pub(crate) next_file: FileNo,
     /// The highest LSN known durable when this manifest was written: evidence outside of the journal.
     pub(crate) proven: Lsn,
+    /// The secret seed of the hashes of keys and dedupe ids, drawn when the folder was made. It never changes, because
+    /// runs hold such hashes; a copy of the folder has it, too.
+    pub(crate) seed: HashKey,
     /// Segments, ascending; those that hold frames first, then those prepared for later.
     pub(crate) segments: Vec<SegmentEntry>,
     /// Runs, oldest first; not by number, because a merged run is newer than its position.
@@ -81,15 +86,28 @@ pub(crate) enum NotReplaced {
 }
 
 impl Manifest {
-    pub(crate) fn empty() -> Self {
+    /// The manifest of a new folder with this seed.
+    pub(crate) fn empty(seed: HashKey) -> Self {
         Manifest {
             epoch: Epoch(0),
             next_file: FileNo(1),
             proven: Lsn(0),
+            seed,
             segments: Vec::new(),
             runs: Vec::new(),
             states: Vec::new(),
         }
+    }
+
+    /// The manifest of a folder that is made on this disk, with a seed of its own.
+    pub(crate) fn drawn(disk: &dyn Disk) -> Result<Self, StoreError> {
+        let seed = disk.secret().map_err(failed("draw a seed for", MANIFEST))?;
+        Ok(Manifest::empty(HashKey::new(seed)))
+    }
+
+    /// The hashes of keys and dedupe ids in this folder.
+    pub(crate) fn hasher(&self) -> NameHasher {
+        NameHasher::new(self.seed)
     }
 
     /// Bytes of the state, at least as many as one file with all of it would have.
@@ -126,6 +144,9 @@ impl Manifest {
         set_u32(&mut bytes, 28, count(self.states.len()));
         set_u64(&mut bytes, 32, self.next_file.0);
         set_u64(&mut bytes, 40, self.proven.0);
+        for (at, n) in [48, 56].into_iter().zip(self.seed.numbers()) {
+            set_u64(&mut bytes, at, n);
+        }
         let mut at = HEAD;
         for segment in &self.segments {
             for n in [segment.no.0, segment.incarnation.0, segment.bytes] {
@@ -170,6 +191,7 @@ impl Manifest {
             epoch: Epoch(u32_at(bytes, 16)),
             next_file: FileNo(u64_at(bytes, 32)),
             proven: Lsn(u64_at(bytes, 40)),
+            seed: HashKey::new([48, 56].map(|at| u64_at(bytes, at))),
             segments: entries
                 .chunks_exact(SEGMENT)
                 .map(|e| SegmentEntry {
@@ -314,7 +336,7 @@ mod tests {
             next_file: FileNo(9),
             segments: vec![segment(3), segment(8)],
             states: vec![file(7)],
-            ..Manifest::empty()
+            ..Manifest::empty(HashKey::new([1, 2]))
         };
         assert_eq!(Manifest::decode(&healthy.encode()), Ok(healthy.clone()));
         let far = vec![StateEntry { last: Lsn(u64::MAX), ..file(7) }];
@@ -337,6 +359,7 @@ mod tests {
             epoch: Epoch(7),
             next_file: FileNo(19),
             proven: Lsn(120),
+            seed: HashKey::new([0x0123_4567_89ab_cdef, 7]),
             segments: (3..9)
                 .map(|no| SegmentEntry { no: FileNo(no), incarnation: Incarnation(no * 7919), bytes: 65_536 })
                 .collect(),
@@ -371,5 +394,11 @@ mod tests {
         let mut newer = bytes.clone();
         newer[8] = 2;
         assert!(Manifest::decode(&newer).unwrap_err().what.contains("format version 2 is unknown"));
+    }
+
+    #[test]
+    fn a_manifest_shows_no_seed() {
+        let shown = format!("{:?}", Manifest::empty(HashKey::new([4_711, 4_711])));
+        assert!(shown.contains("seed: HashKey(..)") && !shown.contains("4711"), "{shown}");
     }
 }
