@@ -11,6 +11,7 @@ mod attempts;
 pub mod engine;
 pub mod event;
 pub mod growing;
+pub mod hash_key;
 pub mod id;
 mod id_set;
 pub mod message;

@@ -226,7 +226,9 @@ impl Builder {
         self
     }
 
-    /// Seeds the random part of backoffs, for repeatable tests. By default the seed is derived from the clock.
+    /// Seeds the random part of backoffs and the keys of hash tables, for repeatable tests. By default the former is
+    /// derived from the clock, and the latter are secret: do not set a seed that others know where callers are not
+    /// trusted.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
         self
@@ -265,7 +267,7 @@ impl Builder {
                 return several(shards, folder.map(|data| (data, log)), common).await;
             }
         }
-        let seed = common.any_seed();
+        let (seed, hash_key) = (common.any_seed(), common.hash_key());
         let Common { policy, quotas, clock, .. } = common;
         let (opener, copier): (OpenStore, Copier) = match (self.own, self.durability) {
             (Some(CustomStore(opener)), _) => (opener, Copier::None),
@@ -287,7 +289,7 @@ impl Builder {
                 (Box::new(opener), copier)
             }
         };
-        let config = Config { policy: policy.clone(), seed, ..Config::default() };
+        let config = Config { policy: policy.clone(), seed, hash_key, ..Config::default() };
         let source = quotas.clone();
         let fenced = WhenFenced::OpenAgain;
         let started =

@@ -7,9 +7,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use duewheel_core::engine::{BadQuota, GeometryError};
+use duewheel_core::hash_key::HashKey;
 use duewheel_core::policy::Policy;
 use duewheel_core::store::{MAX_SHARDS, MemoryStore, Store, StoreError};
 use duewheel_shard::clock::Clock;
+use duewheel_shard::entropy;
 use duewheel_shard::quotas::QuotaSource;
 use duewheel_shard::runner::{OpenStore, StartError};
 
@@ -37,6 +39,11 @@ impl Common {
     pub(crate) fn any_seed(&self) -> u64 {
         let reading = self.clock.read();
         self.seed.unwrap_or(reading.wall_ns ^ reading.elapsed_ns.rotate_left(32))
+    }
+
+    /// The key of the hash tables: from the configured seed, or a secret one.
+    pub(crate) fn hash_key(&self) -> HashKey {
+        entropy::hash_key(self.seed)
     }
 }
 

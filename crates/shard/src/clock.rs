@@ -1,15 +1,15 @@
 //! The source of time: the machine's clocks, or those of a test. In this crate and the cluster's, no other module reads
 //! a clock.
-#![allow(clippy::disallowed_methods, clippy::disallowed_types)] // they are read here, so that nobody else does
+#![allow(clippy::disallowed_methods)] // they are read here, so that nobody else does
 
 use std::fmt;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use duewheel_core::record::BootId;
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::entropy::random_pair;
 use crate::inbox::Inbox;
 
 /// A sample of both clocks, in ns.
@@ -187,10 +187,10 @@ impl Clock for VirtualClock {
     }
 }
 
-/// A random number that no other boot has: the standard library seeds its hash keys from the system's entropy.
+/// A random number that no other boot has.
 fn random_boot() -> BootId {
-    let half = || u128::from(RandomState::new().hash_one(0));
-    BootId(half() << 64 | half())
+    let [high, low] = random_pair().map(u128::from);
+    BootId(high << 64 | low)
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ pub mod budget;
 pub mod client;
 pub mod clock;
 pub mod driver;
+pub mod entropy;
 pub mod error;
 pub mod figures;
 pub mod health;

@@ -27,6 +27,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use duewheel_core::hash_key::HashKey;
 use duewheel_core::message::{Life, MessageContent, Options, Row};
 use duewheel_core::random::SplitMix64;
 use duewheel_core::store::{Sequence, Which};
@@ -38,7 +39,8 @@ use folder::{FileNo, Incarnation};
 use manifest::RunEntry;
 use merge::Merge;
 use names::Interner;
-use run::{Blocking, KeyLookup, Live, NewerTables, ReadAllowance, Run, RunWriter, hash};
+use run::hash::NameHasher;
+use run::{Blocking, KeyLookup, Live, NewerTables, ReadAllowance, Run, RunWriter};
 
 const BODY: usize = 150;
 const RUNS: u64 = 16;
@@ -89,7 +91,7 @@ fn measure(rows: u64, queues: u64, span: usize) -> Result<(), ReadFault> {
     let input = make(1, rows, queues);
     let (entry, write) = timed(|| write(&disk, 1, &input, span));
     let entry = entry?;
-    let (run, opened) = timed(|| Run::open(&*disk, &entry, &names));
+    let (run, opened) = timed(|| Run::open(&*disk, &entry, hasher(), &names));
     let run = Arc::new(run?);
     let live = Arc::new(Live::all(&run));
 
@@ -118,7 +120,7 @@ fn measure(rows: u64, queues: u64, span: usize) -> Result<(), ReadFault> {
     let mut by_key = Vec::new();
     let ((), keys) = timed_ok(|| {
         wanted.iter().try_for_each(|(queue, key)| {
-            let hash = hash::key(queue, key);
+            let hash = hasher().key(queue, key);
             run.find_keys(
                 &[KeyLookup { hash, queue, key }],
                 &live,
@@ -144,13 +146,14 @@ fn measure(rows: u64, queues: u64, span: usize) -> Result<(), ReadFault> {
     for i in 0..RUNS {
         let part = rows / RUNS;
         let entry = self::write(&disk, 2 + i, &make(1 + i * part, part, queues), span)?;
-        let run = Arc::new(Run::open(&*disk, &entry, &names)?);
+        let run = Arc::new(Run::open(&*disk, &entry, hasher(), &names)?);
         let live = Arc::new(Live::all(&run));
         inputs.push((run, live));
     }
     let mut most = Duration::ZERO;
     let (merged, merge) = timed_ok(|| {
-        let mut merge = Merge::new(&disk, FileNo(99), Incarnation(99), inputs, Vec::new(), EngineMs(0))?;
+        let mut merge =
+            Merge::new(&disk, FileNo(99), Incarnation(99), inputs, Vec::new(), EngineMs(0), hasher())?;
         merge.set_span(span);
         loop {
             let (done, time) = timed_ok(|| merge.step(1 << 20))?;
@@ -161,7 +164,7 @@ fn measure(rows: u64, queues: u64, span: usize) -> Result<(), ReadFault> {
         }
     })?;
     let merged_rows = rows / RUNS * RUNS;
-    assert_eq!(Run::open(&*disk, &merged, &names)?.rows(), merged_rows);
+    assert_eq!(Run::open(&*disk, &merged, hasher(), &names)?.rows(), merged_rows);
 
     println!(
         "{:>7} {:>7} {:>5} | {:>6} {:>6.1} | {:>6} {:>6} {:>6} {:>6} | {:>6} {:>6} {:>6} | {:>6} {:>6}",
@@ -216,8 +219,13 @@ fn scan_queues(run: &Arc<Run>, live: &Arc<Live>, queues: u64) -> Result<(u64, u6
     Ok((count, of))
 }
 
+/// The hashes under some seed.
+fn hasher() -> NameHasher {
+    NameHasher::new(HashKey::seeded(1))
+}
+
 fn write(disk: &Arc<dyn Disk>, no: u64, rows: &[Row], span: usize) -> Result<RunEntry, ReadFault> {
-    let mut writer = RunWriter::create(disk, FileNo(no), Incarnation(no), Lsn(no))?;
+    let mut writer = RunWriter::create(disk, FileNo(no), Incarnation(no), Lsn(no), hasher())?;
     writer.set_span(span);
     for row in rows {
         writer.row(row)?;

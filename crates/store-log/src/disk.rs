@@ -102,6 +102,14 @@ pub trait Disk: fmt::Debug + Send + Sync {
         0
     }
 
+    /// Numbers that cannot be guessed, for the secret seed of a new folder.
+    ///
+    /// # Errors
+    /// None can be drawn. The folder is then not made.
+    fn secret(&self) -> io::Result<[u64; 2]> {
+        Ok([self.unique(), self.unique()])
+    }
+
     /// Whether a new file reads as zeros up to its allocated length, at no cost and durably with its name. Then journal
     /// segments are made without being written, and removed instead of being used again.
     fn allocates_zeros(&self) -> bool {

@@ -18,7 +18,7 @@ use crate::fault::{Damage, ReadFault};
 use crate::folder::JOURNAL;
 use crate::mem::{Mem, MemAnswer, Patch, StageAfter};
 use crate::readers::{ReadPriority, ReadTask, Readers};
-use crate::run::{Blocking, KeyLookup, Newer, NewerTables, ReadAllowance, hash};
+use crate::run::{Blocking, KeyLookup, Newer, NewerTables, ReadAllowance};
 use crate::view::{LiveRun, StoreView};
 
 /// Up to this many look-ups in runs are made by the caller's thread; more are distributed.
@@ -262,7 +262,7 @@ impl Finder<'_> {
         let mut hashes = Vec::with_capacity(keys.len());
         let mut count = 0;
         for (i, (queue, key)) in keys.iter().enumerate() {
-            let hash = hash::key(queue, key);
+            let hash = self.view.hasher.key(queue, key);
             for (no, mem) in self.newer().enumerate() {
                 let newer = self.newer().take(no);
                 let says =
@@ -420,7 +420,7 @@ impl Finder<'_> {
         queue: &QueueName,
         id: &str,
     ) -> Result<Option<duewheel_core::record::DedupeRow>, ReadFault> {
-        let hash = hash::answer(queue, id);
+        let hash = self.view.hasher.answer(queue, id);
         for mem in self.newer() {
             if let Some(row) = mem.find_answer(hash, queue, id) {
                 return Ok(Some(row));
@@ -477,11 +477,13 @@ fn sorted(ids: &[MessageId]) -> Vec<MessageId> {
 
 #[cfg(test)]
 mod tests {
+    use duewheel_core::hash_key::HashKey;
     use duewheel_core::message::{DeadReason, Died, Life, MessageContent, Options, Stage};
     use duewheel_core::record::{Gone, Record, Was, Writer};
     use duewheel_core::{Due, Lsn, WallMs};
 
     use super::*;
+    use crate::run::hash::NameHasher;
 
     const DUE: Due = Due::At(WallMs(5));
 
@@ -521,7 +523,9 @@ mod tests {
     /// one constant key made each enqueue take ten milliseconds.
     #[test]
     fn a_look_up_of_a_key_decodes_what_is_wanted_and_no_more() {
-        let (mut frozen, mut active) = (Mem::new(Lsn(0), (1, 1), None), Mem::new(Lsn(0), (1, 1), None));
+        let hasher = NameHasher::new(HashKey::seeded(1));
+        let new = || Mem::new(hasher, Lsn(0), (1, 1), None);
+        let (mut frozen, mut active) = (new(), new());
         for id in 1..=1_000 {
             put(&mut frozen, id, dead(id));
         }
@@ -536,7 +540,7 @@ mod tests {
             &Record::Removed { id: MessageId(1_999), why: Gone::Cancelled, was: was(Kind::Dead) },
         );
         frozen.settle();
-        let view = StoreView { frozen: vec![Arc::new(frozen)], parts: Vec::new() };
+        let view = StoreView { hasher, frozen: vec![Arc::new(frozen)], parts: Vec::new() };
         let readers = Arc::new(Readers::default());
         let finder = Finder {
             view: &view,

@@ -35,7 +35,7 @@ use crate::merge::policy::MergePlan;
 use crate::merging::{drop_merge, drop_runs, give_up, list_states, sizes, squeeze, write_state};
 use crate::readers::ReadPriority;
 use crate::reserve;
-use crate::run::{Blocking, Live, Run, RunWriter, hash};
+use crate::run::{Blocking, Live, Run, RunWriter};
 use crate::shared::{StoreShared, Worked, lock};
 use crate::state::write::{StateChange, discard};
 use crate::view::{LiveRun, StoreView};
@@ -202,7 +202,7 @@ impl Flush<'_> {
         let entries = self.write_runs(view)?;
         let mut parts = self.older_parts(view)?;
         for entry in &entries {
-            let run = Arc::new(Run::open(&*shared.disk, entry, &work.names)?);
+            let run = Arc::new(Run::open(&*shared.disk, entry, shared.hasher, &work.names)?);
             let live = Arc::new(Live::all(&run));
             parts.push(LiveRun { run, live });
         }
@@ -226,7 +226,8 @@ impl Flush<'_> {
         };
         shared.set_view(|view| {
             let is_new = |mem: &Arc<Mem>| !self.tables.iter().any(|flushed| Arc::ptr_eq(flushed, mem));
-            StoreView { frozen: view.frozen.into_iter().filter(is_new).collect(), parts }
+            let frozen = view.frozen.into_iter().filter(is_new).collect();
+            StoreView { frozen, parts, ..view }
         });
         shared.drop_segments(&covered);
         Ok(())
@@ -308,7 +309,7 @@ impl Flush<'_> {
         let now = self.now();
         for (i, mem) in self.tables.iter().enumerate() {
             for answer in mem.answers() {
-                let hash = hash::answer(&answer.queue, &answer.dedupe_id);
+                let hash = shared.hasher.answer(&answer.queue, &answer.dedupe_id);
                 let is_older =
                     |newer: &Arc<Mem>| newer.find_answer(hash, &answer.queue, &answer.dedupe_id).is_some();
                 // An expired answer must still hide an older one that has not expired.
@@ -354,7 +355,7 @@ impl FlushOutput<'_> {
             let no = if runs.borrow().is_empty() { *first_run } else { shared.new_file() };
             runs.borrow_mut().push(no);
             let incarnation = Incarnation(shared.disk.unique());
-            self.writer = Some(RunWriter::create(&shared.disk, no, incarnation, *last)?);
+            self.writer = Some(RunWriter::create(&shared.disk, no, incarnation, *last, shared.hasher)?);
         }
         Ok(self.writer.as_mut().expect("made above"))
     }

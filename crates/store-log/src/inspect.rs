@@ -63,13 +63,14 @@ pub fn inspect_on(disk: &dyn Disk) -> Result<Inspected, StoreError> {
     let replayed = replay::replay(disk, &manifest, &kept.books, 1)?;
     let mut mem = replayed.mem;
     mem.settle();
-    let active = Mem::new(replayed.applied, (replayed.ledger.next_id().0, 1), replayed.ledger.clock());
+    let (hasher, next_id) = (manifest.hasher(), replayed.ledger.next_id().0);
+    let active = Mem::new(hasher, replayed.applied, (next_id, 1), replayed.ledger.clock());
     Ok(Inspected {
         epoch: replayed.epoch,
         last: replayed.applied,
         clock: replayed.ledger.clock(),
         queues: replayed.ledger.rows().collect(),
-        view: Arc::new(StoreView { frozen: vec![Arc::new(mem)], parts: kept.parts }),
+        view: Arc::new(StoreView { hasher, frozen: vec![Arc::new(mem)], parts: kept.parts }),
         active: Mutex::new(active),
     })
 }

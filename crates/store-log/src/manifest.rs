@@ -3,6 +3,7 @@
 use std::io;
 
 use crc32c::{crc32c, crc32c_append};
+use duewheel_core::hash_key::HashKey;
 use duewheel_core::store::StoreError;
 use duewheel_core::{Epoch, Lsn};
 
@@ -11,9 +12,10 @@ use crate::fault::{Damage, ReadFault, failed};
 use crate::folder::{FileNo, Incarnation, MANIFEST, MANIFEST_TEMP, RESERVE};
 use crate::format::{self, FORMAT, is_before_release};
 use crate::le::{set_u32, set_u64, u32_at, u64_at};
+use crate::run::hash::NameHasher;
 
 pub(crate) const MAGIC: [u8; 8] = *b"duewmani";
-const HEAD: usize = 56;
+const HEAD: usize = 72;
 /// The flag of [`Manifest::is_closed`].
 const CLOSED: u32 = 1;
 const SEGMENT: usize = 24;
@@ -35,6 +37,9 @@ pub(crate) struct Manifest {
     pub(crate) proven: Lsn,
     /// Whether the last owner closed the folder, or it is a whole copy.
     pub(crate) is_closed: bool,
+    /// The secret seed of the hashes of keys and dedupe ids, drawn when the folder was made. It never changes, because
+    /// runs hold such hashes; a copy of the folder has it, too.
+    pub(crate) seed: HashKey,
     /// Segments, ascending; those that hold frames first, then those prepared for later.
     pub(crate) segments: Vec<SegmentEntry>,
     /// Runs, oldest first; not by number, because a merged run is newer than its position.
@@ -85,16 +90,29 @@ pub(crate) enum NotReplaced {
 }
 
 impl Manifest {
-    pub(crate) fn empty() -> Self {
+    /// The manifest of a new folder with this seed.
+    pub(crate) fn empty(seed: HashKey) -> Self {
         Manifest {
             epoch: Epoch(0),
             next_file: FileNo(1),
             proven: Lsn(0),
             is_closed: false,
+            seed,
             segments: Vec::new(),
             runs: Vec::new(),
             states: Vec::new(),
         }
+    }
+
+    /// The manifest of a folder that is made on this disk, with a seed of its own.
+    pub(crate) fn drawn(disk: &dyn Disk) -> Result<Self, StoreError> {
+        let seed = disk.secret().map_err(failed("draw a seed for", MANIFEST))?;
+        Ok(Manifest::empty(HashKey::new(seed)))
+    }
+
+    /// The hashes of keys and dedupe ids in this folder.
+    pub(crate) fn hasher(&self) -> NameHasher {
+        NameHasher::new(self.seed)
     }
 
     /// Bytes of the state, at least as many as one file with all of it would have.
@@ -131,7 +149,10 @@ impl Manifest {
         set_u32(&mut bytes, 28, count(self.states.len()));
         set_u64(&mut bytes, 32, self.next_file.0);
         set_u64(&mut bytes, 40, self.proven.0);
-        set_u32(&mut bytes, 48, if self.is_closed { CLOSED } else { 0 });
+        for (at, n) in [48, 56].into_iter().zip(self.seed.numbers()) {
+            set_u64(&mut bytes, at, n);
+        }
+        set_u32(&mut bytes, 64, if self.is_closed { CLOSED } else { 0 });
         let mut at = HEAD;
         for segment in &self.segments {
             for n in [segment.no.0, segment.incarnation.0, segment.bytes] {
@@ -163,8 +184,8 @@ impl Manifest {
         if u32_at(bytes, 12) != checksum(bytes) {
             return bad(12, "the checksum does not match");
         }
-        if u32_at(bytes, 48) > CLOSED || u32_at(bytes, 52) != 0 {
-            return bad(48, "a flag is unknown");
+        if u32_at(bytes, 64) > CLOSED || u32_at(bytes, 68) != 0 {
+            return bad(64, "a flag is unknown");
         }
         let (segments, runs) = (u32_at(bytes, 20) as usize, u32_at(bytes, 24) as usize);
         let states = u32_at(bytes, 28) as usize;
@@ -179,7 +200,8 @@ impl Manifest {
             epoch: Epoch(u32_at(bytes, 16)),
             next_file: FileNo(u64_at(bytes, 32)),
             proven: Lsn(u64_at(bytes, 40)),
-            is_closed: u32_at(bytes, 48) == CLOSED,
+            is_closed: u32_at(bytes, 64) == CLOSED,
+            seed: HashKey::new([48, 56].map(|at| u64_at(bytes, at))),
             segments: entries
                 .chunks_exact(SEGMENT)
                 .map(|e| SegmentEntry {
@@ -324,7 +346,7 @@ mod tests {
             next_file: FileNo(9),
             segments: vec![segment(3), segment(8)],
             states: vec![file(7)],
-            ..Manifest::empty()
+            ..Manifest::empty(HashKey::new([1, 2]))
         };
         assert_eq!(Manifest::decode(&healthy.encode()), Ok(healthy.clone()));
         let far = vec![StateEntry { last: Lsn(u64::MAX), ..file(7) }];
@@ -348,6 +370,7 @@ mod tests {
             next_file: FileNo(19),
             proven: Lsn(120),
             is_closed: true,
+            seed: HashKey::new([0x0123_4567_89ab_cdef, 7]),
             segments: (3..9)
                 .map(|no| SegmentEntry { no: FileNo(no), incarnation: Incarnation(no * 7919), bytes: 65_536 })
                 .collect(),
@@ -382,5 +405,11 @@ mod tests {
         let mut newer = bytes.clone();
         newer[8] = 2;
         assert!(Manifest::decode(&newer).unwrap_err().what.contains("format version 2 is unknown"));
+    }
+
+    #[test]
+    fn a_manifest_shows_no_seed() {
+        let shown = format!("{:?}", Manifest::empty(HashKey::new([4_711, 4_711])));
+        assert!(shown.contains("seed: HashKey(..)") && !shown.contains("4711"), "{shown}");
     }
 }

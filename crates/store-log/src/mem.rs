@@ -25,7 +25,7 @@ use duewheel_core::time::Class;
 use duewheel_core::{Due, Key, Lsn, MessageId, QueueName};
 
 use crate::le::u32_at;
-use crate::run::hash::{self, QueueHash};
+use crate::run::hash::{NameHasher, QueueHash};
 use crate::run::{Newer, NewerTables};
 
 mod arena;
@@ -54,11 +54,13 @@ pub(crate) use scan::{MemScan, ScanStep};
 const GRANTED: u8 = 3;
 
 /// A memtable; see the [module](self).
-#[derive(Default)]
 pub(crate) struct Mem {
+    hasher: NameHasher,
     arena: Arena,
     ids: IdTable,
     names: Vec<QueueName>,
+    /// The hashes of these queues.
+    hashes: Vec<QueueHash>,
     numbers: HashMap<QueueName, u32>,
     /// Records that put a message with a key, by a part of the key's hash.
     keys: SplitTable<(u32, ArenaOffset)>,
@@ -127,8 +129,38 @@ impl fmt::Debug for Mem {
 
 impl Mem {
     /// An empty table, for records behind `before` and new messages from `next_id` on, of which every `id_step`-th.
-    pub(crate) fn new(before: Lsn, (next_id, id_step): (u64, u64), clock: Option<ClockPair>) -> Self {
-        Mem::default().start(before, (next_id, id_step), clock)
+    pub(crate) fn new(hasher: NameHasher, before: Lsn, ids: (u64, u64), clock: Option<ClockPair>) -> Self {
+        Mem::unused(hasher).start(before, ids, clock)
+    }
+
+    /// A table that has not been started.
+    pub(crate) fn unused(hasher: NameHasher) -> Self {
+        Mem {
+            hasher,
+            arena: Arena::default(),
+            ids: IdTable::default(),
+            names: Vec::new(),
+            hashes: Vec::new(),
+            numbers: HashMap::new(),
+            keys: SplitTable::new(),
+            crowds: Crowds::default(),
+            answers: SplitTable::new(),
+            due: Default::default(),
+            leased: TimeOrder::default(),
+            dead: TimeOrder::default(),
+            purges: BTreeMap::new(),
+            before: Lsn(0),
+            last: Lsn(0),
+            clock: None,
+            extent: Extent::default(),
+            extents: Vec::new(),
+            removals: 0,
+            purged: false,
+            kept: 0,
+            replaced: SplitTable::new(),
+            next_id: 0,
+            revived: 0,
+        }
     }
 
     /// Empties the table, and keeps its memory for the next use.
@@ -137,6 +169,7 @@ impl Mem {
         self.arena.clear();
         self.ids.start(next_id, id_step);
         self.names.clear();
+        self.hashes.clear();
         self.numbers.clear();
         self.keys.clear();
         self.crowds.clear();
@@ -149,6 +182,11 @@ impl Mem {
         self.extents.clear();
         let (extent, removals, purged) = (Extent::default(), 0, false);
         Mem { before, last: before, clock, extent, removals, purged, kept: 0, next_id, revived: 0, ..self }
+    }
+
+    /// The hashes of its folder.
+    pub(crate) fn hasher(&self) -> NameHasher {
+        self.hasher
     }
 
     /// The last record that it does not hold.
@@ -228,7 +266,8 @@ impl Mem {
     /// # Errors
     /// [`StoreError`] when a table cannot hold both.
     pub(crate) fn and(&self, next: &Mem) -> Result<Mem, StoreError> {
-        let mut both = Mem::new(self.before, (self.next_id, self.ids.step()), next.clock.or(self.clock));
+        let ids = (self.next_id, self.ids.step());
+        let mut both = Mem::new(self.hasher, self.before, ids, next.clock.or(self.clock));
         let mut pushed = Ok(());
         for table in [self, next] {
             table.for_each(|_, bytes| {
@@ -284,7 +323,7 @@ impl Mem {
                 let stands = StageAfter::Is(life.stage.kind());
                 let node = self.add(&message.queue, RecordParts::Put, stands, life.due, bytes, 0)?;
                 if let Some(key) = message.key.as_ref().filter(|_| old.is_none_or(|old| old.put == 0)) {
-                    self.note_key(hash::key(&message.queue, key), key, node);
+                    self.note_key(key, node);
                 }
                 self.turn(message.id, old, node);
                 self.place_stage(message.id, &life.stage);
@@ -333,7 +372,7 @@ impl Mem {
             }
             Record::Deduped(row) => {
                 let node = self.add_other(&row.queue, bytes)?;
-                self.note_answer(row, node.place);
+                self.note_answer(row, node);
                 // The entry stays when another record replaces it, which is rare.
                 let answer = Extent::of_answer(bytes.len() as u64);
                 self.extent.add(answer);
@@ -492,6 +531,7 @@ impl Mem {
         }
         let no = u32::try_from(self.names.len()).ok().filter(|no| *no < 1 << QUEUE_BITS).ok_or_else(full)?;
         self.names.push(queue.clone());
+        self.hashes.push(self.hasher.queue(queue));
         self.extents.push(QueueExtent::default());
         self.numbers.insert(queue.clone(), no);
         Ok(no)
@@ -531,7 +571,7 @@ impl Mem {
             && put != 0
             && let Some((_, _, key)) = put_names(record_at(&self.arena, put))
         {
-            let hash = QueueHash::of(&self.names[node.queue as usize]).key(key);
+            let hash = self.hashes[node.queue as usize].key(key);
             let stands = match node.stands {
                 StageAfter::Is(kind) => Some(kind),
                 StageAfter::Gone => None,
@@ -575,7 +615,8 @@ impl Mem {
         Extent::of_row((node.length + put) as u64, u64::from(node.elsewhere), kind)
     }
 
-    fn note_key(&mut self, hash: u64, key: &Key, RecordNode { place, queue, .. }: RecordNode) {
+    fn note_key(&mut self, key: &Key, RecordNode { place, queue, .. }: RecordNode) {
+        let hash = self.hashes[queue as usize].key(key.as_str().as_bytes());
         let short = short(hash);
         if self.crowds.has(hash, queue, key.as_str().as_bytes()) {
             return; // it is noted there with its stage
@@ -625,8 +666,8 @@ impl Mem {
         }
     }
 
-    fn note_answer(&mut self, row: &DedupeRow, place: ArenaOffset) {
-        let short = short(hash::answer(&row.queue, &row.dedupe_id));
+    fn note_answer(&mut self, row: &DedupeRow, RecordNode { place, queue, .. }: RecordNode) {
+        let short = short(self.hashes[queue as usize].answer(&row.dedupe_id));
         let arena = &self.arena;
         let is_it = |known: &(u32, ArenaOffset)| {
             known.0 == short && names_answer(record_at(arena, known.1), row.queue.as_str(), &row.dedupe_id)

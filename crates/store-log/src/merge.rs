@@ -15,6 +15,7 @@ use crate::folder::{FileNo, Incarnation};
 use crate::manifest::RunEntry;
 use duewheel_core::store::{Sequence, Which};
 
+use crate::run::hash::NameHasher;
 use crate::run::{AnswerScan, Live, RawRow, Run, RunScan, RunWriter};
 
 pub(crate) mod policy;
@@ -75,6 +76,7 @@ impl Merge {
         inputs: Vec<(Arc<Run>, Arc<Live>)>,
         older: Vec<Arc<Run>>,
         now: EngineMs,
+        hasher: NameHasher,
     ) -> Result<Self, ReadFault> {
         let last = inputs.iter().map(|(run, _)| run.entry().last).max().unwrap_or(Lsn(0));
         let inputs: Vec<MergeInput> = inputs
@@ -82,7 +84,8 @@ impl Merge {
             .map(|(run, live)| MergeInput { queues: vec![None; run.queues().len()], run, live })
             .collect();
         let stage = MergeStage::Rows(Sequence::AllAt, MergedRows::new(&inputs, Sequence::AllAt)?);
-        Ok(Merge { inputs, out: RunWriter::create(disk, no, incarnation, last)?, older, now, stage })
+        let out = RunWriter::create(disk, no, incarnation, last, hasher)?;
+        Ok(Merge { inputs, out, older, now, stage })
     }
 
     /// Continues for about this many bytes. Returns the new run's entry when the merge is complete; no manifest lists

@@ -126,7 +126,7 @@ fn start(
     let inputs = parts[range].iter().map(|part| (Arc::clone(&part.run), Arc::clone(&part.live)));
     let no = shared.new_file();
     let incarnation = Incarnation(shared.disk.unique());
-    match Merge::new(&shared.disk, no, incarnation, inputs.collect(), older, now) {
+    match Merge::new(&shared.disk, no, incarnation, inputs.collect(), older, now, shared.hasher) {
         Ok(merge) => {
             work.merging = Some(Merging { no, merge, why, began: Instant::now() });
             Ok(Worked::Done)
@@ -189,7 +189,7 @@ fn install(shared: &StoreShared, work: &mut Work, entry: RunEntry) -> Result<(),
     let Some(merging) = &work.merging else { return Ok(()) };
     let inputs: Vec<FileNo> = merging.merge.inputs().map(|(run, _)| run.entry().no).collect();
     let began = merging.began;
-    let run = Run::open(&*shared.disk, &entry, &work.names)?;
+    let run = Run::open(&*shared.disk, &entry, shared.hasher, &work.names)?;
     let parts = shared.view().parts.clone();
     let since: Vec<(&Run, &Live, &Live)> = merging
         .merge
@@ -247,7 +247,7 @@ fn replace(
         }
     };
     forget_names(work, &parts);
-    shared.set_view(|view| StoreView { frozen: view.frozen, parts });
+    shared.set_view(|view| StoreView { parts, ..view });
     for no in old {
         shared.remove_later(no.run());
     }
@@ -296,7 +296,7 @@ pub(crate) fn drop_runs(shared: &StoreShared, work: &mut Work, gone: &[FileNo]) 
     let mut parts = shared.view().parts.clone();
     parts.retain(|part| !is_gone(part.run.entry().no));
     forget_names(work, &parts);
-    shared.set_view(|view| StoreView { frozen: view.frozen, parts });
+    shared.set_view(|view| StoreView { parts, ..view });
     for no in gone {
         shared.remove_later(no.run());
     }

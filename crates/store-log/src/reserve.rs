@@ -139,15 +139,17 @@ impl DiskReserve {
 
 #[cfg(test)]
 mod tests {
+    use duewheel_core::hash_key::HashKey;
     use duewheel_core::record::{Record, Writer};
     use duewheel_core::{MessageId, QueueName};
 
     use super::*;
+    use crate::run::hash::NameHasher;
 
     /// Story: a purge was one record of 12 bytes, but added each id that it kept to the state file.
     #[test]
     fn room_is_kept_for_the_ids_that_a_purge_keeps() {
-        let mut mem = Mem::default();
+        let mut mem = Mem::unused(NameHasher::new(HashKey::seeded(1)));
         let mut of_kept = |ids: u64| {
             let keep: Vec<_> = (0..ids).map(|n| MessageId(n << 40)).collect();
             let queue = QueueName::new("orders").unwrap();

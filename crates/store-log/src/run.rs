@@ -15,7 +15,7 @@
 //! | `leaf`, `index` | sorted entries of numbers, and how one is found |
 //! | `sorter` | sorts entries in bounded memory |
 //! | `filter` | excludes keys that a run does not have |
-//! | `hash` | the hashes of keys and dedupe ids |
+//! | `hash` | the hashes of keys and dedupe ids, under the folder's seed |
 //! | `live` | the live rows of a run |
 //! | `row` | one message, not decoded |
 //! | `writer` | makes a run |

@@ -28,6 +28,7 @@ use crate::options::Options;
 use crate::pool::TaskBell;
 use crate::readers::Readers;
 use crate::reserve::DiskReserve;
+use crate::run::hash::NameHasher;
 pub(crate) use crate::sync::lock;
 use crate::view::{LiveRun, StoreView};
 use crate::work::Work;
@@ -36,6 +37,8 @@ pub(crate) struct StoreShared {
     pub(crate) disk: Arc<dyn Disk>,
     pub(crate) options: Options,
     pub(crate) epoch: Epoch,
+    /// The hashes of keys and dedupe ids in this folder.
+    pub(crate) hasher: NameHasher,
     pub(crate) waker: Waker,
     pub(crate) syncer: Syncer,
     pub(crate) counters: Counters,
@@ -141,6 +144,7 @@ impl fmt::Debug for StoreShared {
 impl StoreShared {
     pub(crate) fn new(disk: Arc<dyn Disk>, options: Options, waker: Waker, start: Start) -> Self {
         let Start { syncer, manifest, journal, parts, work } = start;
+        let hasher = manifest.hasher();
         let held = manifest.run_bytes() + journal.sealed.iter().map(|s| s.entry.bytes).sum::<u64>();
         StoreShared {
             disk,
@@ -149,6 +153,7 @@ impl StoreShared {
             segment_bytes: AtomicU64::new(options.segment_bytes_for(held)),
             options,
             epoch: manifest.epoch,
+            hasher,
             waker,
             syncer,
             counters: Counters::default(),
@@ -162,7 +167,7 @@ impl StoreShared {
             loader: Loader::default(),
             fetches: Fetches::default(),
             events: EventReader::default(),
-            view: Mutex::new(Arc::new(StoreView { frozen: Vec::new(), parts })),
+            view: Mutex::new(Arc::new(StoreView { hasher, frozen: Vec::new(), parts })),
             work: Mutex::new(work),
             spare: Mutex::default(),
             pins: Mutex::default(),
@@ -318,7 +323,7 @@ impl StoreShared {
 
     /// A memtable of an earlier use, or a new one.
     pub(crate) fn spare_mem(&self) -> Mem {
-        lock(&self.spare).take().unwrap_or_default()
+        lock(&self.spare).take().unwrap_or_else(|| Mem::unused(self.hasher))
     }
 
     /// Size of the segments that are prepared.

@@ -125,7 +125,7 @@ pub fn verify_on(disk: &dyn Disk) -> Result<VerifyReport, StoreError> {
     let sizes = sizes.chain(manifest.runs.iter().map(|run| run.bytes)).chain([manifest.state_bytes()]);
     report.bytes = sizes.fold(manifest.encode().len() as u64, u64::saturating_add);
     for entry in &manifest.runs {
-        keep_problem(run::verify(disk, entry).map(drop), &mut report)?;
+        keep_problem(run::verify(disk, entry, manifest.hasher()).map(drop), &mut report)?;
     }
     for (i, entry) in manifest.states.iter().enumerate() {
         let before = i.checked_sub(1).map(|before| &manifest.states[before]);
@@ -182,7 +182,7 @@ fn count(replayed: Replayed, kept: Kept) -> Result<(), ReadFault> {
     }
     let mut mem = replayed.mem;
     mem.settle();
-    let view = StoreView { frozen: vec![Arc::new(mem)], parts: kept.parts };
+    let view = StoreView { hasher: mem.hasher(), frozen: vec![Arc::new(mem)], parts: kept.parts };
     found(&view)?;
     for sequence in [Sequence::AllAt, Sequence::AllAfter] {
         load::for_each(&view, sequence, |queue| *left.entry(queue.clone()).or_default() -= 1)?;

@@ -5,11 +5,14 @@ use std::sync::Arc;
 use duewheel_core::QueueName;
 
 use crate::mem::Mem;
+use crate::run::hash::NameHasher;
 use crate::run::{Live, Mask, Run, RunQueue, share};
 
 /// A view; replaced as a whole. Its holder can read all of it, whatever happens to the files.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct StoreView {
+    /// The hashes of keys and dedupe ids in all of it.
+    pub(crate) hasher: NameHasher,
     /// The memtables that are written to a run together, oldest first. There is more than one only while the disk has
     /// no room for the run: later removals make it smaller.
     pub(crate) frozen: Vec<Arc<Mem>>,

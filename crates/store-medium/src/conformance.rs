@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use duewheel_core::store::{ErrorKind, StoreError};
+use duewheel_store_log::disk::{Disk, FileAccess};
+use duewheel_store_log::{LogStore, Options, Workers};
 
 use crate::disk::MediumDisk;
 use crate::medium::{FileId, FileKind, Medium, NamedFile, Piece};
@@ -39,7 +41,7 @@ pub trait MediumFixture {
 /// An obligation is broken.
 pub fn run(fixture: &mut impl MediumFixture) {
     type Case<Fixture> = (&'static str, fn(&mut Fixture));
-    let cases: [Case<_>; 10] = [
+    let cases: [Case<_>; 11] = [
         ("what is written is read, and the rest is zero", written_is_read),
         ("a name replaces a name in one step", names_replace),
         ("names are listed by what they begin with", names_are_listed),
@@ -50,6 +52,7 @@ pub fn run(fixture: &mut impl MediumFixture) {
         ("what was acknowledged survives a loss of power", power_loss),
         ("threads write side by side", side_by_side),
         ("the disk of a store over it conforms", disk_conforms),
+        ("the seed of a store outlasts its owner", seed_outlasts_owner),
     ];
     for (what, case) in cases {
         println!("{what}");
@@ -307,6 +310,24 @@ fn side_by_side(fixture: &mut impl MediumFixture) {
     for no in 2..6 {
         assert_eq!(read(medium, file(medium, no), 0, 500_000), pattern(no, 500_000));
     }
+}
+
+/// The secret seed of the hashes of keys, as the manifest has it.
+fn seed_outlasts_owner(fixture: &mut impl MediumFixture) {
+    let mut open = || {
+        let disk = Arc::new(MediumDisk::new(owner(fixture), Arc::default(), 0));
+        let options = Options { workers: Workers::ByHand, ..Options::default() };
+        drop(LogStore::open_on(disk.clone(), options, Arc::new(|| {})).expect("a store"));
+        let mut seed = [0; 16];
+        let manifest = disk.open("MANIFEST", FileAccess::Read).expect("a manifest");
+        manifest.read_at(&mut seed, 48).expect("its seed");
+        seed
+    };
+    let seed = open();
+    assert_eq!(open(), seed, "the next owner reads what is hashed with it");
+    fixture.clear();
+    let disk = Arc::new(MediumDisk::new(owner(fixture), Arc::default(), 0));
+    assert_ne!(disk.secret().expect("two numbers").map(u64::to_le_bytes).concat(), seed);
 }
 
 fn disk_conforms(fixture: &mut impl MediumFixture) {

@@ -364,6 +364,11 @@ impl Disk for MediumDisk {
         self.0.medium.unique().unwrap_or_else(|_| self.0.next().0)
     }
 
+    fn secret(&self) -> io::Result<[u64; 2]> {
+        let draw = || self.0.medium.unique().map_err(io::Error::other);
+        Ok([draw()?, draw()?])
+    }
+
     fn allocates_zeros(&self) -> bool {
         true
     }

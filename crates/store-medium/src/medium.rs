@@ -158,7 +158,8 @@ pub trait Medium: MediumFiles {
     /// A number that was not given before and that cannot be guessed.
     ///
     /// # Errors
-    /// The system gives no random bytes; a number that can be guessed is taken instead.
+    /// The system gives no random bytes. For the name of a file a number that can be guessed is taken instead; the seed
+    /// of a new store is not drawn, and the store is not made.
     fn unique(&self) -> Result<u64, StoreError> {
         random::<8>().map(u64::from_le_bytes)
     }

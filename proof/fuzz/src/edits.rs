@@ -190,11 +190,11 @@ fn group(name: &str, bytes: &mut Vec<u8>, walk: &[Piece], c: &mut Choices<'_>) {
 /// Corrects the lengths of files in the manifest.
 fn list_as_it_is(disk: &MemDisk) {
     let mut manifest = disk.read("MANIFEST").to_vec();
-    if manifest.len() < 56 {
+    if manifest.len() < 72 {
         return;
     }
     let [segments, runs, states] = [20, 24, 28].map(|at| u32_at(&manifest, at) as usize);
-    let mut at = 56;
+    let mut at = 72;
     for n in 0..segments.saturating_add(runs).saturating_add(states).min(100) {
         let (folder, ending, size) = match n {
             n if n < segments => ("journal", "log", 24),

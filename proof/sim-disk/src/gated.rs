@@ -156,6 +156,10 @@ impl<D: Disk> Disk for GatedDisk<D> {
     fn unique(&self) -> u64 {
         self.disk.unique()
     }
+
+    fn secret(&self) -> io::Result<[u64; 2]> {
+        self.disk.secret()
+    }
 }
 
 impl DiskFile for GatedFile {

@@ -66,6 +66,8 @@ struct Inner {
     crowded: bool,
     power: Power,
     dice: Dice,
+    /// For seeds of folders: what else is drawn stays as it was before there were any.
+    secrets: Dice,
     syncs: u64,
     seen: Seen,
     trace: Option<String>,
@@ -119,6 +121,7 @@ impl SimDisk {
                 crowded: false,
                 power: Power::On,
                 dice: Dice::new(seed),
+                secrets: Dice::new(!seed),
                 syncs: 0,
                 seen: Seen::default(),
                 trace: None,
@@ -598,6 +601,11 @@ impl Disk for SimDisk {
 
     fn unique(&self) -> u64 {
         self.inner().dice.roll()
+    }
+
+    fn secret(&self) -> io::Result<[u64; 2]> {
+        let mut inner = self.inner();
+        Ok([inner.secrets.roll(), inner.secrets.roll()])
     }
 }
 

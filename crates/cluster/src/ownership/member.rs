@@ -12,6 +12,7 @@ use duewheel_core::policy::Policy;
 use duewheel_core::store::{Candidate, Coordinator, ErrorKind, Joined, Secrets};
 use duewheel_shard::backoff::Jitter;
 use duewheel_shard::clock::Clock;
+use duewheel_shard::entropy;
 use duewheel_shard::inbox::{Inbox, WhenBusy};
 use duewheel_shard::local::LocalShard;
 use duewheel_shard::pending::Pending;
@@ -52,7 +53,8 @@ pub struct FleetOptions {
     pub(crate) speaks: SupportedVersions,
     /// How long a new node must stay before this one gives up shards to it.
     pub settle_delay: Duration,
-    /// The seed of the jitter of backoffs; `None`: taken from the clock.
+    /// The seed of the jitter of backoffs and of the keys of hash tables, for repeatable tests. `None`: the former is
+    /// taken from the clock, the latter are secret.
     pub seed: Option<u64>,
     /// The quotas of all shards.
     pub quotas: QuotaSource,
@@ -407,6 +409,7 @@ pub(crate) fn assemble(
         is_alone,
         policy: one,
         seed,
+        hash_key: entropy::hash_key(options.seed),
         quotas: options.quotas.clone(),
         clock: clock.clone(),
         jitter: jitter.clone(),

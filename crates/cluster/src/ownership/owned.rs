@@ -8,6 +8,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use duewheel_core::engine::{BoundLeases, Config, GeometryError, Ids};
+use duewheel_core::hash_key::HashKey;
 use duewheel_core::id::ShardId;
 use duewheel_core::policy::Policy;
 use duewheel_core::store::{Coordinator, ErrorKind, Level, Node};
@@ -41,6 +42,8 @@ pub(crate) struct ShardConfig {
     /// The limits of one shard.
     pub(crate) policy: Policy,
     pub(crate) seed: u64,
+    /// From which the keys of the shards' hash tables are derived.
+    pub(crate) hash_key: HashKey,
     pub(crate) quotas: QuotaSource,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) jitter: Jitter,
@@ -453,6 +456,7 @@ impl ShardConfig {
             policy: self.policy.clone(),
             // A different seed for each shard and each start of a node.
             seed: self.seed ^ (u64::from(shard.0) << 32 | u64::from(self.me.number)).rotate_left(17),
+            hash_key: self.hash_key.derive(&shard.0.to_le_bytes()),
             bound,
             ids: Ids::of(shard, self.shards),
             ..Config::default()

@@ -6,9 +6,9 @@
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
-use foldhash::fast::FixedState;
 use hashbrown::HashTable;
 
+use crate::hash_key::HashKey;
 use crate::id::{Lsn, MessageId};
 use crate::message::{Life, MessageContent};
 use crate::name::{Key, QueueName};
@@ -21,7 +21,7 @@ pub(super) struct Fresh {
     /// The row of each id; `None` once it is in memory, or purged.
     rows: Vec<Option<FreshRow>>,
     keys: HashTable<u32>,
-    hasher: FixedState,
+    hasher: HashKey,
 }
 
 #[derive(Debug)]
@@ -32,13 +32,8 @@ pub(super) struct FreshRow {
 }
 
 impl Fresh {
-    pub(super) fn new(seed: u64) -> Self {
-        Fresh {
-            ids: Vec::new(),
-            rows: Vec::new(),
-            keys: HashTable::new(),
-            hasher: FixedState::with_seed(seed),
-        }
+    pub(super) fn new(key: HashKey) -> Self {
+        Fresh { ids: Vec::new(), rows: Vec::new(), keys: HashTable::new(), hasher: key }
     }
 
     /// Adds a message; its id is above all others.

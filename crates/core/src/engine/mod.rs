@@ -90,6 +90,7 @@ pub use reply::{
     Settled, ShardEvents, Stats, View, WheelView,
 };
 
+use crate::hash_key::HashKey;
 use crate::id::{Epoch, LeaseToken, Lsn, MessageId, ReplyTo, SessionId};
 use crate::message::{Died, PastAttempt};
 use crate::message::{Kind, State};
@@ -126,8 +127,12 @@ use waiters::Waiters;
 pub struct Config {
     /// All limits and defaults.
     pub policy: Policy,
-    /// Seeds the jitter of backoffs and the hash tables. Any number; a different one for each shard and start is best.
+    /// Seeds the jitter of backoffs and the hash tables of ids. Any number; a different one for each shard and start is
+    /// best.
     pub seed: u64,
+    /// The key of the hash tables of names that callers choose: random and secret, except in tests. No decision depends
+    /// on it.
+    pub hash_key: HashKey,
     /// Treatment at startup of leases that are bound to a connection.
     pub bound: BoundLeases,
     /// The ids that it gives to new messages.
@@ -250,8 +255,8 @@ impl Engine {
     /// # Errors
     /// [`duewheel_wheel::GeometryError`] when the ring of `policy` is invalid.
     pub fn new(config: Config, recovered: Recovered, now: Now) -> Result<Self, GeometryError> {
-        let Config { policy, seed, bound, ids, holds } = config;
-        let mut queues = Queues::new(seed);
+        let Config { policy, seed, hash_key, bound, ids, holds } = config;
+        let mut queues = Queues::new(hash_key.derive(b"queues"));
         let mut pauses = BTreeSet::new();
         let mut leaving = BTreeSet::new();
         let mut dead_checks = BTreeSet::new();
@@ -293,10 +298,10 @@ impl Engine {
             queues.get_mut(idx).holds = holds;
             leaving.remove(&idx);
         }
-        let dedupe = Dedupe::new(seed);
+        let dedupe = Dedupe::new(hash_key.derive(b"answers"));
         Ok(Engine {
             schedule: Schedule::new(&policy, now)?,
-            rows: Rows::new(seed),
+            rows: Rows::new(seed, hash_key.derive(b"keys")),
             seed,
             bound_leases: bound,
             epoch: recovered.epoch,
@@ -321,7 +326,7 @@ impl Engine {
             pending,
             done,
             far: Vec::new(),
-            fresh: Fresh::new(seed),
+            fresh: Fresh::new(hash_key.derive(b"fresh")),
             purged_here: 0,
             near_weight: 0,
             near_surplus: 0,

@@ -3,9 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::BuildHasher;
 
-use foldhash::fast::FixedState;
-
 use crate::growing::{SplitTable, StableSlab};
+use crate::hash_key::HashKey;
 use crate::id::{Lsn, MessageId};
 use crate::id_set::IdSet;
 use crate::name::QueueName;
@@ -210,7 +209,7 @@ pub(super) struct Queues {
     all: StableSlab<QueueState>,
     /// The index of each name.
     by_name: SplitTable<(QueueName, QueueIdx)>,
-    hasher: FixedState,
+    hasher: HashKey,
     /// Queues in order of names.
     in_order: BTreeMap<QueueName, QueueIdx>,
     quotas: Quotas,
@@ -222,11 +221,11 @@ pub(super) struct Queues {
 }
 
 impl Queues {
-    pub(super) fn new(seed: u64) -> Self {
+    pub(super) fn new(key: HashKey) -> Self {
         Queues {
             all: StableSlab::new(),
             by_name: SplitTable::new(),
-            hasher: FixedState::with_seed(seed.rotate_left(17)),
+            hasher: key,
             in_order: BTreeMap::new(),
             quotas: Quotas::default(),
             with_done: 0,

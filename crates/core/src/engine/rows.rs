@@ -7,6 +7,7 @@ use duewheel_wheel::Handle;
 use foldhash::fast::FixedState;
 
 use crate::growing::{SplitTable, StableSlab};
+use crate::hash_key::HashKey;
 use crate::id::{Lsn, MessageId};
 use crate::message::{DeadReason, Life, MessageContent, Stage, State};
 use crate::name::Key;
@@ -73,22 +74,22 @@ pub(super) struct Rows {
     entries: StableSlab<MessageEntry>,
     by_id: SplitTable<(MessageId, RowIdx)>,
     by_key: SplitTable<RowIdx>,
-    /// The hasher of ids and of keys.
     id_hasher: FixedState,
-    hasher: FixedState,
+    /// The hasher of keys.
+    hasher: HashKey,
     bytes: u64,
 }
 
 impl Rows {
-    /// Empty rows. `seed` makes the hash order unpredictable for callers that choose keys; nothing is ever iterated in
-    /// that order.
-    pub(super) fn new(seed: u64) -> Self {
+    /// Empty rows. Callers choose keys, so these are hashed under a secret `key`; nothing is ever iterated in the order
+    /// of hashes.
+    pub(super) fn new(seed: u64, key: HashKey) -> Self {
         Rows {
             entries: StableSlab::new(),
             by_id: SplitTable::new(),
             by_key: SplitTable::new(),
             id_hasher: FixedState::with_seed(seed),
-            hasher: FixedState::with_seed(!seed),
+            hasher: key,
             bytes: 0,
         }
     }

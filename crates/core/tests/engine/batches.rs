@@ -1,6 +1,7 @@
 //! One look-up for a batch must give the same answers as one for each operation.
 
 use duewheel_core::engine::*;
+use duewheel_core::hash_key::HashKey;
 use duewheel_core::id::{MessageId, ReplyTo};
 use duewheel_core::policy::Policy;
 use duewheel_core::store::{Found, Lookups};
@@ -69,6 +70,22 @@ fn batch(rig: &mut Rig, ops: &[Op]) -> Vec<Reply> {
     }
     rig.absorb_batch(fx);
     (1_000_000..).take(ops.len()).map(|to| rig.reply(ReplyTo(to)).expect("answered")).collect()
+}
+
+/// The key of the hash tables is random on a server, and a simulation is repeated without it.
+#[test]
+fn the_hash_key_changes_no_decision() {
+    for seed in 1..200u64 {
+        let mut rng = Rng::seeded(seed);
+        let mut rigs = [1, 2].map(|n| Rig::hashing(tiny(), Ids::default(), HashKey::seeded(n)));
+        for round in 0..20 {
+            let ops: Vec<Op> = (0..1 + rng.below(6)).map(|_| operation(&mut rng, 20)).collect();
+            let [one, other] = rigs.each_mut().map(|rig| batch(rig, &ops));
+            assert_eq!(one, other, "seed {seed}, round {round}: {ops:?}");
+        }
+        let [one, other] = rigs.map(|rig| rig.table.rows());
+        assert_eq!(one, other, "seed {seed}");
+    }
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use duewheel_core::engine::{
     Config, Effect, Effects, Engine, Enqueue, Grant, Ids, Input, Op, Reply, Reserve, Reserved, WaiterId, When,
 };
+use duewheel_core::hash_key::HashKey;
 use duewheel_core::id::{Epoch, Lsn, MessageId, ReplyTo, SessionId};
 use duewheel_core::name::{Key, QueueName};
 use duewheel_core::policy::Policy;
@@ -45,9 +46,13 @@ impl Rig {
     }
 
     pub fn of_shard(policy: Policy, ids: Ids) -> Self {
+        Self::hashing(policy, ids, HashKey::default())
+    }
+
+    pub fn hashing(policy: Policy, ids: Ids, hash_key: HashKey) -> Self {
         let now = Now::whole(0, WALL);
         let recovered = Recovered { epoch: Epoch(1), next_lsn: Lsn(1), next_id: 1, ..Recovered::default() };
-        let config = Config { policy: policy.clone(), seed: 7, ids, ..Config::default() };
+        let config = Config { policy: policy.clone(), seed: 7, hash_key, ids, ..Config::default() };
         let engine = Engine::new(config, recovered, now).unwrap();
         let mut rig = Rig {
             engine,

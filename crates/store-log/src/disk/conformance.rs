@@ -121,6 +121,10 @@ fn what_is_not_there_is_said_so(disk: &dyn Disk) {
 }
 
 fn numbers_are_given_once(disk: &dyn Disk) {
-    let numbers: std::collections::BTreeSet<u64> = (0..1_000).map(|_| disk.unique()).collect();
+    let mut numbers: std::collections::BTreeSet<u64> = (0..1_000).map(|_| disk.unique()).collect();
     assert_eq!(numbers.len(), 1_000);
+    for _ in 0..3 {
+        numbers.extend(disk.secret().expect("two numbers"));
+    }
+    assert_eq!(numbers.len(), 1_006, "a seed is drawn for one folder");
 }

@@ -32,7 +32,7 @@ use super::writer::Active;
 use crate::disk::{Disk, DiskFile, FileAccess};
 use crate::fault::{Damage, ReadFault, failed};
 use crate::folder::{Incarnation, JOURNAL, MANIFEST, MANIFEST_TEMP, RUNS, STATE};
-use crate::manifest::{Manifest, RunEntry, SegmentEntry};
+use crate::manifest::{Manifest, SegmentEntry};
 use crate::mem::Mem;
 use crate::names::Interner;
 use crate::options::{Options, Workers};
@@ -183,7 +183,7 @@ pub(crate) fn keep(
         removed.push(lost);
     }
     let mut parts = Vec::new();
-    let runs = open_runs(disk, &manifest.runs, names, threads)?;
+    let runs = open_runs(disk, manifest, names, threads)?;
     for (run, Lost { removed, gone, masks, .. }) in runs.into_iter().zip(removed) {
         let mut live = Live::without(&run, &removed, gone);
         for (queue, mask) in masks {
@@ -198,16 +198,16 @@ pub(crate) fn keep(
 /// Opens runs. Of several that cannot be opened the first one counts, whichever thread met it.
 fn open_runs(
     disk: &dyn Disk,
-    runs: &[RunEntry],
+    manifest: &Manifest,
     names: &Interner,
     threads: usize,
 ) -> Result<Vec<Run>, ReadFault> {
-    let next = AtomicUsize::new(0);
+    let (runs, hasher, next) = (&manifest.runs, manifest.hasher(), AtomicUsize::new(0));
     let open_some = || -> Vec<(usize, Result<Run, ReadFault>)> {
         let numbers = std::iter::repeat_with(|| next.fetch_add(1, Relaxed));
         numbers
             .map_while(|i| Some((i, runs.get(i)?)))
-            .map(|(i, run)| (i, Run::open(disk, run, names)))
+            .map(|(i, run)| (i, Run::open(disk, run, hasher, names)))
             .collect()
     };
     let mut opened = thread::scope(|scope| {
@@ -240,7 +240,7 @@ fn start_folder(disk: &dyn Disk) -> Result<Manifest, ReadFault> {
             return Err(Damage::new(MANIFEST, 0, what).into());
         }
     }
-    let manifest = Manifest::empty();
+    let manifest = Manifest::drawn(disk)?;
     manifest.replace(disk).map_err(StoreError::from)?;
     Ok(manifest)
 }

@@ -176,7 +176,7 @@ pub(crate) fn replay(
     let mut replayed = Replayed {
         epoch: headers.iter().map(|h| h.epoch).fold(manifest.epoch, Epoch::max),
         proven: headers.iter().map(|h| h.watermark).fold(cut.max(manifest.proven), Lsn::max),
-        mem: Mem::new(cut, (books.next_id().0, id_step), books.clock()),
+        mem: Mem::new(manifest.hasher(), cut, (books.next_id().0, id_step), books.clock()),
         ledger: books.clone(),
         applied: cut,
         used: Vec::new(),

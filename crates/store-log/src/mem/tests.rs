@@ -7,6 +7,8 @@ use duewheel_core::store::conformance::{Dice, History};
 use duewheel_core::store::{Table, Which, place_in};
 
 use super::*;
+use crate::run::tests::flood::{OLD_SEEDS, another, colliding, colliding_under};
+use crate::run::tests::hasher;
 
 /// Pushes a group as the store does.
 fn push(mem: &mut Mem, history: &mut History, most: u64) {
@@ -81,12 +83,12 @@ fn check(old: &Mem, new: &mut Mem, model: &Table) {
 fn two_tables_tell_what_the_records_say() {
     for seed in 0..30 {
         let mut history = History::new(seed);
-        let mut old = Mem::new(Lsn(0), (1, 1), None);
+        let mut old = Mem::new(hasher(), Lsn(0), (1, 1), None);
         for _ in 0..history.dice().below(60) {
             push(&mut old, &mut history, 9);
         }
         old.settle();
-        let mut new = Mem::new(old.last(), (history.model().next_id(), 1), old.clock());
+        let mut new = Mem::new(hasher(), old.last(), (history.model().next_id(), 1), old.clock());
         for round in 0..60 {
             push(&mut new, &mut history, 9);
             if round % 10 == 0 {
@@ -118,14 +120,14 @@ fn two_tables_tell_what_the_records_say() {
 fn keys_and_answers_are_found() {
     for seed in 0..10 {
         let mut history = History::new(seed);
-        let mut mem = Mem::new(Lsn(0), (1, 1), None);
+        let mut mem = Mem::new(hasher(), Lsn(0), (1, 1), None);
         for _ in 0..80 {
             push(&mut mem, &mut history, 9);
         }
         let lookups = history.lookups();
         for (queue, key) in &lookups.keys {
             let mut ids = Vec::new();
-            mem.find_key(hash::key(queue, key), (queue, key), &NewerTables::NOTHING, &mut ids);
+            mem.find_key(hasher().key(queue, key), (queue, key), &NewerTables::NOTHING, &mut ids);
             ids.retain(|id| matches!(mem.told(*id), MemAnswer::Row(_)));
             ids.sort_unstable();
             ids.dedup();
@@ -135,7 +137,7 @@ fn keys_and_answers_are_found() {
         }
         let answers: Vec<DedupeRow> = mem.answers().collect();
         for expected in history.model().answers() {
-            let hash = hash::answer(&expected.queue, &expected.dedupe_id);
+            let hash = hasher().answer(&expected.queue, &expected.dedupe_id);
             let found = mem.find_answer(hash, &expected.queue, &expected.dedupe_id);
             assert_eq!(found.as_ref(), Some(&expected));
             assert_eq!(answers.iter().filter(|row| **row == expected).count(), 1);
@@ -146,7 +148,7 @@ fn keys_and_answers_are_found() {
 /// A key that is taken again and again leaves no residue.
 #[test]
 fn a_busy_key_takes_one_place() {
-    let mut mem = Mem::new(Lsn(0), (1, 1), None);
+    let mut mem = Mem::new(hasher(), Lsn(0), (1, 1), None);
     let queue = QueueName::new("q").unwrap();
     let key = Key::new("k").unwrap();
     let mut dice = Dice::new(1);
@@ -220,7 +222,7 @@ impl OneKey {
     /// The ids that a look-up names, ascending, and how many it has examined.
     fn find(&self) -> (Vec<u64>, usize) {
         let mut ids = Vec::new();
-        let hash = hash::key(&self.queue, &self.key);
+        let hash = hasher().key(&self.queue, &self.key);
         let looks = self.mem.find_key(hash, (&self.queue, &self.key), &NewerTables::NOTHING, &mut ids);
         let mut ids: Vec<u64> = ids.into_iter().map(|id| id.0).collect();
         ids.sort_unstable();
@@ -239,7 +241,7 @@ fn dead(at: u64) -> Stage {
 fn a_look_up_of_a_crowded_key_takes_few_steps() {
     const MANY: u64 = 10_000;
     let (queue, key) = (QueueName::new("q").unwrap(), Key::new("k").unwrap());
-    let mut one = OneKey { mem: Mem::new(Lsn(0), (1, 1), None), queue, key };
+    let mut one = OneKey { mem: Mem::new(hasher(), Lsn(0), (1, 1), None), queue, key };
     for id in 1..=MANY {
         one.put(id, Stage::Waiting { token: None });
         let (ids, looks) = one.find();
@@ -261,4 +263,77 @@ fn a_look_up_of_a_crowded_key_takes_few_steps() {
     assert_eq!(one.find().0, [3, 95]);
     one.put(MANY + 1, dead(1));
     assert_eq!(one.find().0, [3, 95, MANY + 1]);
+}
+
+/// A table of a folder with these ids.
+fn with_answers(hasher: NameHasher, queue: &QueueName, ids: &[String]) -> Mem {
+    let mut mem = Mem::new(hasher, Lsn(0), (1, 1), None);
+    for id in ids {
+        let record = Record::Deduped(DedupeRow {
+            queue: queue.clone(),
+            dedupe_id: id.as_str().into(),
+            content: 1,
+            until: duewheel_core::EngineMs(9),
+            id: MessageId(1),
+            key: None,
+            due_at: duewheel_core::WallMs(1),
+            generation: 1,
+            created: duewheel_core::record::Created::New,
+        });
+        let mut writer = Writer::default();
+        writer.record(&record);
+        mem.push(&record, &writer.bytes).unwrap();
+    }
+    mem
+}
+
+/// The number of answers that are compared byte by byte when each of these ids is looked up.
+fn examined(mem: &Mem, queue: &QueueName, ids: &[String]) -> usize {
+    let of = |id: &String| {
+        let short = short(mem.hasher.answer(queue, id));
+        mem.answers.iter_hash(spread(short)).filter(|(known, _)| *known == short).count()
+    };
+    ids.iter().map(of).sum()
+}
+
+#[test]
+fn colliding_ids_are_not_compared_with_each_other() {
+    let queue = QueueName::new("q").unwrap();
+    let ids = colliding(&queue, OLD_SEEDS[1], 2_000);
+    let mem = with_answers(hasher(), &queue, &ids);
+    assert_eq!(examined(&mem, &queue, &ids), ids.len());
+    for id in &ids {
+        let found = mem.find_answer(hasher().answer(&queue, id), &queue, id);
+        assert_eq!(found.map(|row| row.dedupe_id), Some(id.as_str().into()));
+    }
+}
+
+#[test]
+fn collisions_of_one_seed_are_none_of_another() {
+    let queue = QueueName::new("q").unwrap();
+    let ids = colliding_under(hasher(), &queue);
+    assert!(ids.len() >= 4, "a search finds some: {}", ids.len());
+    let attacked = with_answers(hasher(), &queue, &ids);
+    assert!(examined(&attacked, &queue, &ids) >= 2 * ids.len());
+    for seed in 2..5 {
+        let mem = with_answers(another(seed), &queue, &ids);
+        assert_eq!(examined(&mem, &queue, &ids), ids.len());
+    }
+}
+
+#[test]
+fn colliding_keys_are_not_compared_with_each_other() {
+    let queue = QueueName::new("q").unwrap();
+    let names = colliding(&queue, OLD_SEEDS[0], 1_000);
+    let key = Key::new(&names[0]).unwrap();
+    let mut one = OneKey { mem: Mem::new(hasher(), Lsn(0), (1, 1), None), queue, key };
+    let mut looks = 0;
+    for (id, name) in (1..).zip(&names) {
+        one.key = Key::new(name).unwrap();
+        one.put(id, Stage::Waiting { token: None });
+        let (ids, examined) = one.find();
+        assert_eq!(ids, [id]);
+        looks += examined;
+    }
+    assert_eq!(looks, names.len());
 }

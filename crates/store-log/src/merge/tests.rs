@@ -10,7 +10,7 @@ use super::*;
 use crate::names::Interner;
 use crate::run::tests::mem_disk::MemDisk;
 use crate::run::tests::model::{self, Model, queue};
-use crate::run::tests::{open, write};
+use crate::run::tests::{hasher, open, write};
 use crate::run::{Mask, verify};
 
 /// The content of one run: its rows, and which of them are live (by position).
@@ -87,7 +87,7 @@ proptest! {
         answers.retain(|_, answer| answer.until.0 > now);
 
         let began = runs.iter().map(|(run, live)| (run.clone(), Arc::new(live.clone()))).collect();
-        let mut merge = Merge::new(&shared, FileNo(50), Incarnation(50), began, Vec::new(), EngineMs(now)).unwrap();
+        let mut merge = Merge::new(&shared, FileNo(50), Incarnation(50), began, Vec::new(), EngineMs(now), hasher()).unwrap();
         merge.set_span(shape.span);
         let entry = loop {
             if let Some(entry) = merge.step(budget).unwrap() {
@@ -96,9 +96,9 @@ proptest! {
         };
         drop(merge);
         prop_assert!(disk.names().iter().all(|name| name.ends_with(".run")), "{:?}", disk.names());
-        let verified = verify(&*disk, &entry).unwrap();
+        let verified = verify(&*disk, &entry, hasher()).unwrap();
         prop_assert_eq!(verified.rows, expected.len() as u64);
-        let run = Arc::new(Run::open(&*disk, &entry, &Interner::default()).unwrap());
+        let run = Arc::new(Run::open(&*disk, &entry, hasher(), &Interner::default()).unwrap());
         prop_assert_eq!(all_rows(&run), expected.clone());
         let merged: BTreeMap<_, _> = all_answers(&run)
             .into_iter()
@@ -136,15 +136,22 @@ fn an_answer_that_is_over_stays_only_for_an_older_one_that_is_not() {
         let older = open(&disk, &write(&disk, 1, &answer(older_until), model::Shape::default()));
         let run = open(&disk, &write(&disk, 2, &answer(10), model::Shape::default()));
         let live = Arc::new(Live::all(&run));
-        let mut merge =
-            Merge::new(&shared, FileNo(50), Incarnation(50), vec![(run, live)], vec![older], EngineMs(20))
-                .unwrap();
+        let mut merge = Merge::new(
+            &shared,
+            FileNo(50),
+            Incarnation(50),
+            vec![(run, live)],
+            vec![older],
+            EngineMs(20),
+            hasher(),
+        )
+        .unwrap();
         let entry = loop {
             if let Some(entry) = merge.step(u64::MAX).unwrap() {
                 break entry;
             }
         };
-        let run = Arc::new(Run::open(&*disk, &entry, &Interner::default()).unwrap());
+        let run = Arc::new(Run::open(&*disk, &entry, hasher(), &Interner::default()).unwrap());
         assert_eq!(all_answers(&run).len(), kept, "an older one until {older_until}");
     }
 }
@@ -178,13 +185,14 @@ fn live_after_a_merge(then: [Option<&[u64]>; 2], now: [Option<&[u64]>; 2]) -> Ve
     };
     let (then, now) = (purged(then), purged(now));
     let began = runs.iter().zip(&then).map(|(run, live)| (run.clone(), Arc::new(live.clone()))).collect();
-    let mut merge = Merge::new(&shared, FileNo(50), Incarnation(50), began, Vec::new(), EngineMs(0)).unwrap();
+    let mut merge =
+        Merge::new(&shared, FileNo(50), Incarnation(50), began, Vec::new(), EngineMs(0), hasher()).unwrap();
     let entry = loop {
         if let Some(entry) = merge.step(u64::MAX).unwrap() {
             break entry;
         }
     };
-    let output = Run::open(&*disk, &entry, &Interner::default()).unwrap();
+    let output = Run::open(&*disk, &entry, hasher(), &Interner::default()).unwrap();
     let inputs: Vec<_> =
         runs.iter().zip(then.iter().zip(&now)).map(|(run, (then, now))| (&**run, then, now)).collect();
     let merged = Live::of_merged(&output, &inputs);

@@ -8,7 +8,6 @@ use duewheel_core::record::{DedupeRow, Reader};
 use super::block::BlockKind;
 use super::file::Blocking;
 use super::find::text;
-use super::hash;
 use super::opened::{Run, payload};
 use crate::fault::ReadFault;
 
@@ -56,7 +55,7 @@ impl AnswerScan {
         self.block = self.block.slice_ref(rest);
         let mut reader = Reader::new(entry);
         let row = reader.dedupe().map_err(self.run.file.unreadable(self.at))?;
-        let hash = hash::answer(&row.queue, &row.dedupe_id);
+        let hash = self.run.hasher.answer(&row.queue, &row.dedupe_id);
         if !reader.is_empty() || hash < self.last {
             return Err(self.run.file.problem(self.at, "the answers are out of order").into());
         }

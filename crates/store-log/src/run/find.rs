@@ -73,7 +73,7 @@ impl ReadAllowance {
 /// A key to find.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KeyLookup<'a> {
-    /// [`hash::key`] of queue and key.
+    /// [`NameHasher::key`](hash::NameHasher::key) of queue and key.
     pub(crate) hash: u64,
     pub(crate) queue: &'a QueueName,
     pub(crate) key: &'a Key,

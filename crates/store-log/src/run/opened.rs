@@ -13,7 +13,7 @@ use roaring::RoaringTreemap;
 use super::block::{self, BlockHead, BlockKind, Footer, HEAD};
 use super::file::{RunFile, bytes_between};
 use super::filter::Filter;
-use super::hash::{self, QueueHash};
+use super::hash::{self, NameHasher};
 use super::index::RunIndex;
 use crate::disk::Disk;
 use crate::fault::ReadFault;
@@ -26,8 +26,10 @@ pub(crate) struct Run {
     pub(super) file: RunFile,
     pub(super) footer: Footer,
     queues: Vec<RunQueue>,
+    /// The hashes of its folder.
+    pub(super) hasher: NameHasher,
     /// Numbers of queues, by the hashes of their names.
-    by_name: Vec<(QueueHash, u32)>,
+    by_name: Vec<(u64, u32)>,
     pub(super) spans: Vec<Span>,
     pub(super) by_id: RunIndex<2>,
     pub(super) by_key: RunIndex<3>,
@@ -65,7 +67,12 @@ impl fmt::Debug for Run {
 
 impl Run {
     /// Opens a run: reads its head, its tail and its footer.
-    pub(crate) fn open(disk: &dyn Disk, run: &RunEntry, names: &Interner) -> Result<Self, ReadFault> {
+    pub(crate) fn open(
+        disk: &dyn Disk,
+        run: &RunEntry,
+        hasher: NameHasher,
+        names: &Interner,
+    ) -> Result<Self, ReadFault> {
         let mut file = RunFile::open(disk, run)?;
         let (range, footer) = read_tail(&mut file)?;
         let footer_at = run.bytes - block::FOOTER as u64;
@@ -87,10 +94,10 @@ impl Run {
         if counted != Some((footer.rows, footer.weight)) {
             return Err(file.problem(at, "the queues do not count as many messages as there are").into());
         }
-        let mut by_name: Vec<(QueueHash, u32)> =
-            queues.iter().map(|queue| QueueHash::of(&queue.name)).zip(0..).collect();
+        let mut by_name: Vec<(u64, u32)> =
+            queues.iter().map(|queue| hasher.name(&queue.name)).zip(0..).collect();
         by_name.sort_unstable();
-        let twice = |same: &[(QueueHash, u32)]| {
+        let twice = |same: &[(u64, u32)]| {
             same.iter().enumerate().any(|(i, a)| {
                 same[..i].iter().any(|b| queues[a.1 as usize].name == queues[b.1 as usize].name)
             })
@@ -131,6 +138,7 @@ impl Run {
             file,
             footer,
             queues,
+            hasher,
             by_name,
             spans,
             by_id,
@@ -191,7 +199,7 @@ impl Run {
 
     /// The number of a queue.
     pub(crate) fn queue_no(&self, name: &QueueName) -> Option<u32> {
-        let hash = QueueHash::of(name);
+        let hash = self.hasher.name(name);
         let from = self.by_name.partition_point(|(of, _)| *of < hash);
         let mut same = self.by_name[from..].iter().take_while(|(of, _)| *of == hash);
         same.find(|(_, no)| self.queues[*no as usize].name == *name).map(|(_, no)| *no)

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use duewheel_core::hash_key::HashKey;
 use duewheel_core::id::{Epoch, LeaseToken, SessionId};
 use duewheel_core::message::{
     DeadReason, Died, Ended, Lease, Life, MessageContent, Options, PastAttempt, Row, Stage,
@@ -14,7 +15,7 @@ use duewheel_core::time::Class;
 use duewheel_core::{Due, EngineMs, Key, Lsn, MessageId, QueueName, WallMs};
 use proptest::prelude::*;
 
-use super::hash;
+use super::hash::NameHasher;
 use super::writer::SPAN;
 use super::{
     AnswerScan, Blocking, KeyLookup, Live, Mask, NewerTables, ReadAllowance, Run, RunWriter, verify,
@@ -25,6 +26,7 @@ use crate::folder::{FileNo, Incarnation};
 use crate::manifest::RunEntry;
 use crate::names::Interner;
 
+pub(crate) mod flood;
 pub(crate) mod mem_disk;
 pub(crate) mod model;
 
@@ -33,6 +35,11 @@ use model::{Model, Shape, answer, no_messages, queue, row};
 
 const ALL: [Sequence; 6] =
     [Sequence::At, Sequence::After, Sequence::Leased, Sequence::Dead, Sequence::AllAt, Sequence::AllAfter];
+
+/// The hashes of all folders in these tests.
+pub(crate) fn hasher() -> NameHasher {
+    NameHasher::new(HashKey::seeded(1))
+}
 
 /// A disk with one run of these rows and answers.
 pub(crate) fn written(model: &Model, shape: Shape) -> (Arc<MemDisk>, RunEntry) {
@@ -44,7 +51,8 @@ pub(crate) fn written(model: &Model, shape: Shape) -> (Arc<MemDisk>, RunEntry) {
 pub(crate) fn write(disk: &Arc<MemDisk>, no: u64, model: &Model, shape: Shape) -> RunEntry {
     let disk: Arc<dyn Disk> = disk.clone();
     let mut writer =
-        RunWriter::create(&disk, FileNo(no), Incarnation(0x1122_3344_5566_7700 + no), Lsn(99)).unwrap();
+        RunWriter::create(&disk, FileNo(no), Incarnation(0x1122_3344_5566_7700 + no), Lsn(99), hasher())
+            .unwrap();
     writer.set_span(shape.span);
     writer.set_piece(shape.piece);
     for row in model.by_due() {
@@ -57,7 +65,7 @@ pub(crate) fn write(disk: &Arc<MemDisk>, no: u64, model: &Model, shape: Shape) -
 }
 
 pub(crate) fn open(disk: &Arc<MemDisk>, entry: &RunEntry) -> Arc<Run> {
-    Arc::new(Run::open(&**disk, entry, &Interner::default()).unwrap())
+    Arc::new(Run::open(&**disk, entry, hasher(), &Interner::default()).unwrap())
 }
 
 #[test]
@@ -67,7 +75,7 @@ fn an_empty_run_is_whole() {
     let run = open(&disk, &entry);
     assert_eq!((run.rows(), run.answers(), run.queues().len()), (0, 0, 0));
     assert!(no_messages(&run));
-    assert_eq!(verify(&*disk, &entry).unwrap().rows, 0);
+    assert_eq!(verify(&*disk, &entry, hasher()).unwrap().rows, 0);
 }
 
 /// Compares every query with the model.
@@ -90,7 +98,7 @@ fn compare(run: &Arc<Run>, model: &Model, live: &Live) {
         .collect();
     compare_keys(run, model, live, &live_ids);
     for answer in &model.answers {
-        let hash = hash::answer(&answer.queue, &answer.dedupe_id);
+        let hash = hasher().answer(&answer.queue, &answer.dedupe_id);
         assert_eq!(
             run.find_answer(hash, &answer.queue, &answer.dedupe_id, Blocking::Allowed).unwrap().as_ref(),
             Some(answer)
@@ -123,7 +131,7 @@ fn compare_keys(run: &Arc<Run>, model: &Model, live: &Live, live_ids: &BTreeSet<
     }
     by_key.entry((queue(0), Key::new("nobody has it").unwrap())).or_default();
     let lookups: Vec<KeyLookup<'_>> =
-        by_key.keys().map(|(queue, key)| KeyLookup { hash: hash::key(queue, key), queue, key }).collect();
+        by_key.keys().map(|(queue, key)| KeyLookup { hash: hasher().key(queue, key), queue, key }).collect();
     for dead in [0, 2, 8] {
         let mut found = Vec::new();
         run.find_keys(
@@ -188,7 +196,7 @@ proptest! {
     ) {
         let (disk, entry) = written(&model, shape);
         let run = open(&disk, &entry);
-        let verified = verify(&*disk, &entry).unwrap();
+        let verified = verify(&*disk, &entry, hasher()).unwrap();
         assert_eq!((verified.rows, verified.answers), (model.rows.len() as u64, model.answers.len() as u64));
         compare(&run, &model, &Live::all(&run));
         let mut live = Live::all(&run);
@@ -245,7 +253,7 @@ fn right_or_refused(run: &Arc<Run>, model: &Model) {
     }
     let key = Key::new("a").unwrap();
     if let Ok(found) = run.find_key(
-        hash::key(&queue(0), &key),
+        hasher().key(&queue(0), &key),
         &queue(0),
         &key,
         &live,
@@ -257,7 +265,7 @@ fn right_or_refused(run: &Arc<Run>, model: &Model) {
         assert_eq!(found, BTreeSet::from([1, 3]));
     }
     for answer in &model.answers {
-        let hash = hash::answer(&answer.queue, &answer.dedupe_id);
+        let hash = hasher().answer(&answer.queue, &answer.dedupe_id);
         if let Ok(found) = run.find_answer(hash, &answer.queue, &answer.dedupe_id, Blocking::Allowed) {
             assert_eq!(found.as_ref(), Some(answer));
         }
@@ -295,16 +303,16 @@ fn every_flipped_byte_is_found_and_none_gives_a_wrong_row() {
     for at in 0..usize::try_from(entry.bytes).unwrap() {
         let flip = |bytes: &mut Vec<u8>| bytes[at] ^= 1 << (at % 8);
         disk.change(&name, flip);
-        match verify(&*disk, &entry) {
+        match verify(&*disk, &entry, hasher()) {
             Err(ReadFault::Damaged(problem)) => assert_eq!(problem.file, name),
             other => panic!("byte {at}: {other:?}"),
         }
-        if let Ok(run) = Run::open(&*disk, &entry, &Interner::default()) {
+        if let Ok(run) = Run::open(&*disk, &entry, hasher(), &Interner::default()) {
             right_or_refused(&Arc::new(run), &model);
         }
         disk.change(&name, flip);
     }
-    verify(&*disk, &entry).unwrap();
+    verify(&*disk, &entry, hasher()).unwrap();
 }
 
 /// Story: each part of the tail was read by itself, its head first, and none could be asked for before the one in front
@@ -314,7 +322,7 @@ fn a_run_opens_with_one_read_besides_its_head() {
     let (disk, entry) = written(&little(), Shape { span: 150, ..Shape::default() });
     let opening = |tail: Option<u64>| {
         let before = (disk.reads(), disk.read_bytes());
-        let run = Run::open(&*disk, &RunEntry { tail, ..entry }, &Interner::default()).unwrap();
+        let run = Run::open(&*disk, &RunEntry { tail, ..entry }, hasher(), &Interner::default()).unwrap();
         assert_eq!(*run.entry(), entry, "it is known from now on");
         (disk.reads() - before.0, disk.read_bytes() - before.1)
     };
@@ -323,7 +331,8 @@ fn a_run_opens_with_one_read_besides_its_head() {
     // An older manifest does not say where the tail starts: the footer does.
     assert_eq!(opening(None), (3, 64 + 104 + range));
     for tail in [0, 64, entry.tail.unwrap() - 8, entry.tail.unwrap() + 8, entry.bytes - 8, u64::MAX] {
-        let opened = Run::open(&*disk, &RunEntry { tail: Some(tail), ..entry }, &Interner::default());
+        let opened =
+            Run::open(&*disk, &RunEntry { tail: Some(tail), ..entry }, hasher(), &Interner::default());
         assert!(matches!(opened, Err(ReadFault::Damaged(_))), "tail at {tail}");
     }
 }
@@ -336,19 +345,19 @@ fn every_cut_is_refused() {
     for cut in 0..whole.len() {
         disk.change(&name, |bytes| bytes.truncate(cut));
         for bytes in [entry.bytes, cut as u64] {
-            let opened = Run::open(&*disk, &RunEntry { bytes, ..entry }, &Interner::default());
+            let opened = Run::open(&*disk, &RunEntry { bytes, ..entry }, hasher(), &Interner::default());
             assert!(matches!(opened, Err(ReadFault::Damaged(_))), "cut at {cut}");
         }
         disk.change(&name, |bytes| bytes.clone_from(&whole));
     }
     disk.remove(&name).unwrap();
-    assert!(matches!(Run::open(&*disk, &entry, &Interner::default()), Err(ReadFault::Damaged(_))));
+    assert!(matches!(Run::open(&*disk, &entry, hasher(), &Interner::default()), Err(ReadFault::Damaged(_))));
 }
 
 #[test]
 fn a_run_of_another_place_or_version_is_refused() {
     let (disk, entry) = written(&little(), Shape::default());
-    let what = |entry: RunEntry| match Run::open(&*disk, &entry, &Interner::default()) {
+    let what = |entry: RunEntry| match Run::open(&*disk, &entry, hasher(), &Interner::default()) {
         Err(ReadFault::Damaged(problem)) => problem.what,
         other => panic!("{other:?}"),
     };
@@ -375,8 +384,8 @@ proptest! {
             }
             approve(bytes);
         });
-        let _ = verify(&*disk, &entry);
-        if let Ok(run) = Run::open(&*disk, &entry, &Interner::default()) {
+        let _ = verify(&*disk, &entry, hasher());
+        if let Ok(run) = Run::open(&*disk, &entry, hasher(), &Interner::default()) {
             ask_everything(&Arc::new(run), &model);
         }
     }
@@ -405,7 +414,7 @@ fn ask_everything(run: &Arc<Run>, model: &Model) {
     for key in ["a", "b"] {
         let key = Key::new(key).unwrap();
         let _ = run.find_key(
-            hash::key(&queue(0), &key),
+            hasher().key(&queue(0), &key),
             &queue(0),
             &key,
             &live,
@@ -414,7 +423,7 @@ fn ask_everything(run: &Arc<Run>, model: &Model) {
             &ReadAllowance::new(usize::MAX, Blocking::Allowed),
         );
     }
-    let _ = run.find_answer(hash::answer(&queue(0), "x"), &queue(0), "x", Blocking::Allowed);
+    let _ = run.find_answer(hasher().answer(&queue(0), "x"), &queue(0), "x", Blocking::Allowed);
     for sequence in ALL {
         for which in model.whiches() {
             if let Ok(mut scan) = run.scan(&Arc::new(live.clone()), sequence, &which, None, u64::MAX) {
@@ -445,7 +454,7 @@ fn a_key_that_died_often_is_found_without_reading_all_its_dead() {
     let key = Key::new("job").unwrap();
     let found = run
         .find_key(
-            hash::key(&queue(0), &key),
+            hasher().key(&queue(0), &key),
             &queue(0),
             &key,
             &Live::all(&run),
@@ -496,8 +505,8 @@ const GOLDEN: [(u8, u32, &str); 17] = [
     (
         4,
         2,
-        "29415ca7da010000 0000000000000000 0800000000000000 06 08 01
-            000000000000 fcffffffffffffff 00  a5adf383a501 0000000000000000 08",
+        "4ec758ea5b000000 0000000000000000 0800000000000000 06 08 01
+            000000000000 0000000000000000 08  03554c933503 fcffffffffffffff 00",
     ),
     (5, 1, "0000000000000000 0000000000000000 0800000000000000 1000000000000000 00 00 00 00"),
     (7, 1, "0500000000000000 0300000000000000 0800000000000000 0000000000000000 00 00 00 00"),
@@ -516,7 +525,7 @@ const GOLDEN: [(u8, u32, &str); 17] = [
         18,
         1,
         "0400000000000000 0200000000000000 6001000000000000  0001000000000000
-             29415ca7da010000 fcffffffffffffff 0800000000000000",
+             4ec758ea5b000000 0000000000000000 1000000000000000",
     ),
     (
         18,
@@ -542,7 +551,7 @@ const GOLDEN: [(u8, u32, &str); 17] = [
         19,
         1,
         "0000000000000000  c15c0289ec2d0a91 04000000 03000000 04000000 0000000000000000
-             0000000000000000000000000000000000000000d7cb1768",
+             0000ecc200000000000000000000000000000000683b0000",
     ),
     (20, 0, "0100000000000000 00000000 3a300000 01000000 00000000 10000000 0300"),
 ];

@@ -10,7 +10,7 @@ use xxhash_rust::xxh3::xxh3_128;
 use super::block::BlockKind;
 use super::file::Blocking;
 use super::find::{self, text};
-use super::hash::{self, QueueHash};
+use super::hash::{self, NameHasher, QueueHash};
 use super::index::{IndexScan, RunIndex};
 use super::leaf::LeafEntry;
 use super::opened::{Run, payload};
@@ -28,10 +28,10 @@ pub(crate) struct Verified {
 }
 
 /// Checks a run: every block, the order of rows, and that tail and indexes agree with the rows.
-pub(crate) fn verify(disk: &dyn Disk, entry: &RunEntry) -> Result<Verified, ReadFault> {
-    let run = Run::open(disk, entry, &Interner::default())?;
+pub(crate) fn verify(disk: &dyn Disk, entry: &RunEntry, hasher: NameHasher) -> Result<Verified, ReadFault> {
+    let run = Run::open(disk, entry, hasher, &Interner::default())?;
     let mut check = Check {
-        hashes: run.queues().iter().map(|queue| QueueHash::of(&queue.name)).collect(),
+        hashes: run.queues().iter().map(|queue| hasher.queue(&queue.name)).collect(),
         counts: vec![(0, 0); run.queues().len()],
         run: &run,
         by_id: HashSum::default(),
@@ -199,7 +199,7 @@ impl Check<'_> {
                 let entry = text(&mut rest).ok_or_else(|| bad("an answer cannot be read"))?;
                 let mut reader = Reader::new(Bytes::copy_from_slice(entry));
                 let row = reader.dedupe().map_err(run.file.unreadable(at))?;
-                let hash = hash::answer(&row.queue, &row.dedupe_id);
+                let hash = run.hasher.answer(&row.queue, &row.dedupe_id);
                 if !reader.is_empty() || hash < last {
                     return Err(bad("the answers are out of order"));
                 }

@@ -9,13 +9,12 @@ use duewheel_core::record::{DedupeRow, NewPut, RowHead, StageKind, Writer};
 use duewheel_core::store::{ErrorKind, StoreError};
 use duewheel_core::time::Class;
 use duewheel_core::{Due, Lsn, MessageId, QueueName};
-use foldhash::fast::RandomState;
 use roaring::RoaringTreemap;
 
 use super::block::{self, BLOCK, BlockKind, FILE_HEAD, Footer, HEAD};
 use super::filter::FilterWriter;
 use super::find;
-use super::hash::{self, QueueHash};
+use super::hash::{self, NameHasher, QueueHash};
 use super::index::RunIndex;
 use super::leaf::{LeafEntry, LeafWriter};
 use super::opened::{RunQueue, Span};
@@ -42,9 +41,10 @@ const BYTES_OF_ENTRY: u64 = 48;
 pub(crate) struct RunWriter {
     out: Output,
     span: usize,
+    hasher: NameHasher,
     queues: Vec<RunQueue>,
     hashes: Vec<QueueHash>,
-    numbers: HashMap<QueueName, u32, RandomState>,
+    numbers: HashMap<QueueName, u32>,
     /// The rows of the present span, and their bytes.
     held: Vec<SpanRow>,
     bytes: Vec<u8>,
@@ -152,6 +152,7 @@ impl RunWriter {
         no: FileNo,
         incarnation: Incarnation,
         last: Lsn,
+        hasher: NameHasher,
     ) -> Result<Self, StoreError> {
         let temp = no.run_temp();
         let file = disk.create(&temp).map_err(failed("create", &temp))?;
@@ -169,9 +170,10 @@ impl RunWriter {
                 entries: 0,
             },
             span: SPAN,
+            hasher,
             queues: Vec::new(),
             hashes: Vec::new(),
-            numbers: HashMap::default(),
+            numbers: HashMap::new(),
             held: Vec::new(),
             bytes: Vec::new(),
             last: None,
@@ -215,7 +217,7 @@ impl RunWriter {
         }
         let no = u32::try_from(self.queues.len()).expect("a run has less than 2^32 queues");
         self.queues.push(RunQueue { name: name.clone(), rows: 0, weight: 0 });
-        self.hashes.push(QueueHash::of(name));
+        self.hashes.push(self.hasher.queue(name));
         self.numbers.insert(name.clone(), no);
         no
     }
@@ -278,7 +280,8 @@ impl RunWriter {
         let mut writer = Writer { bytes: std::mem::take(&mut self.answer_bytes) };
         writer.dedupe(row);
         self.answer_bytes = writer.bytes;
-        self.answers.push((hash::answer(&row.queue, &row.dedupe_id), from..self.answer_bytes.len()));
+        let hash = self.hasher.answer(&row.queue, &row.dedupe_id);
+        self.answers.push((hash, from..self.answer_bytes.len()));
         self.footer.answers_until = self.footer.answers_until.max(row.until.0);
     }
 

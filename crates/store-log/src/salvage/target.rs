@@ -71,8 +71,15 @@ impl SalvageTarget {
         let ledger = books.without_messages();
         let state = state::write::write_whole(&disk, FileNo(1), &ledger, &[])?;
         let (next_file, proven) = (FileNo(2), ledger.applied());
-        Manifest { epoch, next_file, proven, is_closed: true, states: vec![state], ..Manifest::empty() }
-            .replace(&disk)?;
+        Manifest {
+            epoch,
+            next_file,
+            proven,
+            is_closed: true,
+            states: vec![state],
+            ..Manifest::drawn(&disk)?
+        }
+        .replace(&disk)?;
         let thread = thread::current();
         let options = Options { segment_bytes: SEGMENT_BYTES, ..Options::default() };
         let mut store = LogStore::open(dir, options, Arc::new(move || thread.unpark()))?;

@@ -131,6 +131,10 @@ impl Disk for CountingDisk {
     fn unique(&self) -> u64 {
         self.disk.unique()
     }
+
+    fn secret(&self) -> io::Result<[u64; 2]> {
+        self.disk.secret()
+    }
 }
 
 impl DiskFile for CountingFile {

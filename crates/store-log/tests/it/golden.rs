@@ -323,13 +323,19 @@ fn journal_and_manifest_bytes() {
     assert_eq!(hex(&segment[4096..4096 + expected.len() / 2]), expected);
     assert!(segment[4096 + expected.len() / 2..].iter().all(|b| *b == 0));
 
+    let manifest = disk.read("MANIFEST");
+    let seed = hex(&manifest[48..64]);
+    assert_ne!(seed, "0".repeat(32), "drawn when the folder was made");
     assert_eq!(
-        hex(&disk.read("MANIFEST")),
-        // magic, version, sum, epoch, segments, runs, states, next file, proven LSN, closed; file, incarnation, size
-        "647565776d616e69 01000000 a097e3eb 01000000 01000000 00000000 00000000 0200000000000000 0300000000000000 \
-         01000000 00000000 0100000000000000 INC 0030000000000000"
+        hex(&manifest),
+        // magic, version, sum, epoch, segments, runs, states, next file, proven LSN, seed, closed; file, incarnation,
+        // size
+        "647565776d616e69 01000000 a94d488d 01000000 01000000 00000000 00000000 0200000000000000 0300000000000000 \
+         SEED 01000000 00000000 \
+         0100000000000000 INC 0030000000000000"
             .replace(' ', "")
             .replace("INC", &incarnation)
+            .replace("SEED", &seed)
     );
 }
 
@@ -413,7 +419,7 @@ fn state_bytes() {
     let expected = parts.join("").replace(' ', "").replace("INC", &incarnation);
     assert_eq!(hex(&state), expected);
     let manifest = hex(&disk.read("MANIFEST"));
-    let (runs, own) = (&manifest[2 * 80..2 * 160], &manifest[2 * 160..]);
+    let (runs, own) = (&manifest[2 * 96..2 * 176], &manifest[2 * 176..]);
     // File, incarnation, size, last LSN, start of the tail.
     assert!(runs.starts_with("0200000000000000") && runs[80..].starts_with("0400000000000000"), "{runs}");
     let footer = |no: u64| {

@@ -21,6 +21,7 @@ mod rig;
 mod room;
 mod run_files;
 mod salvage;
+mod seed;
 mod sizes;
 mod turns;
 mod verify;
