@@ -67,7 +67,7 @@ fn a_seed_stays_over_flushes_merges_and_owners() {
 }
 
 #[test]
-fn a_copy_has_the_seed_and_a_salvage_its_own() {
+fn a_copy_keeps_the_seed_a_salvage_draws() {
     let disk = SimDisk::new(5);
     let rig = filled(&disk);
     let seed = seed_of(&disk);
