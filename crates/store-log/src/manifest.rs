@@ -4,7 +4,7 @@ use std::io;
 
 use crc32c::{crc32c, crc32c_append};
 use duewheel_core::hash_key::HashKey;
-use duewheel_core::store::StoreError;
+use duewheel_core::store::{ErrorKind, StoreError};
 use duewheel_core::{Epoch, Lsn};
 
 use crate::disk::{Disk, FileAccess};
@@ -261,12 +261,15 @@ impl Manifest {
         Self::bytes(disk)?.map(|bytes| Self::decode(&bytes)).transpose().map_err(ReadFault::from)
     }
 
-    /// Why nothing of a folder can be read, although it may be undamaged: it has another format.
-    pub(crate) fn other_format(disk: &dyn Disk) -> Result<Option<String>, ReadFault> {
-        let Some(bytes) = Self::bytes(disk)?.filter(|bytes| bytes.len() >= HEAD) else { return Ok(None) };
+    /// Refuses a folder of another format: nothing of it can be read, although it may be undamaged.
+    pub(crate) fn known_format(disk: &dyn Disk) -> Result<(), StoreError> {
+        let Some(bytes) = Self::bytes(disk)?.filter(|bytes| bytes.len() >= 16) else { return Ok(()) };
         let is_whole = u32_at(&bytes, 12) == checksum(&bytes);
-        let other = is_before_release(&bytes) || (is_whole && bytes[..8] == MAGIC);
-        Ok(format::check(&bytes[..12], MAGIC, "a manifest").err().filter(|_| other).map(|(_, what)| what))
+        if !is_before_release(&bytes) && !(is_whole && bytes[..8] == MAGIC) {
+            return Ok(());
+        }
+        format::check(&bytes[..12], MAGIC, "a manifest")
+            .map_err(|(_, what)| StoreError::new(ErrorKind::Corrupt, format_args!("{MANIFEST}: {what}")))
     }
 
     fn bytes(disk: &dyn Disk) -> Result<Option<Vec<u8>>, ReadFault> {
@@ -294,11 +297,10 @@ impl Manifest {
         disk: &dyn Disk,
         give_up: impl FnOnce() -> bool,
     ) -> Result<(), NotReplaced> {
-        use duewheel_core::store::ErrorKind::Full;
         match self.write_temp(disk) {
             Ok(()) => {}
             // That little has been set aside.
-            Err(error) if error.kind() == Full && give_up() => {
+            Err(error) if error.kind() == ErrorKind::Full && give_up() => {
                 self.write_temp(disk).map_err(NotReplaced::Kept)?;
             }
             Err(error) => return Err(NotReplaced::Kept(error)),

@@ -178,6 +178,13 @@ pub(crate) fn count(disk: &dyn Disk) -> Result<Option<ShardCount>, StoreError> {
     Ok(Some(ShardCount { shards, is_complete: true, id: Some(id) }))
 }
 
+/// Whether `SHARDS` is whole, and names a format that this program does not know.
+pub(crate) fn is_of_other_format(disk: &dyn Disk) -> Result<bool, StoreError> {
+    let text = small(disk, SHARDS)?.unwrap_or_default();
+    let version = text.lines().next().and_then(|line| line.strip_prefix(FIRST_LINE)?.parse::<u32>().ok());
+    Ok(text.starts_with(BEFORE_RELEASE) || version.is_some_and(|version| version != FORMAT))
+}
+
 /// The content of a small file; `None` if it is not there.
 fn small(disk: &dyn Disk, name: &str) -> Result<Option<String>, StoreError> {
     match disk.open(name, FileAccess::Read) {

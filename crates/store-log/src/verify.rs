@@ -56,13 +56,14 @@ pub struct VerifyReport {
 /// # Errors
 /// [`Fenced`](duewheel_core::store::ErrorKind::Fenced) if a server has the folder open,
 /// [`Unavailable`](duewheel_core::store::ErrorKind::Unavailable) if it cannot be read at all. Damage is not an error:
-/// [`VerifyReport::problems`] lists it.
+/// [`VerifyReport::problems`] lists it. A folder of another format is one, of the kind
+/// [`Corrupt`](duewheel_core::store::ErrorKind::Corrupt), because nothing is known of its bytes.
 pub fn verify(dir: impl AsRef<Path>) -> Result<VerifyReport, StoreError> {
     let disk = RealDisk::new(dir.as_ref());
     let count = match shards::count(&disk) {
         Ok(None) => return verify_on(&disk),
         Ok(Some(count)) => count,
-        Err(error) if error.kind() == ErrorKind::Corrupt => {
+        Err(error) if error.kind() == ErrorKind::Corrupt && !shards::is_of_other_format(&disk)? => {
             let problems = vec![Damage::new(shards::SHARDS, 0, error.to_string())];
             return Ok(VerifyReport { problems, ..VerifyReport::default() });
         }
@@ -104,6 +105,7 @@ impl VerifyReport {
 /// See [`verify`].
 pub fn verify_on(disk: &dyn Disk) -> Result<VerifyReport, StoreError> {
     let _lock = lock_if_any(disk)?;
+    Manifest::known_format(disk)?;
     let mut report = VerifyReport::default();
     let manifest = match Manifest::read(disk) {
         Ok(Some(manifest)) => manifest,

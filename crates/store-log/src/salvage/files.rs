@@ -40,9 +40,7 @@ pub(super) enum ListingSource {
 
 impl SalvageFiles {
     pub(super) fn read(source: &ReadOnlyDisk<'_>, report: &mut SalvageReport) -> Result<Self, StoreError> {
-        if let Some(what) = Manifest::other_format(source)? {
-            return Err(StoreError::new(ErrorKind::Corrupt, format_args!("{MANIFEST}: {what}")));
-        }
+        Manifest::known_format(source)?;
         if let Some(Some(manifest)) = note(Manifest::read(source), report)? {
             let Manifest { epoch, proven, segments, runs, states, .. } = manifest;
             let (headless, by) = (BTreeSet::new(), ListingSource::Manifest);
