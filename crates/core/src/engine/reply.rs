@@ -254,6 +254,8 @@ pub enum RefusedPart {
     Headers,
     /// `dedupe_id`
     DedupeId,
+    /// `dedupe_window`, which must not be longer than the window of the queue
+    DedupeWindow,
     /// `lease_ms`
     Lease,
     /// `max_attempts`
@@ -416,6 +418,8 @@ pub enum Limit {
     Bytes(u64),
     /// The number of queues, and its limit.
     Queues(u64),
+    /// Remembered answers, all of them young, and the limit of their number.
+    Answers(u64),
     /// Leases, or bytes of leased messages.
     Leases,
     /// Grants of the queue a second; the next one may come in this many ms.
