@@ -465,6 +465,7 @@ impl Problem {
                 field,
                 format_args!("must be at least {least}, the number of shards: each allows an even part"),
             ),
+            SettingsRefusal::OverQuota(over) => over_settings(over),
             SettingsRefusal::Overloaded => overloaded(
                 "as many queues exist as are allowed; use one that exists, or let others become empty",
             ),
@@ -735,6 +736,15 @@ fn over_quota(over: Box<OverQuota>) -> Problem {
             format!("quota {quota:?} allows {limit} leases, and {used} are held; ack or nack ends one")
         }
     };
+    Problem::new(ErrorCode::OverQuota, detail).with(Extra::OverQuota(over))
+}
+
+fn over_settings(over: Box<OverQuota>) -> Problem {
+    let OverQuota { quota, limit, used, .. } = &*over;
+    let detail = format!(
+        "quota {quota:?} allows {limit} messages, and as many queues with settings or a pause, of which there are {used}; \
+         remove such a queue first"
+    );
     Problem::new(ErrorCode::OverQuota, detail).with(Extra::OverQuota(over))
 }
 

@@ -275,6 +275,7 @@ impl Engine {
             queue.limiter = GrantLimiter::recovered(row.settings.limits, ids, now);
             queue.settings = row.settings;
             queue.pause = row.pause;
+            queue.is_charged = queue.is_configured();
             queue.totals = row.totals;
             if queue.is_done {
                 done.kept += row.tally.count();
@@ -536,6 +537,7 @@ impl Engine {
         self.queues.renew_quotas(quotas);
         for queue in self.queues.iter() {
             self.tenants.count_queue(queue.tenant, &queue.tally);
+            self.tenants.count_settings(queue.tenant, false, queue.is_charged);
         }
         self.renew_answers();
     }

@@ -265,6 +265,8 @@ struct TenantUse {
     used: [u64; 5],
     /// The part of the used bytes that is of answers.
     answer_bytes: u64,
+    /// Queues with settings or a pause.
+    configured: u64,
     tokens: Option<TokenBucket>,
     refused: [u64; 5],
     /// Queues with ready messages and waiting consumers while the tenant may lease no more; by the time they began to
@@ -294,6 +296,7 @@ impl Tenants {
                 }),
                 used: [0; 5],
                 answer_bytes: 0,
+                configured: 0,
                 tokens,
                 refused: old.map_or([0; 5], |tenant| tenant.refused),
                 starved: BTreeMap::new(),
@@ -324,6 +327,27 @@ impl Tenants {
             for (used, add) in tenant.used.iter_mut().zip(add) {
                 *used = used.saturating_add(add);
             }
+        }
+    }
+
+    /// Counts a queue with settings or a pause.
+    pub(super) fn count_settings(&mut self, tenant: Option<TenantIdx>, was: bool, is: bool) {
+        if let Some(tenant) = self.get_mut(tenant) {
+            tenant.configured = tenant.configured.saturating_sub(u64::from(was)) + u64::from(is);
+        }
+    }
+
+    /// Whether one more queue may have settings or a pause.
+    ///
+    /// # Errors
+    /// [`OverQuota`] when it may not.
+    pub(super) fn configure(&mut self, tenant: Option<TenantIdx>) -> Result<(), Box<OverQuota>> {
+        let Some(tenant) = self.get_mut(tenant) else { return Ok(()) };
+        match tenant.quota.messages {
+            Some(limit) if tenant.configured >= limit => {
+                Err(tenant.refuse(Resource::Messages, limit, tenant.configured, None))
+            }
+            Some(_) | None => Ok(()),
         }
     }
 

@@ -430,7 +430,7 @@ pub enum Limit {
 pub type SettingsField = &'static str;
 
 /// Why settings were refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum SettingsRefusal {
     /// This field is above its limit.
@@ -440,6 +440,8 @@ pub enum SettingsRefusal {
     ),
     /// Too many queues.
     Overloaded,
+    /// The tenant has as many queues with settings or a pause as it may have messages.
+    OverQuota(Box<OverQuota>),
     /// This field is below the number of shards, each of which needs a part of it.
     BelowShards(
         #[cfg_attr(feature = "serde", serde(with = "crate::wire::settings_field"))] SettingsField,

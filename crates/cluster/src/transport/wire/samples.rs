@@ -605,6 +605,7 @@ pub(super) fn reply() -> impl Strategy<Value = Reply> {
         (select(vec!["lease_ms", "backoff", "dedupe_window_ms", "dead_ttl_ms"]), any::<u64>())
             .prop_map(|(field, max)| SettingsRefusal::OutOfRange(field, max)),
         Just(SettingsRefusal::Overloaded),
+        over_quota().prop_map(SettingsRefusal::OverQuota),
         any::<u32>().prop_map(|least| SettingsRefusal::BelowShards("concurrency", least)),
     ];
     let histogram = (any::<[u64; 5]>(), vec(any::<u64>(), 0..9)).prop_map(|(n, counts)| Histogram {
