@@ -170,7 +170,7 @@ impl MessageEvent {
             Record::Purged { purged, .. } => {
                 MessageEvent { id: None, count: Some(*purged), ..event(EventKind::Purged, MessageId(0)) }
             }
-            Record::Queue { .. } | Record::Deduped(_) => return None,
+            Record::Queue { .. } | Record::Deduped(_) | Record::AnswersForgotten { .. } => return None,
         })
     }
 

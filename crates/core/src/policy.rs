@@ -64,6 +64,12 @@ pub struct Policy {
     pub max_messages: usize,
     /// Largest weight of the unsettled messages, in bytes.
     pub max_message_bytes: usize,
+    /// Largest number of remembered answers (`dedupe_id`), of all queues together. At the limit the oldest are forgotten.
+    pub max_answers: usize,
+    /// Largest size of those, in bytes; likewise.
+    pub max_answer_bytes: usize,
+    /// Answers younger than this are not forgotten for a limit or for room, in ms.
+    pub min_answer_ms: u64,
     /// Largest number of done messages, of all queues together. A queue whose messages end beyond it gives up the done
     /// messages that it has had for longest.
     pub max_done: usize,
@@ -379,6 +385,9 @@ impl Default for Policy {
             max_histogram: 10_000,
             max_messages: 10_000_000_000,
             max_message_bytes: 4 * 1024 * 1024 * MIB,
+            max_answers: 1_000_000_000,
+            max_answer_bytes: 256 * 1024 * MIB,
+            min_answer_ms: 600 * SECOND,
             max_done: 10_000_000,
             max_done_bytes: 4 * 1024 * MIB,
             max_keep_done_ms: 366 * DAY,

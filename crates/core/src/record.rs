@@ -7,6 +7,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::answers::AnswerPosition;
 use crate::id::{Lsn, MessageId};
 use crate::id_set::IdSet;
 use crate::message::{Kind, Lease, Life, MessageContent, Stage};
@@ -119,6 +120,13 @@ pub enum Record {
     },
     /// The answer to an enqueue with a `dedupe_id`.
     Deduped(DedupeRow),
+    /// Remembered answers of a queue are forgotten, the oldest ones. Those without a position stay.
+    AnswersForgotten {
+        /// The queue of the answers.
+        queue: QueueName,
+        /// The ordinal of the last forgotten answer.
+        upto: Lsn,
+    },
 }
 
 impl Record {
@@ -139,7 +147,10 @@ impl Record {
                 (Some(stood(was)), Some(TallyState { kind: Kind::Leased, ..stood(was) }))
             }
             Record::Removed { was, .. } => (Some(stood(was)), None),
-            Record::Queue { .. } | Record::Purged { .. } | Record::Deduped(_) => (None, None),
+            Record::Queue { .. }
+            | Record::Purged { .. }
+            | Record::Deduped(_)
+            | Record::AnswersForgotten { .. } => (None, None),
         }
     }
 
@@ -155,7 +166,10 @@ impl Record {
                     message.weight() + headers + of_history(life) + was
                 }
                 Record::Changed { life, .. } => of_history(life),
-                Record::Granted { .. } | Record::Removed { .. } | Record::Queue { .. } => 0,
+                Record::Granted { .. }
+                | Record::Removed { .. }
+                | Record::Queue { .. }
+                | Record::AnswersForgotten { .. } => 0,
                 Record::Purged { keep, .. } => of_ids(keep),
                 Record::Deduped(row) => {
                     row.dedupe_id.len() + row.key.as_ref().map_or(0, |key| key.as_str().len())
@@ -171,7 +185,7 @@ impl Record {
                 &was.queue
             }
             Record::Queue { name, .. } => name,
-            Record::Purged { queue, .. } => queue,
+            Record::Purged { queue, .. } | Record::AnswersForgotten { queue, .. } => queue,
             Record::Deduped(row) => &row.queue,
         }
     }
@@ -275,6 +289,9 @@ pub struct DedupeRow {
     pub generation: u32,
     /// Whether the answer said that the message was created.
     pub created: Created,
+    /// The position in the queue's log of answers; `None` for an answer that duewheel itself needs: it is in no limit,
+    /// and remembered until it expires.
+    pub position: Option<AnswerPosition>,
 }
 
 /// The effect of an accepted enqueue.
@@ -333,7 +350,7 @@ impl Totals {
                 Gone::Expired => (&mut self.expired, 1),
             },
             Record::Purged { purged, .. } => (&mut self.purged, *purged),
-            Record::Queue { .. } | Record::Deduped(_) => return,
+            Record::Queue { .. } | Record::Deduped(_) | Record::AnswersForgotten { .. } => return,
         };
         *total = total.saturating_add(by);
     }

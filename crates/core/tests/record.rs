@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use proptest::prelude::*;
 
+use duewheel_core::answers::AnswerPosition;
 use duewheel_core::id::{Epoch, LeaseToken, SessionId};
 use duewheel_core::message::{
     DeadReason, Died, DoneOutcome, Ended, Expiry, Kind, Lease, Life, Marks, MaxAttempts, MessageContent,
@@ -19,7 +20,7 @@ use duewheel_core::record::{
     Totals, Was, Writer,
 };
 use duewheel_core::time::Class;
-use duewheel_core::{Due, EngineMs, IdSet, Key, MessageId, QueueName, WallMs};
+use duewheel_core::{Due, EngineMs, IdSet, Key, Lsn, MessageId, QueueName, WallMs};
 
 fn number() -> impl Strategy<Value = u64> {
     prop_oneof![Just(0), Just(127), Just(128), Just(u64::MAX), any::<u64>(), 0u64..1000]
@@ -228,17 +229,23 @@ fn dedupe() -> BoxedStrategy<DedupeRow> {
         Just(Created::Kept),
         number().prop_map(|id| Created::Replacing(MessageId(id)))
     ];
-    ((queue(), text(), any::<u128>(), number()), (number(), key(), number(), any::<u32>(), created))
-        .prop_map(|((queue, dedupe_id, content, until), (id, key, due_at, generation, created))| DedupeRow {
-            queue,
-            dedupe_id,
-            content,
-            until: EngineMs(until),
-            id: MessageId(id),
-            key,
-            due_at: WallMs(due_at),
-            generation,
-            created,
+    let position = proptest::option::of(
+        (number(), number()).prop_map(|(nth, at)| AnswerPosition { nth: Lsn(nth), at: EngineMs(at) }),
+    );
+    ((queue(), text(), any::<u128>(), number()), (number(), key(), number(), any::<u32>(), created), position)
+        .prop_map(|((queue, dedupe_id, content, until), (id, key, due_at, generation, created), position)| {
+            DedupeRow {
+                queue,
+                dedupe_id,
+                content,
+                until: EngineMs(until),
+                id: MessageId(id),
+                key,
+                due_at: WallMs(due_at),
+                generation,
+                created,
+                position,
+            }
         })
         .boxed()
 }
@@ -283,6 +290,7 @@ fn record() -> impl Strategy<Value = Record> {
             purged
         }),
         dedupe().prop_map(Record::Deduped),
+        (queue(), number()).prop_map(|(queue, upto)| Record::AnswersForgotten { queue, upto: Lsn(upto) }),
     ]
 }
 
@@ -564,6 +572,7 @@ fn without_fields() -> Vec<(Record, Vec<(usize, &'static str)>)> {
         due_at: WallMs(3),
         generation: 1,
         created: Created::New,
+        position: None,
     };
     let (settings, pause, keep) = (QueueSettings::default(), Pause::Running, IdSet::default());
     vec![
@@ -573,8 +582,9 @@ fn without_fields() -> Vec<(Record, Vec<(usize, &'static str)>)> {
         (Record::Granted { id, attempt: 1, lease, was: was.clone() }, vec![(1, "message")]),
         (Record::Removed { id, why: Gone::Acked, was }, vec![(1, "message")]),
         (Record::Queue { name: queue.clone(), settings, pause }, vec![(3, "queue"), (1, "queue")]),
-        (Record::Purged { queue, keep, before: id, purged: 1 }, vec![(1, "purge")]),
+        (Record::Purged { queue: queue.clone(), keep, before: id, purged: 1 }, vec![(1, "purge")]),
         (Record::Deduped(row), vec![(1, "answer")]),
+        (Record::AnswersForgotten { queue, upto: Lsn(9) }, vec![(1, "forgotten answers")]),
     ]
 }
 

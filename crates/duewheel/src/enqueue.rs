@@ -95,6 +95,11 @@ fn limit_text(limit: Limit) -> String {
             format!("the messages held would have more than the {max} bytes that the limit allows")
         }
         Limit::Queues(max) => format!("{max} queues exist, as many as the limit allows"),
+        Limit::Answers(max) => {
+            format!(
+                "{max} answers, or as many bytes of them as the limit allows, are remembered, all of them young"
+            )
+        }
         Limit::Leases => "as much is leased as the limit allows".into(),
         Limit::GrantRate(ms) => format!("the queue's rate allows the next message in {ms} ms"),
     }
@@ -175,6 +180,15 @@ impl Draft {
     pub fn dedupe_id(self, id: &str) -> Self {
         self.with(|e| {
             e.dedupe_id = Some(id.into());
+            Ok(())
+        })
+    }
+
+    /// Sets how long that answer is remembered, rounded up to a millisecond: at most the dedupe window of the queue,
+    /// which applies otherwise. A longer one is refused.
+    pub fn dedupe_window(self, window: Duration) -> Self {
+        self.with(|e| {
+            e.dedupe_window_ms = Some(ceil_ms(window));
             Ok(())
         })
     }

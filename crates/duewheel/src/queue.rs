@@ -318,7 +318,7 @@ fn settings_refused(refusal: SettingsRefusal) -> QueueError {
     match refusal {
         SettingsRefusal::OutOfRange(field, max) => QueueError::Setting { field, max },
         SettingsRefusal::BelowShards(field, min) => QueueError::BelowShards { field, min },
-        SettingsRefusal::Overloaded => CallError::Overloaded.into(),
+        SettingsRefusal::Overloaded | SettingsRefusal::OverQuota(_) => CallError::Overloaded.into(),
     }
 }
 

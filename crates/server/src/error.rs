@@ -472,6 +472,7 @@ impl Problem {
                 field,
                 format_args!("must be at least {least}, the number of shards: each allows an even part"),
             ),
+            SettingsRefusal::OverQuota(over) => over_settings(over),
             SettingsRefusal::Overloaded => overloaded(
                 "as many queues exist as are allowed; use one that exists, or let others become empty",
             ),
@@ -686,6 +687,10 @@ fn at_limit(limit: Limit) -> Problem {
         Limit::Queues(max) => format!(
             "{max} queues exist, as many as are allowed; use one that exists, or let others become empty"
         ),
+        Limit::Answers(max) => format!(
+            "{max} answers to enqueues with a dedupe_id, or as many bytes of them as are allowed, are remembered, and all are \
+             young; wait, give a shorter dedupe_window, or send without a dedupe_id"
+        ),
         Limit::Leases => {
             "as many messages are leased, or as many bytes of them, as are allowed; settle some first"
                 .to_owned()
@@ -736,7 +741,12 @@ fn over_quota(over: Box<OverQuota>) -> Problem {
             "quota {quota:?} allows {limit} unsettled messages, and {used} are held; ack, cancel or purge makes room"
         ),
         (Resource::Bytes, _) => format!(
-            "quota {quota:?} allows {limit} bytes, {used} are held, and this does not fit; ack, cancel or purge makes room"
+            "quota {quota:?} allows {limit} bytes, {used} are held, remembered answers included, and this does not fit; ack, cancel or \
+             purge makes room"
+        ),
+        (Resource::Answers, _) => format!(
+            "quota {quota:?} allows {limit} remembered answers, and {used} are held, the oldest of them young; wait, give a \
+             shorter dedupe_window, or send without a dedupe_id"
         ),
         (Resource::Leases, _) => {
             format!("quota {quota:?} allows {limit} leases, and {used} are held; ack or nack ends one")
@@ -745,9 +755,21 @@ fn over_quota(over: Box<OverQuota>) -> Problem {
     Problem::new(ErrorCode::OverQuota, detail).with(Extra::OverQuota(over))
 }
 
+fn over_settings(over: Box<OverQuota>) -> Problem {
+    let OverQuota { quota, limit, used, .. } = &*over;
+    let detail = format!(
+        "quota {quota:?} allows {limit} messages, and as many queues with settings or a pause, of which there are {used}; \
+         remove such a queue first"
+    );
+    Problem::new(ErrorCode::OverQuota, detail).with(Extra::OverQuota(over))
+}
+
 /// The rule that a refused value breaks.
 fn range_of(part: RefusedPart) -> &'static str {
     match part {
+        RefusedPart::DedupeWindow => {
+            "must be longer than 0 and at most the dedupe_window of the queue; configure a longer one there first"
+        }
         RefusedPart::Spread => "must not end later than the longest delay from now",
         RefusedPart::ExpiresIn => "must be longer than 0 and at most the longest delay",
         RefusedPart::ExpiresAt => "must not be before the due time, nor before the end of its spread",
@@ -765,6 +787,7 @@ fn part_name(part: RefusedPart) -> &'static str {
         RefusedPart::Body => "body",
         RefusedPart::Headers => "headers",
         RefusedPart::DedupeId => "dedupe_id",
+        RefusedPart::DedupeWindow => "dedupe_window",
         RefusedPart::Lease => "lease_ms",
         RefusedPart::MaxAttempts => "max_attempts",
         RefusedPart::Backoff => "backoff",

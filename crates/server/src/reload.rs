@@ -209,7 +209,7 @@ fn stamp(file: &Path) -> Option<Stamp> {
 /// Warns of limits that are too small to be shared: some shards then refuse everything of the tenant.
 pub(crate) fn warn_of_empty_shares(quotas: &[Quota], shards: u32) {
     for quota in quotas {
-        for resource in [Resource::Messages, Resource::Bytes, Resource::Leases] {
+        for resource in [Resource::Messages, Resource::Bytes, Resource::Leases, Resource::Answers] {
             if let Some(limit) = quota.limit(resource).filter(|limit| *limit < u64::from(shards)) {
                 tracing::warn!(
                     quota = %quota.prefix,

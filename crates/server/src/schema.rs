@@ -216,6 +216,7 @@ fn past_of_nothing() -> Value {
 pub(crate) fn enqueue_rules(schema: &mut Schema) {
     let pairs = [
         ["spread_ms", "spread"],
+        ["dedupe_window_ms", "dedupe_window"],
         ["expires_in_ms", "expires_in"],
         ["expires_in_ms", "expires_at"],
         ["expires_in", "expires_at"],

@@ -46,7 +46,7 @@ use self::parked::Parked;
 pub use self::remains::Remains;
 use self::remains::{RefusalScope, Settling};
 use crate::error::{CallError, Outcome};
-use crate::figures::Figures;
+use crate::figures::{ANSWERS_FORGOTTEN, Figures};
 use crate::health::DriverWork;
 use crate::inbox::{Submission, WhenBusy};
 use crate::pacing::Pacing;
@@ -533,6 +533,7 @@ impl<S: Store> Driver<S> {
         let stats = Stats { totals, lease_expired, lateness, lateness_sum_ms, ..stats };
         let mut store = self.store.figures();
         let (done, expired) = (self.engine.done_counts(), self.engine.expired_counts());
+        let answers = self.engine.answer_counts();
         store.extend([
             ("granted_expired_total", expired.late),
             ("died_expired_total", expired.dead),
@@ -540,7 +541,10 @@ impl<S: Store> Driver<S> {
             ("done_bytes", done.bytes),
             ("done_not_kept_total", done.not_kept),
             ("done_given_up_total", done.given_up),
+            ("answers", answers.kept),
+            ("answer_bytes", answers.bytes),
         ]);
+        store.extend(ANSWERS_FORGOTTEN.into_iter().zip(answers.forgotten));
         Figures { stats, quotas, store }
     }
 

@@ -24,7 +24,7 @@ pub struct Counted {
     /// The sum of these, in ms.
     pub lateness_sum_ms: u64,
     /// Refusals by quota, in the order of [`duewheel_core::engine::Resource`].
-    pub quota_refused: BTreeMap<Box<str>, [u64; 4]>,
+    pub quota_refused: BTreeMap<Box<str>, [u64; 5]>,
     /// The store's own counters, by name.
     pub store: BTreeMap<&'static str, u64>,
     /// How long nobody owned the shard before this node took it, in ms, as far as this node observed it.
@@ -106,6 +106,14 @@ impl Figures {
     }
 }
 
+/// The figures of answers that were forgotten, in the order of [`duewheel_core::engine::ForgottenFor`].
+pub(crate) const ANSWERS_FORGOTTEN: [&str; 4] = [
+    "answers_forgotten_total.quota",
+    "answers_forgotten_total.limit",
+    "answers_forgotten_total.room",
+    "answers_forgotten_total.purge",
+];
+
 /// Whether a store's figure of this name is a counter.
 pub fn is_counter(name: &str) -> bool {
     name.split('.').next().is_some_and(|name| name.ends_with(COUNTER))
@@ -121,7 +129,7 @@ mod tests {
             totals: Totals { enqueued: 3, acked: 1, ..Totals::default() },
             lateness: vec![1, 2],
             lateness_sum_ms: 7,
-            quota_refused: [("a".into(), [1, 0, 0, 2])].into(),
+            quota_refused: [("a".into(), [1, 0, 0, 2, 0])].into(),
             store: [("groups_total", 5)].into(),
             ..Counted::default()
         };
@@ -130,7 +138,7 @@ mod tests {
         sum.add(&Counted { lateness: vec![1, 1, 1], store: [("finds_total", 1)].into(), ..one });
         assert_eq!((sum.totals.enqueued, sum.totals.acked), (6, 2));
         assert_eq!((sum.lateness, sum.lateness_sum_ms), (vec![2, 3, 1], 14));
-        assert_eq!(sum.quota_refused["a"], [2, 0, 0, 4]);
+        assert_eq!(sum.quota_refused["a"], [2, 0, 0, 4, 0]);
         assert_eq!((sum.store["groups_total"], sum.store["finds_total"]), (5, 1));
     }
 

@@ -156,7 +156,7 @@ fn measure(rows: u64, queues: u64, span: usize) -> Result<(), ReadFault> {
             Merge::new(&disk, FileNo(99), Incarnation(99), inputs, Vec::new(), EngineMs(0), hasher())?;
         merge.set_span(span);
         loop {
-            let (done, time) = timed_ok(|| merge.step(1 << 20))?;
+            let (done, time) = timed_ok(|| merge.step(1 << 20, &|_| true))?;
             most = most.max(time);
             if let Some(entry) = done {
                 return Ok(entry);

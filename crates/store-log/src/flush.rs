@@ -2,9 +2,9 @@
 //!
 //! | | |
 //! |---|---|
-//! | 1 | live rows of the frozen memtables are written to a run, or to several if there are many |
-//! | 2 | older versions of their messages are removed from the runs' sets of live ids (from copies of them) |
-//! | 3 | their records are folded into the ledger, and undone if a later step fails |
+//! | 1 | the records of the frozen memtables are folded into the ledger, and undone if a later step fails |
+//! | 2 | their live rows, and the answers that are not forgotten, are written to a run, or to several if there are many |
+//! | 3 | older versions of their messages are removed from the runs' sets of live ids (from copies of them) |
 //! | 4 | the state file is written with all of that |
 //! | 5 | the journal is known to be durable up to the cut |
 //! | 6 | the manifest lists the runs and the state, and no segment before the cut |
@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use duewheel_core::mutant::{self, Mutant};
-use duewheel_core::store::{ErrorKind, Sequence, StoreError, Which};
+use duewheel_core::store::{ErrorKind, Ledger, Sequence, StoreError, Which};
 use duewheel_core::{EngineMs, Lsn, MessageId, QueueName};
 
 use crate::fault::ReadFault;
@@ -164,7 +164,7 @@ impl Flush<'_> {
         shared.set_stuck(true);
         let now = self.now();
         let parts = without_gone(&view.parts, self.tables)?;
-        let dead: Vec<FileNo> = dead(&parts, now).collect();
+        let dead: Vec<FileNo> = dead(&parts, &work.ledger, now).collect();
         if !dead.is_empty() {
             // The records that remove these rows must be durable before the runs are unlisted.
             syncing::wait_until(self.last, shared)?;
@@ -175,7 +175,7 @@ impl Flush<'_> {
         let failures = shared.counters.merge_failures.load(Relaxed);
         let has_failed = std::mem::replace(&mut work.merge_failures, failures) != failures;
         if work.merging.is_some()
-            || (!has_failed && squeeze(shared, &sizes(&parts, now)) != MergePlan::Nothing)
+            || (!has_failed && squeeze(shared, &sizes(&parts, &work.ledger, now)) != MergePlan::Nothing)
         {
             return Ok(Some(Worked::Later));
         }
@@ -199,13 +199,6 @@ impl Flush<'_> {
     fn flush(&self, work: &mut Work, view: &StoreView) -> Result<(), ReadFault> {
         let shared = self.shared;
         shared.syncer.ask();
-        let entries = self.write_runs(view)?;
-        let mut parts = self.older_parts(view)?;
-        for entry in &entries {
-            let run = Arc::new(Run::open(&*shared.disk, entry, shared.hasher, &work.names)?);
-            let live = Arc::new(Live::all(&run));
-            parts.push(LiveRun { run, live });
-        }
         let before = work.ledger.remember(self.queues());
         for mem in self.tables {
             mem.for_each(|lsn, record| {
@@ -215,8 +208,8 @@ impl Flush<'_> {
                 work.ledger.note_clock(clock);
             }
         }
-        let covered = match self.list(work, (&view.parts, &parts), &entries) {
-            Ok(covered) => covered,
+        let (parts, covered) = match self.write(work, view) {
+            Ok(written) => written,
             Err(trouble) => {
                 if !mutant::is(Mutant::BooksFolded) {
                     work.ledger.take_back(before);
@@ -231,6 +224,23 @@ impl Flush<'_> {
         });
         shared.drop_segments(&covered);
         Ok(())
+    }
+
+    /// Writes the new runs and the state, and lists them. Returns all runs, and the segments that are no longer needed.
+    fn write(
+        &self,
+        work: &mut Work,
+        view: &StoreView,
+    ) -> Result<(Vec<LiveRun>, Vec<SegmentEntry>), ReadFault> {
+        let entries = self.write_runs(view, &work.ledger)?;
+        let mut parts = self.older_parts(view)?;
+        for entry in &entries {
+            let run = Arc::new(Run::open(&*self.shared.disk, entry, self.shared.hasher, &work.names)?);
+            let live = Arc::new(Live::all(&run));
+            parts.push(LiveRun { run, live });
+        }
+        let covered = self.list(work, (&view.parts, &parts), &entries)?;
+        Ok((parts, covered))
     }
 
     /// Lists the new runs and books in the manifest. Returns the segments that are no longer needed.
@@ -268,7 +278,7 @@ impl Flush<'_> {
 
     /// Writes the live rows of the frozen memtables: no run if there are none, and several if there are too many for
     /// one.
-    fn write_runs(&self, view: &StoreView) -> Result<Vec<RunEntry>, ReadFault> {
+    fn write_runs(&self, view: &StoreView, books: &Ledger) -> Result<Vec<RunEntry>, ReadFault> {
         let shared = self.shared;
         let mut out = FlushOutput { flush: self, writer: None, done: Vec::new() };
         let finder = Finder {
@@ -308,7 +318,7 @@ impl Flush<'_> {
         }
         let now = self.now();
         for (i, mem) in self.tables.iter().enumerate() {
-            for answer in mem.answers() {
+            for answer in mem.answers().filter(|answer| books.remembers(answer)) {
                 let hash = shared.hasher.answer(&answer.queue, &answer.dedupe_id);
                 let is_older =
                     |newer: &Arc<Mem>| newer.find_answer(hash, &answer.queue, &answer.dedupe_id).is_some();
@@ -427,7 +437,7 @@ fn exact_extent(tables: &[Arc<Mem>]) -> Extent {
 }
 
 /// The runs without live rows.
-fn dead(parts: &[LiveRun], now: EngineMs) -> impl Iterator<Item = FileNo> {
-    let sizes = sizes(parts, now);
+fn dead(parts: &[LiveRun], books: &Ledger, now: EngineMs) -> impl Iterator<Item = FileNo> {
+    let sizes = sizes(parts, books, now);
     parts.iter().zip(sizes).filter(|(_, size)| size.live == 0).map(|(part, _)| part.run.entry().no)
 }

@@ -377,8 +377,8 @@ impl Mem {
                 let answer = Extent::of_answer(bytes.len() as u64);
                 self.extent.add(answer);
             }
-            Record::Queue { name, .. } => {
-                self.add_other(name, bytes)?;
+            Record::Queue { name: queue, .. } | Record::AnswersForgotten { queue, .. } => {
+                self.add_other(queue, bytes)?;
             }
         }
         self.last = self.last.next();

@@ -90,13 +90,18 @@ impl Merge {
 
     /// Continues for about this many bytes. Returns the new run's entry when the merge is complete; no manifest lists
     /// the run yet.
-    pub(crate) fn step(&mut self, bytes: u64) -> Result<Option<RunEntry>, ReadFault> {
+    /// Answers that are forgotten, says `remembers`, are left out; what it says may change between two steps.
+    pub(crate) fn step(
+        &mut self,
+        bytes: u64,
+        remembers: &dyn Fn(&DedupeRow) -> bool,
+    ) -> Result<Option<RunEntry>, ReadFault> {
         let mut left = bytes;
         while left > 0 {
             let whole = match &mut self.stage {
                 MergeStage::Rows(_, rows) => rows.copy(&mut self.inputs, &mut self.out, &mut left)?,
                 MergeStage::Answers(answers) => {
-                    answers.copy(&mut self.out, self.now, &self.older, &mut left)?
+                    answers.copy(&mut self.out, self.now, &self.older, remembers, &mut left)?
                 }
                 MergeStage::Finish => return Ok(self.out.finish_step(left)?),
             };
@@ -196,6 +201,7 @@ impl MergedAnswers {
         out: &mut RunWriter,
         now: EngineMs,
         older: &[Arc<Run>],
+        remembers: &dyn Fn(&DedupeRow) -> bool,
         left: &mut u64,
     ) -> Result<bool, ReadFault> {
         while *left > 0 {
@@ -213,7 +219,8 @@ impl MergedAnswers {
             }
             // An older answer that has expired itself need not be hidden.
             let hides = older.iter().any(|run| run.answers_until() > now.0 && run.may_have(hash));
-            for row in rows.iter().filter(|row| row.until > now || hides) {
+            // One that is forgotten hides none: an older one is forgotten, too.
+            for row in rows.iter().filter(|row| (row.until > now || hides) && remembers(row)) {
                 out.answer_in_order(hash, row)?;
             }
         }

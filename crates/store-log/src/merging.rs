@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use duewheel_core::store::{ErrorKind, StoreError};
+use duewheel_core::store::{ErrorKind, Ledger, StoreError};
 use duewheel_core::{EngineMs, QueueName};
 
 use crate::fault::ReadFault;
@@ -21,7 +21,7 @@ use crate::journal::syncing;
 use crate::manifest::{RunEntry, StateEntry};
 use crate::merge::policy::{self, MergeLimits, MergePlan, Size};
 use crate::merge::{self, Merge};
-use crate::run::{Live, Run, share};
+use crate::run::{Live, Run, RunAnswers, share};
 use crate::shared::{DiskSpace, StoreShared, Worked, lock};
 use crate::state;
 use crate::state::write::{StateChange, discard};
@@ -58,7 +58,7 @@ pub(crate) fn merge(shared: &StoreShared) -> Worked {
             drop_merge(shared, work);
             Ok(Worked::Later)
         }
-        Some(merging) => match merging.merge.step(SLICE) {
+        Some(merging) => match merging.merge.step(SLICE, &|row| work.ledger.remembers(row)) {
             Ok(None) => Ok(Worked::Done),
             Ok(Some(entry)) => install(shared, work, entry).map(|()| Worked::Done),
             Err(trouble) => Err(trouble),
@@ -82,7 +82,7 @@ fn begin(shared: &StoreShared, work: &mut Work) -> Result<Worked, ReadFault> {
     let view = shared.view();
     let parts = view.parts.clone();
     let now = work.ledger.clock().map_or(EngineMs(0), |clock| clock.engine);
-    let known = sizes(&parts, now);
+    let known = sizes(&parts, &work.ledger, now);
     let options = &shared.options;
     let limits = MergeLimits { rows: options.run_rows, small: options.small_runs, ..MergeLimits::default() };
     let planned = policy::plan(&known, &limits);
@@ -104,7 +104,9 @@ fn begin(shared: &StoreShared, work: &mut Work) -> Result<Worked, ReadFault> {
             }
             // Rows that frozen memtables have removed are also left out; their flush may wait for this merge.
             let parts = without_gone(&parts, &view.frozen)?;
-            let MergePlan::Merge(range) = squeeze(shared, &sizes(&parts, now)) else { return Ok(nothing) };
+            let MergePlan::Merge(range) = squeeze(shared, &sizes(&parts, &work.ledger, now)) else {
+                return Ok(nothing);
+            };
             if let Some(frozen) = view.frozen.last() {
                 syncing::wait_until(frozen.last(), shared)?;
             }
@@ -166,13 +168,12 @@ pub(crate) fn drop_merge(shared: &StoreShared, work: &mut Work) {
     }
 }
 
-pub(crate) fn sizes(parts: &[LiveRun], now: EngineMs) -> Vec<Size> {
+pub(crate) fn sizes(parts: &[LiveRun], books: &Ledger, now: EngineMs) -> Vec<Size> {
     // Expired answers still hide older ones that have not expired.
     let mut hides = false;
     let mut size = |part: &LiveRun| {
         hides |= part.run.answers_until() > now.0;
-        let (answers, answer_bytes) =
-            if hides { (part.run.answers(), part.run.answer_bytes()) } else { (0, 0) };
+        let (answers, answer_bytes) = if hides { remembered(&part.run, books) } else { (0, 0) };
         let bytes = part.run.entry().bytes;
         let content = part.run.message_bytes() + part.run.answer_bytes();
         Size {
@@ -182,6 +183,17 @@ pub(crate) fn sizes(parts: &[LiveRun], now: EngineMs) -> Vec<Size> {
         }
     };
     parts.iter().map(&mut size).collect()
+}
+
+/// The number and the bytes of a run's answers, without the queues all of whose answers are forgotten.
+fn remembered(run: &Run, books: &Ledger) -> (u64, u64) {
+    let is_gone = |of: &&RunAnswers| books.answers(&of.queue).is_none_or(|log| !log.remembers(of.last));
+    let gone = run.answers_by_queue().iter().filter(is_gone);
+    let (count, bytes) = gone.fold((0, 0), |sum: (u64, u64), of| (sum.0 + of.count, sum.1 + of.bytes));
+    match run.answers().saturating_sub(count) {
+        0 => (0, 0),
+        left => (left, run.answer_bytes().saturating_sub(bytes)),
+    }
 }
 
 /// Installs a finished merge in place of its inputs.

@@ -46,7 +46,7 @@ pub(crate) use answers::AnswerScan;
 pub(crate) use file::Blocking;
 pub(crate) use find::{KeyLookup, Newer, NewerTables, ReadAllowance};
 pub(crate) use live::{Live, Mask, share};
-pub(crate) use opened::{Run, RunQueue};
+pub(crate) use opened::{Run, RunAnswers, RunQueue};
 pub(crate) use row::RawRow;
 pub(crate) use scan::{RunScan, before};
 pub(crate) use verify::verify;

@@ -194,14 +194,14 @@ impl Salvage<'_> {
     fn journal(&mut self, frames: &JournalFrames<'_>) -> Result<(), StoreError> {
         let from = self.books.fold_from();
         let engine = self.target.clock().engine;
-        let Salvage { target, overlay, report, .. } = self;
+        let Salvage { target, overlay, report, books, .. } = self;
         // The damage was reported when the journal was folded.
         frames.visit(&mut SalvageReport::default(), |lsn, record| match record {
             Record::Put { message, life, .. } if lsn > from => match overlay.life_of(message.id, lsn, life) {
                 Some(life) => target.put(message, life, report),
                 None => Ok(()),
             },
-            Record::Deduped(row) if lsn > from && row.until > engine => {
+            Record::Deduped(row) if lsn > from && row.until > engine && books.remembers(&row) => {
                 target.answer(row, ExistingAnswer::Replaces, report)
             }
             _ => Ok(()),
@@ -223,7 +223,7 @@ impl Salvage<'_> {
                 read.insert(row.message.id.0);
                 self.message(row, pieces, queue)
             }
-            RunItem::Answer(answer) if answer.until > engine => {
+            RunItem::Answer(answer) if answer.until > engine && self.books.remembers(&answer) => {
                 self.target.answer(answer, ExistingAnswer::Yields, &mut self.report)
             }
             RunItem::Answer(_) => Ok(()),

@@ -244,7 +244,6 @@ pub(crate) fn take(
     let taken = (0..entries).try_for_each(|_| {
         let mut one = Reader::new(reader.blob()?);
         take_entry(kind, &mut one, last, seen, state)?;
-        one.no_fields("state")?;
         if one.is_empty() { Ok(()) } else { Err(DecodeError::Unknown("end of an entry")) }
     });
     match taken {
@@ -327,7 +326,9 @@ fn take_entry(
             seen.queues += 1;
             let (name, settings) = (r.queue_name()?, r.settings()?);
             let (pause, totals) = (r.pause()?, r.totals()?);
-            state.ledger.restore(QueueRow { name, settings, pause, totals, tally: Tally::decode(r)? });
+            let (tally, answers) = (Tally::decode(r)?, r.answer_log()?);
+            state.ledger.restore(QueueRow { name, settings, pause, totals, tally, answers });
+            return Ok(());
         }
         3 => {
             seen.runs += 1;
@@ -369,7 +370,7 @@ fn take_entry(
         }
         _ => return Err(DecodeError::Unknown("kind of a block")),
     }
-    Ok(())
+    r.no_fields("state")
 }
 
 /// The purges of a run.

@@ -466,7 +466,8 @@ impl LogStore {
                 Record::Changed { .. }
                 | Record::Granted { .. }
                 | Record::Queue { .. }
-                | Record::Deduped(_) => {}
+                | Record::Deduped(_)
+                | Record::AnswersForgotten { .. } => {}
             }
         }
         self.active.note_clock(group.clock);

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use duewheel_core::answers::AnswerPosition;
 use duewheel_core::message::{
     DeadReason, Died, Ended, Expiry, Kind, Lease, Life, Marks, MaxAttempts, MessageContent, Options,
     PastAttempt, Stage,
@@ -11,7 +12,7 @@ use duewheel_core::policy::{
     Backoff, GrantLimits, GrantRate, Lasting, OnExpiry, QueueSettings, ReadyOrder, TraceMode,
 };
 use duewheel_core::record::{Created, DedupeRow, Gone, Pause, Record, Was};
-use duewheel_core::{Due, EngineMs, Epoch, Key, LeaseToken, MessageId, QueueName, SessionId, WallMs};
+use duewheel_core::{Due, EngineMs, Epoch, Key, LeaseToken, Lsn, MessageId, QueueName, SessionId, WallMs};
 
 use crate::choices::Choices;
 
@@ -68,6 +69,7 @@ pub(crate) fn record(c: &mut Choices<'_>) -> Record {
                 1 => Created::Kept,
                 _ => Created::Replacing(id(c)),
             },
+            position: c.once_in(2).then(|| AnswerPosition { nth: Lsn(c.number()), at: EngineMs(c.number()) }),
         }),
     }
 }

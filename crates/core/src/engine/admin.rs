@@ -11,6 +11,7 @@ use super::Engine;
 use super::effect::Effects;
 use super::input::{Enqueue, Hold, Op};
 use super::queue::QueueIdx;
+use super::quota::OverQuota;
 use super::reply::{Reply, SettingsRefusal};
 
 impl Engine {
@@ -24,6 +25,11 @@ impl Engine {
     ) {
         if let Err(refusal) = self.check_settings(name, &settings) {
             return self.respond(to, Reply::Configure(refusal), fx);
+        }
+        if settings.keep_a_queue()
+            && let Err(over) = self.charge_settings(name)
+        {
+            return self.respond(to, Reply::Configure(SettingsRefusal::OverQuota(over)), fx);
         }
         let idx = self.queues.find_or_make(name);
         let queue = self.queues.get_mut(idx);
@@ -149,8 +155,23 @@ impl Engine {
         }
     }
 
+    /// Whether a queue may get settings or a pause: a tenant has no more such queues than it may have messages. Each
+    /// shard has the settings of all queues, so the whole limit holds in each.
+    fn charge_settings(&mut self, name: &QueueName) -> Result<(), Box<OverQuota>> {
+        let is_charged = self.queues.find(name).is_some_and(|idx| self.queues.get(idx).is_charged);
+        if is_charged || self.tenants.is_empty() {
+            return Ok(());
+        }
+        let tenant = self.queues.tenant_of(name);
+        self.tenants.configure(tenant)
+    }
+
     /// Records a queue's present settings and pause.
     fn record_queue(&mut self, idx: QueueIdx, fx: &mut Effects) {
+        let queue = self.queues.get_mut(idx);
+        let is = queue.is_configured();
+        let was = std::mem::replace(&mut queue.is_charged, is);
+        self.tenants.count_settings(queue.tenant, was, is);
         let queue = self.queues.get(idx);
         let (name, settings, pause) = (queue.name.clone(), queue.settings.clone(), queue.pause);
         self.append(Record::Queue { name, settings, pause }, fx);
@@ -211,6 +232,9 @@ impl Engine {
     ) -> Reply {
         if !self.has_room_for(name) {
             return Reply::Configure(SettingsRefusal::Overloaded);
+        }
+        if let Err(over) = self.charge_settings(name) {
+            return Reply::Configure(SettingsRefusal::OverQuota(over));
         }
         let idx = self.queues.find_or_make(name);
         let pause = match for_ms {

@@ -80,7 +80,9 @@ impl Engine {
                 return Err(ChangeRefusal::Busy);
             }
             let queue = self.rows.get(slot).queue;
-            self.tenants.grow(self.queues.get(queue).tenant, more as u64)?;
+            let tenant = self.queues.get(queue).tenant;
+            self.forget_for_quota(now, tenant, None, more as u64, fx);
+            self.tenants.grow(tenant, more as u64)?;
             self.rewrite(now, slot, Arc::new(message), change, fx);
         } else {
             self.change_life(now, slot, fx, change);

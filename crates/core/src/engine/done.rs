@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use crate::answers::AnswerPosition;
 use crate::id::MessageId;
 use crate::message::{DeadReason, Died, DoneOutcome, Kind, Life, MessageContent, Row, Stage, State};
 use crate::name::QueueName;
@@ -100,9 +101,9 @@ impl Engine {
             due_at: WallMs(0),
             generation: 0,
             created: Created::Kept,
+            position: Some(AnswerPosition { nth: self.last.next(), at: self.now.engine }),
         };
-        self.append(Record::Deduped(row.clone()), fx);
-        self.dedupe.insert(row);
+        self.append_answer(row, fx);
     }
 
     fn may_keep(&self, name: &QueueName, bytes: usize) -> bool {
@@ -183,7 +184,8 @@ impl Engine {
 
     /// The id that a done message has now, by the one that it had, if this batch has looked it up.
     fn done_id(&self, now: Now, was: MessageId) -> Option<MessageId> {
-        self.dedupe.find(&QueueName::done_ids(), &was.0.to_string(), now.engine).map(|row| row.id)
+        let row = self.dedupe.find(&QueueName::done_ids(), &was.0.to_string(), now.engine)?;
+        self.remembers(row).then_some(row.id)
     }
 
     /// Whether a row is a done message whose time is not over.

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use crate::answers::AnswerPosition;
 use crate::id::MessageId;
 use crate::message::{DeadReason, Expiry, Life, MessageContent, Options, Row, Stage};
 use crate::mutant::{self, Mutant};
+use crate::name::QueueName;
 use crate::policy::{OWN_DEDUPE, OWN_DEDUPE_WINDOW_MS};
 use crate::record::{Created, DedupeRow, Gone, Record};
 use crate::spread::{SpreadBy, offset_ms};
@@ -38,6 +40,12 @@ fn spread_due(e: &Enqueue, id: MessageId, due: Due) -> Due {
     due.plus(offset_ms(&e.queue, by, spread))
 }
 
+/// The size of the answer that is remembered for an enqueue; `None` if it is in no limit.
+fn answer_size(e: &Enqueue) -> Option<u64> {
+    let id = e.dedupe_id.as_deref().filter(|id| !id.starts_with(OWN_DEDUPE))?;
+    Some(DedupeRow::size_of(&e.queue, id, e.key.as_ref()))
+}
+
 impl Engine {
     pub(super) fn enqueue(
         &mut self,
@@ -50,7 +58,8 @@ impl Engine {
             None => 0,
             Some(id) => {
                 let content = dedupe::content(&e);
-                if let Some(first) = self.dedupe.find(&e.queue, id, now.engine) {
+                let found = self.dedupe.find(&e.queue, id, now.engine);
+                if let Some(first) = found.filter(|row| self.remembers(row)) {
                     return if first.content == content {
                         Ok(Enqueued {
                             id: first.id,
@@ -94,7 +103,12 @@ impl Engine {
                         answered: Answered::Now,
                         level: Level::default(),
                     };
-                    self.remember(now, &e, content, &answer, fx)?;
+                    if e.dedupe_id.is_some() {
+                        // A kept message needs no room, but remembering that it was kept does.
+                        self.check_capacity(&e)?;
+                        self.accept_answer(now, &e, fx)?;
+                    }
+                    self.remember(now, &e, content, &answer, fx);
                     return Ok(answer);
                 }
                 IfExists::Replace => {
@@ -113,7 +127,7 @@ impl Engine {
             self.remove_from(slot, Gone::Replaced, 0, fx);
         }
         room?;
-        self.accept_by_quota(now, &e, holder)?;
+        self.accept_by_quota(now, &e, holder, fx)?;
         self.choose_order(&e, fx);
         if let Some(slot) = holder {
             self.remove_from(slot, Gone::Replaced, e.weight(), fx);
@@ -129,7 +143,7 @@ impl Engine {
             answered: Answered::Now,
             level: Level::default(),
         };
-        self.remember(now, &e, content, &answer, fx)?;
+        self.remember(now, &e, content, &answer, fx);
         self.accept(now, e, id, due, generation, fx);
         Ok(answer)
     }
@@ -213,6 +227,9 @@ impl Engine {
                 return Err(RefusedEnqueue::OutOfRange(RefusedPart::DedupeId));
             }
         }
+        if e.dedupe_window_ms.is_some_and(|ms| ms == 0 || ms > self.dedupe_window_ms(&e.queue)) {
+            return Err(RefusedEnqueue::OutOfRange(RefusedPart::DedupeWindow));
+        }
         if e.options.lease_ms.is_some_and(|ms| ms == 0 || ms > policy.max_lease_ms) {
             return Err(RefusedEnqueue::OutOfRange(RefusedPart::Lease));
         }
@@ -248,34 +265,40 @@ impl Engine {
         now: Now,
         e: &Enqueue,
         holder: Option<RowIdx>,
+        fx: &mut Effects,
     ) -> Result<(), RefusedEnqueue> {
-        if self.tenants.is_empty() {
+        let answer = answer_size(e);
+        if self.tenants.is_empty() && answer.is_none() {
             return Ok(());
         }
-        let tenant = self.queues.tenant_of(&e.queue);
+        let weight = e.weight() as u64;
         let replaced = holder.map(|slot| self.rows.get(slot).message.weight() as u64);
-        Ok(self.tenants.accept(tenant, now, e.weight() as u64, replaced)?)
+        let more = weight.saturating_sub(replaced.unwrap_or(0));
+        let tenant = self.queues.tenant_of(&e.queue);
+        self.make_place_for_answer(now, &e.queue, answer, fx)?;
+        self.forget_for_quota(now, tenant, answer, more, fx);
+        let accepted = self.tenants.accept(tenant, now, weight, replaced, answer);
+        accepted.map_err(|over| self.note_retry(now, &e.queue, over).into())
+    }
+
+    /// Charges the tenant's quota for an answer alone.
+    fn accept_answer(&mut self, now: Now, e: &Enqueue, fx: &mut Effects) -> Result<(), RefusedEnqueue> {
+        let Some(size) = answer_size(e) else { return Ok(()) };
+        let tenant = self.queues.tenant_of(&e.queue);
+        self.make_place_for_answer(now, &e.queue, Some(size), fx)?;
+        self.forget_for_quota(now, tenant, Some(size), 0, fx);
+        let accepted = self.tenants.accept_answer(tenant, size);
+        accepted.map_err(|over| self.note_retry(now, &e.queue, over).into())
     }
 
     /// Remembers the answer under the caller's `dedupe_id`, in the same group as its message.
-    fn remember(
-        &mut self,
-        now: Now,
-        e: &Enqueue,
-        content: u128,
-        answer: &Enqueued,
-        fx: &mut Effects,
-    ) -> Result<(), RefusedEnqueue> {
-        let Some(dedupe_id) = &e.dedupe_id else { return Ok(()) };
-        if answer.created == Created::Kept {
-            // A kept message needs no room, but remembering that it was kept does.
-            self.check_capacity(e)?;
-        }
-        let settings = self.queues.find(&e.queue).map(|idx| &self.queues.get(idx).settings);
-        let window = if dedupe_id.starts_with(OWN_DEDUPE) {
-            OWN_DEDUPE_WINDOW_MS.min(self.policy.max_dedupe_window_ms)
+    fn remember(&mut self, now: Now, e: &Enqueue, content: u128, answer: &Enqueued, fx: &mut Effects) {
+        let Some(dedupe_id) = &e.dedupe_id else { return };
+        let (window, position) = if dedupe_id.starts_with(OWN_DEDUPE) {
+            (OWN_DEDUPE_WINDOW_MS.min(self.policy.max_dedupe_window_ms), None)
         } else {
-            settings.and_then(|s| s.dedupe_window_ms).unwrap_or(self.policy.defaults.dedupe_window_ms)
+            let position = AnswerPosition { nth: self.last.next(), at: now.engine };
+            (e.dedupe_window_ms.unwrap_or_else(|| self.dedupe_window_ms(&e.queue)), Some(position))
         };
         let row = DedupeRow {
             queue: e.queue.clone(),
@@ -287,10 +310,15 @@ impl Engine {
             due_at: answer.due_at,
             generation: answer.generation,
             created: answer.created,
+            position,
         };
-        self.append(Record::Deduped(row.clone()), fx);
-        self.dedupe.insert(row);
-        Ok(())
+        self.append_answer(row, fx);
+    }
+
+    /// How long a queue remembers answers, in ms.
+    fn dedupe_window_ms(&self, name: &QueueName) -> u64 {
+        let settings = self.queues.find(name).map(|idx| &self.queues.get(idx).settings);
+        settings.and_then(|s| s.dedupe_window_ms).unwrap_or(self.policy.defaults.dedupe_window_ms)
     }
 
     /// Whether a message may be changed: a full disk accepts only removals and settlements.

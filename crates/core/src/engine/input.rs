@@ -332,6 +332,8 @@ pub struct Enqueue {
     pub if_exists: IfExists,
     /// A retried enqueue with the same value gets the first answer.
     pub dedupe_id: Option<Box<str>>,
+    /// How long that value is remembered, in ms; `None`: the queue's setting, and never longer than that.
+    pub dedupe_window_ms: Option<u64>,
     /// Priority, lower first; `None`: the queue's setting.
     pub priority: Option<u32>,
     /// The message's own settings.
@@ -364,6 +366,7 @@ impl Enqueue {
             when: When::After(0),
             if_exists: IfExists::Reject,
             dedupe_id: None,
+            dedupe_window_ms: None,
             priority: None,
             options: Options::default(),
             begins: InitialState::Waiting,

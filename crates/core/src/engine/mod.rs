@@ -22,6 +22,7 @@
 
 mod acked;
 mod admin;
+mod answers;
 mod ask;
 mod backlog;
 mod batch;
@@ -72,6 +73,7 @@ mod waiters;
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
+pub use answers::{AnswerCounts, ForgottenFor};
 pub use ask::{Ask, FromReply, Typed};
 pub use done::DoneCounts;
 pub use duewheel_wheel::GeometryError;
@@ -82,7 +84,7 @@ pub use input::{
     WaiterId, When,
 };
 pub use operation::{Named, OnLease, Operation, Routing};
-pub use quota::{BadQuota, OverQuota, Pace, Quota, QuotaUse, Quotas, Resource};
+pub use quota::{ANSWERS_PER_MESSAGE, BadQuota, OverQuota, Pace, Quota, QuotaUse, Quotas, Resource};
 pub use reply::{
     Answered, Applied, Attended, ChangeRefusal, Counts, EnqueueRefusal, Enqueued, ExpiredCounts, Grant,
     HeldBack, Histogram, LATENESS_MS, Limit, Outline, Page, QUEUE_LATENESS_MS, QueueLateness, QueueView,
@@ -103,6 +105,7 @@ use crate::tally::{DueCounts, StageTally as Pending};
 use crate::time::{EngineMs, Now};
 
 use acked::Acked;
+use answers::Answers;
 use dedupe::Dedupe;
 use figures::GrantFigures;
 use following::Following;
@@ -191,6 +194,7 @@ pub struct Engine {
     schedule: Schedule,
     waiters: Waiters,
     dedupe: Dedupe,
+    answers: Answers,
     acked: Acked,
     /// Leases bound to a connection.
     bound: BTreeSet<(SessionId, EngineMs, MessageId)>,
@@ -263,12 +267,20 @@ impl Engine {
         let mut pending = Pending::default();
         let mut done = DoneCounts::default();
         let mut kinds = [0; 3];
+        let mut answers = Vec::new();
         for row in recovered.queues {
+            if !row.answers.is_empty() {
+                answers.push((row.name.clone(), row.answers.clone()));
+            }
+            if row.is_over() {
+                continue;
+            }
             let idx = queues.find_or_make(&row.name);
             let queue = queues.get_mut(idx);
             queue.limiter = GrantLimiter::recovered(row.settings.limits, ids, now);
             queue.settings = row.settings;
             queue.pause = row.pause;
+            queue.is_charged = queue.is_configured();
             queue.totals = row.totals;
             if queue.is_done {
                 done.kept += row.tally.count();
@@ -299,7 +311,7 @@ impl Engine {
             leaving.remove(&idx);
         }
         let dedupe = Dedupe::new(hash_key.derive(b"answers"));
-        Ok(Engine {
+        let mut engine = Engine {
             schedule: Schedule::new(&policy, now)?,
             rows: Rows::new(seed, hash_key.derive(b"keys")),
             seed,
@@ -314,6 +326,7 @@ impl Engine {
             tenants: Tenants::default(),
             waiters: Waiters::default(),
             dedupe,
+            answers: Answers::default(),
             acked: Acked::new(seed),
             bound: BTreeSet::new(),
             matching: Matching::default(),
@@ -351,7 +364,9 @@ impl Engine {
             unfinished: false,
             following: Following::default(),
             policy,
-        })
+        };
+        answers.into_iter().for_each(|(name, log)| engine.restore_answers(&name, log));
+        Ok(engine)
     }
 
     /// Decides upon one input. Everything that it names must have been looked up for this batch ([`Engine::look_up`]).
@@ -444,6 +459,7 @@ impl Engine {
             Op::Resume { queue } => self.resume(&queue, fx),
             Op::Purge { queue } => {
                 self.purge(&queue.of_done(), fx);
+                self.purge_answers(&queue, fx);
                 Reply::Count(self.purge(&queue, fx).into())
             }
             Op::Hold { queue, how } => self.hold(&queue, how),
@@ -526,7 +542,9 @@ impl Engine {
         self.queues.renew_quotas(quotas);
         for queue in self.queues.iter() {
             self.tenants.count_queue(queue.tenant, &queue.tally);
+            self.tenants.count_settings(queue.tenant, false, queue.is_charged);
         }
+        self.renew_answers();
     }
 
     /// Ends every waiting reserve with the messages that it has, for a shutdown.

@@ -89,7 +89,7 @@ impl Loading {
                 self.purges.insert(queue.clone(), lsn);
                 return;
             }
-            Record::Queue { .. } | Record::Deduped(_) => return,
+            Record::Queue { .. } | Record::Deduped(_) | Record::AnswersForgotten { .. } => return,
         };
         self.touched.insert(id, lsn);
         self.touches.push_back((lsn, id));

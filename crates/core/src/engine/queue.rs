@@ -32,6 +32,8 @@ pub(super) struct QueueState {
     /// Limits on its grants, if its settings have any.
     pub(super) limiter: Option<Box<GrantLimiter>>,
     pub(super) pause: Pause,
+    /// Whether its settings or its pause count for its tenant.
+    pub(super) is_charged: bool,
     pub(super) totals: Totals,
     /// The counts of all its messages, in memory or not.
     pub(super) tally: Tally,
@@ -128,6 +130,7 @@ impl QueueState {
             settings: QueueSettings::default(),
             limiter: None,
             pause: Pause::Running,
+            is_charged: false,
             totals: Totals::default(),
             tally: Tally::default(),
             resident: 0,
@@ -181,7 +184,12 @@ impl QueueState {
 
     /// Whether the queue exists: it has messages, waiters, holders or settings.
     pub(super) fn is_there(&self) -> bool {
-        self.is_used() || self.settings.keep_a_queue() || self.pause != Pause::Running
+        self.is_used() || self.is_configured()
+    }
+
+    /// Whether settings or a pause keep it in existence.
+    pub(super) fn is_configured(&self) -> bool {
+        self.settings.keep_a_queue() || self.pause != Pause::Running
     }
 
     fn is_used(&self) -> bool {

@@ -5,7 +5,7 @@
 //!
 //! | limit | share of a shard |
 //! |---|---|
-//! | messages, bytes, leases | the limit divided by the number of shards; the first shards have one more until the rest is used up |
+//! | messages, bytes, leases, answers | the limit divided by the number of shards; the first shards have one more until the rest is used up |
 //! | enqueues a second | the exact fraction |
 //! | burst | the exact fraction, but at least one message, and at least the enqueues of one millisecond |
 //!
@@ -34,7 +34,7 @@ pub struct Quota {
     pub prefix: Box<str>,
     /// Unsettled messages: Scheduled, Ready, Leased and Dead.
     pub messages: Option<u64>,
-    /// Weight of those, in bytes: bodies, keys and headers.
+    /// Weight of those, in bytes: bodies, keys and headers; and the size of remembered answers.
     pub bytes: Option<u64>,
     /// Concurrent leases.
     pub leases: Option<u64>,
@@ -42,7 +42,12 @@ pub struct Quota {
     pub enqueues_per_second: Option<u64>,
     /// Enqueues that may come at once; `None`: as many as one second of the rate.
     pub burst: Option<u64>,
+    /// Remembered answers (`dedupe_id`); `None`: [`ANSWERS_PER_MESSAGE`] times `messages`.
+    pub answers: Option<u64>,
 }
+
+/// A quota without a limit of answers has that of its messages times this.
+pub const ANSWERS_PER_MESSAGE: u64 = 10;
 
 impl Quota {
     /// The limit of one kind.
@@ -52,6 +57,10 @@ impl Quota {
             Resource::Bytes => self.bytes,
             Resource::Leases => self.leases,
             Resource::Enqueues => self.enqueues_per_second,
+            Resource::Answers => {
+                let usual = self.messages.map(|messages| messages.saturating_mul(ANSWERS_PER_MESSAGE));
+                self.answers.or(usual)
+            }
         }
     }
 }
@@ -68,12 +77,14 @@ pub enum Resource {
     Leases = 2,
     /// Enqueues a second.
     Enqueues = 3,
+    /// Remembered answers.
+    Answers = 4,
 }
 
 impl Resource {
     /// All resources.
-    pub const ALL: [Resource; 4] =
-        [Resource::Messages, Resource::Bytes, Resource::Leases, Resource::Enqueues];
+    pub const ALL: [Resource; 5] =
+        [Resource::Messages, Resource::Bytes, Resource::Leases, Resource::Enqueues, Resource::Answers];
 
     /// The name of the limit in the configuration, in answers and in metrics.
     pub fn as_str(self) -> &'static str {
@@ -82,6 +93,7 @@ impl Resource {
             Resource::Bytes => "bytes",
             Resource::Leases => "leases",
             Resource::Enqueues => "enqueues_per_second",
+            Resource::Answers => "answers",
         }
     }
 }
@@ -114,10 +126,11 @@ pub struct OverQuota {
 pub struct QuotaUse {
     /// The quota, as it was set.
     pub quota: Quota,
-    /// Present messages, bytes and leases, in the order of [`Resource`]; of enqueues: the used part of the burst.
-    pub used: [u64; 4],
+    /// Present messages, bytes, leases and answers, in the order of [`Resource`]; of enqueues: the used part of the
+    /// burst.
+    pub used: [u64; 5],
     /// Refusals since this engine was made, in the same order; of leases: reserves that were held back.
-    pub refused: [u64; 4],
+    pub refused: [u64; 5],
 }
 
 /// Why a list of quotas is invalid.
@@ -217,6 +230,7 @@ fn check(quota: &Quota, policy: &Policy) -> Result<(), (&'static str, Box<str>)>
         ("messages", quota.messages, most),
         ("bytes", quota.bytes, most),
         ("leases", quota.leases, most),
+        ("answers", quota.answers, most),
         ("enqueues_per_second", quota.enqueues_per_second, policy.max_quota_rate),
         ("burst", quota.burst, policy.max_quota_rate),
     ] {
@@ -246,11 +260,15 @@ pub(super) struct Tenants {
 #[derive(Debug)]
 struct TenantUse {
     quota: Quota,
-    /// This shard's share of messages, bytes and leases.
-    limits: [Option<u64>; 3],
-    used: [u64; 3],
+    /// This shard's share of each limit; none for enqueues.
+    limits: [Option<u64>; 5],
+    used: [u64; 5],
+    /// The part of the used bytes that is of answers.
+    answer_bytes: u64,
+    /// Queues with settings or a pause.
+    configured: u64,
     tokens: Option<TokenBucket>,
-    refused: [u64; 4],
+    refused: [u64; 5],
     /// Queues with ready messages and waiting consumers while the tenant may lease no more; by the time they began to
     /// wait.
     starved: BTreeMap<u64, QueueIdx>,
@@ -272,10 +290,15 @@ impl Tenants {
                 TokenBucket::new(rate, quota.burst.unwrap_or(rate), ids, now.engine).filled_as(old_tokens)
             });
             self.list.push(TenantUse {
-                limits: [share(quota.messages), share(quota.bytes), share(quota.leases)],
-                used: [0; 3],
+                limits: Resource::ALL.map(|resource| match resource {
+                    Resource::Enqueues => None,
+                    of => share(quota.limit(of)),
+                }),
+                used: [0; 5],
+                answer_bytes: 0,
+                configured: 0,
                 tokens,
-                refused: old.map_or([0; 4], |tenant| tenant.refused),
+                refused: old.map_or([0; 5], |tenant| tenant.refused),
                 starved: BTreeMap::new(),
                 since: BTreeMap::new(),
                 quota: quota.clone(),
@@ -304,6 +327,38 @@ impl Tenants {
             for (used, add) in tenant.used.iter_mut().zip(add) {
                 *used = used.saturating_add(add);
             }
+        }
+    }
+
+    /// Counts a queue with settings or a pause.
+    pub(super) fn count_settings(&mut self, tenant: Option<TenantIdx>, was: bool, is: bool) {
+        if let Some(tenant) = self.get_mut(tenant) {
+            tenant.configured = tenant.configured.saturating_sub(u64::from(was)) + u64::from(is);
+        }
+    }
+
+    /// Whether one more queue may have settings or a pause.
+    ///
+    /// # Errors
+    /// [`OverQuota`] when it may not.
+    pub(super) fn configure(&mut self, tenant: Option<TenantIdx>) -> Result<(), Box<OverQuota>> {
+        let Some(tenant) = self.get_mut(tenant) else { return Ok(()) };
+        match tenant.quota.messages {
+            Some(limit) if tenant.configured >= limit => {
+                Err(tenant.refuse(Resource::Messages, limit, tenant.configured, None))
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Counts the answers of a queue: their former and their present number and size.
+    pub(super) fn count_answers(&mut self, tenant: Option<TenantIdx>, [was, is]: [(u64, u64); 2]) {
+        if let Some(tenant) = self.get_mut(tenant) {
+            let moved = |used: u64, was: u64, is: u64| used.saturating_sub(was).saturating_add(is);
+            let [bytes, answers] = [Resource::Bytes as usize, Resource::Answers as usize];
+            tenant.used[answers] = moved(tenant.used[answers], was.0, is.0);
+            tenant.used[bytes] = moved(tenant.used[bytes], was.1, is.1);
+            tenant.answer_bytes = moved(tenant.answer_bytes, was.1, is.1);
         }
     }
 
@@ -354,8 +409,8 @@ impl Tenants {
         None
     }
 
-    /// Whether a message of this weight may be accepted, in place of one of weight `replaced` if there is one. If so,
-    /// takes one enqueue off the rate: call it last.
+    /// Whether a message of this weight may be accepted, in place of one of weight `replaced` if there is one, with an
+    /// answer of size `answer` if it is remembered. If so, takes one enqueue off the rate: call it last.
     ///
     /// # Errors
     /// [`OverQuota`] names the exhausted resource. Only the rate can refuse a replacement that does not increase use.
@@ -365,13 +420,46 @@ impl Tenants {
         now: Now,
         weight: u64,
         replaced: Option<u64>,
+        answer: Option<u64>,
     ) -> Result<(), Box<OverQuota>> {
         let Some(tenant) = self.get_mut(tenant) else { return Ok(()) };
         if replaced.is_none() {
             tenant.need(Resource::Messages, 1)?;
         }
-        tenant.need(Resource::Bytes, weight.saturating_sub(replaced.unwrap_or(0)))?;
+        tenant.need(Resource::Answers, u64::from(answer.is_some()))?;
+        let more = weight.saturating_sub(replaced.unwrap_or(0));
+        tenant.need(Resource::Bytes, more.saturating_add(answer.unwrap_or(0)))?;
         tenant.take_token(now)
+    }
+
+    /// Whether an answer of this size may be remembered.
+    ///
+    /// # Errors
+    /// [`OverQuota`] when it may not.
+    pub(super) fn accept_answer(
+        &mut self,
+        tenant: Option<TenantIdx>,
+        size: u64,
+    ) -> Result<(), Box<OverQuota>> {
+        let Some(tenant) = self.get_mut(tenant) else { return Ok(()) };
+        tenant.need(Resource::Answers, 1)?;
+        tenant.need(Resource::Bytes, size)
+    }
+
+    /// Whether an answer of size `answer`, or `more` bytes, are beyond a limit and would not be without some or all of
+    /// the tenant's answers.
+    pub(super) fn gains_by_forgetting(&self, tenant: TenantIdx, answer: Option<u64>, more: u64) -> bool {
+        let Some(tenant) = self.list.get(tenant) else { return false };
+        let [bytes, answers] = [Resource::Bytes as usize, Resource::Answers as usize];
+        let is_over = |at: usize, more: u64, less: u64| {
+            let used = tenant.used[at].saturating_sub(less).saturating_add(more);
+            more > 0 && tenant.limits[at].is_some_and(|limit| used > limit)
+        };
+        let more = more.saturating_add(answer.unwrap_or(0));
+        if is_over(bytes, more, tenant.answer_bytes) {
+            return false;
+        }
+        is_over(answers, u64::from(answer.is_some()), 0) || is_over(bytes, more, 0)
     }
 
     /// Whether a message may grow by this weight.
@@ -424,12 +512,12 @@ impl Tenants {
 
     pub(super) fn uses(&mut self, now: Now) -> Vec<QuotaUse> {
         let using = |tenant: &mut TenantUse| {
-            let [messages, bytes, leases] = tenant.used;
+            let [messages, bytes, leases, _, answers] = tenant.used;
             let tokens = tenant.tokens.as_mut().map_or(0, |tokens| {
                 tokens.refill(now.engine);
                 tokens.spent()
             });
-            let used = [messages, bytes, leases, tokens];
+            let used = [messages, bytes, leases, tokens, answers];
             QuotaUse { quota: tenant.quota.clone(), used, refused: tenant.refused }
         };
         self.list.iter_mut().map(using).collect()

@@ -254,6 +254,8 @@ pub enum RefusedPart {
     Headers,
     /// `dedupe_id`
     DedupeId,
+    /// `dedupe_window`, which must not be longer than the window of the queue
+    DedupeWindow,
     /// `lease_ms`
     Lease,
     /// `max_attempts`
@@ -416,6 +418,8 @@ pub enum Limit {
     Bytes(u64),
     /// The number of queues, and its limit.
     Queues(u64),
+    /// Remembered answers, all of them young, and the limit of their number.
+    Answers(u64),
     /// Leases, or bytes of leased messages.
     Leases,
     /// Grants of the queue a second; the next one may come in this many ms.
@@ -426,7 +430,7 @@ pub enum Limit {
 pub type SettingsField = &'static str;
 
 /// Why settings were refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum SettingsRefusal {
     /// This field is above its limit.
@@ -436,6 +440,8 @@ pub enum SettingsRefusal {
     ),
     /// Too many queues.
     Overloaded,
+    /// The tenant has as many queues with settings or a pause as it may have messages.
+    OverQuota(Box<OverQuota>),
     /// This field is below the number of shards, each of which needs a part of it.
     BelowShards(
         #[cfg_attr(feature = "serde", serde(with = "crate::wire::settings_field"))] SettingsField,

@@ -35,6 +35,8 @@ impl Engine {
         self.end_waits(now, fx);
         self.end_queues(fx);
         self.give_up_done(fx);
+        self.end_answers(now, fx);
+        self.give_up_answers(now, fx);
         self.end_demand(now);
         self.trim_ready();
         self.plan_loads(now, fx);

@@ -9,7 +9,8 @@ use bytes::Bytes;
 use super::fields::FieldKnown;
 use super::primitive::{Reader, Writer};
 use super::{ClockPair, Created, DecodeError, Decoded, DedupeRow, Gone, Pause, Record, Totals, Was};
-use crate::id::MessageId;
+use crate::answers::{AnswerLog, AnswerPosition, AnswerSpan};
+use crate::id::{Lsn, MessageId};
 use crate::id_set::IdSet;
 use crate::message::{Headers, Kind, MessageContent, Row};
 use crate::name::{Key, QueueName};
@@ -24,6 +25,7 @@ const REMOVED: u8 = 4;
 const QUEUE: u8 = 5;
 const PURGED: u8 = 6;
 const DEDUPED: u8 = 7;
+const ANSWERS_FORGOTTEN: u8 = 8;
 
 impl Writer {
     /// Writes one record.
@@ -82,6 +84,12 @@ impl Writer {
             Record::Deduped(row) => {
                 self.byte(DEDUPED);
                 self.dedupe(row);
+            }
+            Record::AnswersForgotten { queue, upto } => {
+                self.byte(ANSWERS_FORGOTTEN);
+                self.blob(queue.as_str().as_bytes());
+                self.varint(upto.0);
+                self.no_fields();
             }
         }
     }
@@ -155,7 +163,26 @@ impl Writer {
             }
             Created::Kept => self.byte(2),
         }
-        self.no_fields();
+        self.fields(|fields| {
+            fields.number(1, row.position.map(|position| position.nth.0));
+            fields.number(2, row.position.map(|position| position.at.0));
+        });
+    }
+
+    /// The end of the books of a queue: a section with its log of answers, if it remembers any.
+    pub fn answer_log(&mut self, log: &AnswerLog) {
+        self.fields(|fields| {
+            fields.bytes(1, Some(log).filter(|log| !log.is_empty()), |to, log| {
+                to.varint(log.forgotten().0);
+                to.varint(log.spans().len() as u64);
+                for span in log.spans() {
+                    let AnswerSpan { last, until, count, bytes } = *span;
+                    for number in [last.nth.0, last.at.0, until.0, count, bytes] {
+                        to.varint(number);
+                    }
+                }
+            });
+        });
     }
 
     /// A queue's totals: those above 0, by their numbers.
@@ -233,6 +260,11 @@ impl Reader {
                 Record::Purged { queue, keep, before, purged }
             }
             DEDUPED => Record::Deduped(self.dedupe()?),
+            ANSWERS_FORGOTTEN => {
+                let (queue, upto) = (self.queue_name()?, Lsn(self.varint()?));
+                self.no_fields("forgotten answers")?;
+                Record::AnswersForgotten { queue, upto }
+            }
             _ => return Err(DecodeError::Unknown("record kind")),
         })
     }
@@ -316,7 +348,7 @@ impl Reader {
 
     /// A remembered answer.
     pub fn dedupe(&mut self) -> Decoded<DedupeRow> {
-        let row = DedupeRow {
+        let mut row = DedupeRow {
             queue: self.queue_name()?,
             dedupe_id: self.text("dedupe id")?,
             content: {
@@ -336,9 +368,44 @@ impl Reader {
                 2 => Created::Kept,
                 _ => return Err(DecodeError::Unknown("answer of an enqueue")),
             },
+            position: None,
         };
-        self.no_fields("answer")?;
+        let (mut nth, mut at) = (None, None);
+        self.fields("answer", |number, value| {
+            match number {
+                1 => nth = Some(Lsn(value.number()?)),
+                2 => at = Some(EngineMs(value.number()?)),
+                _ => return Ok(FieldKnown::No),
+            }
+            Ok(FieldKnown::Yes)
+        })?;
+        row.position = match (nth, at) {
+            (Some(nth), Some(at)) => Some(AnswerPosition { nth, at }),
+            (None, None) => None,
+            (Some(_), None) | (None, Some(_)) => return Err(DecodeError::Unknown("position of an answer")),
+        };
         Ok(row)
+    }
+
+    /// The end of the books of a queue: a section with its log of answers, if it remembers any.
+    pub fn answer_log(&mut self) -> Decoded<AnswerLog> {
+        let mut log = AnswerLog::default();
+        self.fields("queue", |number, value| {
+            if number != 1 {
+                return Ok(FieldKnown::No);
+            }
+            log = value.bytes(|from| {
+                let forgotten = Lsn(from.varint()?);
+                let spans = (0..from.count(5)?).map(|_| {
+                    let last = AnswerPosition { nth: Lsn(from.varint()?), at: EngineMs(from.varint()?) };
+                    let until = EngineMs(from.varint()?);
+                    Ok(AnswerSpan { last, until, count: from.varint()?, bytes: from.varint()? })
+                });
+                Ok(AnswerLog::restored(forgotten, spans.collect::<Decoded<_>>()?))
+            })?;
+            Ok(FieldKnown::Yes)
+        })?;
+        Ok(log)
     }
 
     /// A queue's totals.

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use super::QueueRow;
+use crate::answers::AnswerLog;
 use crate::id::{Lsn, MessageId};
 use crate::message::Kind;
 use crate::name::QueueName;
 use crate::policy::QueueSettings;
-use crate::record::{ClockPair, DecodeError, NewPut, Pause, Reader, Record, Totals};
+use crate::record::{ClockPair, DecodeError, DedupeRow, NewPut, Pause, Reader, Record, Totals};
 use crate::tally::{DueCounts, Tally, columns_per_queue};
 
 /// Number of columns of the histogram of all queues together: few enough to stay in a processor's cache.
@@ -32,6 +33,7 @@ struct QueueBooks {
     pause: Pause,
     totals: Totals,
     tally: Tally,
+    answers: AnswerLog,
 }
 
 /// A saved state of a ledger: of the named queues, and of all of them together. See [`Ledger::remember`].
@@ -76,8 +78,8 @@ impl Ledger {
 
     /// Takes in a saved queue, in place of one of the same name.
     pub fn restore(&mut self, row: QueueRow) {
-        let QueueRow { name, settings, pause, totals, tally } = row;
-        self.queues.insert(name, QueueBooks { settings, pause, totals, tally });
+        let QueueRow { name, settings, pause, totals, tally, answers } = row;
+        self.queues.insert(name, QueueBooks { settings, pause, totals, tally, answers });
     }
 
     /// Saves what is needed to undo later records of these queues; records of other queues cannot be undone.
@@ -128,8 +130,27 @@ impl Ledger {
                 self.due.sub_all(&gone.due);
                 self.forget_if_empty(queue);
             }
+            Record::Deduped(row) if row.position.is_some() => {
+                self.queues.entry(row.queue.clone()).or_default().answers.add(row);
+            }
             Record::Deduped(_) => {}
+            Record::AnswersForgotten { queue, upto } => {
+                let Some(books) = self.queues.get_mut(queue) else { return };
+                books.answers.forget(*upto);
+                self.forget_if_empty(queue);
+            }
         }
+    }
+
+    /// Whether a remembered answer is still remembered, unless it has expired.
+    pub fn remembers(&self, row: &DedupeRow) -> bool {
+        let Some(position) = row.position else { return true };
+        self.queues.get(&row.queue).is_some_and(|books| books.answers.remembers(position.nth))
+    }
+
+    /// The log of a queue's answers.
+    pub fn answers(&self, name: &QueueName) -> Option<&AnswerLog> {
+        self.queues.get(name).map(|books| &books.answers)
     }
 
     /// Applies the bytes of the next record. Most records are of new messages, and of those only a few fields are read.
@@ -183,8 +204,12 @@ impl Ledger {
         let is_empty = |b: &QueueBooks| {
             b.tally.count() == 0 && b.settings == QueueSettings::default() && b.pause == Pause::Running
         };
-        if self.queues.get(name).is_some_and(is_empty) {
+        let Some(books) = self.queues.get_mut(name).filter(|books| is_empty(books)) else { return };
+        if books.answers.is_empty() {
             self.queues.remove(name);
+        } else {
+            // The queue has ended, and a later one of its name has totals of its own.
+            *books = QueueBooks { answers: std::mem::take(&mut books.answers), ..QueueBooks::default() };
         }
     }
 
@@ -262,6 +287,7 @@ impl QueueBooks {
             pause: self.pause,
             totals: self.totals,
             tally: self.tally.clone(),
+            answers: self.answers.clone(),
         }
     }
 }

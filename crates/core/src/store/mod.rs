@@ -7,6 +7,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::answers::AnswerLog;
 use crate::event::MessageEvent;
 use crate::id::{Epoch, Lsn, MessageId};
 use crate::message::Row;
@@ -320,7 +321,7 @@ pub struct Recovered {
     pub anchor: Option<BootAnchor>,
     /// Due times of the waiting messages, all queues together.
     pub due: DueCounts,
-    /// Queues that have messages, settings or a pause, by name.
+    /// Queues that have messages, settings, a pause or remembered answers, by name.
     pub queues: Vec<QueueRow>,
 }
 
@@ -337,6 +338,16 @@ pub struct QueueRow {
     pub totals: Totals,
     /// The counts of the queue.
     pub tally: Tally,
+    /// The log of its remembered answers.
+    pub answers: AnswerLog,
+}
+
+impl QueueRow {
+    /// Whether nothing but remembered answers is left of the queue.
+    pub fn is_over(&self) -> bool {
+        let is_used = self.tally.count() > 0 || self.settings != QueueSettings::default();
+        !is_used && self.pause == Pause::Running
+    }
 }
 
 /// How far records are written and durable, and the durability level.

@@ -121,6 +121,19 @@ impl Table {
                     self.answer_ends.remove(&(old.until, old.queue, old.dedupe_id));
                 }
             }
+            Record::AnswersForgotten { queue, .. } => {
+                let ledger = &self.ledger;
+                let of_queue = self.answers.range((queue.clone(), "".into())..);
+                let gone: Vec<_> = of_queue
+                    .take_while(|((of, _), _)| of == queue)
+                    .filter(|(_, row)| !ledger.remembers(row))
+                    .map(|(name, row)| (name.clone(), row.until))
+                    .collect();
+                for (name, until) in gone {
+                    self.answers.remove(&name);
+                    self.answer_ends.remove(&(until, name.0, name.1));
+                }
+            }
         }
     }
 

@@ -77,9 +77,9 @@ fn a_message_above_the_quota_is_refused_without_a_record_and_one_that_leaves_mak
     put(&mut rig, message("acme.b", 0)).expect_err("dead ones, too");
     assert_eq!(rig.call(Op::Purge { queue: queue("acme.b") }), Reply::Count(1.into()));
     put(&mut rig, message("acme.b", 0)).unwrap();
-    assert_eq!(use_of(&mut rig, "acme.").used, [2, 8, 0, 0]);
-    assert_eq!(use_of(&mut rig, "acme.").refused, [3, 0, 0, 0]);
-    assert_eq!(use_of(&mut rig, "").used, [1, 4, 0, 0]);
+    assert_eq!(use_of(&mut rig, "acme.").used, [2, 8, 0, 0, 0]);
+    assert_eq!(use_of(&mut rig, "acme.").refused, [3, 0, 0, 0, 0]);
+    assert_eq!(use_of(&mut rig, "").used, [1, 4, 0, 0, 0]);
 }
 
 fn quota_of_all(messages: u64) -> Quota {
@@ -114,7 +114,7 @@ fn bytes_are_charged_by_growth_and_nothing_that_settles_is_ever_refused() {
         Reply::Change(Err(ChangeRefusal::OverQuota(over("q", Resource::Bytes, 20, 20, None))))
     );
     assert!(matches!(rig.call(change("12345678")), Reply::Change(Ok(_))));
-    assert_eq!(use_of(&mut rig, "q").used, [2, 19, 0, 0]);
+    assert_eq!(use_of(&mut rig, "q").used, [2, 19, 0, 0, 0]);
 
     // Lowered far below what is there: whatever takes away or moves still goes.
     set(&mut rig, &[Quota { messages: Some(1), bytes: Some(1), leases: Some(1), ..quota("q") }]);
@@ -133,7 +133,7 @@ fn bytes_are_charged_by_growth_and_nothing_that_settles_is_ever_refused() {
     assert!(matches!(rig.call(Op::Redrive { id, delay_ms: None }), Reply::Change(Ok(_))));
     assert!(matches!(rig.call(Op::Cancel { target: Target::Id(id) }), Reply::Change(Ok(_))));
     assert_eq!(rig.call(Op::Purge { queue: queue("q") }), Reply::Count(1.into()));
-    assert_eq!(use_of(&mut rig, "q").used, [0, 0, 0, 0]);
+    assert_eq!(use_of(&mut rig, "q").used, [0, 0, 0, 0, 0]);
 }
 
 fn use_one(rig: &mut Rig) -> MessageId {
@@ -162,7 +162,7 @@ fn a_tenant_at_its_leases_is_held_back_and_others_are_not() {
         Reserved::Grants(free) => assert_eq!(free.len(), 3, "of the other queue, and all of it"),
         other => panic!("{other:?}"),
     }
-    assert_eq!(use_of(&mut rig, "t.").refused, [0, 0, 2, 0]);
+    assert_eq!(use_of(&mut rig, "t.").refused, [0, 0, 2, 0, 0]);
 
     // Two that wait: one is served when a lease ends, the other learns why it was not.
     let waits = [(); 2].map(|()| {
@@ -233,7 +233,7 @@ fn quotas_that_are_set_anew_count_what_is_there_and_wake_whoever_may_go_on() {
     }
     let leased = rig.reserve("t.a", 2);
     set(&mut rig, &[Quota { messages: Some(3), leases: Some(1), ..quota("t.") }]);
-    assert_eq!(use_of(&mut rig, "t.").used, [5, 20, 2, 0]);
+    assert_eq!(use_of(&mut rig, "t.").used, [5, 20, 2, 0, 0]);
     put(&mut rig, message("t.a", 0)).expect_err("lowered below what is used");
     let demand = rig.demand(&["t.a"], 1, 60_000);
     let waits = rig.step(Op::Reserve(demand));
@@ -392,7 +392,7 @@ fn history(seed: u64) -> u64 {
                 let limit = match over.resource {
                     Resource::Messages => quota.messages,
                     Resource::Bytes => quota.bytes,
-                    Resource::Leases | Resource::Enqueues => None,
+                    Resource::Leases | Resource::Enqueues | Resource::Answers => None,
                 };
                 assert_eq!(Some(over.limit), limit, "{seed}");
             }
@@ -410,7 +410,7 @@ fn history(seed: u64) -> u64 {
         let set_now: Vec<String> = quotas.iter().map(|q| q.prefix.to_string()).collect();
         let all: Vec<&str> = set_now.iter().map(String::as_str).collect();
         for prefix in &all {
-            let [messages, bytes, leases, _] = use_of(&mut rig, prefix).used;
+            let [messages, bytes, leases, ..] = use_of(&mut rig, prefix).used;
             let counted = recount(&mut rig, prefix, &all);
             assert_eq!(
                 Recount { messages, bytes, leases },
@@ -441,5 +441,5 @@ fn the_servers_own_queues_have_no_quota() {
     let demand = Reserve { queues: vec![own], ..rig.demand(&["tenant"], 1, 0) };
     let Reply::Reserve(Reserved::Grants(grants)) = rig.call(Op::Reserve(demand)) else { panic!("no grants") };
     assert_eq!(grants.len(), 1);
-    assert_eq!(use_of(&mut rig, "").used, [1, 4, 1, 0]);
+    assert_eq!(use_of(&mut rig, "").used, [1, 4, 1, 0, 0]);
 }

@@ -18,6 +18,6 @@ async fn quotas_of_the_library_are_given_at_the_start_and_changed_later() {
     assert_eq!(wheel.quotas().await.unwrap()[0].quota, few, "those before go on");
     wheel.set_quotas(vec![Quota { messages: Some(2), ..few }]).unwrap();
     wheel.queue("few").body("b").enqueue().await.unwrap();
-    assert_eq!(wheel.quotas().await.unwrap()[0].used, [2, 2, 0, 0]);
+    assert_eq!(wheel.quotas().await.unwrap()[0].used, [2, 2, 0, 0, 0]);
     wheel.shutdown(SECOND).await.unwrap();
 }

@@ -45,6 +45,9 @@ pub(super) struct EnqueueArgs {
     /// Makes a repeated enqueue return the first answer
     #[arg(long, value_name = "ID")]
     dedupe_id: Option<String>,
+    /// How long the answer is remembered; at most the queue's dedupe window
+    #[arg(long, value_name = "TIME", value_parser = when::span, requires = "dedupe_id")]
+    dedupe_window: Option<TimeSpan>,
     /// A header that is stored with the message; may be given several times
     #[arg(long = "header", value_name = "NAME=VALUE", value_parser = header)]
     headers: Vec<(String, String)>,
@@ -218,6 +221,7 @@ impl EnqueueArgs {
         put("max_attempts", self.max_attempts.map(Value::from));
         put("backoff", self.backoff.map(BackoffArg::json));
         put("lease_ms", self.lease.map(|time| time.0.into()));
+        put("dedupe_window_ms", self.dedupe_window.map(|time| time.0.into()));
         put("spread_ms", self.spread.map(|time| time.0.into()));
         put("expires_in_ms", self.expires_in.map(|time| time.0.into()));
         put("expires_at", self.expires_at.as_deref().map(expires_at).transpose()?);

@@ -107,6 +107,7 @@ const FLAGS: &[(&str, &str)] = &[
     ("dead_reason", "--dead-reason"),
     ("dead_ttl_ms", "--dead-ttl"),
     ("dedupe_id", "--dedupe-id"),
+    ("dedupe_window", "--dedupe-window"),
     ("dedupe_window_ms", "--dedupe-window"),
     ("delay", "--delay"),
     ("delay_ms", "--delay"),

@@ -22,19 +22,21 @@ pub struct QuotaTable {
     pub enqueues_per_second: Option<u64>,
     /// Enqueues at once.
     pub burst: Option<u64>,
+    /// Remembered answers; ten times `messages` by default.
+    pub answers: Option<u64>,
 }
 
 impl From<QuotaTable> for Quota {
     fn from(table: QuotaTable) -> Self {
-        let QuotaTable { prefix, messages, bytes, leases, enqueues_per_second, burst } = table;
-        Quota { prefix: prefix.into(), messages, bytes, leases, enqueues_per_second, burst }
+        let QuotaTable { prefix, messages, bytes, leases, enqueues_per_second, burst, answers } = table;
+        Quota { prefix: prefix.into(), messages, bytes, leases, enqueues_per_second, burst, answers }
     }
 }
 
 impl From<&Quota> for QuotaTable {
     fn from(quota: &Quota) -> Self {
-        let Quota { prefix, messages, bytes, leases, enqueues_per_second, burst } = quota.clone();
-        QuotaTable { prefix: prefix.into(), messages, bytes, leases, enqueues_per_second, burst }
+        let Quota { prefix, messages, bytes, leases, enqueues_per_second, burst, answers } = quota.clone();
+        QuotaTable { prefix: prefix.into(), messages, bytes, leases, enqueues_per_second, burst, answers }
     }
 }
 
@@ -70,6 +72,7 @@ mod tests {
             assert!(error.starts_with(says), "{error}");
         }
         assert_eq!(settings("[[quota]]\nprefix = ''\nleases = 7").unwrap()[0].leases, Some(7));
+        assert_eq!(settings("[[quota]]\nprefix = ''\nanswers = 7").unwrap()[0].answers, Some(7));
         assert_eq!(settings("").unwrap(), []);
     }
 }

@@ -439,8 +439,8 @@ mod tests {
     fn jobs_belong_to_quotas_or_tokens() {
         let quota = |prefix: &str| QuotaUse {
             quota: Quota { prefix: prefix.into(), ..Quota::default() },
-            used: [0; 4],
-            refused: [0; 4],
+            used: [0; 5],
+            refused: [0; 5],
         };
         let token = TokenEntry {
             name: "shop".to_owned(),

@@ -77,7 +77,7 @@ pub(super) fn of_cluster(name: &str) -> &'static str {
 }
 
 /// Counters of this process, over all openings of the store.
-const COUNTERS: [(&str, &str); 37] = [
+const COUNTERS: [(&str, &str); 38] = [
     ("groups_total", "Groups of records appended."),
     ("records_total", "Records appended."),
     ("marks_total", "Marks of clocks and boots written to the journal."),
@@ -120,6 +120,7 @@ const COUNTERS: [(&str, &str); 37] = [
         "done_given_up_total",
         "Done messages that were removed before their time, because of a limit or a lack of room.",
     ),
+    ("answers_forgotten_total", "Answers to dedupe ids forgotten before the end of their window, by reason."),
     ("fences_total", "Reigns that ended because this node had lost the shard, by reason."),
     ("wait_failures_total", "Writes to the journal that too few replicas had in time (--redis-wait)."),
     (
@@ -129,9 +130,11 @@ const COUNTERS: [(&str, &str); 37] = [
     ("clock_disagreements_total", "Times that two clocks disagreed about a time without an owner."),
 ];
 
-const GAUGES: [(&str, &str); 20] = [
+const GAUGES: [(&str, &str); 22] = [
     ("done_messages", "Messages that have ended and are kept as done."),
     ("done_bytes", "Weight of the messages that are kept as done."),
+    ("answers", "Answers remembered for the dedupe ids of callers."),
+    ("answer_bytes", "Size of these answers in bytes, as quotas count it."),
     ("messages", "Messages in the store: pending ones, those that are kept as done, and the server's own."),
     ("memory_bytes", "Memory of the memtables."),
     ("memory_records", "Records in the memtables."),

@@ -52,6 +52,13 @@ pub(crate) struct EnqueueLine<'a> {
     /// Makes a repeated enqueue return the first answer, as long as the queue remembers it.
     #[schemars(length(min = 1, max = 256), extend("format" = "duewheel-key"))]
     dedupe_id: Option<Text<'a>>,
+    /// The answer is remembered for this number of milliseconds, in place of the queue's `dedupe_window_ms`; not longer
+    /// than that.
+    #[schemars(extend("x-limit" = "max_dedupe_window_ms"))]
+    dedupe_window_ms: Option<Positive>,
+    /// `dedupe_window_ms` as text, in place of the number.
+    #[schemars(with = "Option<DelaySchema>")]
+    dedupe_window: Option<Text<'a>>,
     /// Priority; lower is granted first.
     priority: Option<Whole<0, U32_MAX>>,
     #[schemars(extend("x-limit" = "max_lease_ms"))]
@@ -162,6 +169,11 @@ impl EnqueueLine<'_> {
                 Some(IfExistsWord::Replace) => IfExists::Replace,
             },
             dedupe_id: self.dedupe_id.map(dedupe_id).transpose()?,
+            dedupe_window_ms: limits::positive(
+                self.dedupe_window_ms,
+                self.dedupe_window.as_ref(),
+                "dedupe_window",
+            )?,
             priority: self.priority.map(Whole::get),
             options: Options {
                 lease_ms: self.lease_ms.map(|n| n.0),

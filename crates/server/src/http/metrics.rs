@@ -294,9 +294,9 @@ const QUEUE_GAUGES: [QueueGauge; 3] = [
 /// Use and refusals of a quota in the shards of this node; the limit is the whole one.
 #[derive(Default)]
 struct QuotaFigures {
-    limits: [Option<u64>; 4],
-    used: [u64; 4],
-    refused: [u64; 4],
+    limits: [Option<u64>; 5],
+    used: [u64; 5],
+    refused: [u64; 5],
 }
 
 fn write_quotas(page: &mut MetricsPage, shards: &[LocalShard]) {

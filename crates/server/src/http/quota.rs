@@ -33,6 +33,8 @@ pub(crate) struct QuotaAnswer<'a> {
     pub(super) messages: ResourceAnswer,
     pub(super) bytes: ResourceAnswer,
     pub(super) leases: ResourceAnswer,
+    /// Remembered answers to enqueues with a `dedupe_id`.
+    pub(super) answers: ResourceAnswer,
     pub(super) enqueues_per_second: RateAnswer,
 }
 
@@ -74,6 +76,7 @@ impl<'a> QuotaAnswer<'a> {
             messages: resource(Resource::Messages),
             bytes: resource(Resource::Bytes),
             leases: resource(Resource::Leases),
+            answers: resource(Resource::Answers),
             enqueues_per_second: RateAnswer {
                 limit: rate.limit,
                 burst: one.quota.burst.or(one.quota.enqueues_per_second),

@@ -80,6 +80,7 @@ async fn what_is_above_a_quota_is_refused_with_what_is_used_and_when_to_come_aga
         "messages": {"limit": 3, "used": 3, "refused": 1},
         "bytes": {"limit": 40, "used": 40, "refused": 2},
         "leases": {"limit": 1, "used": 0, "refused": 1},
+        "answers": {"limit": 30, "used": 0, "refused": 0},
         "enqueues_per_second": {"limit": null, "burst": null, "used": 0, "refused": 0},
     });
     assert_eq!(quotas["quotas"][0], acme);
@@ -96,6 +97,35 @@ async fn what_is_above_a_quota_is_refused_with_what_is_used_and_when_to_come_aga
         assert!(metrics.contains(line), "{line}\n{metrics}");
     }
     assert!(!metrics.contains(r#"duewheel_quota_limit{quota="acme.",resource="enqueues_per_second"}"#));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn remembered_answers_are_in_the_quota() {
+    let server = Server::start_shards(1).await;
+    server.wheel.set_quotas(vec![Quota { answers: Some(2), ..quota("t.") }]).expect("quotas");
+    let with = |id: &str, window: &str| {
+        json!({"body": "x", "delay_ms": 0, "dedupe_id": id, "dedupe_window": window}).to_string()
+    };
+    assert_eq!(status(&server, "t.a", &with("one", "1h")).await.0, 201);
+    assert_eq!(status(&server, "t.a", &with("two", "1m")).await.0, 201);
+    let (code, problem, retry) = status(&server, "t.a", &with("three", "1h")).await;
+    assert_eq!((code, retry.as_deref()), (429, Some("600")));
+    assert_eq!(counted(&problem), (2, 2, &json!("t."), &json!("answers")));
+    assert_eq!(problem["retry_after_ms"], 600_000);
+    // The second one has expired.
+    server.advance(60_000);
+    assert_eq!(status(&server, "t.a", &with("three", "1h")).await.0, 201);
+    server.advance(540_000);
+    // The first one is old enough to be forgotten.
+    assert_eq!(status(&server, "t.a", &with("four", "1h")).await.0, 201);
+    let metrics = server.raw("GET", "/metrics", "", b"").await;
+    let metrics = String::from_utf8(metrics.body).expect("text");
+    assert!(metrics.contains(r#"duewheel_store_answers_forgotten_total{reason="quota"} 1"#), "{metrics}");
+
+    let (code, problem, _) = status(&server, "t.a", &with("long", "25h")).await;
+    assert_eq!((code, &problem["code"]), (400, &json!("bad_request")));
+    let detail = problem["detail"].as_str().expect("words");
+    assert!(detail.starts_with("dedupe_window: ") && detail.contains("configure a longer one"), "{detail}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -90,7 +90,7 @@ proptest! {
         let mut merge = Merge::new(&shared, FileNo(50), Incarnation(50), began, Vec::new(), EngineMs(now), hasher()).unwrap();
         merge.set_span(shape.span);
         let entry = loop {
-            if let Some(entry) = merge.step(budget).unwrap() {
+            if let Some(entry) = merge.step(budget, &|_| true).unwrap() {
                 break entry;
             }
         };
@@ -147,7 +147,7 @@ fn an_answer_that_is_over_stays_only_for_an_older_one_that_is_not() {
         )
         .unwrap();
         let entry = loop {
-            if let Some(entry) = merge.step(u64::MAX).unwrap() {
+            if let Some(entry) = merge.step(u64::MAX, &|_| true).unwrap() {
                 break entry;
             }
         };
@@ -188,7 +188,7 @@ fn live_after_a_merge(then: [Option<&[u64]>; 2], now: [Option<&[u64]>; 2]) -> Ve
     let mut merge =
         Merge::new(&shared, FileNo(50), Incarnation(50), began, Vec::new(), EngineMs(0), hasher()).unwrap();
     let entry = loop {
-        if let Some(entry) = merge.step(u64::MAX).unwrap() {
+        if let Some(entry) = merge.step(u64::MAX, &|_| true).unwrap() {
             break entry;
         }
     };

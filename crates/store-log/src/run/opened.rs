@@ -7,7 +7,7 @@ use std::fmt;
 
 use duewheel_core::record::varint;
 use duewheel_core::time::Class;
-use duewheel_core::{MessageId, QueueName};
+use duewheel_core::{Lsn, MessageId, QueueName};
 use roaring::RoaringTreemap;
 
 use super::block::{self, BlockHead, BlockKind, Footer, HEAD};
@@ -28,6 +28,7 @@ pub(crate) struct Run {
     queues: Vec<RunQueue>,
     /// The hashes of its folder.
     pub(super) hasher: NameHasher,
+    answers: Vec<RunAnswers>,
     /// Numbers of queues, by the hashes of their names.
     by_name: Vec<(u64, u32)>,
     pub(super) spans: Vec<Span>,
@@ -48,6 +49,17 @@ pub(crate) struct RunQueue {
     pub(crate) rows: u64,
     /// Sum of the weights of its messages.
     pub(crate) weight: u64,
+}
+
+/// The answers of a queue in a run that have a position in its log. One as old as `last` or older is forgotten together
+/// with the last one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RunAnswers {
+    pub(crate) queue: QueueName,
+    pub(crate) count: u64,
+    /// The bytes of their entries.
+    pub(crate) bytes: u64,
+    pub(crate) last: Lsn,
 }
 
 /// A part of the rows: all that are due from its first row up to that of the next span, exclusive.
@@ -85,8 +97,8 @@ impl Run {
         };
 
         let (at, head, bytes) = tail.block(BlockKind::Queues)?;
-        let queues = read_queues(bytes, head.entries, names)
-            .filter(|queues| queues.len() as u64 == footer.queues)
+        let (queues, answers) = read_queues(bytes, head.entries, names)
+            .filter(|(queues, _)| queues.len() as u64 == footer.queues)
             .ok_or_else(|| file.problem(at, "the queues cannot be read"))?;
         let counted = queues.iter().try_fold((0u64, 0u64), |(rows, weight), queue| {
             Some((rows.checked_add(queue.rows)?, weight.checked_add(queue.weight)?))
@@ -139,6 +151,7 @@ impl Run {
             footer,
             queues,
             hasher,
+            answers,
             by_name,
             spans,
             by_id,
@@ -195,6 +208,11 @@ impl Run {
     /// Queues that have messages in it, by their numbers.
     pub(crate) fn queues(&self) -> &[RunQueue] {
         &self.queues
+    }
+
+    /// Its answers that have a position, by queue.
+    pub(crate) fn answers_by_queue(&self) -> &[RunAnswers] {
+        &self.answers
     }
 
     /// The number of a queue.
@@ -299,16 +317,27 @@ pub(super) fn payload(bytes: &[u8], head: BlockHead) -> &[u8] {
     &bytes[HEAD..HEAD + head.payload]
 }
 
-fn read_queues(mut bytes: &[u8], count: u32, names: &Interner) -> Option<Vec<RunQueue>> {
+/// Reads the queues, and behind them those with answers.
+fn read_queues(mut bytes: &[u8], count: u32, names: &Interner) -> Option<(Vec<RunQueue>, Vec<RunAnswers>)> {
     let mut queues = Vec::with_capacity((count as usize).min(bytes.len() / 4));
     for _ in 0..count {
-        let length = usize::try_from(varint(&mut bytes).ok()?).ok()?;
-        let (name, rest) = bytes.split_at_checked(length)?;
-        bytes = rest;
-        let name = names.name(std::str::from_utf8(name).ok()?).ok()?;
+        let name = read_name(&mut bytes, names)?;
         queues.push(RunQueue { name, rows: varint(&mut bytes).ok()?, weight: varint(&mut bytes).ok()? });
     }
-    bytes.is_empty().then_some(queues)
+    let mut answers = Vec::new();
+    while !bytes.is_empty() {
+        let queue = read_name(&mut bytes, names)?;
+        let (count, size) = (varint(&mut bytes).ok()?, varint(&mut bytes).ok()?);
+        answers.push(RunAnswers { queue, count, bytes: size, last: Lsn(varint(&mut bytes).ok()?) });
+    }
+    Some((queues, answers))
+}
+
+fn read_name(bytes: &mut &[u8], names: &Interner) -> Option<QueueName> {
+    let length = usize::try_from(varint(bytes).ok()?).ok()?;
+    let (name, rest) = bytes.split_at_checked(length)?;
+    *bytes = rest;
+    names.name(std::str::from_utf8(name).ok()?).ok()
 }
 
 fn read_spans(bytes: &[u8], count: u32, messages_end: u64) -> Option<Vec<Span>> {

@@ -1,6 +1,6 @@
 //! Writes a run, from its start to its end, in memory bounded by one span and by the pieces of the sorters.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use super::find;
 use super::hash::{self, NameHasher, QueueHash};
 use super::index::RunIndex;
 use super::leaf::{LeafEntry, LeafWriter};
-use super::opened::{RunQueue, Span};
+use super::opened::{RunAnswers, RunQueue, Span};
 use super::row::RawRow;
 use super::sorter::{SortedEntries, Sorter, Spill};
 use crate::disk::{Disk, DiskFile};
@@ -54,6 +54,7 @@ pub(crate) struct RunWriter {
     ending: Vec<(u32, u64, BlockSharing)>,
     answers: Vec<(u64, Range<usize>)>,
     answer_bytes: Vec<u8>,
+    answers_by_queue: BTreeMap<QueueName, RunAnswers>,
     spill: Spill,
     by_id: Sorter<2>,
     by_key: Sorter<3>,
@@ -181,6 +182,7 @@ impl RunWriter {
             ending: Vec::new(),
             answers: Vec::new(),
             answer_bytes: Vec::new(),
+            answers_by_queue: BTreeMap::new(),
             spill: Spill::new(Arc::clone(disk), no),
             by_id: Sorter::new(),
             by_key: Sorter::new(),
@@ -282,7 +284,7 @@ impl RunWriter {
         self.answer_bytes = writer.bytes;
         let hash = self.hasher.answer(&row.queue, &row.dedupe_id);
         self.answers.push((hash, from..self.answer_bytes.len()));
-        self.footer.answers_until = self.footer.answers_until.max(row.until.0);
+        self.count_answer(row, self.answer_bytes.len() - from);
     }
 
     /// Adds a remembered answer behind all rows, in ascending order of the hashes; it is not kept in memory. Do not
@@ -291,8 +293,21 @@ impl RunWriter {
         self.end_messages()?;
         let mut writer = Writer::default();
         writer.dedupe(row);
-        self.footer.answers_until = self.footer.answers_until.max(row.until.0);
+        self.count_answer(row, writer.bytes.len());
         self.write_answer(hash, &writer.bytes)
+    }
+
+    fn count_answer(&mut self, row: &DedupeRow, bytes: usize) {
+        self.footer.answers_until = self.footer.answers_until.max(row.until.0);
+        let Some(position) = row.position else { return };
+        if !self.answers_by_queue.contains_key(&row.queue) {
+            let new = RunAnswers { queue: row.queue.clone(), count: 0, bytes: 0, last: Lsn(0) };
+            self.answers_by_queue.insert(row.queue.clone(), new);
+        }
+        let Some(of) = self.answers_by_queue.get_mut(&row.queue) else { return };
+        of.count += 1;
+        of.bytes += bytes as u64;
+        of.last = of.last.max(position.nth);
     }
 
     /// Completes the run, makes it durable and renames it.
@@ -522,6 +537,12 @@ impl RunWriter {
             });
         }
         self.footer.queues = self.queues.len() as u64;
+        let mut writer = Writer { bytes: std::mem::take(&mut out.bytes) };
+        for RunAnswers { queue, count, bytes, last } in self.answers_by_queue.values() {
+            writer.blob(queue.as_str().as_bytes());
+            [*count, *bytes, last.0].into_iter().for_each(|number| writer.varint(number));
+        }
+        out.bytes = writer.bytes;
         out.section(BlockKind::Queues)?;
         for span in &self.spans {
             out.entry(|writer| span.write(&mut writer.bytes));

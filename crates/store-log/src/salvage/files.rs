@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crc32c::{crc32c, crc32c_append};
-use duewheel_core::store::{ErrorKind, StoreError};
+use duewheel_core::store::StoreError;
 use duewheel_core::{Epoch, Lsn};
 
 use super::blocks::{FILE_HEAD, HEAD};

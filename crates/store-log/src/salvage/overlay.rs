@@ -98,7 +98,7 @@ impl Overlay {
                 }
                 self.purges.push((queue, mask));
             }
-            Record::Queue { .. } | Record::Deduped(_) => {}
+            Record::Queue { .. } | Record::Deduped(_) | Record::AnswersForgotten { .. } => {}
         }
     }
 

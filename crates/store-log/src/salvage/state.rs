@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use duewheel_core::record::{BootAnchor, ClockPair, Record};
+use duewheel_core::answers::AnswerLog;
+use duewheel_core::record::{BootAnchor, ClockPair, DedupeRow, Record};
 use duewheel_core::store::{Ledger, StoreError};
 use duewheel_core::tally::{DueCounts, Tally};
 use duewheel_core::{Lsn, MessageId, QueueName};
@@ -125,7 +126,10 @@ impl SalvagedBooks {
         let id = match record {
             Record::Put { message, .. } => message.id.0,
             Record::Changed { id, .. } | Record::Granted { id, .. } | Record::Removed { id, .. } => id.0,
-            Record::Queue { .. } | Record::Purged { .. } | Record::Deduped(_) => 0,
+            Record::Queue { .. }
+            | Record::Purged { .. }
+            | Record::Deduped(_)
+            | Record::AnswersForgotten { .. } => 0,
         };
         self.next_id = self.next_id.max(id.saturating_add(1)).max(self.ledger.next_id().0);
     }
@@ -161,6 +165,11 @@ impl SalvagedBooks {
         self.next_id = self.next_id.max(found.0.saturating_add(1)).saturating_add(ahead);
     }
 
+    /// Whether an answer is remembered, as far as the books are whole.
+    pub(super) fn remembers(&self, row: &DedupeRow) -> bool {
+        !self.whole || self.ledger.remembers(row)
+    }
+
     /// The number of messages that each queue should have; empty where that is not known.
     pub(super) fn counts(&self) -> Vec<(QueueName, u64)> {
         let rows = self.ledger.rows().filter(|_| self.exact);
@@ -171,9 +180,10 @@ impl SalvagedBooks {
     /// subtracted.
     pub(super) fn without_messages(&self) -> Ledger {
         let mut ledger = Ledger::resume(self.applied, self.next_id, self.clock, DueCounts::default());
-        for mut row in self.ledger.rows() {
+        // The answers are put again, with new positions.
+        for mut row in self.ledger.rows().filter(|row| !row.is_over()) {
             row.totals.enqueued = row.totals.enqueued.saturating_sub(row.tally.count());
-            row.tally = Tally::default();
+            (row.tally, row.answers) = (Tally::default(), AnswerLog::default());
             ledger.restore(row);
         }
         ledger

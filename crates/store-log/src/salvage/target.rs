@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use duewheel_core::answers::AnswerPosition;
 use duewheel_core::message::{Life, MessageContent, Row, Stage};
 use duewheel_core::record::{ClockPair, DedupeRow, Group, Record, Was};
 use duewheel_core::store::{Capacity, ErrorKind, Found, Lookups, Store, StoreError};
@@ -136,7 +137,12 @@ impl SalvageTarget {
         self.bytes = 0;
         let answers = self.new_answers()?;
         self.written.answers += answers.len() as u64;
-        records.extend(answers.into_iter().map(Record::Deduped));
+        // An answer has the position of its record.
+        let first = self.next.0 + records.len() as u64;
+        records.extend((first..).zip(answers).map(|(nth, mut row)| {
+            row.position = row.position.map(|position| AnswerPosition { nth: Lsn(nth), ..position });
+            Record::Deduped(row)
+        }));
         if records.is_empty() {
             return Ok(());
         }

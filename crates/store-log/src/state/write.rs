@@ -211,12 +211,13 @@ impl StateWriter {
     }
 
     fn queue(&mut self, row: &QueueRow) -> Result<(), StoreError> {
-        self.entry(StateBlockKind::Queues, |w| {
+        self.entry_with_section(StateBlockKind::Queues, |w| {
             w.blob(row.name.as_str().as_bytes());
             w.settings(&row.settings);
             w.pause(row.pause);
             w.totals(&row.totals);
             row.tally.encode(w);
+            w.answer_log(&row.answers);
         })
     }
 
@@ -261,13 +262,24 @@ impl StateWriter {
     }
 
     fn entry(&mut self, kind: StateBlockKind, write: impl FnOnce(&mut Writer)) -> Result<(), StoreError> {
+        self.entry_with_section(kind, |w| {
+            write(w);
+            w.no_fields();
+        })
+    }
+
+    /// Adds an entry that ends with a section of its own.
+    fn entry_with_section(
+        &mut self,
+        kind: StateBlockKind,
+        write: impl FnOnce(&mut Writer),
+    ) -> Result<(), StoreError> {
         if kind != self.block.kind || self.block.bytes.len() >= BLOCK {
             self.close_block()?;
             self.block.kind = kind;
         }
         let mut entry = Writer::default();
         write(&mut entry);
-        entry.no_fields();
         let mut block = Writer { bytes: std::mem::take(&mut self.block.bytes) };
         block.blob(&entry.bytes);
         self.block.bytes = block.bytes;

@@ -395,6 +395,7 @@ fn copies_of_an_attempt_that_failed_do_not_come_back() {
             due_at: WallMs(0),
             generation: 1,
             created: Created::New,
+            position: None,
         })],
     };
     let disk = SimDisk::new(1);

@@ -638,7 +638,10 @@ fn named(record: &Record) -> Option<MessageId> {
     match record {
         Record::Put { message, .. } => Some(message.id),
         Record::Changed { id, .. } | Record::Granted { id, .. } | Record::Removed { id, .. } => Some(*id),
-        Record::Queue { .. } | Record::Purged { .. } | Record::Deduped(_) => None,
+        Record::Queue { .. }
+        | Record::Purged { .. }
+        | Record::Deduped(_)
+        | Record::AnswersForgotten { .. } => None,
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use duewheel_core::answers::AnswerPosition;
 use duewheel_core::id::{Epoch, LeaseToken, SessionId};
 use duewheel_core::message::{
     DeadReason, Died, DoneOutcome, Ended, Expiry, Kind, Lease, Life, Marks, MaxAttempts, MessageContent,
@@ -266,6 +267,7 @@ fn deduped_bytes() {
         due_at: WallMs(1_000),
         generation: 1,
         created: Created::New,
+        position: None,
     };
     //          kind queue id         content (little-endian)          until id   key  due  gen
     let head = "07 0171 046f6e6365 100f0e0d0c0b0a090807060504030201 8827 ac02 016b e807 01";
@@ -273,9 +275,14 @@ fn deduped_bytes() {
     let created = Created::Replacing(MessageId(9));
     is(Record::Deduped(DedupeRow { created, ..row.clone() }), &format!("{head} 01 09 00"));
     is(
-        Record::Deduped(DedupeRow { created: Created::Kept, key: None, ..row }),
+        Record::Deduped(DedupeRow { created: Created::Kept, key: None, ..row.clone() }),
         &format!("{} 02 00", head.replace("016b", "00")),
     );
+    let position = Some(AnswerPosition { nth: Lsn(300), at: EngineMs(200) });
+    //                                                                     fields ordinal   time
+    is(Record::Deduped(DedupeRow { position, ..row }), &format!("{head} 00 02 06 ac02 0a c801"));
+    //                                                    kind queue upto
+    is(Record::AnswersForgotten { queue: queue(), upto: Lsn(300) }, "08 0171 ac02 00");
 }
 
 /// A new folder after two groups, a sync between them, and a close.

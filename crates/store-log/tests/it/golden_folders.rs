@@ -546,6 +546,7 @@ fn one_of_everything() -> Vec<Vec<Record>> {
             due_at: WallMs(1_700_000_060_000),
             generation: 1,
             created,
+            position: None,
         })
     };
     let puts =

@@ -1,5 +1,6 @@
 //! The log store from outside: what it promises, on the real file system and on a simulated disk.
 
+mod answers;
 mod at_hand;
 mod backup;
 mod budget;

@@ -187,7 +187,7 @@ fn enqueue() -> impl Strategy<Value = Enqueue> {
     let what = (name(), of(key()), body(), headers(), when());
     let exists = select(vec![IfExists::Reject, IfExists::Keep, IfExists::Replace]);
     let begins = select(vec![InitialState::Waiting, InitialState::Dead]);
-    let how = (exists, of(text()), any::<Option<u32>>(), message_options(), begins, of(order()));
+    let how = (exists, of(text()), any::<Option<u32>>(), message_options(), begins, of(order()), ms());
     (what, how).prop_map(|((queue, key, body, headers, when), how)| Enqueue {
         queue,
         key,
@@ -196,6 +196,7 @@ fn enqueue() -> impl Strategy<Value = Enqueue> {
         when,
         if_exists: how.0,
         dedupe_id: how.1,
+        dedupe_window_ms: how.6,
         priority: how.2,
         options: how.3,
         begins: how.4,
@@ -467,6 +468,7 @@ fn part() -> impl Strategy<Value = RefusedPart> {
         RefusedPart::Lease,
         RefusedPart::MaxAttempts,
         RefusedPart::Backoff,
+        RefusedPart::DedupeWindow,
         RefusedPart::Spread,
         RefusedPart::ExpiresIn,
         RefusedPart::ExpiresAt,
@@ -479,6 +481,7 @@ fn limit() -> impl Strategy<Value = Limit> {
         any::<u64>().prop_map(Limit::Messages),
         any::<u64>().prop_map(Limit::Bytes),
         any::<u64>().prop_map(Limit::Queues),
+        any::<u64>().prop_map(Limit::Answers),
         Just(Limit::Leases),
         any::<u64>().prop_map(Limit::GrantRate),
     ]
@@ -533,10 +536,10 @@ fn over_quota() -> impl Strategy<Value = Box<OverQuota>> {
 }
 
 fn quota_use() -> impl Strategy<Value = QuotaUse> {
-    let limits = (ms(), ms(), ms(), ms(), ms());
-    (text(), limits, any::<[u64; 4]>(), any::<[u64; 4]>()).prop_map(|(prefix, limits, used, refused)| {
-        let (messages, bytes, leases, enqueues_per_second, burst) = limits;
-        let quota = Quota { prefix, messages, bytes, leases, enqueues_per_second, burst };
+    let limits = (ms(), ms(), ms(), ms(), ms(), ms());
+    (text(), limits, any::<[u64; 5]>(), any::<[u64; 5]>()).prop_map(|(prefix, limits, used, refused)| {
+        let (messages, bytes, leases, enqueues_per_second, burst, answers) = limits;
+        let quota = Quota { prefix, messages, bytes, leases, enqueues_per_second, burst, answers };
         QuotaUse { quota, used, refused }
     })
 }
@@ -602,6 +605,7 @@ pub(super) fn reply() -> impl Strategy<Value = Reply> {
         (select(vec!["lease_ms", "backoff", "dedupe_window_ms", "dead_ttl_ms"]), any::<u64>())
             .prop_map(|(field, max)| SettingsRefusal::OutOfRange(field, max)),
         Just(SettingsRefusal::Overloaded),
+        over_quota().prop_map(SettingsRefusal::OverQuota),
         any::<u32>().prop_map(|least| SettingsRefusal::BelowShards("concurrency", least)),
     ];
     let histogram = (any::<[u64; 5]>(), vec(any::<u64>(), 0..9)).prop_map(|(n, counts)| Histogram {

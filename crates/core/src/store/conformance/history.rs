@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::super::{Found, Lookups, Table};
+use crate::answers::AnswerPosition;
 use crate::id::{Epoch, LeaseToken, Lsn, MessageId, SessionId};
 use crate::message::{
     DeadReason, Died, DoneOutcome, Ended, Expiry, Kind, Lease, Life, MaxAttempts, MessageContent, Options,
@@ -201,7 +202,7 @@ impl History {
             }
             90..=94 => self.queue_record(),
             95 => self.purge(),
-            _ => Record::Deduped(self.dedupe()),
+            _ => self.answer(),
         }
     }
 
@@ -386,10 +387,22 @@ impl History {
         Record::Purged { queue, keep, before, purged: gone.len() as u64 }
     }
 
+    /// An answer, or the end of the oldest ones of a queue.
+    fn answer(&mut self) -> Record {
+        let row = self.dedupe();
+        let log = self.model.ledger().answers(&row.queue);
+        let oldest = log.and_then(|log| log.spans().first()).map(|span| span.last.nth);
+        match oldest.filter(|_| self.rare.once_in(3)) {
+            Some(upto) => Record::AnswersForgotten { queue: row.queue, upto },
+            None => Record::Deduped(row),
+        }
+    }
+
     fn dedupe(&mut self) -> DedupeRow {
+        let (queue, n) = (self.queue(), self.dice.below(60));
         DedupeRow {
-            queue: self.queue(),
-            dedupe_id: format!("once-{}", self.dice.below(60)).into(),
+            queue,
+            dedupe_id: format!("once-{n}").into(),
             content: u128::from(self.dice.roll()) * u128::from(self.dice.roll()),
             until: EngineMs(self.clock.engine.0 + self.dice.below(5_000)),
             id: self.some_id(),
@@ -401,6 +414,9 @@ impl History {
                 1 => Created::Kept,
                 _ => Created::Replacing(self.some_id()),
             },
+            // An id belongs to the server or to callers, never to both.
+            position: (n % 4 > 0)
+                .then(|| AnswerPosition { nth: self.model.applied().next(), at: self.clock.engine }),
         }
     }
 

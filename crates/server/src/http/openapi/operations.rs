@@ -432,6 +432,7 @@ pub(crate) fn quotas() -> OperationDoc {
         messages: resource(Some(1_000_000)),
         bytes: resource(None),
         leases: resource(Some(1_000)),
+        answers: resource(Some(10_000_000)),
         enqueues_per_second: RateAnswer { limit: Some(100), burst: Some(500), used: 0, refused: 0 },
     };
     OperationDoc::new(Tag::Look, "quotas", "All quotas, and what is used of them").gives(

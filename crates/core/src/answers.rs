@@ -1,0 +1,201 @@
+//! The answer log of a queue: how many answers it remembers, and up to which one they are forgotten.
+//!
+//! ```text
+//!   forgotten │ span │ span │ … │ span │   each: last ordinal, time, end, number, bytes
+//!             └ oldest                └ newest
+//! ```
+//!
+//! An answer has an ordinal, the position of its record. The queue remembers it if the log has spans and the ordinal is
+//! behind `forgotten`. So answers are forgotten by a number, and not one by one; a store leaves forgotten ones out when
+//! it writes a run. The log is a fold over records: an engine and its store have the same one.
+
+use crate::id::Lsn;
+use crate::name::{Key, QueueName};
+use crate::record::DedupeRow;
+use crate::time::EngineMs;
+
+/// Largest number of spans of a log. Beyond it, each two neighbours become one.
+const SPANS: usize = 48;
+/// A span is closed when it has this part of all answers of the log.
+const PART: u64 = 32;
+/// Memory and space of an answer without its names, in bytes.
+const OF_AN_ANSWER: usize = 96;
+
+/// The position of a remembered answer in the log of its queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AnswerPosition {
+    /// The ordinal: the position of the answer's record.
+    pub nth: Lsn,
+    /// When the answer was given.
+    pub at: EngineMs,
+}
+
+/// Neighbouring answers of a log, which are forgotten together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AnswerSpan {
+    /// The last answer.
+    pub last: AnswerPosition,
+    /// The end of the longest dedupe window.
+    pub until: EngineMs,
+    /// The number of answers.
+    pub count: u64,
+    /// Their size in bytes.
+    pub bytes: u64,
+}
+
+/// The remembered answers of a queue, by number.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AnswerLog {
+    forgotten: Lsn,
+    spans: Vec<AnswerSpan>,
+}
+
+impl DedupeRow {
+    /// The size that counts in quotas and limits, in bytes.
+    pub fn size(&self) -> u64 {
+        DedupeRow::size_of(&self.queue, &self.dedupe_id, self.key.as_ref())
+    }
+
+    /// The size of an answer with these names.
+    pub fn size_of(queue: &QueueName, dedupe_id: &str, key: Option<&Key>) -> u64 {
+        let key = key.map_or(0, |key| key.as_str().len());
+        (OF_AN_ANSWER + queue.as_str().len() + dedupe_id.len() + key) as u64
+    }
+}
+
+impl AnswerLog {
+    /// A log as it was saved.
+    pub fn restored(forgotten: Lsn, spans: Vec<AnswerSpan>) -> Self {
+        AnswerLog { forgotten, spans }
+    }
+
+    /// Adds the next answer, and drops the spans that have expired when it is given. An answer without a position is not
+    /// counted.
+    pub fn add(&mut self, row: &DedupeRow) {
+        let Some(position) = row.position else { return };
+        self.spans.retain(|span| span.until > position.at);
+        if self.spans.is_empty() {
+            self.forgotten = Lsn(position.nth.0.saturating_sub(1));
+        }
+        let one = AnswerSpan { last: position, until: row.until, count: 1, bytes: row.size() };
+        let part = self.count() / PART;
+        match self.spans.last_mut().filter(|last| last.count < part) {
+            Some(last) => *last = last.and(one),
+            None => self.spans.push(one),
+        }
+        if self.spans.len() > SPANS {
+            self.spans =
+                self.spans.chunks(2).map(|two| two[1..].iter().fold(two[0], |a, b| a.and(*b))).collect();
+        }
+    }
+
+    /// Forgets the answers up to this ordinal. A span that goes on behind it still counts as a whole.
+    pub fn forget(&mut self, upto: Lsn) {
+        self.forgotten = self.forgotten.max(upto);
+        self.spans.retain(|span| span.last.nth > upto);
+        if self.spans.is_empty() {
+            *self = AnswerLog::default();
+        }
+    }
+
+    /// Whether the answer with this ordinal is remembered, unless it has expired.
+    pub fn remembers(&self, nth: Lsn) -> bool {
+        !self.spans.is_empty() && nth > self.forgotten
+    }
+
+    /// Whether no answer is remembered.
+    pub fn is_empty(&self) -> bool {
+        self.spans.is_empty()
+    }
+
+    /// The answers up to this ordinal are forgotten.
+    pub fn forgotten(&self) -> Lsn {
+        self.forgotten
+    }
+
+    /// The spans, oldest first.
+    pub fn spans(&self) -> &[AnswerSpan] {
+        &self.spans
+    }
+
+    /// The number of remembered answers; those of a span count until the last of them has expired.
+    pub fn count(&self) -> u64 {
+        self.spans.iter().map(|span| span.count).fold(0, u64::saturating_add)
+    }
+
+    /// The size of remembered answers in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.spans.iter().map(|span| span.bytes).fold(0, u64::saturating_add)
+    }
+}
+
+impl AnswerSpan {
+    fn and(self, next: AnswerSpan) -> AnswerSpan {
+        AnswerSpan {
+            last: next.last,
+            until: self.until.max(next.until),
+            count: self.count.saturating_add(next.count),
+            bytes: self.bytes.saturating_add(next.bytes),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::MessageId;
+    use crate::record::Created;
+    use crate::time::WallMs;
+
+    fn answer(nth: u64, at: u64, window: u64) -> DedupeRow {
+        DedupeRow {
+            queue: QueueName::new("q").unwrap(),
+            dedupe_id: "id".into(),
+            content: 0,
+            until: EngineMs(at + window),
+            id: MessageId(1),
+            key: None,
+            due_at: WallMs(0),
+            generation: 1,
+            created: Created::New,
+            position: Some(AnswerPosition { nth: Lsn(nth), at: EngineMs(at) }),
+        }
+    }
+
+    #[test]
+    fn spans_stay_few_and_count_exactly() {
+        let mut log = AnswerLog::default();
+        for nth in 1..=100_000 {
+            log.add(&answer(nth, nth, 1 << 40));
+            assert!(log.spans().len() <= SPANS);
+        }
+        assert_eq!((log.count(), log.bytes()), (100_000, 100_000 * answer(1, 1, 1).size()));
+        assert!(log.spans().iter().all(|span| span.count <= 100_000 / PART * 2 + 1), "{:?}", log.spans());
+        let first = log.spans()[0];
+        log.forget(first.last.nth);
+        assert_eq!(log.count(), 100_000 - first.count);
+        assert!(!log.remembers(first.last.nth) && log.remembers(first.last.nth.next()));
+    }
+
+    #[test]
+    fn expired_spans_leave_with_the_next_answer() {
+        let mut log = AnswerLog::default();
+        for nth in 1..=10 {
+            log.add(&answer(nth, 100, 50));
+        }
+        log.add(&answer(11, 149, 50));
+        assert_eq!(log.count(), 11);
+        log.add(&answer(12, 150, 50));
+        assert_eq!(log.count(), 2);
+    }
+
+    #[test]
+    fn an_emptied_log_remembers_no_earlier_answer() {
+        let mut log = AnswerLog::default();
+        log.add(&answer(5, 1, 50));
+        log.forget(Lsn(5));
+        assert!(log.is_empty() && !log.remembers(Lsn(6)));
+        log.add(&answer(9, 2, 50));
+        assert!(!log.remembers(Lsn(5)) && !log.remembers(Lsn(8)) && log.remembers(Lsn(9)));
+    }
+}
