@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use clap::{Parser, ValueEnum};
 use duewheel_bench::process::resident_mib_of;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 #[derive(Debug, Parser)]
 struct Args {
@@ -45,6 +46,9 @@ enum Attack {
     ManyNames,
     WrongTokens,
     UnreadPages,
+    CollidingIds,
+    GrowingAnswers,
+    SlowJobs,
 }
 
 impl Attack {
@@ -61,6 +65,9 @@ impl Attack {
             Attack::ManyNames => "2,000 a second, each for another queue",
             Attack::WrongTokens => "2,000 a second with a wrong token",
             Attack::UnreadPages => "100 connections that ask for pages of 16 MiB and do not read",
+            Attack::CollidingIds => "1,000 lines each, all `dedupe_id`s with the same XXH3",
+            Attack::GrowingAnswers => "10 messages by quota, replaced with new `dedupe_id`s of 250 bytes",
+            Attack::SlowJobs => "1,000 jobs of a message a second",
         }
     }
 }
@@ -128,6 +135,9 @@ impl Server {
             .to_owned();
         let mut serve = Command::new(binary);
         serve.args(["serve", "--http", "127.0.0.1:0", "--beanstalk", "off", "--log", "error"]);
+        let config = dir.join("duewheel.toml");
+        std::fs::write(&config, "[[quota]]\nprefix = \"tenant.\"\nmessages = 10\nbytes = 10000000\n")?;
+        serve.arg("--config").arg(config);
         serve.args(["--header-timeout", "5m", "--body-timeout", "20s", "--data"]).arg(dir.join("data"));
         let mut child = serve.arg("--tokens").arg(tokens).stdout(Stdio::piped()).spawn()?;
         let mut line = String::new();
@@ -314,6 +324,33 @@ fn attackers(attack: Attack, address: &str, token: &str) -> io::Result<()> {
             begin();
             again(address, 2_000, request.as_bytes())
         }
+        Attack::CollidingIds => {
+            let ids = colliding("victim", 20_000);
+            let request = |ids: &[String]| lines(token, "victim", ids, r#""delay": "1d""#);
+            let requests: Vec<Vec<u8>> = ids.chunks(1_000).map(request).collect();
+            begin();
+            // The first time they are remembered, then they are looked up.
+            loop {
+                requests.iter().try_for_each(|request| once(address, request))?;
+            }
+        }
+        Attack::GrowingAnswers => {
+            begin();
+            let mut n = 0_u64;
+            loop {
+                let ids: Vec<String> = (n..n + 1_000).map(|n| format!("{n:0250}")).collect();
+                n += 1_000;
+                let same = r#""delay": "1d", "key": "k", "if_exists": "replace""#;
+                once(address, &lines(token, "tenant.a", &ids, same))?;
+            }
+        }
+        Attack::SlowJobs => {
+            let job = r#"{"action": "fire", "all": true, "rate": 1}"#;
+            let head = head("POST", "/v1/queues/large/bulk", token);
+            let request = format!("{head}content-length: {}\r\n\r\n{job}", job.len());
+            begin();
+            again(address, 100, request.as_bytes())
+        }
         Attack::UnreadPages => {
             let request = head("GET", "/v1/queues/large/messages?limit=1000", token) + "\r\n";
             begin();
@@ -328,6 +365,35 @@ fn attackers(attack: Attack, address: &str, token: &str) -> io::Result<()> {
             }
         }
     }
+}
+
+/// An enqueue of a line for each of these ids.
+fn lines(token: &str, queue: &str, ids: &[String], more: &str) -> Vec<u8> {
+    let line = |id: &String| format!("{{\"body\": \"a\", \"dedupe_id\": {id:?}, {more}}}\n");
+    let body: String = ids.iter().map(line).collect();
+    let head = head("POST", &format!("/v1/queues/{queue}/messages"), token);
+    let length = body.len();
+    format!("{head}content-type: application/x-ndjson\r\ncontent-length: {length}\r\n\r\n{body}").into()
+}
+
+/// Names of eight letters with equal upper 32 bits of their XXH3 under the seed that builds before 0.1.0 had for the
+/// `dedupe_id`s of a queue: the end of the function, backwards.
+fn colliding(queue: &str, count: usize) -> Vec<String> {
+    let seed = xxh3_64_with_seed(queue.as_bytes(), u64::from_le_bytes(*b"answers."));
+    let low = u32::try_from(seed & 0xffff_ffff).unwrap_or_default();
+    let flip = (0x1cad_21f7_2c81_017c_u64 ^ 0xdb97_9083_e96d_d4de)
+        .wrapping_sub(seed ^ u64::from(low.swap_bytes()) << 32);
+    let times = 0x9fb2_1c65_1e98_df25_u64;
+    let inverse = (0..6).fold(times, |x, _| x.wrapping_mul(2_u64.wrapping_sub(times.wrapping_mul(x))));
+    let name = |hash: u64| {
+        let h = (hash ^ hash >> 28 ^ hash >> 56).wrapping_mul(inverse);
+        let h = (h ^ ((h >> 35) + 8)).wrapping_mul(inverse);
+        let h = (0..6).fold(h, |h, n| h ^ h.rotate_left(49 << n & 63) ^ h.rotate_left(24 << n & 63));
+        let bytes = (h ^ flip).rotate_left(32).to_le_bytes();
+        let is_text = bytes.iter().all(u8::is_ascii_graphic);
+        is_text.then(|| String::from_utf8_lossy(&bytes).into_owned())
+    };
+    (0..1 << 32).filter_map(|n| name(0x00c0_ffee << 32 | n)).take(count).collect()
 }
 
 fn open(address: &str, n: usize) -> io::Result<Vec<TcpStream>> {

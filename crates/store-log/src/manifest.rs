@@ -265,7 +265,7 @@ impl Manifest {
     pub(crate) fn known_format(disk: &dyn Disk) -> Result<(), StoreError> {
         let Some(bytes) = Self::bytes(disk)?.filter(|bytes| bytes.len() >= 16) else { return Ok(()) };
         let is_whole = u32_at(&bytes, 12) == checksum(&bytes);
-        if !is_before_release(&bytes) && !(is_whole && bytes[..8] == MAGIC) {
+        if !(is_before_release(&bytes) || is_whole && bytes[..8] == MAGIC) {
             return Ok(());
         }
         format::check(&bytes[..12], MAGIC, "a manifest")
