@@ -73,7 +73,7 @@ impl AnswerLog {
     /// counted.
     pub fn add(&mut self, row: &DedupeRow) {
         let Some(position) = row.position else { return };
-        self.spans.retain(|span| span.until > position.at);
+        self.expire(position.at);
         if self.spans.is_empty() {
             self.forgotten = Lsn(position.nth.0.saturating_sub(1));
         }
@@ -87,6 +87,11 @@ impl AnswerLog {
             self.spans =
                 self.spans.chunks(2).map(|two| two[1..].iter().fold(two[0], |a, b| a.and(*b))).collect();
         }
+    }
+
+    /// Drops the spans that have expired. The next answer does that, too, so a store need not.
+    pub fn expire(&mut self, now: EngineMs) {
+        self.spans.retain(|span| span.until > now);
     }
 
     /// Forgets the answers up to this ordinal. A span that goes on behind it still counts as a whole.

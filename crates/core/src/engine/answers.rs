@@ -304,8 +304,12 @@ impl Engine {
                 Some(upto) => {
                     self.forget_answers(&name, upto, fx);
                 }
-                // Spans in the middle leave with the next answer, or with those before them.
-                None => self.answers.end_later(&name),
+                // Behind one that has not expired.
+                None => {
+                    let tenant = self.answers.logs.get(&name).and_then(|of| of.tenant);
+                    let change = self.answers.change(&name, tenant, |log| log.expire(now.engine));
+                    self.tenants.count_answers(tenant, change);
+                }
             }
         }
     }
@@ -330,17 +334,5 @@ impl Engine {
                 return;
             }
         }
-    }
-}
-
-impl Answers {
-    /// Looks for expired spans of a log again when its first one expires.
-    fn end_later(&mut self, name: &QueueName) {
-        let Some(of) = self.logs.get_mut(name) else { return };
-        let end = of.log.spans().first().map(|span| span.until);
-        if let Some(end) = std::mem::replace(&mut of.end, end) {
-            self.ends.remove(&(end, name.clone()));
-        }
-        self.ends.extend(end.map(|end| (end, name.clone())));
     }
 }

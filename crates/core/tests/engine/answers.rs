@@ -289,6 +289,26 @@ fn an_enqueue_may_shorten_its_window() {
     assert!(!is_replayed(&mut rig, "q", "a") && is_replayed(&mut rig, "q", "b"));
 }
 
+#[test]
+fn short_windows_end_behind_long_ones() {
+    let quotas = [Quota { answers: Some(2), ..small() }];
+    let mut rig = rig(Policy::default(), &quotas);
+    put(&mut rig, with_id("t.q", "long")).unwrap();
+    let short = |id: &str| Enqueue { dedupe_window_ms: Some(1_000), ..with_id("t.q", id) };
+    for n in 0..100 {
+        put(&mut rig, short(&format!("short-{n}"))).unwrap();
+        assert_eq!(use_of(&mut rig)[4], 2);
+        if n == 50 {
+            rig.restart();
+            set(&mut rig, &quotas);
+        }
+        rig.pass(1_000);
+        rig.settle();
+        assert_eq!(use_of(&mut rig)[4], 1);
+    }
+    assert!(is_replayed(&mut rig, "t.q", "long"));
+}
+
 /// Story: settings of 87,717 empty queues took 126 MB in a minute, with a quota of ten messages.
 #[test]
 fn queues_with_settings_are_within_the_quota() {
