@@ -10,16 +10,12 @@
 //! it writes a run. The log is a fold over records: an engine and its store have the same one.
 
 use crate::id::Lsn;
-use crate::name::{Key, QueueName};
-use crate::record::DedupeRow;
 use crate::time::EngineMs;
 
 /// Largest number of spans of a log. Beyond it, each two neighbours become one.
 const SPANS: usize = 48;
 /// A span is closed when it has this part of all answers of the log.
 const PART: u64 = 32;
-/// Memory and space of an answer without its names, in bytes.
-const OF_AN_ANSWER: usize = 96;
 
 /// The position of a remembered answer in the log of its queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +35,7 @@ pub struct AnswerSpan {
     pub until: EngineMs,
     /// The number of answers.
     pub count: u64,
-    /// Their size in bytes.
+    /// The size of the answers in bytes.
     pub bytes: u64,
 }
 
@@ -50,34 +46,19 @@ pub struct AnswerLog {
     spans: Vec<AnswerSpan>,
 }
 
-impl DedupeRow {
-    /// The size that counts in quotas and limits, in bytes.
-    pub fn size(&self) -> u64 {
-        DedupeRow::size_of(&self.queue, &self.dedupe_id, self.key.as_ref())
-    }
-
-    /// The size of an answer with these names.
-    pub fn size_of(queue: &QueueName, dedupe_id: &str, key: Option<&Key>) -> u64 {
-        let key = key.map_or(0, |key| key.as_str().len());
-        (OF_AN_ANSWER + queue.as_str().len() + dedupe_id.len() + key) as u64
-    }
-}
-
 impl AnswerLog {
     /// A log as it was saved.
     pub fn restored(forgotten: Lsn, spans: Vec<AnswerSpan>) -> Self {
         AnswerLog { forgotten, spans }
     }
 
-    /// Adds the next answer, and drops the spans that have expired when it is given. An answer without a position is not
-    /// counted.
-    pub fn add(&mut self, row: &DedupeRow) {
-        let Some(position) = row.position else { return };
+    /// Adds the next answer, of this size, and drops the spans that have expired when it is given.
+    pub fn add(&mut self, position: AnswerPosition, until: EngineMs, bytes: u64) {
         self.expire(position.at);
         if self.spans.is_empty() {
             self.forgotten = Lsn(position.nth.0.saturating_sub(1));
         }
-        let one = AnswerSpan { last: position, until: row.until, count: 1, bytes: row.size() };
+        let one = AnswerSpan { last: position, until, count: 1, bytes };
         let part = self.count() / PART;
         match self.spans.last_mut().filter(|last| last.count < part) {
             Some(last) => *last = last.and(one),
@@ -148,33 +129,19 @@ impl AnswerSpan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::id::MessageId;
-    use crate::record::Created;
-    use crate::time::WallMs;
 
-    fn answer(nth: u64, at: u64, window: u64) -> DedupeRow {
-        DedupeRow {
-            queue: QueueName::new("q").unwrap(),
-            dedupe_id: "id".into(),
-            content: 0,
-            until: EngineMs(at + window),
-            id: MessageId(1),
-            key: None,
-            due_at: WallMs(0),
-            generation: 1,
-            created: Created::New,
-            position: Some(AnswerPosition { nth: Lsn(nth), at: EngineMs(at) }),
-        }
+    fn add(log: &mut AnswerLog, nth: u64, at: u64, window: u64) {
+        log.add(AnswerPosition { nth: Lsn(nth), at: EngineMs(at) }, EngineMs(at + window), 100);
     }
 
     #[test]
     fn spans_stay_few_and_count_exactly() {
         let mut log = AnswerLog::default();
         for nth in 1..=100_000 {
-            log.add(&answer(nth, nth, 1 << 40));
+            add(&mut log, nth, nth, 1 << 40);
             assert!(log.spans().len() <= SPANS);
         }
-        assert_eq!((log.count(), log.bytes()), (100_000, 100_000 * answer(1, 1, 1).size()));
+        assert_eq!((log.count(), log.bytes()), (100_000, 100_000 * 100));
         assert!(log.spans().iter().all(|span| span.count <= 100_000 / PART * 2 + 1), "{:?}", log.spans());
         let first = log.spans()[0];
         log.forget(first.last.nth);
@@ -186,21 +153,21 @@ mod tests {
     fn expired_spans_leave_with_the_next_answer() {
         let mut log = AnswerLog::default();
         for nth in 1..=10 {
-            log.add(&answer(nth, 100, 50));
+            add(&mut log, nth, 100, 50);
         }
-        log.add(&answer(11, 149, 50));
+        add(&mut log, 11, 149, 50);
         assert_eq!(log.count(), 11);
-        log.add(&answer(12, 150, 50));
+        add(&mut log, 12, 150, 50);
         assert_eq!(log.count(), 2);
     }
 
     #[test]
     fn an_emptied_log_remembers_no_earlier_answer() {
         let mut log = AnswerLog::default();
-        log.add(&answer(5, 1, 50));
+        add(&mut log, 5, 1, 50);
         log.forget(Lsn(5));
         assert!(log.is_empty() && !log.remembers(Lsn(6)));
-        log.add(&answer(9, 2, 50));
+        add(&mut log, 9, 2, 50);
         assert!(!log.remembers(Lsn(5)) && !log.remembers(Lsn(8)) && log.remembers(Lsn(9)));
     }
 }

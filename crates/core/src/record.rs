@@ -294,6 +294,22 @@ pub struct DedupeRow {
     pub position: Option<AnswerPosition>,
 }
 
+/// Memory and space of an answer without its names, in bytes.
+const OF_AN_ANSWER: usize = 96;
+
+impl DedupeRow {
+    /// The size that counts in quotas and limits, in bytes.
+    pub fn size(&self) -> u64 {
+        DedupeRow::size_of(&self.queue, &self.dedupe_id, self.key.as_ref())
+    }
+
+    /// The size of an answer with these names.
+    pub fn size_of(queue: &QueueName, dedupe_id: &str, key: Option<&Key>) -> u64 {
+        let key = key.map_or(0, |key| key.as_str().len());
+        (OF_AN_ANSWER + queue.as_str().len() + dedupe_id.len() + key) as u64
+    }
+}
+
 /// The effect of an accepted enqueue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]

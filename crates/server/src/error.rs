@@ -6,7 +6,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use duewheel::core::MessageId;
 use duewheel::core::engine::{
-    ChangeRefusal, EnqueueRefusal, Limit, OverQuota, RefusedPart, Resource, SettingsRefusal, SettleRefusal,
+    ChangeRefusal, EnqueueRefusal, Limit, OverQuota, RefusedPart, SettingsRefusal, SettleRefusal,
 };
 use duewheel::core::store::ErrorKind;
 use duewheel::{BackupError, CallError, Outcome};
@@ -16,6 +16,10 @@ use serde::Serialize;
 use crate::json::{IdText, written};
 use crate::repeated;
 use crate::schema::ResourceSchema;
+
+mod quota;
+
+use quota::{over_quota, over_settings};
 
 /// The stable code of an error. Codes are never renamed or reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -728,40 +732,6 @@ fn disk_full() -> Problem {
         ErrorCode::DiskFull,
         "the disk has no room for new or changed messages; ack, cancel and purge still work, and make room",
     )
-}
-
-fn over_quota(over: Box<OverQuota>) -> Problem {
-    let OverQuota { quota, resource, limit, used, retry_ms } = &*over;
-    let detail = match (resource, retry_ms) {
-        (Resource::Enqueues, Some(ms)) => {
-            format!("quota {quota:?} allows {limit} enqueues a second; the next one is accepted in {ms} ms")
-        }
-        (Resource::Enqueues, None) => format!("quota {quota:?} allows {limit} enqueues a second"),
-        (Resource::Messages, _) => format!(
-            "quota {quota:?} allows {limit} unsettled messages, and {used} are held; ack, cancel or purge makes room"
-        ),
-        (Resource::Bytes, _) => format!(
-            "quota {quota:?} allows {limit} bytes, {used} are held, remembered answers included, and this does not fit; ack, cancel or \
-             purge makes room"
-        ),
-        (Resource::Answers, _) => format!(
-            "quota {quota:?} allows {limit} remembered answers, and {used} are held, the oldest of them young; wait, give a \
-             shorter dedupe_window, or send without a dedupe_id"
-        ),
-        (Resource::Leases, _) => {
-            format!("quota {quota:?} allows {limit} leases, and {used} are held; ack or nack ends one")
-        }
-    };
-    Problem::new(ErrorCode::OverQuota, detail).with(Extra::OverQuota(over))
-}
-
-fn over_settings(over: Box<OverQuota>) -> Problem {
-    let OverQuota { quota, limit, used, .. } = &*over;
-    let detail = format!(
-        "quota {quota:?} allows {limit} messages, and as many queues with settings or a pause, of which there are {used}; \
-         remove such a queue first"
-    );
-    Problem::new(ErrorCode::OverQuota, detail).with(Extra::OverQuota(over))
 }
 
 /// The rule that a refused value breaks.

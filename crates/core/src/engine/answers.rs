@@ -47,7 +47,7 @@ pub enum ForgottenFor {
 pub struct AnswerCounts {
     /// Answers that are remembered now, of all queues.
     pub kept: u64,
-    /// Their size in bytes.
+    /// The size of these answers in bytes.
     pub bytes: u64,
     /// Answers that were forgotten before the end of their window since the engine was made, by [`ForgottenFor`].
     pub forgotten: [u64; 4],
@@ -68,7 +68,7 @@ pub(super) struct Answers {
 struct QueueAnswers {
     log: AnswerLog,
     tenant: Option<TenantIdx>,
-    /// Its place in `by_age`, and in `ends`.
+    /// The place in `by_age`, and the one in `ends`.
     age: Option<EngineMs>,
     end: Option<EngineMs>,
 }
@@ -147,7 +147,7 @@ impl Answers {
     }
 }
 
-/// Whose answers are forgotten.
+/// The tenants of which answers are forgotten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Whose {
     Tenant(TenantIdx),
@@ -188,9 +188,11 @@ impl Engine {
 
     /// Remembers an answer, whose position is that of the next record.
     pub(super) fn append_answer(&mut self, row: DedupeRow, fx: &mut Effects) {
-        if row.position.is_some() {
+        if let Some(position) = row.position {
             let tenant = self.queues.tenant_of(&row.queue);
-            let change = self.answers.change(&row.queue, tenant, |log| log.add(&row));
+            let change = self.answers.change(&row.queue, tenant, |log| {
+                log.add(position, row.until, row.size());
+            });
             self.tenants.count_answers(tenant, change);
         }
         self.append(Record::Deduped(row.clone()), fx);

@@ -130,10 +130,11 @@ impl Ledger {
                 self.due.sub_all(&gone.due);
                 self.forget_if_empty(queue);
             }
-            Record::Deduped(row) if row.position.is_some() => {
-                self.queues.entry(row.queue.clone()).or_default().answers.add(row);
+            Record::Deduped(row) => {
+                let Some(position) = row.position else { return };
+                let books = self.queues.entry(row.queue.clone()).or_default();
+                books.answers.add(position, row.until, row.size());
             }
-            Record::Deduped(_) => {}
             Record::AnswersForgotten { queue, upto } => {
                 let Some(books) = self.queues.get_mut(queue) else { return };
                 books.answers.forget(*upto);
