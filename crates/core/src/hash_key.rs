@@ -1,6 +1,6 @@
 //! Keyed hashes of what callers choose: keys, dedupe ids, names of queues.
 //!
-//! Whoever knows a hash can make thousands of names that share one, and each of them is then examined at every look-up.
+//! With a public hash anybody can make thousands of names that share one, and each of them is then examined at every look-up.
 //! So these are hashed by SipHash-1-3 (Aumasson and Bernstein, "SipHash: a fast short-input PRF", 2012) under a key that
 //! nobody outside knows. Ids that the engine counts itself need no such hash.
 

@@ -6,7 +6,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use duewheel::core::MessageId;
 use duewheel::core::engine::{
-    ChangeRefusal, EnqueueRefusal, Limit, OverQuota, RefusedPart, SettingsRefusal, SettleRefusal,
+    ChangeRefusal, EnqueueRefusal, Limit, OverQuota, RefusedPart, Resource, SettingsRefusal, SettleRefusal,
 };
 use duewheel::core::store::ErrorKind;
 use duewheel::{BackupError, CallError, Outcome};
@@ -19,7 +19,7 @@ use crate::schema::ResourceSchema;
 
 mod quota;
 
-use quota::{over_quota, over_settings};
+use quota::{over_quota, over_settings, whole_seconds};
 
 /// The stable code of an error. Codes are never renamed or reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -325,13 +325,8 @@ pub enum Extra {
     Outcome(Outcome),
     /// The quota that is used up: `quota`, `resource`, `limit`, `used`, and `retry_after_ms` if that is known.
     OverQuota(Box<OverQuota>),
-    /// The same of a quota that the caller may not see: `resource`, and `retry_after_ms` if that is known.
-    SharedQuota {
-        /// The exhausted limit.
-        resource: Resource,
-        /// When a retry makes sense, in ms.
-        retry_ms: Option<u64>,
-    },
+    /// A used-up quota that the caller may not see: `resource`, and `retry_after_ms` if that is known.
+    SharedQuota(Resource, Option<u64>),
 }
 
 impl Problem {
@@ -353,6 +348,10 @@ impl Problem {
         let field = format!("{place}.{field}");
         let detail = format!("{place}.{}", self.detail);
         Problem { field: Some(field.into()), detail: detail.into(), ..self }
+    }
+
+    fn quota(detail: String, over: Box<OverQuota>) -> Self {
+        Problem::new(ErrorCode::OverQuota, detail).with(Extra::OverQuota(over))
     }
 
     fn with(mut self, extra: Extra) -> Self {
@@ -413,7 +412,7 @@ impl Problem {
             EnqueueRefusal::Overloaded(limit) => at_limit(limit),
             EnqueueRefusal::Busy => busy(),
             EnqueueRefusal::DiskFull => disk_full(),
-            EnqueueRefusal::OverQuota(over) => over_quota(over),
+            EnqueueRefusal::OverQuota(over) => Problem::quota(over_quota(&over), over),
         }
     }
 
@@ -446,7 +445,7 @@ impl Problem {
             ChangeRefusal::LeaseTooLong(limit) => too_long(limit),
             ChangeRefusal::Paused => Problem::new(ErrorCode::Paused, "the queue is paused"),
             ChangeRefusal::DiskFull => disk_full(),
-            ChangeRefusal::OverQuota(over) => over_quota(over),
+            ChangeRefusal::OverQuota(over) => Problem::quota(over_quota(&over), over),
             ChangeRefusal::Overloaded(limit) => at_limit(limit),
             ChangeRefusal::Busy => busy(),
         }
@@ -476,7 +475,7 @@ impl Problem {
                 field,
                 format_args!("must be at least {least}, the number of shards: each allows an even part"),
             ),
-            SettingsRefusal::OverQuota(over) => over_settings(over),
+            SettingsRefusal::OverQuota(over) => Problem::quota(over_settings(&over), over),
             SettingsRefusal::Overloaded => overloaded(
                 "as many queues exist as are allowed; use one that exists, or let others become empty",
             ),
@@ -505,14 +504,10 @@ impl Problem {
     fn retry_after_s(&self) -> u64 {
         match &self.extra {
             Extra::OverQuota(over) => whole_seconds(over.retry_ms),
-            Extra::SharedQuota { retry_ms, .. } => whole_seconds(*retry_ms),
+            Extra::SharedQuota(_, retry_ms) => whole_seconds(*retry_ms),
             Extra::None | Extra::Existing(_) | Extra::Generation(_) | Extra::Outcome(_) => 1,
         }
     }
-}
-
-fn whole_seconds(retry_ms: Option<u64>) -> u64 {
-    retry_ms.map_or(1, |ms| ms.div_ceil(1_000).max(1))
 }
 
 /// A problem as one of many results.
@@ -589,7 +584,7 @@ impl<'a> ItemProblem<'a> {
                 item.used = Some(over.used);
                 item.retry_after_ms = over.retry_ms;
             }
-            Extra::SharedQuota { resource, retry_ms } => {
+            Extra::SharedQuota(resource, retry_ms) => {
                 item.resource = Some(resource.as_str());
                 item.retry_after_ms = *retry_ms;
             }

@@ -57,6 +57,7 @@ mod question;
 mod queue;
 mod quota;
 mod ready;
+mod remember;
 mod reply;
 mod rerank;
 mod reserve;
@@ -105,7 +106,7 @@ use crate::tally::{DueCounts, StageTally as Pending};
 use crate::time::{EngineMs, Now};
 
 use acked::Acked;
-use answers::Answers;
+use answers::AnswerLogs;
 use dedupe::Dedupe;
 use figures::GrantFigures;
 use following::Following;
@@ -194,7 +195,7 @@ pub struct Engine {
     schedule: Schedule,
     waiters: Waiters,
     dedupe: Dedupe,
-    answers: Answers,
+    answers: AnswerLogs,
     acked: Acked,
     /// Leases bound to a connection.
     bound: BTreeSet<(SessionId, EngineMs, MessageId)>,
@@ -326,7 +327,7 @@ impl Engine {
             tenants: Tenants::default(),
             waiters: Waiters::default(),
             dedupe,
-            answers: Answers::default(),
+            answers: AnswerLogs::default(),
             acked: Acked::new(seed),
             bound: BTreeSet::new(),
             matching: Matching::default(),

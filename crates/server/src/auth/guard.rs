@@ -156,7 +156,7 @@ impl Caller {
         let (resource, retry_ms) = (over.resource, over.retry_ms);
         let detail =
             format!("the limit of {resource} that this queue shares with others is reached; try again later");
-        Problem { extra: Extra::SharedQuota { resource, retry_ms }, ..Problem::new(problem.code, detail) }
+        Problem { extra: Extra::SharedQuota(resource, retry_ms), ..Problem::new(problem.code, detail) }
     }
 
     /// Requires the permission for a queue.

@@ -2,11 +2,10 @@
 
 use duewheel::core::engine::{OverQuota, Resource};
 
-use super::{ErrorCode, Extra, Problem};
-
-pub(super) fn over_quota(over: Box<OverQuota>) -> Problem {
-    let OverQuota { quota, resource, limit, used, retry_ms } = &*over;
-    let detail = match (resource, retry_ms) {
+/// The explanation for people.
+pub(super) fn over_quota(over: &OverQuota) -> String {
+    let OverQuota { quota, resource, limit, used, retry_ms } = over;
+    match (resource, retry_ms) {
         (Resource::Enqueues, Some(ms)) => {
             format!("quota {quota:?} allows {limit} enqueues a second; the next one is accepted in {ms} ms")
         }
@@ -25,15 +24,19 @@ pub(super) fn over_quota(over: Box<OverQuota>) -> Problem {
         (Resource::Leases, _) => {
             format!("quota {quota:?} allows {limit} leases, and {used} are held; ack or nack ends one")
         }
-    };
-    Problem::new(ErrorCode::OverQuota, detail).with(Extra::OverQuota(over))
+    }
 }
 
-pub(super) fn over_settings(over: Box<OverQuota>) -> Problem {
-    let OverQuota { quota, limit, used, .. } = &*over;
-    let detail = format!(
+/// The explanation for people, of a queue that may get no settings.
+pub(super) fn over_settings(over: &OverQuota) -> String {
+    let OverQuota { quota, limit, used, .. } = over;
+    format!(
         "quota {quota:?} allows {limit} messages, and as many queues with settings or a pause, of which there are {used}; \
          remove such a queue first"
-    );
-    Problem::new(ErrorCode::OverQuota, detail).with(Extra::OverQuota(over))
+    )
+}
+
+/// The whole seconds after which a retry may succeed, at least one.
+pub(super) fn whole_seconds(retry_ms: Option<u64>) -> u64 {
+    retry_ms.map_or(1, |ms| ms.div_ceil(1_000).max(1))
 }

@@ -210,7 +210,7 @@ impl Run {
         &self.queues
     }
 
-    /// Its answers that have a position, by queue.
+    /// Answers with a position, by queue.
     pub(crate) fn answers_by_queue(&self) -> &[RunAnswers] {
         &self.answers
     }
