@@ -45,8 +45,15 @@ fn damaged(data: &[u8], scope: &[&str]) {
 /// Checks what must hold for a damaged folder, whatever the damage.
 fn check(base: &Base, disk: &MemDisk, scope: &[&str]) {
     let forged = base.is_forged(disk);
-    let report =
-        verify_on(&disk.copy()).unwrap_or_else(|error| panic!("damage is no error of verify: {error:?}"));
+    let report = match verify_on(&disk.copy()) {
+        Ok(report) => report,
+        Err(error) => {
+            let refused = open(&disk.copy()).expect_err("of another format");
+            assert!(error.to_string().contains("format"), "damage is no error of verify: {error:?}");
+            assert!(refused.to_string().contains("format"), "{refused:?}");
+            return;
+        }
+    };
     // Every byte of these two is checked; of the others some have no meaning, and some are read on demand.
     let whole = scope == ["MANIFEST"] || scope == ["state/"];
     let harmless = forged || !whole || !base.is_changed(disk);

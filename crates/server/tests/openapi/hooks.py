@@ -83,6 +83,12 @@ def before_call(context, case, kwargs):
             body.pop("target", None)
             if _is_longer(body.get("keep_done"), 366):
                 body["keep_done"] = "366d"
+        if not case.operation.path.endswith("/config"):
+            # The window of the queue bounds that of an enqueue.
+            if _SPAN.match(body["dedupe_window"] if isinstance(body.get("dedupe_window"), str) else "-"):
+                body["dedupe_window"] = "1h"
+            if _is_number(body.get("dedupe_window_ms")) and 86_400_000 < body["dedupe_window_ms"] <= 2_592_000_000:
+                body["dedupe_window_ms"] = 86_400_000
         if isinstance(body.get("target_url"), str):
             # No queue has a target, and nothing is to be sent anywhere.
             del body["target_url"]
