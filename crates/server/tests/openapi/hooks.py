@@ -54,6 +54,7 @@ def _digits_alone(value):
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+_INSTANT = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$")
 _SPAN = re.compile(r"^(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?(?:(\d+)ms)?$")
 
 
@@ -89,6 +90,9 @@ def before_call(context, case, kwargs):
                 body["dedupe_window"] = "1h"
             if _is_number(body.get("dedupe_window_ms")) and 86_400_000 < body["dedupe_window_ms"] <= 2_592_000_000:
                 body["dedupe_window_ms"] = 86_400_000
+        if isinstance(body.get("expires_at"), str) and _INSTANT.match(body["expires_at"]):
+            # Nothing expires before it is due.
+            body["expires_at"] = "2101-01-01T00:00:00Z"
         if isinstance(body.get("target_url"), str):
             # No queue has a target, and nothing is to be sent anywhere.
             del body["target_url"]
