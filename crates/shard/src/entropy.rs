@@ -23,7 +23,7 @@ mod tests {
 
     /// Story: the seed of the hash tables was the time of the start, which callers can guess to the second.
     #[test]
-    fn a_key_without_a_seed_is_never_the_same() {
+    fn keys_without_a_seed_differ() {
         assert_ne!(hash_key(None), hash_key(None));
         assert_eq!(hash_key(Some(7)), hash_key(Some(7)));
         assert_ne!(hash_key(Some(7)), hash_key(Some(8)));

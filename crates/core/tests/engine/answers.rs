@@ -176,7 +176,7 @@ fn purge_forgets_the_answers_of_callers_alone() {
 }
 
 #[test]
-fn a_purge_in_one_batch_forgets_what_came_before() {
+fn purges_forget_earlier_answers_of_their_batch() {
     let mut rig = rig(Policy::default(), &[]);
     let mut fx = Effects::new();
     let mut request = |rig: &mut Rig, op| {

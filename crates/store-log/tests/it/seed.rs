@@ -87,7 +87,7 @@ fn a_copy_keeps_the_seed_a_salvage_draws() {
         if folder == &restored {
             assert_rows(&mut store, &rig.history, rig.history.model(), "under the same seed");
         }
-        // A salvaged answer has another position.
+        // Salvaged answers have other positions, so they are not compared here.
         assert_eq!(all_rows(&mut store), rig.history.model().rows(), "under either seed");
     }
 }
