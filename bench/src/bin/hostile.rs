@@ -4,9 +4,12 @@
 //!
 //! `bench/run hostile [--seconds 10] [--only idle]`. Attackers are a process of their own with the lowest priority
 //! (`nice`): in the real world they have a machine of their own, and here all processes share two cores.
+//!
+//! Names that hang need a name server of their own at port 53, which only root may give to the server: it starts with
+//! another `/etc/resolv.conf` in a mount namespace. Without root that attack is left out.
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpStream, UdpSocket};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -49,6 +52,7 @@ enum Attack {
     CollidingIds,
     GrowingAnswers,
     SlowJobs,
+    HangingNames,
 }
 
 impl Attack {
@@ -68,6 +72,7 @@ impl Attack {
             Attack::CollidingIds => "1,000 lines each, all `dedupe_id`s with the same XXH3",
             Attack::GrowingAnswers => "10 messages by quota, replaced with new `dedupe_id`s of 250 bytes",
             Attack::SlowJobs => "1,000 jobs of a message a second",
+            Attack::HangingNames => "1,000 a second with a `target_url` whose name server never answers",
         }
     }
 }
@@ -91,6 +96,10 @@ fn main() -> io::Result<()> {
     healthy.rounds(Duration::from_secs(2))?;
     let attacks = Attack::value_variants().iter().filter(|a| args.only.is_empty() || args.only.contains(a));
     for &attack in attacks {
+        if attack == Attack::HangingNames && server.silent_names.is_none() {
+            println!("| {} | left out: it needs root | | | | |", attack.describe());
+            continue;
+        }
         // Measured alone right before, so that other load of the machine is in both.
         let alone = healthy.rounds(time / 2)?;
         println!("{}", row("nobody", &alone, alone.p99, &server));
@@ -122,6 +131,8 @@ struct Server {
     child: Child,
     address: String,
     token: String,
+    /// A name server that never answers, if the server of this bench asks one.
+    silent_names: Option<UdpSocket>,
 }
 
 impl Server {
@@ -129,11 +140,15 @@ impl Server {
         let binary = duewheel_bench::server::binary()?;
         let tokens = dir.join("tokens.toml");
         let mut new = Command::new(&binary);
-        new.args(["token", "new", "--name", "bench", "--scope", "enqueue,consume,admin,metrics", "--tokens"]);
+        new.args(["token", "new", "--name", "bench", "--scope", "enqueue,consume,admin,metrics,push-any", "--tokens"]);
         let token = String::from_utf8_lossy(&new.arg(&tokens).stderr(Stdio::null()).output()?.stdout)
             .trim()
             .to_owned();
-        let mut serve = Command::new(binary);
+        let silent_names = UdpSocket::bind((NAME_SERVER, 53)).ok();
+        let mut serve = match silent_names {
+            Some(_) => asking_silent_names(dir, &binary)?,
+            None => Command::new(&binary),
+        };
         serve.args(["serve", "--http", "127.0.0.1:0", "--beanstalk", "off", "--log", "error"]);
         let config = dir.join("duewheel.toml");
         std::fs::write(&config, "[[quota]]\nprefix = \"tenant.\"\nmessages = 10\nbytes = 10000000\n")?;
@@ -143,7 +158,7 @@ impl Server {
         let mut line = String::new();
         BufReader::new(child.stdout.take().ok_or(ErrorKind::BrokenPipe)?).read_line(&mut line)?;
         let address = line.trim().rsplit('/').next().unwrap_or_default().to_owned();
-        Ok(Server { child, address, token })
+        Ok(Server { child, address, token, silent_names })
     }
 
     fn attackers(&self, attack: Attack) -> io::Result<Child> {
@@ -166,6 +181,19 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// The address of the name server that never answers.
+const NAME_SERVER: &str = "127.9.9.9";
+
+/// A server that asks no other name server.
+fn asking_silent_names(dir: &Path, binary: &Path) -> io::Result<Command> {
+    let resolv = dir.join("resolv.conf");
+    std::fs::write(&resolv, format!("nameserver {NAME_SERVER}\n"))?;
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", "mount --bind \"$0\" /etc/resolv.conf && exec \"$@\""]);
+    command.arg(resolv).arg(binary);
+    Ok(command)
 }
 
 /// A queue with a page of large messages.
@@ -346,10 +374,22 @@ fn attackers(attack: Attack, address: &str, token: &str) -> io::Result<()> {
         }
         Attack::SlowJobs => {
             let job = r#"{"action": "fire", "all": true, "rate": 1}"#;
-            let head = head("POST", "/v1/queues/large/bulk", token);
-            let request = format!("{head}content-length: {}\r\n\r\n{job}", job.len());
+            let request = with_body("POST", "/v1/queues/large/bulk", token, job);
             begin();
-            again(address, 100, request.as_bytes())
+            again(address, 100, &request)
+        }
+        Attack::HangingNames => {
+            send(address, "PUT", "/v1/targets/names", token, r#"{"url": "http://hangs.example/"}"#)?;
+            send(address, "PUT", "/v1/queues/names", token, r#"{"target": "names"}"#)?;
+            begin();
+            let (mut stream, mut n) = (TcpStream::connect(address)?, 0);
+            paced(1_000, || {
+                n += 1;
+                let body =
+                    format!(r#"{{"body": "a", "delay_ms": 0, "target_url": "http://name-{n}.example/"}}"#);
+                stream.write_all(&with_body("POST", "/v1/queues/names/messages", token, &body))?;
+                answer(&mut stream).map(drop)
+            })
         }
         Attack::UnreadPages => {
             let request = head("GET", "/v1/queues/large/messages?limit=1000", token) + "\r\n";
@@ -435,6 +475,19 @@ fn paced(per_second: u32, mut attack: impl FnMut() -> io::Result<()>) -> io::Res
         let _ = attack();
         done += 1;
     }
+}
+
+fn with_body(method: &str, path: &str, token: &str, body: &str) -> Vec<u8> {
+    let head = head(method, path, token);
+    format!("{head}content-length: {}\r\n\r\n{body}", body.len()).into_bytes()
+}
+
+/// A request that must be carried out.
+fn send(address: &str, method: &str, path: &str, token: &str, body: &str) -> io::Result<()> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.write_all(&with_body(method, path, token, body))?;
+    let (status, answer) = answer(&mut stream)?;
+    if status.starts_with('2') { Ok(()) } else { Err(io::Error::other(format!("{path}: {status} {answer}"))) }
 }
 
 /// A connection for one request.

@@ -19,3 +19,4 @@ mod quotas;
 mod random;
 mod sessions;
 mod steps;
+mod tenant;

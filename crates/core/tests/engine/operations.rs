@@ -9,6 +9,7 @@ use duewheel_core::engine::{
 };
 use duewheel_core::id::{Epoch, LeaseToken, MessageId, SessionId, ShardId};
 use duewheel_core::message::State;
+use duewheel_core::name::{Key, QueueName};
 use duewheel_core::policy::{Policy, QueueSettings};
 use duewheel_core::time::WallMs;
 
@@ -17,10 +18,18 @@ use crate::harness::*;
 const ID: MessageId = MessageId(7);
 const PROOF: Proof = Proof::Session(SessionId(3));
 
+fn keyed() -> Target {
+    Target::Key(queue("q"), key("k"))
+}
+
 fn demand(max: usize) -> Reserve {
+    reserve_of(&queue("q"), max)
+}
+
+fn reserve_of(name: &QueueName, max: usize) -> Reserve {
     Reserve {
         waiter: WaiterId(1),
-        queues: vec![queue("q")],
+        queues: vec![name.clone()],
         max,
         max_bytes: usize::MAX,
         wait_ms: 0,
@@ -32,40 +41,35 @@ fn demand(max: usize) -> Reserve {
     }
 }
 
-fn keyed() -> Target {
-    Target::Key(queue("q"), key("k"))
-}
-
 /// One of each kind, in the order in which they are declared.
 fn one_of_each() -> Vec<Op> {
-    let (q, session) = (|| queue("q"), SessionId(3));
+    each_operation(&queue("q"), &key("k"), ID, PROOF)
+}
+
+/// One of each kind about this queue, key and message, in the order in which they are declared.
+pub fn each_operation(name: &QueueName, key: &Key, id: MessageId, proof: Proof) -> Vec<Op> {
+    let (q, session) = (|| name.clone(), SessionId(3));
+    let keyed = || Target::Key(q(), key.clone());
     let token = LeaseToken { epoch: Epoch(1), counter: 1 };
     vec![
-        Op::Enqueue(Box::new(Enqueue { key: Some(key("k")), ..Enqueue::new(q(), "body") })),
-        Op::Reserve(demand(1)),
-        Op::ReserveOne { id: ID, session, lease_ms: None },
+        Op::Enqueue(Box::new(Enqueue { key: Some(key.clone()), ..Enqueue::new(q(), "body") })),
+        Op::Reserve(reserve_of(name, 1)),
+        Op::ReserveOne { id, session, lease_ms: None },
         Op::CancelReserve { waiter: WaiterId(1) },
-        Op::Undelivered { leases: vec![(ID, token)] },
-        Op::Ack { id: ID, proof: PROOF },
-        Op::Nack {
-            id: ID,
-            proof: PROOF,
-            attempt: Attempt::Failed,
-            delay_ms: None,
-            priority: None,
-            note: "".into(),
-        },
-        Op::Bury { id: ID, proof: PROOF, priority: None, note: "".into() },
-        Op::Delete { id: ID, session },
-        Op::Extend { id: ID, proof: PROOF, lease_ms: None },
+        Op::Undelivered { leases: vec![(id, token)] },
+        Op::Ack { id, proof },
+        Op::Nack { id, proof, attempt: Attempt::Failed, delay_ms: None, priority: None, note: "".into() },
+        Op::Bury { id, proof, priority: None, note: "".into() },
+        Op::Delete { id, session },
+        Op::Extend { id, proof, lease_ms: None },
         Op::Cancel { target: keyed() },
         Op::Postpone { target: keyed(), edit: Box::default(), if_generation: None },
         Op::Fire { target: keyed() },
         Op::FireMany { queue: q(), max: 1 },
-        Op::Redrive { id: ID, delay_ms: None },
+        Op::Redrive { id, delay_ms: None },
         Op::RedriveMany { queue: q(), max: 1 },
         Op::Get { target: keyed() },
-        Op::Outline { id: ID },
+        Op::Outline { id },
         Op::Peek { queue: q(), state: State::Ready },
         Op::List { queue: q(), state: None, after: None, limit: 1, from: None },
         Op::Queue { queue: q() },
@@ -85,7 +89,7 @@ fn one_of_each() -> Vec<Op> {
         Op::Quotas,
         Op::Recall { target: keyed() },
         Op::Events { shard: ShardId(2), after: None, limit: 1, fired_after: None },
-        Op::RemoveDead { id: ID, died: WallMs(1) },
+        Op::RemoveDead { id, died: WallMs(1) },
     ]
 }
 
