@@ -140,7 +140,15 @@ impl Server {
         let binary = duewheel_bench::server::binary()?;
         let tokens = dir.join("tokens.toml");
         let mut new = Command::new(&binary);
-        new.args(["token", "new", "--name", "bench", "--scope", "enqueue,consume,admin,metrics,push-any", "--tokens"]);
+        new.args([
+            "token",
+            "new",
+            "--name",
+            "bench",
+            "--scope",
+            "enqueue,consume,admin,metrics,push-any",
+            "--tokens",
+        ]);
         let token = String::from_utf8_lossy(&new.arg(&tokens).stderr(Stdio::null()).output()?.stdout)
             .trim()
             .to_owned();

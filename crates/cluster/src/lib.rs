@@ -22,10 +22,10 @@ mod shards;
 pub mod testing;
 mod transport;
 
+pub use ownership::core::{ClusterView, ShardStage, ShardView};
 pub use ownership::error::FleetError;
 pub use ownership::member::{Fleet, FleetOptions, Started};
 pub use ownership::presence::DEFAULT_SETTLE_DELAY;
-pub use ownership::view::{ClusterView, ShardStage, ShardView};
 pub use routing::router::Router;
 pub use shards::Shards;
 pub use transport::{BadCertificate, CertificatePart, PeerCertificates};

@@ -28,21 +28,17 @@ use duewheel_core::store::{
 use duewheel_core::time::{EngineMs, Now};
 
 mod calls;
-mod confirmed;
-mod events;
-mod kinds;
 mod looking_up;
 mod notices;
 mod parked;
 mod remains;
-mod syncing;
 
 use self::calls::Calls;
+use self::calls::is_of_one_group;
 pub use self::calls::take_back;
-use self::confirmed::Confirmed;
-use self::kinds::is_of_one_group;
 use self::notices::Notices;
 use self::parked::Parked;
+use self::remains::Confirmed;
 pub use self::remains::Remains;
 use self::remains::{RefusalScope, Settling};
 use crate::error::{CallError, Outcome};

@@ -1,6 +1,11 @@
 //! The names in a data folder.
 
-use std::fmt;
+use std::{fmt, io};
+
+use duewheel_core::store::{ErrorKind, StoreError};
+
+use crate::disk::{Disk, FileAccess, HeldLock, LockKind};
+use crate::fault::failed;
 
 pub(crate) const LOCK: &str = "LOCK";
 pub(crate) const MANIFEST: &str = "MANIFEST";
@@ -60,4 +65,31 @@ impl fmt::Display for FileNo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:010}", self.0)
     }
+}
+
+/// Takes the folder's lock, or names its owner.
+pub(crate) fn take_lock(disk: &dyn Disk, hold: LockKind) -> Result<Box<dyn HeldLock>, StoreError> {
+    disk.lock(LOCK, hold).map_err(|error| {
+        if error.kind() != io::ErrorKind::WouldBlock {
+            return failed("lock", LOCK)(error);
+        }
+        let owner = owner(disk).map_or(String::new(), |pid| format!(" (process {pid})"));
+        StoreError::new(ErrorKind::Fenced, format_args!("another process{owner} has this data folder open"))
+    })
+}
+
+/// Keeps owners out of a folder that is only read; a copy has no lock.
+pub(crate) fn lock_if_any(disk: &dyn Disk) -> Result<Option<Box<dyn HeldLock>>, StoreError> {
+    let names = disk.list("").map_err(failed("list", ""))?;
+    match names.iter().any(|name| name == LOCK) {
+        true => take_lock(disk, LockKind::Shared).map(Some),
+        false => Ok(None),
+    }
+}
+
+fn owner(disk: &dyn Disk) -> Option<u32> {
+    let file = disk.open(LOCK, FileAccess::Read).ok()?;
+    let mut text = vec![0; usize::try_from(file.size().ok()?.min(20)).ok()?];
+    file.read_at(&mut text, 0).ok()?;
+    String::from_utf8(text).ok()?.trim().parse().ok()
 }

@@ -13,11 +13,11 @@ use duewheel_core::store::{ErrorKind, StoreError};
 use crate::backup::{Copying, empty, unusable};
 use crate::disk::{Disk, HeldLock, RealDisk};
 use crate::fault::{Damage, ReadFault, failed};
+use crate::folder::lock_if_any;
 use crate::folder::{JOURNAL, MANIFEST, RUNS, STATE};
 use crate::journal::{reign, replay};
 use crate::manifest::Manifest;
 use crate::names::Interner;
-use crate::owner::lock_if_any;
 use crate::shards;
 use crate::verify::{VerifyReport, verify_on};
 

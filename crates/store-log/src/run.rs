@@ -23,7 +23,6 @@
 //! | `find`, `scan`, `answers` | the queries |
 //! | `verify` | reads every byte |
 
-mod answers;
 pub(crate) mod block;
 mod file;
 mod filter;
@@ -42,12 +41,12 @@ mod writer;
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub(crate) use answers::AnswerScan;
 pub(crate) use file::Blocking;
 pub(crate) use find::{KeyLookup, Newer, NewerTables, ReadAllowance};
 pub(crate) use live::{Live, Mask, share};
 pub(crate) use opened::{Run, RunAnswers, RunQueue};
 pub(crate) use row::RawRow;
+pub(crate) use scan::AnswerScan;
 pub(crate) use scan::{RunScan, before};
 pub(crate) use verify::verify;
 pub(crate) use writer::RunWriter;

@@ -15,12 +15,12 @@ use duewheel_core::store::{
 use duewheel_core::{EngineMs, Epoch};
 
 mod finding;
-mod rest;
 mod tasks;
 
 use crate::backup::Backup;
 use crate::disk::{Disk, HeldLock, LockKind, RealDisk};
 use crate::fault::failed;
+use crate::folder::take_lock;
 use crate::hands::Hands;
 use crate::journal::event_pages::{JournalPart, JournalRequest};
 use crate::journal::events;
@@ -34,7 +34,6 @@ use crate::loading;
 use crate::manifest::Manifest;
 use crate::mem::Mem;
 use crate::options::{Options, SyncMode, Workers};
-use crate::owner::take_lock;
 use crate::reserve;
 use crate::run::Blocking;
 use crate::shards;

@@ -9,21 +9,22 @@
 //! | takes the lock | the shard has been acquired |
 
 use std::collections::{BTreeMap, VecDeque};
-use std::fmt;
 use std::fs::File;
-use std::io;
+use std::num::NonZeroUsize;
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
+use std::{fmt, io};
 
 use bytes::Bytes;
-use duewheel_core::Epoch;
-use duewheel_core::mutant::{self, Mutant};
+use duewheel_core::mutant::Mutant;
 use duewheel_core::store::{ErrorKind, Level, StoreError};
+use duewheel_core::{Epoch, mutant};
 use duewheel_store_log::disk::{Disk, DiskFile, FencedOut, FileAccess, HeldLock, LockKind, SEGMENT_HEADER};
+use lru::LruCache;
 
-use crate::cache::{BLOCK, BlockCache};
 use crate::fence::locked;
 use crate::medium::{FileId, FileKind, Medium, NamedFile};
 use crate::pieces::{MAX_PIECE, Pieces};
@@ -483,5 +484,44 @@ impl fmt::Debug for MediumFile {
             .field("shard", &self.files.shard)
             .field("id", &self.id)
             .finish_non_exhaustive()
+    }
+}
+
+/// Size of a block.
+pub(crate) const BLOCK: u64 = 64 * 1024;
+/// Number of blocks of a process: 32 MiB.
+const BLOCKS: usize = 512;
+
+/// The blocks that the stores of a process share, by shard, file and number.
+pub struct BlockCache(Mutex<LruCache<(u32, FileId, u64), Bytes>>);
+
+impl BlockCache {
+    pub(crate) fn get(&self, shard: u32, file: FileId, no: u64) -> Option<Bytes> {
+        self.blocks().get(&(shard, file, no)).cloned()
+    }
+
+    /// Whether a block is here. That alone does not keep it.
+    pub(crate) fn has(&self, shard: u32, file: FileId, no: u64) -> bool {
+        self.blocks().contains(&(shard, file, no))
+    }
+
+    pub(crate) fn put(&self, shard: u32, file: FileId, no: u64, block: Bytes) {
+        self.blocks().put((shard, file, no), block);
+    }
+
+    fn blocks(&self) -> MutexGuard<'_, LruCache<(u32, FileId, u64), Bytes>> {
+        locked(&self.0)
+    }
+}
+
+impl Default for BlockCache {
+    fn default() -> Self {
+        BlockCache(Mutex::new(LruCache::new(NonZeroUsize::new(BLOCKS).unwrap_or(NonZeroUsize::MIN))))
+    }
+}
+
+impl std::fmt::Debug for BlockCache {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BlockCache").field("blocks", &self.blocks().len()).finish()
     }
 }

@@ -1,6 +1,8 @@
 //! Whether a lease certainly runs, by a clock that goes on while the process or the machine sleeps.
 
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::collections::VecDeque;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -92,6 +94,47 @@ pub fn random<const BYTES: usize>() -> Result<[u8; BYTES], StoreError> {
 /// Locks a mutex, also one whose holder has panicked: what it protects is whole after each statement.
 pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Number of owners that are remembered.
+const REMEMBERED: usize = 4096;
+
+/// Marks of owners of this process that have certainly ended, so that none of them answers any more: the next owner need
+/// not wait for their leases.
+#[derive(Debug)]
+pub struct EndedOwners<Mark>(Mutex<VecDeque<Mark>>);
+
+impl<Mark: Clone + PartialEq> EndedOwners<Mark> {
+    /// Records that an owner of this process has ended.
+    pub fn note(&self, mark: Mark) {
+        let mut marks = self.marks();
+        if !marks.contains(&mark) {
+            marks.push_back(mark);
+        }
+        if marks.len() > REMEMBERED {
+            marks.pop_front();
+        }
+    }
+
+    /// Whether an owner has ended.
+    pub fn contains(&self, mark: &Mark) -> bool {
+        self.marks().contains(mark)
+    }
+
+    /// All that are remembered.
+    pub fn all(&self) -> Vec<Mark> {
+        self.marks().iter().cloned().collect()
+    }
+
+    fn marks(&self) -> MutexGuard<'_, VecDeque<Mark>> {
+        locked(&self.0)
+    }
+}
+
+impl<Mark> Default for EndedOwners<Mark> {
+    fn default() -> Self {
+        EndedOwners(Mutex::default())
+    }
 }
 
 #[cfg(test)]

@@ -11,29 +11,23 @@
 // Each public function that can fail lists its errors.
 #![warn(clippy::missing_errors_doc)]
 
-mod cache;
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod disk;
-mod ended;
-mod ends;
 mod fence;
-mod format;
 mod medium;
 mod pieces;
 mod reading;
-mod restoring;
-mod rotation;
 mod store;
 
-pub use cache::BlockCache;
-pub use ended::EndedOwners;
-pub use ends::{JournalEnds, LostChanges};
+pub use disk::BlockCache;
+pub use fence::EndedOwners;
 pub use fence::{LeaseFence, boot_ms, locked, millis, random};
-pub use format::refused_format;
+pub use medium::SecretRotation;
 pub use medium::{FileId, FileKind, Medium, MediumFiles, NamedFile, Piece};
 pub use pieces::{MAX_PIECE, lay_over};
 pub use reading::ReadOnlyFolder;
-pub use restoring::RestoreTarget;
-pub use rotation::SecretRotation;
+pub use reading::RestoreTarget;
+pub use store::refused_format;
 pub use store::{Acquired, FillFolder, MediumShared, MediumStore, quorum_lost};
+pub use store::{JournalEnds, LostChanges};

@@ -1,5 +1,6 @@
 //! Connections to Redis. No request is ever sent twice.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::sync::mpsc::sync_channel;
@@ -11,14 +12,14 @@ use duewheel_store_medium::locked;
 use futures_util::future::select_ok;
 use redis::aio::MultiplexedConnection;
 use redis::{
-    AsyncConnectionConfig, Client, ClientTlsConfig, ConnectionAddr, IntoConnectionInfo, Pipeline,
+    Arg, AsyncConnectionConfig, Client, ClientTlsConfig, Cmd, ConnectionAddr, IntoConnectionInfo, Pipeline,
     RedisConnectionInfo, TlsCertificates, Value,
 };
 use tokio::runtime::{Builder, Runtime};
 
 use crate::address::HostPort;
 use crate::options::{Options, Topology, Transport};
-use crate::{fault, misuse, value};
+use crate::{fault, keys, value};
 
 /// Number of threads for all connections of the process.
 const THREADS: usize = 2;
@@ -235,7 +236,7 @@ async fn send(connection: &mut MultiplexedConnection, ask: &Pipeline) -> RedisRe
     let mut values = sent.map_err(|error| fault::of_connection(&error))?;
     for (value, command) in values.iter_mut().zip(ask.cmd_iter()) {
         if matches!(value, Value::ServerError(error) if fault::is_wrong_type(error))
-            && let Some(named) = misuse::named(connection, command).await
+            && let Some(named) = misused_key(connection, command).await
         {
             *value = named;
         }
@@ -295,6 +296,38 @@ impl Wire {
 
 fn gone() -> StoreError {
     StoreError::new(ErrorKind::Unavailable, "the connection to Redis has ended")
+}
+
+/// The refusal of a command with `WRONGTYPE`, with the name of the key; `None`: the server does not answer any more.
+pub(crate) async fn misused_key(connection: &mut MultiplexedConnection, command: &Cmd) -> Option<Value> {
+    let keys = keys_of(command);
+    let mut ask = Pipeline::with_capacity(keys.len());
+    for key in &keys {
+        ask.cmd("TYPE").arg(key);
+    }
+    let types = connection.send_packed_commands(&ask, 0, keys.len()).await.ok()?;
+    let other = keys.iter().zip(types).find_map(|(key, is)| {
+        let (is, should) = (value::text(is, "TYPE").ok()??, keys::type_of(key));
+        let is_other = is != should && is != "none";
+        is_other.then(|| format!("{key} is a {is}, and should be a {should}: another program uses it"))
+    });
+    let what = other.unwrap_or_else(|| format!("one of {}", keys.join(", ")));
+    // The client crate has no constructor of a refusal.
+    redis::parse_redis_value(format!("-WRONGTYPE {what}\r\n").as_bytes()).ok()
+}
+
+/// The keys of a command: those of a script, or the first argument.
+fn keys_of(command: &Cmd) -> Vec<String> {
+    let words = command.args_iter().filter_map(|arg| match arg {
+        Arg::Simple(word) => Some(String::from_utf8_lossy(word)),
+        _ => None,
+    });
+    let words: Vec<Cow<'_, str>> = words.collect();
+    let (first, count) = match &words[..] {
+        [eval, _, count, ..] if eval == "EVAL" => (3, count.parse().unwrap_or(0)),
+        _ => (1, 1),
+    };
+    words.into_iter().skip(first).take(count).map(Cow::into_owned).collect()
 }
 
 #[cfg(test)]

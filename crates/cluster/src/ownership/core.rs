@@ -1,18 +1,19 @@
 //! The state that the parts of a node share.
 
+use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use duewheel_core::engine::Op;
-use duewheel_core::id::ShardId;
+use duewheel_core::id::{Epoch, ShardId};
 use duewheel_core::store::Node;
 use duewheel_shard::inbox::Inbox;
+use duewheel_shard::local::LocalShard;
 use duewheel_shard::shared::{DriverShared, EndOnPanic};
 
 use crate::forwarding::routes::RouteTable;
-use crate::ownership::locals::LocalCounters;
-use crate::ownership::view::ClusterView;
 use crate::transport::Host;
 
 /// The state that the parts of a node share.
@@ -63,5 +64,102 @@ impl Core {
 
     pub(crate) fn view(&self) -> MutexGuard<'_, (ClusterView, Duration)> {
         self.view.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The counters of these shards. Clones share them.
+#[derive(Clone, Default)]
+pub(crate) struct LocalCounters(Arc<Mutex<BTreeMap<ShardId, LocalShard>>>);
+
+impl LocalCounters {
+    /// Records that this node has become the owner of a shard.
+    pub(crate) fn opened(&self, shard: ShardId, inbox: Arc<Inbox>, shared: Arc<DriverShared>) {
+        self.fold(shard);
+        entry(&mut self.locked(), shard).begin(inbox, shared);
+    }
+
+    /// Records that this node is no longer the owner; the counts stay.
+    pub(crate) fn fold(&self, shard: ShardId) {
+        entry(&mut self.locked(), shard).fold();
+    }
+
+    /// Adds a time during which nobody owned the shard before this node took it.
+    pub(crate) fn was_unowned(&self, shard: ShardId, time: Duration) {
+        let ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        entry(&mut self.locked(), shard).add_unowned(ms);
+    }
+
+    /// All shards, by number.
+    pub(crate) fn all(&self) -> Vec<LocalShard> {
+        self.locked().values().cloned().collect()
+    }
+
+    fn locked(&self) -> MutexGuard<'_, BTreeMap<ShardId, LocalShard>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn entry(locked: &mut BTreeMap<ShardId, LocalShard>, shard: ShardId) -> &mut LocalShard {
+    locked.entry(shard).or_insert_with(|| LocalShard::new(Some(shard), None))
+}
+
+impl fmt::Debug for LocalCounters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LocalCounters").field("shards", &self.locked().len()).finish_non_exhaustive()
+    }
+}
+
+/// The cluster as one node sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClusterView {
+    /// The node that shows the view.
+    pub me: Node,
+    /// All members by name, this node included.
+    pub nodes: Vec<Node>,
+    /// All shards, in order.
+    pub shards: Vec<ShardView>,
+    /// How long ago this view was read from the coordinator.
+    pub age: Duration,
+}
+
+/// A shard as one node sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShardView {
+    /// The number of the shard.
+    pub shard: ShardId,
+    /// The name of the node that owns it, while its lease runs.
+    pub owner: Option<Box<str>>,
+    /// Why it is not known whether the shard has an owner; `None` if it is known.
+    pub unknown: Option<Box<str>>,
+    /// The epoch of the owner.
+    pub epoch: Option<Epoch>,
+    /// The name of the node that should own it.
+    pub wanted: Option<Box<str>>,
+    /// The stage of the shard at this node.
+    pub here: ShardStage,
+}
+
+/// The stage of a shard at one node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShardStage {
+    /// The node does not serve the shard.
+    Away,
+    /// The node takes the shard and reads what must be in memory.
+    Opening,
+    /// The node serves the shard.
+    Serving,
+    /// The node gives the shard up, once it is open if it was being opened.
+    Closing,
+}
+
+impl ShardStage {
+    /// The name of the stage in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            ShardStage::Away => "away",
+            ShardStage::Opening => "opening",
+            ShardStage::Serving => "serving",
+            ShardStage::Closing => "closing",
+        }
     }
 }

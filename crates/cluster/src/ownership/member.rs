@@ -23,13 +23,13 @@ use tokio::net::TcpListener;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::forwarding::routes::RouteTable;
+use crate::ownership::core::ClusterView;
 use crate::ownership::core::Core;
+use crate::ownership::core::LocalCounters;
 use crate::ownership::error::{FleetError, MAX_NAME, stranger};
-use crate::ownership::locals::LocalCounters;
 use crate::ownership::owned::{OnThreads, Owned, ShardConfig, Starter, share_of};
 use crate::ownership::presence::{DEFAULT_SETTLE_DELAY, Presence};
 use crate::ownership::reconciler::{Reconciler, ReconcilerParts};
-use crate::ownership::view::ClusterView;
 use crate::shards::Shards;
 use crate::transport::versions::SupportedVersions;
 use crate::transport::wire::FrameLimits;

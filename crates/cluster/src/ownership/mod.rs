@@ -4,11 +4,9 @@ mod assignment;
 pub(crate) mod core;
 pub(crate) mod error;
 mod hanging;
-mod locals;
 pub(crate) mod member;
 pub(crate) mod owned;
 pub(crate) mod presence;
 pub(crate) mod reconciler;
 #[cfg(test)]
 mod tests;
-pub(crate) mod view;

@@ -22,9 +22,9 @@ use duewheel_shard::shared::{DriverEnd, DriverShared, ThreadCommand, bug};
 use duewheel_shard::thread::{Shard, panic_text};
 
 use crate::forwarding::routes::{RouteTable, ShardRoute};
+use crate::ownership::core::LocalCounters;
+use crate::ownership::core::ShardStage;
 use crate::ownership::hanging::HangingShards;
-use crate::ownership::locals::LocalCounters;
-use crate::ownership::view::ShardStage;
 
 /// The number of shards that are opened at a time: each reads what must be in memory.
 const MAX_OPENING: usize = 4;

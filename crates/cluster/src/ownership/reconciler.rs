@@ -25,10 +25,10 @@ use tokio::task::AbortHandle;
 use crate::forwarding::routes::ShardRoute;
 use crate::ownership::assignment::assign;
 use crate::ownership::core::Core;
+use crate::ownership::core::{ClusterView, ShardStage, ShardView};
 use crate::ownership::error::stranger;
 use crate::ownership::owned::{Fatal, Owned};
 use crate::ownership::presence::Presence;
-use crate::ownership::view::{ClusterView, ShardStage, ShardView};
 use crate::transport::{Host, Peer, TransportConfig};
 
 /// The longest sleep of the thread; health shows when it came round last.

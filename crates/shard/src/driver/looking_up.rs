@@ -2,14 +2,16 @@
 
 use std::mem;
 
-use duewheel_core::engine::Op;
+use duewheel_core::engine::{Input, Op};
 use duewheel_core::id::ReplyTo;
-use duewheel_core::mutant::{self, Mutant};
+use duewheel_core::mutant;
+use duewheel_core::mutant::Mutant;
 use duewheel_core::store::{AtHand, ErrorKind, FOUND_AHEAD, Found, Lookups, Store, StoreError};
+use duewheel_core::time::{EngineMs, Now};
 
-use super::Driver;
 use super::calls::{CallNumber, call_of};
 use super::parked::ParkedFor;
+use super::{Driver, clock};
 use crate::error::{CallError, Outcome};
 
 /// The number of times that a call is fetched: for what it names, and for what it asks by what was found. After that it
@@ -269,4 +271,61 @@ impl<S: Store> Driver<S> {
 /// operations of a call are decided without those of other calls in between.
 fn is_whole(first: ReplyTo) -> bool {
     call_of(first).1 == 0
+}
+
+/// The driver syncs on its own thread only while nothing is due for this time, in ms: a few times the longest sync that a
+/// store makes there.
+const SYNC_AHEAD_MS: u64 = 3;
+
+impl<S: Store> Driver<S> {
+    /// Asks for a sync of what was appended. `alone`: the step had one caller, and nobody waited.
+    ///
+    /// Such a caller can be no faster than its sync, which keeps no other caller waiting, so the driver's thread makes
+    /// it. If something becomes due soon, the store's worker does, because a sync may take longer than usual.
+    pub(super) fn ask_for_sync(&mut self, now: Now, alone: bool) -> Result<(), StoreError> {
+        if self.asked < self.appended {
+            let soon = EngineMs(now.engine.0.saturating_add(SYNC_AHEAD_MS));
+            let is_calm = self.engine.next_wakeup().is_none_or(|next| next > soon);
+            if alone && is_calm && self.undecided.is_empty() {
+                self.store.sync_here()?;
+            } else {
+                self.store.sync()?;
+            }
+            self.asked = self.appended;
+        } else if self.is_open() {
+            self.store.idle(clock(now))?;
+        }
+        Ok(())
+    }
+}
+
+impl<S: Store> Driver<S> {
+    /// Asks the store for events. What it has at hand is answered at once.
+    pub(super) fn ask_for_events(&mut self, now: Now) -> Result<(), StoreError> {
+        for asked in mem::take(&mut self.event_requests) {
+            if let Some(page) = self.store.read_events(asked)? {
+                self.engine.handle(now, Input::Events(page), &mut self.effects);
+                self.carry_out();
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes events that the store has read.
+    pub(super) fn take_events(&mut self, now: Now) -> Result<(), StoreError> {
+        while let Some(read) = self.store.events_read() {
+            match read {
+                Ok(page) => self.engine.handle(now, Input::Events(page), &mut self.effects),
+                Err(error) => {
+                    // An error of the store itself, and not of this page, ends it.
+                    self.progress()?;
+                    if let Some(given_up) = error.page().and_then(|ticket| self.engine.give_up_events(ticket))
+                    {
+                        self.tell_given_up(given_up, &error);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
 }

@@ -4,6 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread;
 
+use duewheel_core::record::ClockPair;
 use duewheel_core::store::StoreError;
 
 use super::LogStore;
@@ -12,7 +13,7 @@ use crate::hands::PoisonOnPanic;
 use crate::journal::{events, preparer, syncing};
 use crate::options::Workers;
 use crate::pool::{LaneKind, TaskBell, TaskPause};
-use crate::shared::StoreShared;
+use crate::shared::{DiskSpace, StoreShared};
 use crate::{background, loading};
 
 /// The name of the thread that syncs.
@@ -72,5 +73,39 @@ impl LogStore {
         self.shared.memory.set_frozen(0);
         self.shared.memory.tell();
         self.lock = None;
+    }
+}
+
+impl LogStore {
+    /// Gives large segments back when nothing was appended for a while and the folder holds little. The records in memory
+    /// are written to a run if full segments stay because of them.
+    pub(super) fn rest(&mut self, clock: ClockPair) -> Result<(), StoreError> {
+        let since = *self.rests_since.get_or_insert(clock.engine);
+        let shared = Arc::clone(&self.shared);
+        let options = &shared.options;
+        let is_short = clock.engine.0.saturating_sub(since.0) < options.rest_ms;
+        if is_short || options.small_segment_bytes == options.segment_bytes || self.writer.is_turning() {
+            return Ok(());
+        }
+        let view = shared.view();
+        let in_runs: u64 = view.parts.iter().map(|part| part.run.entry().bytes).sum();
+        let (space, has_full) = {
+            let journal = shared.journal();
+            (journal.space, !journal.sealed.is_empty())
+        };
+        let (in_memory, small) = (self.active.extent().most, options.small_segment_bytes);
+        if !view.frozen.is_empty() || space == DiskSpace::Short || in_memory > small {
+            return Ok(());
+        }
+        if in_runs.saturating_add(in_memory) <= small {
+            shared.set_segment_bytes(small);
+            self.writer.leave_large_segment(clock)?;
+        }
+        // Its flush gives full segments back, and runs that have no messages left.
+        let gives_back = has_full || (self.messages == 0 && in_runs > 0);
+        if gives_back && !self.active.is_empty() && !self.writer.is_turning() {
+            self.cut();
+        }
+        Ok(())
     }
 }

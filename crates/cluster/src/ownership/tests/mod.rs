@@ -24,9 +24,9 @@ use duewheel_shard::error::CallError;
 use duewheel_shard::inbox::{Admission, WhenBusy};
 use duewheel_shard::shared::{DriverEnd, ThreadCommand};
 
+use crate::ownership::core::ShardStage;
 use crate::ownership::error::FleetError;
 use crate::ownership::member::{Fleet, FleetOptions, Started};
-use crate::ownership::view::ShardStage;
 use crate::shards::Shards;
 use crate::testing::MemoryCoordinator;
 use crate::transport::versions::{NEXT, SupportedVersions};
