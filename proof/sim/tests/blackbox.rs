@@ -1,7 +1,7 @@
 //! The black-box scenarios for our server, over both of its protocols. kill -9 over HTTP is `kill9.rs`.
 //!
 //! `DUEWHEEL_SEED` repeats the decisions of a run; how much is done is said by the variable that a scenario names,
-//! which the command printed by a failing run has in it. `docs/testing.md` has a table.
+//! which the command printed by a failing run has in it. `docs/testing.md` lists the commands.
 
 use duewheel_judge::history::Told;
 use duewheel_sim::blackbox::System;

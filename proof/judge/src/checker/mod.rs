@@ -3,7 +3,7 @@
 //! A violation is reported only if it is *provable* from what the clients saw: no assignment of moments to operations,
 //! each between its invocation and its end, explains the history. An operation whose outcome is unknown may have
 //! happened at any moment between its invocation and the next kill, or not at all; both are always considered. What the
-//! checker cannot prove it does not report; `docs/testing.md` has a table of the checks with the reasoning for each.
+//! checker cannot prove it does not report; `docs/testing.md` lists the checks.
 //!
 //! The work is one pass: operations are grouped by message (`index.rs`), each message is checked by itself
 //! (`judge.rs`), and a second, short pass checks keys, tokens and totals (`crowd.rs`).
