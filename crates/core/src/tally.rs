@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use crate::message::Kind;
 use crate::record::{DecodeError, Reader, TallyState, Writer};
-use crate::time::{Class, Due, EngineMs, Now, WallMs};
+use crate::time::{Class, Due};
 
 /// Width of the finest column, in ms.
 pub const FINEST_MS: u64 = 60_000;
@@ -191,18 +191,20 @@ impl DueCounts {
         }
     }
 
-    /// The approximate number of messages that are due now: exact except for the column of the present moment, which is
-    /// counted in proportion.
-    pub fn due_by(&self, now: Now) -> u64 {
+    /// The columns of a class from the one of this time on: start and count.
+    pub fn from(&self, class: Class, from: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
         let width = self.width_ms();
-        let until = |class: Class, time: u64| {
-            let whole: u64 = self.columns[class as usize].range(..time / width).map(|(_, n)| n).sum();
-            let part = self.columns[class as usize].get(&(time / width)).map_or(0, |n| {
-                u64::try_from(u128::from(*n) * u128::from(time % width) / u128::from(width)).unwrap_or(*n)
-            });
-            whole + part
-        };
-        until(Class::At, now.wall.0) + until(Class::After, now.engine.0)
+        self.columns[class as usize].range(from / width..).map(move |(&column, &n)| (column * width, n))
+    }
+
+    /// The number of messages of the columns that begin from `from` on and before `to`.
+    pub fn between(&self, class: Class, from: u64, to: u64) -> u64 {
+        let width = self.width_ms();
+        let (first, end) = (from.div_ceil(width), to.div_ceil(width));
+        if first >= end {
+            return 0;
+        }
+        self.columns[class as usize].range(first..end).map(|(_, n)| n).sum()
     }
 
     /// A time by which `n` of the messages that are due from `from` on are due; `None` if there are fewer.
@@ -222,16 +224,6 @@ impl DueCounts {
     pub fn first(&self, class: Class, from: u64) -> Option<u64> {
         let width = self.width_ms();
         self.columns[class as usize].range(from / width..).next().map(|(column, _)| column * width)
-    }
-
-    /// Start of each column by the present offset of the clocks, and its count.
-    pub fn columns(&self, now: Now) -> impl Iterator<Item = (WallMs, u64)> + '_ {
-        let width = self.width_ms();
-        let at = self.columns[Class::At as usize].iter().map(move |(&c, &n)| (WallMs(c * width), n));
-        let after = self.columns[Class::After as usize]
-            .iter()
-            .map(move |(&c, &n)| (now.wall_of_engine(EngineMs(c * width)), n));
-        at.chain(after)
     }
 
     fn coarsen(&mut self) {
@@ -297,6 +289,8 @@ fn counted(r: &mut Reader, sum: &mut u64) -> Result<u64, DecodeError> {
 
 #[cfg(test)]
 mod tests {
+    use crate::time::{EngineMs, WallMs};
+
     use super::*;
 
     fn after(ms: u64) -> Due {
@@ -312,10 +306,9 @@ mod tests {
         }
         let width = tally.due.width_ms();
         assert!(width > FINEST_MS);
-        let now = Now::whole(0, 0);
-        assert!(tally.due.columns(now).count() <= 64);
-        for (start, n) in tally.due.columns(now) {
-            let exact = dues.iter().filter(|d| d.raw() / width == start.0 / width).count();
+        assert!(tally.due.from(Class::After, 0).count() <= 64);
+        for (start, n) in tally.due.from(Class::After, 0) {
+            let exact = dues.iter().filter(|d| d.raw() / width == start / width).count();
             assert_eq!(n, exact as u64);
         }
         let mut w = Writer::default();
@@ -378,6 +371,6 @@ mod tests {
         all.sub_all(&gone);
         all.due.sub_all(&gone.due);
         assert_eq!((all.part(Kind::Waiting).count, all.part(Kind::Leased).count), (1, 1));
-        assert_eq!(all.due.columns(Now::whole(0, 0)).map(|(_, n)| n).sum::<u64>(), 1);
+        assert_eq!(all.due.between(Class::After, 0, u64::MAX), 1);
     }
 }

@@ -65,7 +65,7 @@ pub(crate) enum NextLook {
 impl NextLook {
     fn when(self) -> When {
         match self {
-            NextLook::At(ms) => When::At { due_at: WallMs(ms), past: Past::Fire },
+            NextLook::At(ms) => When::At { due_at: WallMs(ms), past: Past::Keep },
             NextLook::After(delay) => When::After(ceil_ms(delay)),
         }
     }

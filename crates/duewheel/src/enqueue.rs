@@ -72,6 +72,7 @@ fn refusal_text(refusal: &EnqueueRefusal) -> String {
         EnqueueRefusal::KeyExists(id) => format!("message {id} has this key"),
         EnqueueRefusal::Leased(id) => format!("message {id}, which has this key, is with a consumer"),
         EnqueueRefusal::InThePast => "the due time has passed".into(),
+        EnqueueRefusal::Expired => "the instant of its expiry has passed".into(),
         EnqueueRefusal::TooFar(max) => format!("the due time is more than {max} ms away"),
         EnqueueRefusal::DedupeMismatch(id) => {
             format!("the same dedupe id stands for another content (message {id})")

@@ -70,9 +70,9 @@ async function before(message, act) {
   return last;
 }
 
-// Due again when it was, or at once if that has passed.
+// Due again when it was.
 async function dueAgain(message) {
-  const set = (at) => call("PATCH", byId(message), { due_at: new Date(at).toISOString(), past: "fire" });
+  const set = (at) => call("PATCH", byId(message), { due_at: new Date(at).toISOString(), past: "keep" });
   const due = Date.parse(message.due_at);
   const { due_at: drawn } = await set(due);
   // A spread is added to each due time that is set, and always the same: what it adds is taken off.
@@ -106,7 +106,7 @@ function again(message) {
     Object.assign(own, Date.parse(expires_at) > Date.now() ? { expires_at } : { expires_in_ms: 1 });
   }
   return call("POST", `${queuePath(message.queue)}/messages`, {
-    ...(body === undefined ? { body_base64 } : { body }), headers, target_url, key: key ?? undefined, due_at, past: "fire", priority, ...own,
+    ...(body === undefined ? { body_base64 } : { body }), headers, target_url, key: key ?? undefined, due_at, past: "keep", priority, ...own,
   });
 }
 

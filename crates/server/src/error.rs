@@ -397,7 +397,8 @@ impl Problem {
                 "the message that has this key is leased to a consumer and cannot be replaced",
             )
             .with(Extra::Existing(id)),
-            EnqueueRefusal::InThePast => in_the_past(),
+            EnqueueRefusal::InThePast => in_the_past("due_at"),
+            EnqueueRefusal::Expired => in_the_past("expires_at"),
             EnqueueRefusal::TooFar(limit) => too_far(time, limit),
             EnqueueRefusal::DedupeMismatch(id) => Problem::new(
                 ErrorCode::DedupeMismatch,
@@ -434,7 +435,7 @@ impl Problem {
                 format!("the message was changed meanwhile; its generation is {now}"),
             )
             .with(Extra::Generation(now)),
-            ChangeRefusal::InThePast => in_the_past(),
+            ChangeRefusal::InThePast => in_the_past("due_at"),
             ChangeRefusal::TooFar(limit) => too_far(time, limit),
             ChangeRefusal::TooLarge(RefusedPart::Body, limit) => body_too_large(limit),
             ChangeRefusal::TooLarge(part, limit) => {
@@ -705,12 +706,12 @@ fn busy() -> Problem {
     )
 }
 
-fn in_the_past() -> Problem {
+fn in_the_past(field: &'static str) -> Problem {
     Problem::new(
         ErrorCode::InThePast,
-        "due_at: this instant has passed by the server's clock; give a later one",
+        format!("{field}: this instant has passed by the server's clock; give a later one"),
     )
-    .about("due_at")
+    .about(field)
 }
 
 fn too_far(field: &'static str, limit_ms: u64) -> Problem {

@@ -357,7 +357,7 @@ fn when(c: &mut Choices<'_>) -> When {
     match c.below(4) {
         0 | 1 => When::After(c.number()),
         2 => When::Seconds(c.number32()),
-        _ => When::At { due_at: WallMs(c.number()), past: *c.pick(&[Past::Refuse, Past::Fire]) },
+        _ => When::At { due_at: WallMs(c.number()), past: *c.pick(&[Past::Refuse, Past::Fire, Past::Keep]) },
     }
 }
 

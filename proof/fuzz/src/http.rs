@@ -156,7 +156,11 @@ fn comes_back(message: &Enqueue, queue: &QueueName) {
         When::After(ms) => all.insert("delay_ms".into(), ms.into()),
         When::At { due_at, past } => {
             assert!(due_at.0 <= 253_402_300_799_999, "beyond the year 9999");
-            let past = if past == Past::Fire { "fire" } else { "refuse" };
+            let past = match past {
+                Past::Refuse => "refuse",
+                Past::Fire => "fire",
+                Past::Keep => "keep",
+            };
             all.insert("past".into(), past.into());
             all.insert("due_at".into(), rfc3339::string(WallMs(due_at.0)).into())
         }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use duewheel_core::message::{Kind, Row};
 use duewheel_core::record::{NewPut, Reader, Record, RowHead, StageKind, TallyState, Writer, varint};
 use duewheel_core::tally::Tally;
-use duewheel_core::time::Now;
+use duewheel_core::time::Class;
 use duewheel_core::{Lsn, QueueName};
 
 use duewheel_core::store::Ledger;
@@ -147,9 +147,9 @@ fn any_tally(bytes: &[u8]) {
     );
     let mut c = Choices::new(&bytes[reader.position()..]);
     for _ in 0..8 {
-        let now = Now::whole(c.number(), c.number());
-        let shown: u64 = tally.due.columns(now).map(|(_, n)| n).sum();
-        assert!(tally.due.due_by(now) <= shown, "more is due than there is");
+        let now = c.number();
+        let shown: u64 = tally.due.from(Class::At, now).map(|(_, n)| n).sum();
+        assert!(tally.due.between(Class::At, now, u64::MAX) <= shown, "more is due than there is");
         let record = wild::record(&mut c);
         match record.moves() {
             (Some(was), _) => tally.sub(was.kind, was.due, was.weight),

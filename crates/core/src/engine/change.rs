@@ -12,7 +12,7 @@ use crate::time::{Due, Now, WallMs};
 use super::Engine;
 use super::effect::Effects;
 use super::enqueue::BadWhen;
-use super::input::{Edit, Target, When};
+use super::input::{Edit, Past, Target, When};
 use super::reply::{ChangeRefusal, Limit, Outline, RefusedPart};
 use super::rows::RowIdx;
 
@@ -57,14 +57,20 @@ impl Engine {
             BadWhen::InThePast => ChangeRefusal::InThePast,
             BadWhen::TooFar(max) => ChangeRefusal::TooFar(max),
         })?;
-        let due = due.map(|due| self.spread_again(now, slot, due)).transpose()?;
+        // What is fired by an instant that has passed is asked for again now, as by `fire`.
+        let fires = matches!(edit.when, Some(When::At { due_at, past: Past::Fire }) if due_at < now.wall);
+        let due = due.map(|due| self.spread_again(now, slot, due, fires)).transpose()?;
+        let asked = due.filter(|_| fires).and_then(|due| self.past_expiry(now, slot, due));
         if !self.takes_changes() {
             return Err(ChangeRefusal::DiskFull);
         }
         let priority = edit.priority;
         let change = |life: &mut Life| {
             match due {
-                Some(due) => moved(life, due, delay_to(now, due)),
+                Some(due) => {
+                    moved(life, due, delay_to(now, due));
+                    life.marks.asked = asked;
+                }
                 None => changed(life),
             }
             life.priority = priority.or(life.priority);
@@ -91,13 +97,15 @@ impl Engine {
     }
 
     /// The due time within the spread of a message that is asked for at another time.
-    fn spread_again(&self, now: Now, slot: RowIdx, due: Due) -> Result<Due, ChangeRefusal> {
+    fn spread_again(&self, now: Now, slot: RowIdx, due: Due, fires: bool) -> Result<Due, ChangeRefusal> {
         let message = &self.rows.get(slot).message;
-        self.check_ahead(now, &message.options, due).map_err(|part| match part {
+        match self.check_ahead(now, &message.options, due) {
+            Ok(()) => {}
+            Err(RefusedPart::ExpiresAt) if fires => {}
             // The spread was right; it is the new due time that is too far away.
-            RefusedPart::Spread => ChangeRefusal::TooFar(self.policy.max_delay_ms),
-            part => ChangeRefusal::OutOfRange(part),
-        })?;
+            Err(RefusedPart::Spread) => return Err(ChangeRefusal::TooFar(self.policy.max_delay_ms)),
+            Err(part) => return Err(ChangeRefusal::OutOfRange(part)),
+        }
         let Some(spread) = message.options.spread_ms else { return Ok(due) };
         let by = message.key.as_ref().map_or(SpreadBy::Id(message.id), SpreadBy::Key);
         Ok(due.plus(offset_ms(&message.queue, by, spread)))
@@ -152,7 +160,7 @@ impl Engine {
             // A delay is never in the past.
             let too_far = |_| ChangeRefusal::TooFar(self.policy.max_delay_ms);
             let due = self.due(now, When::After(ms)).map_err(too_far)?;
-            Ok::<_, ChangeRefusal>((self.spread_again(now, slot, due)?, ms))
+            Ok::<_, ChangeRefusal>((self.spread_again(now, slot, due, false)?, ms))
         });
         let later = later.transpose()?;
         self.count_fire(slot);

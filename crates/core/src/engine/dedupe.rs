@@ -68,7 +68,11 @@ pub(super) fn content(e: &Enqueue) -> u128 {
         }
         When::At { due_at, past } => {
             h.number(Some(due_at.0));
-            h.number(Some(u64::from(past == Past::Fire)));
+            h.number(Some(match past {
+                Past::Refuse => 0,
+                Past::Fire => 1,
+                Past::Keep => 2,
+            }));
         }
     }
     h.number(Some(match e.if_exists {

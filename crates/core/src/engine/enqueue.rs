@@ -80,6 +80,11 @@ impl Engine {
             BadWhen::InThePast => RefusedEnqueue::InThePast,
             BadWhen::TooFar(max) => RefusedEnqueue::TooFar(max),
         })?;
+        if !matches!(e.when, When::At { past: Past::Keep, .. })
+            && matches!(e.options.expiry, Some(Expiry::At(at)) if at < now.wall)
+        {
+            return Err(RefusedEnqueue::Expired);
+        }
         self.check_ahead(now, &e.options, due).map_err(RefusedEnqueue::OutOfRange)?;
 
         let holder = match (&e.key, self.queues.find(&e.queue)) {
@@ -204,7 +209,8 @@ impl Engine {
                 }
                 match past {
                     Past::Refuse if due_at < now.wall => Err(BadWhen::InThePast),
-                    Past::Refuse | Past::Fire => Ok(Due::At(due_at)),
+                    Past::Fire if due_at < now.wall => Ok(Due::After(now.engine)),
+                    Past::Refuse | Past::Fire | Past::Keep => Ok(Due::At(due_at)),
                 }
             }
         }

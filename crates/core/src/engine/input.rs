@@ -452,8 +452,10 @@ pub enum Past {
     /// The operation is refused.
     #[default]
     Refuse,
-    /// The message is due at once.
+    /// The message is due now by elapsed time, as if it were fired; its expiry counts from now.
     Fire,
+    /// The instant stays as it is: order and expiry follow it, and the message is late. For records, schedules and copies.
+    Keep,
 }
 
 /// How a key that is already taken is handled.

@@ -6,16 +6,13 @@ use crate::id::MessageId;
 use crate::message::{DeadReason, Died, Kind, Life, MessageContent, Row, Stage, State};
 use crate::name::QueueName;
 use crate::record::Pause;
-use crate::tally::{DueCounts, FINEST_MS};
 use crate::time::{Class, EngineMs, Now, WallMs};
 
 use super::Engine;
 use super::change::asked_delay;
 use super::input::{Hold, Target};
 use super::queue::{Event, QueueIdx, QueueState};
-use super::reply::{
-    Attended, Counts, Histogram, Outline, QueueView, Rates, RecordedCounts, Stats, View, WheelView,
-};
+use super::reply::{Attended, Counts, Outline, QueueView, Rates, RecordedCounts, Stats, View, WheelView};
 use super::rows::{MessageEntry, RowIdx};
 
 impl Engine {
@@ -163,9 +160,8 @@ impl Engine {
 
     fn counts(&self, now: Now, queue: &QueueState) -> Counts {
         let waiting = queue.tally.part(Kind::Waiting).count;
-        let here = queue.ready.len() as u64;
-        let exact = !queue.has_backlog() && (self.horizon.is_caught_up(now) || here == waiting);
-        let ready = if exact { here } else { queue.tally.due.due_by(now).max(here).min(waiting) };
+        let times = self.due_times(now, queue);
+        let (ready, exact) = (times.overdue().min(waiting), times.counted.is_some());
         Counts {
             scheduled: waiting - ready,
             ready,
@@ -192,45 +188,6 @@ impl Engine {
         oldest
     }
 
-    pub(super) fn histogram(
-        &self,
-        now: Now,
-        queue: Option<&QueueName>,
-        from: WallMs,
-        to: WallMs,
-        columns: usize,
-    ) -> Histogram {
-        let counts = match queue {
-            None => Some(&self.due_counts),
-            Some(name) => self.queues.find(name).map(|idx| &self.queues.get(idx).tally.due),
-        };
-        let resolution = counts.map_or(FINEST_MS, DueCounts::width_ms);
-        let columns = columns.clamp(1, self.policy.max_histogram);
-        let start = from.0 / resolution * resolution;
-        let span = to.0.saturating_sub(start).max(1);
-        let width = span.div_ceil(columns as u64).div_ceil(resolution).saturating_mul(resolution);
-        let mut histogram = Histogram {
-            from: WallMs(start),
-            width_ms: width,
-            counts: vec![0; usize::try_from(span.div_ceil(width)).unwrap_or(columns).clamp(1, columns)],
-            before: 0,
-            after: 0,
-            resolution_ms: resolution,
-        };
-        for (time, n) in counts.into_iter().flat_map(|c| c.columns(now)) {
-            if time.0 < start {
-                histogram.before += n;
-                continue;
-            }
-            let column = usize::try_from((time.0 - start) / width).unwrap_or(usize::MAX);
-            match histogram.counts.get_mut(column) {
-                Some(count) => *count += n,
-                None => histogram.after += n,
-            }
-        }
-        histogram
-    }
-
     pub(super) fn wheel_view(&self) -> WheelView {
         let occupied = |class: Class| {
             let counts = self.schedule.ring(class).slot_counts();
@@ -249,9 +206,9 @@ impl Engine {
     /// Present figures and counters, as [`super::Op::Stats`] returns them.
     pub fn stats(&self, now: Now) -> Stats {
         let waiting = self.kinds[Kind::Waiting as usize];
-        let exact = self.ready_here == waiting || (self.horizon.is_caught_up(now) && !self.has_backlogs());
-        let by_histogram = || self.due_counts.due_by(now).max(self.ready_here).min(waiting);
-        let ready = if exact { self.ready_here } else { by_histogram() };
+        let times = self.due_times_of_all(now);
+        let ready = times.overdue().min(waiting);
+        let exact = times.counted.is_some() && (ready == self.ready_here || !self.has_backlogs());
         let counts = Counts {
             scheduled: waiting - ready,
             ready,

@@ -32,6 +32,7 @@ mod change;
 mod closing;
 mod dedupe;
 mod done;
+mod due_times;
 mod effect;
 mod enqueue;
 mod events;
@@ -211,6 +212,8 @@ pub struct Engine {
     graves: Vec<PurgedMessages>,
     /// Due times of waiting messages, all queues together.
     due_counts: DueCounts,
+    /// Those of the scheduled ones in memory.
+    near_counts: DueCounts,
     /// All unsettled messages, in memory or not.
     pending: Pending,
     done: DoneCounts,
@@ -337,6 +340,7 @@ impl Engine {
             dead_checks,
             graves: Vec::new(),
             due_counts: recovered.due,
+            near_counts: DueCounts::default(),
             pending,
             done,
             far: Vec::new(),

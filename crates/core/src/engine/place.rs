@@ -94,6 +94,7 @@ impl Engine {
             }
             Stage::Waiting { .. } if self.is_near(idx, due, id) => {
                 self.near_weight += weight;
+                self.count_near(slot);
                 self.horizon.note_scheduled(due, id);
                 RowLocation::Scheduled(self.schedule.insert(due, id, slot))
             }
@@ -132,6 +133,7 @@ impl Engine {
             RowLocation::Scheduled(handle) => {
                 self.schedule.cancel(due.class(), handle);
                 self.near_weight -= weight;
+                self.uncount_near(slot);
             }
             RowLocation::Ready(rank) => {
                 let queue = self.queues.get_mut(idx);

@@ -40,6 +40,7 @@ impl Engine {
         let lsn = self.append(record, fx);
 
         let queue = self.queues.get_mut(idx);
+        self.near_counts.sub_all(&std::mem::take(&mut queue.near));
         let ready = std::mem::take(&mut queue.ready);
         let weight = std::mem::take(&mut queue.ready_weight);
         self.ready_here -= ready.len() as u64;

@@ -11,7 +11,7 @@ use crate::name::QueueName;
 use crate::policy::QueueSettings;
 use crate::record::{Pause, Totals};
 use crate::store::Cursor;
-use crate::tally::Tally;
+use crate::tally::{DueCounts, Tally};
 use crate::time::{EngineMs, Now};
 
 use super::backlog::Backlog;
@@ -37,6 +37,8 @@ pub(super) struct QueueState {
     pub(super) totals: Totals,
     /// The counts of all its messages, in memory or not.
     pub(super) tally: Tally,
+    /// Due times of the scheduled ones in memory.
+    pub(super) near: DueCounts,
     /// How many of them are in memory.
     pub(super) resident: u64,
     /// Number of purged messages in memory: they are dropped when the engine reaches them.
@@ -133,6 +135,7 @@ impl QueueState {
             is_charged: false,
             totals: Totals::default(),
             tally: Tally::default(),
+            near: DueCounts::default(),
             resident: 0,
             purged_here: 0,
             ready: BTreeMap::new(),

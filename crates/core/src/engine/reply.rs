@@ -236,6 +236,8 @@ pub enum EnqueueRefusal {
     DiskFull,
     /// The queue's tenant has used up its quota.
     OverQuota(Box<OverQuota>),
+    /// The instant of the expiry has passed.
+    Expired,
 }
 
 impl From<Box<OverQuota>> for EnqueueRefusal {

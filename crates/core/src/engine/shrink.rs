@@ -91,6 +91,7 @@ impl Engine {
     /// Handles a scheduled message behind the horizon that was removed from the wheel. If the limit of its queue is
     /// further ahead, it moves back.
     fn limit_reach(&mut self, class: Class, slot: RowIdx) {
+        self.uncount_near(slot);
         let entry = self.rows.get_mut(slot);
         self.near_weight -= entry.message.weight() as u64;
         // The row stays until the end of the batch: an operation may have found it in memory, so it was not looked up.

@@ -192,6 +192,54 @@ fn a_postpone_moves_the_expiry_with_the_due_time_but_not_beyond_an_instant() {
     assert_eq!(view(&mut rig, id).unwrap().expires_at, Some(WallMs(WALL + 2_000)));
 }
 
+/// Story: a bulk shift, and `past: "fire"`, kept the instant that had passed. The expiry counted from it, so a message with
+/// `expires_in` was dropped instead of granted.
+#[test]
+fn fired_instants_are_due_now_and_kept_ones_expire() {
+    let day = 86_400_000;
+    let past = |past| When::At { due_at: WallMs(WALL - day), past };
+    let expiring_in = |past_word| Enqueue { when: past(past_word), ..expiring("q", 0, Expiry::In(6_000)) };
+    let mut rig = Rig::new(Policy::default());
+    on_expiry(&mut rig, "q", OnExpiry::Drop);
+    let fired = put_one(&mut rig, expiring_in(Past::Fire));
+    let kept = put_one(&mut rig, expiring_in(Past::Keep));
+    let moved = put_one(&mut rig, expiring("q", 1_000, Expiry::In(6_000)));
+    let edit = Box::new(Edit::due(past(Past::Fire)));
+    rig.call(Op::Postpone { target: Target::Id(moved), edit, if_generation: None });
+    for id in [fired, moved] {
+        let view = view(&mut rig, id).unwrap();
+        assert_eq!((view.due_at, view.expires_at), (WallMs(WALL), Some(WallMs(WALL + 6_000))));
+    }
+    assert_eq!(view(&mut rig, kept).unwrap().due_at, WallMs(WALL - day));
+    rig.timeout();
+    let grants = rig.reserve("q", 9);
+    assert_eq!(grants.iter().map(|grant| grant.message.id).collect::<Vec<_>>(), [fired, moved]);
+    assert!(grants.iter().all(|grant| grant.due_at == WallMs(WALL) && !grant.late), "{grants:?}");
+    assert_eq!(view(&mut rig, kept), None, "its expiry is nominal");
+}
+
+#[test]
+fn an_expiry_that_has_passed_is_refused() {
+    let mut rig = Rig::new(Policy::default());
+    let at = |past, ms| Enqueue {
+        when: When::At { due_at: WallMs(WALL - 1_000), past },
+        ..expiring("q", 0, Expiry::At(WallMs(WALL - ms)))
+    };
+    assert_eq!(refusal(&mut rig, at(Past::Fire, 1)), EnqueueRefusal::Expired);
+    assert_eq!(refusal(&mut rig, expiring("q", 9, Expiry::At(WallMs(WALL - 1)))), EnqueueRefusal::Expired);
+    put_one(&mut rig, at(Past::Keep, 1));
+    let before_due = EnqueueRefusal::OutOfRange(RefusedPart::ExpiresAt);
+    assert_eq!(refusal(&mut rig, at(Past::Keep, 1_001)), before_due);
+    // A fire asks for it again, whatever its instant.
+    let id = put_one(&mut rig, expiring("q", 1_000, Expiry::At(WallMs(WALL + 1_500))));
+    rig.pass(2_000);
+    let edit = Box::new(Edit::due(When::At { due_at: WallMs(0), past: Past::Fire }));
+    let fired = rig.call(Op::Postpone { target: Target::Id(id), edit, if_generation: None });
+    assert!(matches!(fired, Reply::Change(Ok(_))), "{fired:?}");
+    rig.timeout();
+    assert!(rig.reserve("q", 2).iter().any(|grant| grant.message.id == id && !grant.late));
+}
+
 /// Found by the simulation: the due time of a delay was compared with the instant of the expiry by the wall clock as it
 /// is at the grant. After a step, or a few ms of slew, it lay behind the instant, which then did not count any more.
 #[test]

@@ -6,6 +6,7 @@ mod answers;
 mod batches;
 mod bounds;
 mod done;
+mod due_times;
 mod events;
 mod expiry;
 mod harness;

@@ -243,7 +243,7 @@ impl Case {
             };
         }
         let wall = self.rig.now.wall.0;
-        let past = if self.rng.chance(50) { Past::Fire } else { Past::Refuse };
+        let past = [Past::Refuse, Past::Fire, Past::Keep][self.rng.below(3) as usize];
         let due_at = WallMs(if self.rng.chance(85) {
             wall.saturating_add(ms)
         } else {
@@ -260,7 +260,8 @@ impl Case {
             When::After(ms) => Ok(Due::After(EngineMs(engine.0 + ms))),
             When::Seconds(s) => Ok(Due::After(EngineMs(engine.0 + u64::from(s) * 1_000))),
             When::At { due_at, .. } if due_at.0 > wall.0 + MAX_DELAY => Err(BadWhen::TooFar),
-            When::At { due_at, past } if past == Past::Fire || due_at >= wall => Ok(Due::At(due_at)),
+            When::At { due_at, past } if past == Past::Keep || due_at >= wall => Ok(Due::At(due_at)),
+            When::At { past: Past::Fire, .. } => Ok(Due::After(engine)),
             When::At { .. } => Err(BadWhen::InThePast),
         }
     }

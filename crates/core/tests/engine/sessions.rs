@@ -132,7 +132,7 @@ fn in_order_of_arrival_what_comes_back_overtakes_a_backlog() {
 #[test]
 fn queues_in_different_orders_are_served_by_the_time_for_which_a_message_could_be_had() {
     let mut rig = rig();
-    let past = When::At { due_at: WallMs(5), past: Past::Fire };
+    let past = When::At { due_at: WallMs(5), past: Past::Keep };
     let arrived = rig.arrive("a", 1024, 0);
     rig.pass(10);
     let due = match rig.call(Op::Enqueue(Box::new(message("d", 0)))) {

@@ -263,7 +263,14 @@ impl<'a> BulkRun<'a> {
         while at < entries.len() && !*self.stop.borrow() {
             let begun = Instant::now();
             let end = entries.len().min(at + self.slice());
-            let outcomes = self.change_slice(&entries[at..end], at).await;
+            let moves = self.moves(&entries[at..end]);
+            let last_due = moves.iter().filter_map(|when| match when {
+                When::After(ms) => Some(*ms),
+                When::Seconds(_) | When::At { .. } => None,
+            });
+            // The next slice is due behind this one.
+            let behind = last_due.max().map_or(Duration::ZERO, |ms| Duration::from_millis(ms + 1));
+            let outcomes = self.change_slice(&entries[at..end], &moves, at).await;
             self.unsure = self.unsure.max(end);
             let mut why = None;
             for outcome in outcomes {
@@ -281,7 +288,7 @@ impl<'a> BulkRun<'a> {
             if let Some(why) = why {
                 return Err(RunEnd::Again(why));
             }
-            self.rest(self.paced(begun)).await?;
+            self.rest(self.paced(begun).max(Instant::now() + behind)).await?;
         }
         if at >= entries.len() {
             self.record.at = (part + 1, 0);
@@ -323,7 +330,7 @@ impl<'a> BulkRun<'a> {
     }
 
     /// What becomes of these messages, in order. The first of them has the number `first` in its part.
-    async fn change_slice(&self, entries: &[PartEntry], first: usize) -> Vec<Judged> {
+    async fn change_slice(&self, entries: &[PartEntry], moves: &[When], first: usize) -> Vec<Judged> {
         let is_unsure = |n: usize| first + n < self.unsure;
         if let BulkAction::Redrive { delay_ms, to_queue: Some(queue) } = &self.record.action {
             return match QueueName::new(queue) {
@@ -331,7 +338,7 @@ impl<'a> BulkRun<'a> {
                 Err(_) => vec![Ok(BulkOutcome::Refused); entries.len()],
             };
         }
-        let ask = entries.iter().map(|entry| self.op(entry)).collect();
+        let ask = entries.iter().zip(moves).map(|(entry, when)| self.op(entry, *when)).collect();
         match self.jobs.jobs.client.ask_many(ask).await {
             Ok(answers) => {
                 let judge = |(n, answer): (usize, Result<Result<_, _>, CallError>)| match answer {
@@ -353,15 +360,14 @@ impl<'a> BulkRun<'a> {
     }
 
     /// The change of one message within its queue.
-    fn op(&self, entry: &PartEntry) -> Typed<Result<Applied<Box<Outline>>, ChangeRefusal>> {
+    fn op(&self, entry: &PartEntry, when: When) -> Typed<Result<Applied<Box<Outline>>, ChangeRefusal>> {
         // With its generation: one that was moved before a crash is not moved again.
-        let move_to =
-            |when| Op::postpone(Target::Id(entry.id), Box::new(Edit::due(when)), Some(entry.generation));
         match &self.record.action {
             BulkAction::Cancel if self.is_of_dead() => Op::remove_dead(entry.id, WallMs(entry.at)),
             BulkAction::Cancel => Op::cancel(Target::Id(entry.id)),
-            BulkAction::Postpone(to) => move_to(self.when(*to, entry)),
-            BulkAction::Fire => move_to(When::After(0)),
+            BulkAction::Postpone(_) | BulkAction::Fire => {
+                Op::postpone(Target::Id(entry.id), Box::new(Edit::due(when)), Some(entry.generation))
+            }
             BulkAction::Redrive { delay_ms, .. } => {
                 Op::redrive_in(entry.id, delay_ms.map(|ms| self.left_of(ms)))
             }
@@ -468,15 +474,32 @@ impl<'a> BulkRun<'a> {
         self.record.created.saturating_add(ms).saturating_sub(self.jobs.jobs.now())
     }
 
-    fn at(ms: u64) -> When {
-        When::At { due_at: WallMs(ms), past: Past::Fire }
-    }
-
-    fn when(&self, to: BulkMove, entry: &PartEntry) -> When {
-        match to {
-            BulkMove::Delay(ms) => Self::at(self.record.created.saturating_add(ms)),
-            BulkMove::Shift(ms) => Self::at(entry.at.saturating_add_signed(ms)),
+    /// When each message of a slice is due, for the actions that move due times.
+    ///
+    /// What is shifted into the past is due now. Messages of one millisecond are granted in the order of their ids, so the
+    /// due time is a millisecond later wherever the former order differs from that.
+    fn moves(&self, entries: &[PartEntry]) -> Vec<When> {
+        let instant = |entry: &PartEntry| match self.record.action {
+            BulkAction::Postpone(BulkMove::Delay(ms)) => self.record.created.saturating_add(ms),
+            BulkAction::Postpone(BulkMove::Shift(ms)) => entry.at.saturating_add_signed(ms),
+            BulkAction::Cancel | BulkAction::Fire | BulkAction::Redrive { .. } => 0,
+        };
+        let at = |entry| When::At { due_at: WallMs(instant(entry)), past: Past::Fire };
+        let mut moves: Vec<When> = entries.iter().map(at).collect();
+        if let BulkAction::Postpone(BulkMove::Shift(_)) = self.record.action {
+            let now = self.jobs.jobs.now();
+            let is_past = |n: &usize| instant(&entries[*n]) < now;
+            let mut past: Vec<usize> = (0..entries.len()).filter(is_past).collect();
+            past.sort_by_key(|n| (entries[*n].at, entries[*n].id));
+            let mut later = 0;
+            for pair in past.windows(2) {
+                later += u64::from(entries[pair[1]].id < entries[pair[0]].id);
+                if later > 0 {
+                    moves[pair[1]] = When::After(later);
+                }
+            }
         }
+        moves
     }
 
     /// Lets others have the turn of a job that has ended, removes its parts, and in a week the job itself.

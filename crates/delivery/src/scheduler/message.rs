@@ -62,7 +62,7 @@ impl<'a> OccurrenceMessage<'a> {
         Ok(Enqueue {
             key: if keyed { Key::new(&self.key).ok() } else { None },
             headers,
-            when: When::At { due_at: WallMs(self.due), past: Past::Fire },
+            when: When::At { due_at: WallMs(self.due), past: Past::Keep },
             dedupe_id: self.dedupe_id.as_ref().map(|id| format!("{OWN_DEDUPE}{id}").into()),
             ..Enqueue::new(queue, settings.body.clone())
         })
@@ -95,7 +95,9 @@ fn words(refusal: &EnqueueRefusal) -> &'static str {
         EnqueueRefusal::KeyExists(_) | EnqueueRefusal::Leased(_) | EnqueueRefusal::DedupeMismatch(_) => {
             "its key is taken"
         }
-        EnqueueRefusal::InThePast | EnqueueRefusal::TooFar(_) => "its time is out of range",
+        EnqueueRefusal::InThePast | EnqueueRefusal::Expired | EnqueueRefusal::TooFar(_) => {
+            "its time is out of range"
+        }
         EnqueueRefusal::TooLarge(..) => "it is too large",
         EnqueueRefusal::OutOfRange(_) => "a value of it is out of range",
         EnqueueRefusal::Overloaded(_) => "a limit of the server is reached",

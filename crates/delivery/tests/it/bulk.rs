@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use duewheel::core::engine::{Enqueue, InitialState, Op, Past, Reserved, When};
 use duewheel::core::message::{DeadReason, State};
 use duewheel::core::name::{Key, QueueName};
+use duewheel::core::policy::{OnExpiry, QueueSettings};
 use duewheel::core::time::WallMs;
 use duewheel::{Duewheel, Policy, View, VirtualClock};
 use duewheel_delivery::{
@@ -190,6 +191,39 @@ async fn a_job_changes_what_it_means_and_leaves_the_rest_alone() {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
     worker.stop(STOP).await;
+}
+
+/// Story: the instants were kept, so messages of a queue with `expires_in` were dropped.
+#[tokio::test]
+async fn messages_shifted_into_the_past_keep_their_order() {
+    let rig = Rig::new().await;
+    let client = rig.wheel.client();
+    let expires = QueueSettings {
+        expires_in_ms: Some(HOUR),
+        on_expiry: Some(OnExpiry::Drop),
+        ..QueueSettings::default()
+    };
+    client.call(Op::Configure { queue: queue(), settings: expires }).await.unwrap();
+    // Later ids are due earlier, and some together.
+    let put = (0..40u64).map(|n| Enqueue {
+        key: Key::new(&format!("{n:02}")).ok(),
+        when: When::After(HOUR - n / 2 * 1_000),
+        ..Enqueue::new(queue(), b"body".to_vec())
+    });
+    let ids: Vec<_> = client.ask_many(put.collect()).await.unwrap();
+    let ids: Vec<_> = ids.into_iter().map(|answer| answer.unwrap().unwrap().id).collect();
+    let request = request(BulkFilter::default(), BulkAction::Postpone(BulkMove::Shift(-24 * HOUR as i64)));
+    let job = rig.jobs.begin(request).await.unwrap();
+    let now = rig.now();
+    assert_eq!(rig.run(&job.id).await.counts.done, 40);
+    rig.clock.advance(Duration::from_millis(40));
+    let demand = Demand { max: 40, ..Demand::new(queue()) };
+    let Reserved::Grants(grants) = client.reserve(demand).await.unwrap() else { panic!("no grants") };
+    let mut former: Vec<usize> = (0..40).collect();
+    former.sort_by_key(|n| (40 - n / 2, *n));
+    let former: Vec<_> = former.into_iter().map(|n| ids[n]).collect();
+    assert_eq!(grants.iter().map(|grant| grant.message.id).collect::<Vec<_>>(), former);
+    assert!(grants.iter().all(|grant| (now..now + 40).contains(&grant.due_at.0) && !grant.late));
 }
 
 /// Messages are moved ahead, to where the walk comes later; and the node that works on the job dies in the middle, again and

@@ -106,6 +106,7 @@ pub(super) struct DueArgs {
 enum PastArg {
     Refuse,
     Fire,
+    Keep,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -146,6 +147,7 @@ impl DueArgs {
             let word = match past {
                 PastArg::Refuse => "refuse",
                 PastArg::Fire => "fire",
+                PastArg::Keep => "keep",
             };
             request.insert("past".into(), word.into());
         }

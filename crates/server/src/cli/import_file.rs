@@ -202,7 +202,7 @@ impl<'a> ImportedLine<'a> {
             body: message.body.as_deref(),
             body_base64: message.body_base64.as_deref(),
             due_at: &message.due_at,
-            past: "fire",
+            past: "keep",
             key: message.key.as_deref(),
             // The dead hold no keys.
             if_exists: message.key.as_ref().filter(|_| !is_dead).map(|_| if_exists.word()),

@@ -51,13 +51,13 @@ async fn of(call: Call, queue: Option<QueueName>) -> Answer {
 #[derive(Debug, JsonSchema, Serialize)]
 #[schemars(rename = "Histogram")]
 pub(crate) struct HistogramAnswer {
-    /// The start of the first bucket: the requested one, rounded down to `resolution_ms`.
+    /// The start of the first bucket.
     pub(super) from: InstantText,
     /// The width of a bucket.
     pub(super) width_ms: u64,
     /// A message that is due closer than this to the edge of a bucket may be counted in the next one.
     pub(super) resolution_ms: u64,
-    /// Messages due before the first bucket.
+    /// Messages due before the first bucket: if that begins now, the overdue ones.
     pub(super) before: u64,
     /// Messages due after the last bucket.
     pub(super) after: u64,

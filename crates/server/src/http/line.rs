@@ -41,7 +41,7 @@ pub(crate) struct EnqueueLine<'a> {
     /// Due at this instant.
     #[schemars(with = "Option<InstantSchema>")]
     due_at: Option<Text<'a>>,
-    /// What happens if `due_at` has passed: refuse, which is the default, or make it due at once.
+    /// What happens if `due_at` has passed: refuse, which is the default, make it due now (`fire`), or keep it.
     #[serde(default, deserialize_with = "strict::word")]
     past: Option<PastWord>,
     #[schemars(with = "Option<KeySchema>")]
@@ -108,6 +108,7 @@ pub(crate) enum StateWord {
 pub(crate) enum PastWord {
     Refuse,
     Fire,
+    Keep,
 }
 
 /// What happens if the key is taken.
@@ -277,6 +278,7 @@ pub(crate) fn when(
             let past = match past {
                 None | Some(PastWord::Refuse) => Past::Refuse,
                 Some(PastWord::Fire) => Past::Fire,
+                Some(PastWord::Keep) => Past::Keep,
             };
             (When::At { due_at, past }, "due_at")
         }

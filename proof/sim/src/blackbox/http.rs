@@ -480,7 +480,7 @@ fn put_when(fields: &mut Value, when: When) {
         When::DelayMs(ms) => fields["delay_ms"] = ms.into(),
         When::AtMs(ms) => {
             fields["due_at"] = rfc3339(ms).into();
-            fields["past"] = "fire".into();
+            fields["past"] = "keep".into();
         }
     }
 }

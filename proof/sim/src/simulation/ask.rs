@@ -119,7 +119,7 @@ fn key(key: &str) -> Key {
 fn when(when: &When) -> engine::When {
     match when {
         When::DelayMs(ms) => engine::When::After(*ms),
-        When::AtMs(ms) => engine::When::At { due_at: WallMs(*ms), past: Past::Fire },
+        When::AtMs(ms) => engine::When::At { due_at: WallMs(*ms), past: Past::Keep },
     }
 }
 

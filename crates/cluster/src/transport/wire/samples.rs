@@ -159,7 +159,8 @@ fn when() -> impl Strategy<Value = When> {
     prop_oneof![
         any::<u64>().prop_map(When::After),
         any::<u32>().prop_map(When::Seconds),
-        (wall(), select(vec![Past::Refuse, Past::Fire])).prop_map(|(due_at, past)| When::At { due_at, past }),
+        (wall(), select(vec![Past::Refuse, Past::Fire, Past::Keep]))
+            .prop_map(|(due_at, past)| When::At { due_at, past }),
     ]
 }
 
@@ -516,6 +517,7 @@ fn enqueue_refusal() -> impl Strategy<Value = EnqueueRefusal> {
         id().prop_map(EnqueueRefusal::KeyExists),
         id().prop_map(EnqueueRefusal::Leased),
         Just(EnqueueRefusal::InThePast),
+        Just(EnqueueRefusal::Expired),
         any::<u64>().prop_map(EnqueueRefusal::TooFar),
         id().prop_map(EnqueueRefusal::DedupeMismatch),
         (part(), size()).prop_map(|(part, max)| EnqueueRefusal::TooLarge(part, max)),
