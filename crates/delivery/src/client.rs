@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
-use hyper::{Response, StatusCode, Uri};
+use hyper::{HeaderMap, StatusCode, Uri};
 use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
@@ -158,30 +158,29 @@ impl PushClient {
     /// Delivers to this address instead of the target's. The target's networks must allow it all the same.
     pub(crate) async fn deliver_to(&self, uri: &Uri, request: &PushRequest) -> PushOutcome {
         let started = Instant::now();
-        let ended = tokio::time::timeout(self.target.timeout, self.exchange(uri, request)).await;
-        let failed = |class| PushOutcome {
-            verdict: PushVerdict::Failed,
-            disable: false,
-            class,
-            took: started.elapsed(),
-            answer: String::new(),
+        let answer = match self.exchange(uri, request, started + self.target.timeout).await {
+            Ok(answer) => answer,
+            Err(class) => {
+                return PushOutcome {
+                    verdict: PushVerdict::Failed,
+                    disable: false,
+                    class,
+                    took: started.elapsed(),
+                    answer: String::new(),
+                };
+            }
         };
-        let (status, headers, body) = match ended {
-            Err(_) => return failed(PushClass::Timeout),
-            Ok(Err(class)) => return failed(class),
-            Ok(Ok(answer)) => answer,
-        };
-        let judgement = judge(status, &headers, &self.target.dead_on, request.now);
+        let judgement = judge(answer.status, &answer.headers, &self.target.dead_on, request.now);
         PushOutcome {
             verdict: judgement.verdict,
             disable: judgement.disable,
             class: if judgement.bad_snooze {
                 PushClass::BadSnooze
             } else {
-                PushClass::Status(status.as_u16())
+                PushClass::Status(answer.status.as_u16())
             },
             took: started.elapsed(),
-            answer: excerpt(&body),
+            answer: excerpt(answer.cut.map_or("", cut_words), &answer.body),
         }
     }
 
@@ -189,12 +188,29 @@ impl PushClient {
         &self,
         uri: &Uri,
         request: &PushRequest,
-    ) -> Result<(StatusCode, hyper::HeaderMap, Vec<u8>), PushClass> {
-        let answer = self.http.request(request.to_http(&self.target, uri)).await.map_err(|e| class_of(&e))?;
-        let (head, body) = answer.into_parts();
-        let body = beginning(Response::new(body)).await.map_err(|e| class_of(&e))?;
-        Ok((head.status, head.headers, body))
+        deadline: Instant,
+    ) -> Result<Answer, PushClass> {
+        let sent = self.http.request(request.to_http(&self.target, uri));
+        let sent = tokio::time::timeout_at(deadline, sent).await.map_err(|_| PushClass::Timeout)?;
+        let (head, mut body) = sent.map_err(|e| class_of(&e))?.into_parts();
+        let mut read = Vec::new();
+        let cut = match tokio::time::timeout_at(deadline, beginning(&mut body, &mut read)).await {
+            Ok(Ok(())) => None,
+            Ok(Err(error)) => Some(class_of(&error)),
+            Err(_) => Some(PushClass::Timeout),
+        };
+        Ok(Answer { status: head.status, headers: head.headers, body: read, cut })
     }
+}
+
+/// An answer whose head was read. The head decides, whatever becomes of the body.
+struct Answer {
+    status: StatusCode,
+    headers: HeaderMap,
+    /// The beginning of the body.
+    body: Vec<u8>,
+    /// The failure that ended the body early.
+    cut: Option<PushClass>,
 }
 
 impl fmt::Debug for PushClient {
@@ -212,9 +228,8 @@ fn connections(target: &PushTarget, lookups: &NameLookups, kind: OriginKind, idl
 }
 
 /// Reads at most [`MAX_ANSWER`] bytes. A body that is not read to its end closes its connection.
-async fn beginning(mut answer: Response<Incoming>) -> Result<Vec<u8>, hyper::Error> {
-    let mut read = Vec::new();
-    while let Some(frame) = answer.frame().await {
+async fn beginning(body: &mut Incoming, read: &mut Vec<u8>) -> Result<(), hyper::Error> {
+    while let Some(frame) = body.frame().await {
         if let Some(data) = frame?.data_ref() {
             let room = MAX_ANSWER - read.len();
             read.extend_from_slice(&data[..data.len().min(room)]);
@@ -223,7 +238,18 @@ async fn beginning(mut answer: Response<Incoming>) -> Result<Vec<u8>, hyper::Err
             }
         }
     }
-    Ok(read)
+    Ok(())
+}
+
+/// How people are shown that a body has ended early.
+fn cut_words(by: PushClass) -> &'static str {
+    if by == PushClass::Timeout {
+        "(cut: the time-out passed) "
+    } else if by == PushClass::BadAnswer {
+        "(cut: its body is not valid HTTP) "
+    } else {
+        "(cut: the connection ended early) "
+    }
 }
 
 /// The class of an error: the innermost cause that says something.
@@ -248,6 +274,8 @@ fn class_of(error: &(dyn Error + 'static)) -> PushClass {
                 | io::ErrorKind::BrokenPipe
                 | io::ErrorKind::UnexpectedEof => PushClass::ConnectionReset,
                 io::ErrorKind::TimedOut => PushClass::Timeout,
+                // A chunk without a length, for example. Errors of TLS have one of their own inside.
+                io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData => PushClass::BadAnswer,
                 _ => class,
             };
             // An error of one's own inside one of the system is no source of it.

@@ -33,6 +33,8 @@ impl Received {
 pub enum Answer {
     /// Sends these bytes.
     Bytes(Vec<u8>),
+    /// Sends these bytes and closes the connection.
+    Last(Vec<u8>),
     /// Sends these bytes, and then this one again and again.
     Endless(Vec<u8>, &'static [u8]),
     /// Closes the connection.
@@ -170,6 +172,7 @@ async fn serve(
         };
         match answering(number, &received) {
             Answer::Bytes(bytes) => stream.write_all(&bytes).await?,
+            Answer::Last(bytes) => return stream.write_all(&bytes).await,
             Answer::Endless(first, then) => {
                 stream.write_all(&first).await?;
                 loop {
