@@ -6,19 +6,12 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
-use hyper::{HeaderMap, StatusCode, Uri};
-use hyper_rustls::HttpsConnector;
-use hyper_util::client::legacy::Client;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
+use hyper::Uri;
 use tokio::time::Instant;
 
 use crate::answer::{PushVerdict, excerpt, judge};
-use crate::connect::{AddressRefused, JudgingConnector, LookupFailed, Resolver, connector};
-use crate::deadline::DeadlineConnector;
-use crate::limits::{IDLE, MAX_ANSWER};
+use crate::connect::{AddressRefused, LookupFailed, Resolver, connector};
+use crate::connections::OriginConnections;
 use crate::lookup::NameLookups;
 use crate::request::PushRequest;
 use crate::target::{OriginKind, PushTarget};
@@ -108,11 +101,8 @@ pub struct PushOutcome {
 pub struct PushClient {
     target: Arc<PushTarget>,
     lookups: NameLookups,
-    http: PushHttp,
+    connections: OriginConnections,
 }
-
-/// Connections to which requests are sent. Cheap to clone; clones share them.
-pub(crate) type PushHttp = Client<DeadlineConnector<HttpsConnector<JudgingConnector>>, Full<Bytes>>;
 
 impl PushClient {
     /// A client that asks the operating system for addresses.
@@ -127,18 +117,23 @@ impl PushClient {
 
     fn with_lookups(target: Arc<PushTarget>, lookups: NameLookups) -> Self {
         let idle = usize::try_from(target.concurrency.get()).unwrap_or(usize::MAX);
-        let http = connections(&target, &lookups, OriginKind::Own, idle);
-        PushClient { target, lookups, http }
+        let connections = connections(&target, &lookups, OriginKind::Own, idle);
+        PushClient { target, lookups, connections }
     }
 
     /// Connections as those to the target, and none of them; `idle` stay open at most.
-    pub(crate) fn connections(&self, target: &PushTarget, kind: OriginKind, idle: usize) -> PushHttp {
+    pub(crate) fn connections(
+        &self,
+        target: &PushTarget,
+        kind: OriginKind,
+        idle: usize,
+    ) -> OriginConnections {
         connections(target, &self.lookups, kind, idle)
     }
 
     /// A client of another target over these connections.
-    pub(crate) fn over(&self, target: Arc<PushTarget>, http: PushHttp) -> Self {
-        PushClient { target, lookups: self.lookups.clone(), http }
+    pub(crate) fn over(&self, target: Arc<PushTarget>, connections: OriginConnections) -> Self {
+        PushClient { target, lookups: self.lookups.clone(), connections }
     }
 
     /// The target.
@@ -146,25 +141,33 @@ impl PushClient {
         &self.target
     }
 
-    /// Sends one request, once, and judges the answer. Redirects are not followed, and environment variables that name
+    /// Sends one request and judges the answer. It is sent a second time if a connection that was kept from an earlier
+    /// request ends before the first byte of an answer. Redirects are not followed, and environment variables that name
     /// proxies are not read.
     ///
     /// # Cancel safety
     /// When the future is dropped, the target may have got the request.
     pub async fn deliver(&self, request: &PushRequest) -> PushOutcome {
-        self.deliver_to(&self.target.uri, request).await
+        self.deliver_to(&self.target.uri, request, || ()).await
     }
 
-    /// Delivers to this address instead of the target's. The target's networks must allow it all the same.
-    pub(crate) async fn deliver_to(&self, uri: &Uri, request: &PushRequest) -> PushOutcome {
+    /// Delivers to this address instead of the target's. The target's networks must allow it all the same. `repeated` is
+    /// called when the request is sent once more, because a kept connection ended without an answer.
+    pub(crate) async fn deliver_to(
+        &self,
+        uri: &Uri,
+        request: &PushRequest,
+        repeated: impl FnOnce(),
+    ) -> PushOutcome {
         let started = Instant::now();
-        let answer = match self.exchange(uri, request, started + self.target.timeout).await {
+        let (sent, deadline) = (request.to_http(&self.target, uri), started + self.target.timeout);
+        let answer = match self.connections.exchange(sent, deadline, repeated).await {
             Ok(answer) => answer,
-            Err(class) => {
+            Err(error) => {
                 return PushOutcome {
                     verdict: PushVerdict::Failed,
                     disable: false,
-                    class,
+                    class: class_of(&*error),
                     took: started.elapsed(),
                     answer: String::new(),
                 };
@@ -180,37 +183,9 @@ impl PushClient {
                 PushClass::Status(answer.status.as_u16())
             },
             took: started.elapsed(),
-            answer: excerpt(answer.cut.map_or("", cut_words), &answer.body),
+            answer: excerpt(answer.cut.map_or("", |error| cut_words(class_of(&*error))), &answer.body),
         }
     }
-
-    async fn exchange(
-        &self,
-        uri: &Uri,
-        request: &PushRequest,
-        deadline: Instant,
-    ) -> Result<Answer, PushClass> {
-        let sent = self.http.request(request.to_http(&self.target, uri));
-        let sent = tokio::time::timeout_at(deadline, sent).await.map_err(|_| PushClass::Timeout)?;
-        let (head, mut body) = sent.map_err(|e| class_of(&e))?.into_parts();
-        let mut read = Vec::new();
-        let cut = match tokio::time::timeout_at(deadline, beginning(&mut body, &mut read)).await {
-            Ok(Ok(())) => None,
-            Ok(Err(error)) => Some(class_of(&error)),
-            Err(_) => Some(PushClass::Timeout),
-        };
-        Ok(Answer { status: head.status, headers: head.headers, body: read, cut })
-    }
-}
-
-/// An answer whose head was read. The head decides, whatever becomes of the body.
-struct Answer {
-    status: StatusCode,
-    headers: HeaderMap,
-    /// The beginning of the body.
-    body: Vec<u8>,
-    /// The failure that ended the body early.
-    cut: Option<PushClass>,
 }
 
 impl fmt::Debug for PushClient {
@@ -219,26 +194,13 @@ impl fmt::Debug for PushClient {
     }
 }
 
-fn connections(target: &PushTarget, lookups: &NameLookups, kind: OriginKind, idle: usize) -> PushHttp {
-    Client::builder(TokioExecutor::new())
-        .pool_timer(TokioTimer::new())
-        .pool_idle_timeout(IDLE)
-        .pool_max_idle_per_host(idle)
-        .build(connector(target, Arc::new(lookups.shared(kind, target.timeout))))
-}
-
-/// Reads at most [`MAX_ANSWER`] bytes. A body that is not read to its end closes its connection.
-async fn beginning(body: &mut Incoming, read: &mut Vec<u8>) -> Result<(), hyper::Error> {
-    while let Some(frame) = body.frame().await {
-        if let Some(data) = frame?.data_ref() {
-            let room = MAX_ANSWER - read.len();
-            read.extend_from_slice(&data[..data.len().min(room)]);
-            if read.len() == MAX_ANSWER {
-                break;
-            }
-        }
-    }
-    Ok(())
+fn connections(
+    target: &PushTarget,
+    lookups: &NameLookups,
+    kind: OriginKind,
+    most: usize,
+) -> OriginConnections {
+    OriginConnections::new(connector(target, Arc::new(lookups.shared(kind, target.timeout))), most)
 }
 
 /// How people are shown that a body has ended early.

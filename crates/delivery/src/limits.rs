@@ -61,8 +61,12 @@ pub const MIN_RETRY_AFTER: Duration = Duration::from_secs(1);
 pub const MAX_RETRY_AFTER: Duration = Duration::from_secs(86_400);
 /// Longest delay of `duewheel-snooze`.
 pub const MAX_SNOOZE: Duration = Duration::from_secs(365 * 86_400);
-/// How long a connection that is not used stays open.
-pub const IDLE: Duration = Duration::from_secs(60);
+/// How long a connection that is not used stays open, if its receiver does not say. Many close theirs after five seconds.
+pub const IDLE: Duration = Duration::from_secs(4);
+/// How long the close of such a connection may take.
+pub const CLOSING: Duration = Duration::from_secs(5);
+/// The longest idle time that a receiver can ask for.
+pub const MAX_IDLE: Duration = Duration::from_secs(60);
 
 /// Connection failures, errors of DNS or TLS, and time-outs in a row after which a breaker opens.
 pub const OPEN_AFTER: u32 = 10;

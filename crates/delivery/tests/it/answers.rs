@@ -1,11 +1,12 @@
 //! Answers of receivers as they are found in the wild: cut off, on connections that end, and with odd heads.
 
+use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use duewheel_delivery::{PushClass, PushClient, PushOutcome, PushTarget, PushVerdict, TargetSettings};
 
-use crate::receiver::{Answer, Receiver, request};
+use crate::receiver::{Answer, Receiver, request, status};
 
 fn client(settings: &TargetSettings) -> PushClient {
     PushClient::new(Arc::new(PushTarget::new(settings).unwrap()))
@@ -89,5 +90,64 @@ async fn a_cut_answer_ends_its_connection() {
     for n in 1..=2 {
         assert_eq!(client.deliver(&request()).await.verdict, PushVerdict::Delivered);
         assert_eq!(receiver.connections(), n);
+    }
+}
+
+/// Delivers a number of times, one after the other, to a receiver that answers 200 other than to these requests. Returns
+/// the classes, and how many requests and connections there were.
+async fn over_one(odd: &'static [(usize, Answer)], deliveries: usize) -> (Vec<String>, usize, usize) {
+    let receiver = Receiver::new(move |number, _| {
+        odd.iter().find(|(n, _)| *n == number).map_or_else(|| status(200, "", "ok"), |(_, odd)| odd.clone())
+    })
+    .await;
+    let client = client(&receiver.target());
+    let mut classes = Vec::new();
+    for _ in 0..deliveries {
+        classes.push(client.deliver(&request()).await.class.to_string());
+    }
+    let ids: HashSet<_> =
+        receiver.requests().iter().map(|sent| sent.header("webhook-id").unwrap().to_owned()).collect();
+    assert_eq!(ids.len(), 1);
+    (classes, receiver.requests().len(), receiver.connections())
+}
+
+/// Story: a stock receiver closed its idle connection while the next request was on its way to it. That was the only
+/// attempt of a message, which the receiver never saw.
+#[tokio::test]
+async fn a_kept_connection_that_ends_costs_no_attempt() {
+    let (ok, reset) = ("status_200", "connection_reset");
+    let all = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
+    assert_eq!(over_one(const { &[(2, Answer::Close)] }, 3).await, (all(&[ok, ok, ok]), 4, 2));
+    // A fresh one is not repeated, neither at the first try nor at the second.
+    assert_eq!(over_one(const { &[(1, Answer::Close)] }, 1).await, (all(&[reset]), 1, 1));
+    let twice = const { &[(2, Answer::Close), (3, Answer::Close)] };
+    assert_eq!(over_one(twice, 2).await, (all(&[ok, reset]), 3, 2));
+}
+
+/// The receiver may have done its work: it has begun to answer.
+#[tokio::test]
+async fn an_answer_that_has_begun_is_not_repeated() {
+    let receiver = Receiver::new(|number, _| match number {
+        2 => Answer::Last(b"HTTP/1.1 2".to_vec()),
+        _ => status(200, "", "ok"),
+    })
+    .await;
+    let client = client(&receiver.target());
+    client.deliver(&request()).await;
+    assert_eq!(client.deliver(&request()).await.class, PushClass::ConnectionReset);
+    assert_eq!(receiver.requests().len(), 2);
+}
+
+#[tokio::test]
+async fn an_idle_connection_is_closed_in_time() {
+    for header in ["", "Keep-Alive: timeout=1\r\n"] {
+        let receiver = Receiver::new(move |_, _| status(200, header, "ok")).await;
+        let client = client(&receiver.target());
+        client.deliver(&request()).await;
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while receiver.closed() == 0 {
+            assert!(Instant::now() < deadline, "it stays open");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
     }
 }

@@ -9,9 +9,8 @@ use duewheel_delivery::{
     TargetSettings, TraceContext,
 };
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
-use tokio::sync::Notify;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
@@ -401,52 +400,7 @@ async fn plain_http_where_tls_is_expected() {
     assert_eq!(deliver(&settings).await.class, PushClass::TlsError);
 }
 
-/// Reads a request with the body of [`request`].
-async fn read_request(stream: &mut (impl AsyncRead + Unpin)) {
-    let mut buffer = Vec::new();
-    while !buffer.ends_with(b"\r\n\r\nhello") {
-        assert_ne!(stream.read_buf(&mut buffer).await.unwrap(), 0, "a whole request");
-    }
-}
-
-/// The client completes a connection in the background if another one has become free meanwhile.
-#[tokio::test]
-async fn a_connection_that_no_delivery_waits_for_ends_as_well() {
-    let ours = certificates("127.0.0.1");
-    let acceptor = acceptor(&ours, None);
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let settings = TargetSettings {
-        networks: local(),
-        ca_pem: Some(ours.authority.clone()),
-        timeout_ms: Some(4_000),
-        ..TargetSettings::new(format!("https://{}/", listener.local_addr().unwrap()))
-    };
-    let client = client(&settings);
-    let first_came = Notify::new();
-    let receiver = async {
-        let answer = b"HTTP/1.1 200 x\r\ncontent-length: 0\r\n\r\n";
-        let mut served = acceptor.accept(listener.accept().await.unwrap().0).await.unwrap();
-        read_request(&mut served).await;
-        first_came.notify_one();
-        // Nobody answers here. The second request takes the connection of the first.
-        let (mut hanging, _) = listener.accept().await.unwrap();
-        served.write_all(answer).await.unwrap();
-        read_request(&mut served).await;
-        served.write_all(answer).await.unwrap();
-        let mut sent = Vec::new();
-        let end = hanging.read_to_end(&mut sent);
-        assert!(tokio::time::timeout(LONG, end).await.is_ok(), "it must be closed");
-    };
-    let (first, second) = (request(), request());
-    let second = async {
-        first_came.notified().await;
-        client.deliver(&second).await
-    };
-    let ((), first, second) = tokio::join!(receiver, client.deliver(&first), second);
-    assert_eq!([first.class, second.class], [PushClass::Status(200); 2]);
-}
-
-/// Before the client closes a connection it sends the rest of the body, to a receiver that does not want it.
+/// A delivery lasts until its body is sent, also to a receiver that does not want it, and no longer than its time-out.
 #[tokio::test]
 async fn a_receiver_that_answers_and_reads_nothing_holds_neither_connection_nor_body() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

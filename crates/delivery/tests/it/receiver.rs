@@ -62,6 +62,7 @@ pub struct Receiver {
 #[derive(Default)]
 struct Seen {
     connections: usize,
+    closed: usize,
     requests: Vec<Received>,
 }
 
@@ -107,6 +108,7 @@ impl Receiver {
                 tokio::spawn(async move {
                     if let Some(stream) = change(stream).await {
                         drop(serve(stream, &seen, &*answering).await);
+                        seen.lock().unwrap().closed += 1;
                     }
                 });
             }
@@ -120,6 +122,11 @@ impl Receiver {
 
     pub fn connections(&self) -> usize {
         self.seen.lock().unwrap().connections
+    }
+
+    /// Connections that have ended.
+    pub fn closed(&self) -> usize {
+        self.seen.lock().unwrap().closed
     }
 
     /// Settings of a target that leads here.
