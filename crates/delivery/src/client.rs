@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::answer::{PushVerdict, excerpt, judge};
 use crate::connect::{AddressRefused, LookupFailed, Resolver, connector};
-use crate::connections::OriginConnections;
+use crate::connections::{OriginConnections, TwoLengths};
 use crate::lookup::NameLookups;
 use crate::request::PushRequest;
 use crate::target::{OriginKind, PushTarget};
@@ -227,6 +227,9 @@ fn class_of(error: &(dyn Error + 'static)) -> PushClass {
         }
         if error.is::<rustls::Error>() {
             return PushClass::TlsError;
+        }
+        if error.is::<TwoLengths>() {
+            return PushClass::BadAnswer;
         }
         if let Some(io) = error.downcast_ref::<io::Error>() {
             class = match io.kind() {

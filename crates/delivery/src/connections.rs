@@ -7,7 +7,6 @@ use std::error::Error;
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -16,7 +15,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{Builder, SendRequest};
-use hyper::header::{HOST, HeaderMap, HeaderValue};
+use hyper::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderValue, TRANSFER_ENCODING};
 use hyper::{Request, Response, StatusCode, Uri};
 use hyper_rustls::HttpsConnector;
 use hyper_util::rt::TokioIo;
@@ -26,7 +25,9 @@ use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use tower_service::Service;
 
 use crate::connect::JudgingConnector;
-use crate::limits::{CLOSING, IDLE, MAX_ANSWER, MAX_IDLE};
+use crate::limits::{
+    CLOSING, IDLE, MAX_ANSWER, MAX_ANSWER_HEADERS, MAX_IDLE, MAX_PLAIN_HEAD, MAX_PLAIN_HEADERS,
+};
 
 pub(crate) type BoxError = Box<dyn Error + Send + Sync>;
 
@@ -86,6 +87,10 @@ impl OriginConnections {
         let sent = timeout_at(deadline, self.send(request, repeated)).await.map_err(io::Error::from)?;
         let (mut connection, response) = sent?;
         let (head, mut incoming) = response.into_parts();
+        if head.headers.contains_key(CONTENT_LENGTH) && head.headers.contains_key(TRANSFER_ENCODING) {
+            return Err(TwoLengths.into());
+        }
+        let is_plain = connection.is_plain();
         let mut body = Vec::new();
         let read = match timeout_at(deadline, beginning(&mut incoming, &mut body)).await {
             Ok(read) => read,
@@ -97,7 +102,7 @@ impl OriginConnections {
             BodyRead::Whole => {
                 // The receiver may have answered before it got all of the request.
                 let ready = timeout_at(deadline, connection.sender.ready()).await;
-                if matches!(ready, Ok(Ok(()))) {
+                if is_plain && matches!(ready, Ok(Ok(()))) {
                     self.keep(connection, kept_for(&head.headers));
                 }
                 None
@@ -131,7 +136,7 @@ impl OriginConnections {
         let received = Arc::default();
         let stream =
             TappedStream { inner: TokioIo::new(connector.call(uri).await?), received: Arc::clone(&received) };
-        let (sender, connection) = Builder::new().handshake(TokioIo::new(stream)).await?;
+        let (sender, connection) = odd_answers().handshake(TokioIo::new(stream)).await?;
         let mut task = JoinSet::new();
         task.spawn(async { drop(connection.await) });
         Ok(PushConnection { sender, received, task })
@@ -188,15 +193,15 @@ async fn sweep(pool: Weak<ConnectionPool>) {
 /// A connection for one request at a time. Dropping it closes it.
 struct PushConnection {
     sender: SendRequest<Full<Bytes>>,
-    /// Whether anything was received since the latest request.
-    received: Arc<AtomicBool>,
+    /// The beginning of what was received since the latest request.
+    received: Arc<Mutex<Vec<u8>>>,
     /// Reads and writes, until this is dropped.
     task: JoinSet<()>,
 }
 
 impl PushConnection {
     async fn send(&mut self, request: Request<Full<Bytes>>) -> hyper::Result<Response<Incoming>> {
-        self.received.store(false, Ordering::SeqCst);
+        *self.lock() = Vec::new();
         self.sender.send_request(request).await
     }
 
@@ -207,14 +212,36 @@ impl PushConnection {
     }
 
     fn is_unanswered(&self) -> bool {
-        !self.received.load(Ordering::SeqCst)
+        self.lock().is_empty()
+    }
+
+    /// Whether the head of the answer is as it should be. Where it is not, the receiver may see the end of the answer
+    /// elsewhere, so that the connection is not used again. Forgets the head.
+    fn is_plain(&self) -> bool {
+        let received = std::mem::take(&mut *self.lock());
+        let mut rest = received.as_slice();
+        loop {
+            let mut headers = [httparse::EMPTY_HEADER; MAX_PLAIN_HEADERS];
+            let mut response = httparse::Response::new(&mut headers);
+            match response.parse(rest) {
+                Ok(httparse::Status::Complete(length)) if response.code.is_some_and(|code| code < 200) => {
+                    rest = &rest[length..];
+                }
+                Ok(status) => return status.is_complete(),
+                Err(_) => return false,
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<u8>> {
+        self.received.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A stream that notes what is received.
+/// A stream that keeps the beginning of what is received.
 struct TappedStream<S> {
     inner: S,
-    received: Arc<AtomicBool>,
+    received: Arc<Mutex<Vec<u8>>>,
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for TappedStream<S> {
@@ -225,9 +252,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for TappedStream<S> {
     ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         let polled = Pin::new(&mut self.inner).poll_read(cx, buf);
-        if buf.filled().len() > before {
-            self.received.store(true, Ordering::SeqCst);
-        }
+        let mut received = self.received.lock().unwrap_or_else(PoisonError::into_inner);
+        let room = MAX_PLAIN_HEAD - received.len();
+        received.extend(buf.filled()[before..].iter().take(room));
+        drop(received);
         polled
     }
 }
@@ -256,6 +284,23 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for TappedStream<S> {
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.inner).poll_shutdown(cx)
     }
+}
+
+/// The answer has a length and a transfer coding, so that its end is not certain.
+#[derive(Debug, thiserror::Error)]
+#[error("the answer has both content-length and transfer-encoding")]
+pub(crate) struct TwoLengths;
+
+/// A connection that accepts the heads that curl, node and Python accept: folded lines, a space before the colon, lines
+/// without one, many headers.
+fn odd_answers() -> Builder {
+    let mut builder = Builder::new();
+    builder
+        .ignore_invalid_headers_in_responses(true)
+        .allow_spaces_after_header_name_in_responses(true)
+        .allow_obsolete_multiline_headers_in_responses(true)
+        .max_headers(MAX_ANSWER_HEADERS);
+    builder
 }
 
 /// Moves scheme and host of the URI to the `host` header, as a server that is no proxy expects it. Returns the URI.

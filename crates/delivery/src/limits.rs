@@ -53,6 +53,12 @@ pub const MAX_DEAD_ON: usize = 100;
 
 /// Bytes of an answer that are read; the rest stays unread, and its connection is closed.
 pub const MAX_ANSWER: usize = 64 * 1024;
+/// Most headers of an answer.
+pub const MAX_ANSWER_HEADERS: usize = 1_000;
+/// Most headers of an answer behind which its connection is used again.
+pub const MAX_PLAIN_HEADERS: usize = 100;
+/// Bytes of the head of such an answer.
+pub const MAX_PLAIN_HEAD: usize = 16 * 1024;
 /// Bytes of an answer that are kept for people to read.
 pub const MAX_EXCERPT: usize = 1024;
 /// Shortest delay that an answer can ask for: less would be a loop.

@@ -151,3 +151,51 @@ async fn an_idle_connection_is_closed_in_time() {
         }
     }
 }
+
+/// Story: each of these heads was no HTTP to us and a 200 to curl, node and Python.
+#[tokio::test]
+async fn odd_heads_are_read_and_their_connection_closed() {
+    let many: String = (0..150).map(|n| format!("x-{n}: {n}\r\n")).collect();
+    for odd in [
+        "x-note: folded\r\n over two lines\r\n",
+        "x-note : a space before the colon\r\n",
+        "a line without one\r\n",
+        "x note: a space in the name\r\n",
+        &many,
+    ] {
+        let answer = format!("HTTP/1.1 503 x\r\n{odd}retry-after: 7\r\ncontent-length: 4\r\n\r\nbusy");
+        let receiver = Receiver::new(move |_, _| Answer::Bytes(answer.clone().into_bytes())).await;
+        let client = client(&receiver.target());
+        for n in 1..=2 {
+            let outcome = client.deliver(&request()).await;
+            assert_eq!(outcome.verdict, PushVerdict::Slowed(Duration::from_secs(7)), "{odd}");
+            assert_eq!((outcome.answer.as_str(), receiver.connections()), ("busy", n), "{odd}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_head_with_two_lengths_is_refused() {
+    for (lines, class) in [
+        ("content-length: 2\r\ncontent-length: 3\r\n", PushClass::BadAnswer),
+        ("content-length : 2\r\ncontent-length: 3\r\n", PushClass::BadAnswer),
+        ("content-length: 2\r\ntransfer-encoding: chunked\r\n", PushClass::BadAnswer),
+        ("transfer-encoding : chunked\r\ncontent-length: 2\r\n", PushClass::BadAnswer),
+        ("content-length: 2\r\ncontent-length: 2\r\n", PushClass::Status(200)),
+    ] {
+        let answer = format!("HTTP/1.1 200 x\r\n{lines}\r\n2\r\nok\r\n0\r\n\r\n");
+        let receiver = Receiver::new(move |_, _| Answer::Last(answer.clone().into_bytes())).await;
+        assert_eq!(deliver(&receiver, 20_000).await.class, class, "{lines}");
+    }
+}
+
+#[tokio::test]
+async fn an_early_hint_keeps_the_connection() {
+    let bytes = b"HTTP/1.1 103 x\r\nlink: </a>\r\n\r\nHTTP/1.1 200 x\r\ncontent-length: 0\r\n\r\n";
+    let receiver = Receiver::new(|_, _| Answer::Bytes(bytes.to_vec())).await;
+    let client = client(&receiver.target());
+    for _ in 0..2 {
+        assert_eq!(client.deliver(&request()).await.verdict, PushVerdict::Delivered);
+    }
+    assert_eq!(receiver.connections(), 1);
+}
