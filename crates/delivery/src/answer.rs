@@ -78,11 +78,11 @@ fn retry_after(value: &str, now: SystemTime) -> Option<Duration> {
     Some(after.clamp(MIN_RETRY_AFTER, MAX_RETRY_AFTER))
 }
 
-/// The beginning of an answer as text for people, behind a remark of ours: without control characters and without
-/// characters that turn the direction of writing, at most [`MAX_EXCERPT`] bytes.
-pub(crate) fn excerpt(remark: &str, body: &[u8]) -> String {
+/// The beginning of an answer as text for people: without control characters and without characters that turn the
+/// direction of writing, at most [`MAX_EXCERPT`] bytes.
+pub(crate) fn excerpt(body: &[u8]) -> String {
     let cut = &body[..body.len().min(MAX_EXCERPT)];
-    let mut text = remark.to_owned();
+    let mut text = String::with_capacity(cut.len());
     for c in String::from_utf8_lossy(cut).chars() {
         let hidden = matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{61c}');
         let shown = match c {
@@ -164,14 +164,14 @@ mod tests {
 
     #[test]
     fn an_excerpt_has_nothing_that_hides() {
-        assert_eq!(excerpt("", b"no such order\n\tat 1"), "no such order\n\tat 1");
+        assert_eq!(excerpt(b"no such order\n\tat 1"), "no such order\n\tat 1");
         assert_eq!(
-            excerpt("", "a\u{1b}[31m\0\u{202e}\u{200b}b\r".as_bytes()),
+            excerpt("a\u{1b}[31m\0\u{202e}\u{200b}b\r".as_bytes()),
             "a\u{fffd}[31m\u{fffd}\u{fffd}\u{fffd}b\u{fffd}"
         );
-        assert_eq!(excerpt("", &[b'a', 0xff, b'b']), "a\u{fffd}b");
+        assert_eq!(excerpt(&[b'a', 0xff, b'b']), "a\u{fffd}b");
         for long in [vec![b'x'; 5_000], "é".repeat(5_000).into_bytes(), vec![0xff; 5_000], vec![0; 5_000]] {
-            let text = excerpt("", &long);
+            let text = excerpt(&long);
             assert!(text.len() <= MAX_EXCERPT && text.len() > MAX_EXCERPT - 4, "{}", text.len());
         }
     }

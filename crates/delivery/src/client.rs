@@ -7,11 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::Uri;
+use hyper::header::LOCATION;
+use rustls::CertificateError;
 use tokio::time::Instant;
 
 use crate::answer::{PushVerdict, excerpt, judge};
 use crate::connect::{AddressRefused, LookupFailed, Resolver, connector};
-use crate::connections::{OriginConnections, TwoLengths};
+use crate::connections::{Answer, OriginConnections, TwoLengths};
 use crate::lookup::NameLookups;
 use crate::request::PushRequest;
 use crate::target::{OriginKind, PushTarget};
@@ -33,8 +35,14 @@ pub enum PushClass {
     ConnectionReset,
     /// The connection failed for another reason: no route, for example.
     ConnectionFailed,
-    /// TLS could not be agreed on, or the certificate is not accepted.
+    /// TLS could not be agreed on, or the certificate is not accepted for a reason without a class of its own.
     TlsError,
+    /// No authority that the target trusts has signed the certificate.
+    TlsUnknownAuthority,
+    /// The certificate has expired.
+    TlsExpired,
+    /// The certificate is for other names.
+    TlsWrongName,
     /// The time-out has passed.
     Timeout,
     /// The answer is not valid HTTP.
@@ -52,6 +60,9 @@ impl fmt::Display for PushClass {
             PushClass::ConnectionReset => "connection_reset",
             PushClass::ConnectionFailed => "connection_failed",
             PushClass::TlsError => "tls_error",
+            PushClass::TlsUnknownAuthority => "tls_unknown_authority",
+            PushClass::TlsExpired => "tls_expired",
+            PushClass::TlsWrongName => "tls_wrong_name",
             PushClass::Timeout => "timeout",
             PushClass::BadAnswer => "bad_answer",
         })
@@ -70,6 +81,9 @@ impl PushClass {
             | PushClass::ConnectionReset
             | PushClass::ConnectionFailed
             | PushClass::TlsError
+            | PushClass::TlsUnknownAuthority
+            | PushClass::TlsExpired
+            | PushClass::TlsWrongName
             | PushClass::Timeout
             | PushClass::BadAnswer => None,
         }
@@ -92,7 +106,8 @@ pub struct PushOutcome {
     pub class: PushClass,
     /// How long it took.
     pub took: Duration,
-    /// The first KiB of the answer, without control characters.
+    /// The first KiB of the answer, without control characters, behind a remark in parentheses if it was cut or is a
+    /// redirect. Of a failure of TLS, the reason.
     pub answer: String,
 }
 
@@ -169,7 +184,7 @@ impl PushClient {
                     disable: false,
                     class: class_of(&*error),
                     took: started.elapsed(),
-                    answer: String::new(),
+                    answer: tls_words(&*error),
                 };
             }
         };
@@ -183,7 +198,7 @@ impl PushClient {
                 PushClass::Status(answer.status.as_u16())
             },
             took: started.elapsed(),
-            answer: excerpt(answer.cut.map_or("", |error| cut_words(class_of(&*error))), &answer.body),
+            answer: excerpt(&[remarks(&answer), answer.body].concat()),
         }
     }
 }
@@ -203,30 +218,73 @@ fn connections(
     OriginConnections::new(connector(target, Arc::new(lookups.shared(kind, target.timeout))), most)
 }
 
-/// How people are shown that a body has ended early.
-fn cut_words(by: PushClass) -> &'static str {
-    if by == PushClass::Timeout {
-        "(cut: the time-out passed) "
-    } else if by == PushClass::BadAnswer {
-        "(cut: its body is not valid HTTP) "
-    } else {
-        "(cut: the connection ended early) "
+/// What people are shown before the body of an answer: why it is cut, and where a redirect leads. The query is left out,
+/// because it may repeat that of the target.
+fn remarks(answer: &Answer) -> Vec<u8> {
+    let mut remarks = match answer.cut.as_deref().map(|error| class_of(error)) {
+        None => Vec::new(),
+        Some(PushClass::Timeout) => b"(cut: the time-out passed) ".to_vec(),
+        Some(PushClass::BadAnswer) => b"(cut: its body is not valid HTTP) ".to_vec(),
+        Some(_) => b"(cut: the connection ended early) ".to_vec(),
+    };
+    if answer.status.is_redirection()
+        && let Some(location) = answer.headers.get(LOCATION)
+    {
+        let mut parts = location.as_bytes().splitn(2, |b| matches!(b, b'?' | b'#'));
+        remarks.extend_from_slice(b"(location: ");
+        remarks.extend_from_slice(parts.next().unwrap_or_default());
+        remarks.extend_from_slice(if parts.next().is_some() { "?…) ".as_bytes() } else { b") " });
     }
+    remarks
+}
+
+/// The class of an error of TLS.
+fn tls_class(error: &rustls::Error) -> PushClass {
+    let rustls::Error::InvalidCertificate(wrong) = error else { return PushClass::TlsError };
+    match wrong {
+        // The other one: signed by another key of an authority with a known name.
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => PushClass::TlsUnknownAuthority,
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => PushClass::TlsExpired,
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+            PushClass::TlsWrongName
+        }
+        _ => PushClass::TlsError,
+    }
+}
+
+/// The reason of an error of TLS, in words; of another one, nothing.
+fn tls_words(error: &(dyn Error + 'static)) -> String {
+    let Some(tls) = causes(error).find_map(|cause| cause.downcast_ref::<rustls::Error>()) else {
+        return String::new();
+    };
+    match tls_class(tls) {
+        PushClass::TlsUnknownAuthority => {
+            "no known authority has signed the certificate; ca_pem names one of your own".to_owned()
+        }
+        _ => excerpt(tls.to_string().as_bytes()),
+    }
+}
+
+/// An error and its causes. An error of one's own inside one of the system is no source of it.
+fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+    std::iter::successors(Some(error), |&error| {
+        let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        inner.map(|inner| inner as &(dyn Error + 'static)).or_else(|| error.source())
+    })
 }
 
 /// The class of an error: the innermost cause that says something.
 fn class_of(error: &(dyn Error + 'static)) -> PushClass {
     let mut class = PushClass::ConnectionFailed;
-    let mut next = Some(error);
-    while let Some(error) = next {
+    for error in causes(error) {
         if error.is::<AddressRefused>() {
             return PushClass::AddressRefused;
         }
         if error.is::<LookupFailed>() {
             return PushClass::DnsError;
         }
-        if error.is::<rustls::Error>() {
-            return PushClass::TlsError;
+        if let Some(tls) = error.downcast_ref() {
+            return tls_class(tls);
         }
         if error.is::<TwoLengths>() {
             return PushClass::BadAnswer;
@@ -243,21 +301,13 @@ fn class_of(error: &(dyn Error + 'static)) -> PushClass {
                 io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData => PushClass::BadAnswer,
                 _ => class,
             };
-            // An error of one's own inside one of the system is no source of it.
-            next = match io.get_ref() {
-                Some(inner) => Some(inner),
-                None => error.source(),
-            };
-            continue;
-        }
-        if let Some(http) = error.downcast_ref::<hyper::Error>() {
+        } else if let Some(http) = error.downcast_ref::<hyper::Error>() {
             if http.is_parse() || http.is_parse_too_large() {
                 class = PushClass::BadAnswer;
             } else if http.is_incomplete_message() || http.is_closed() || http.is_canceled() {
                 class = PushClass::ConnectionReset;
             }
         }
-        next = error.source();
     }
     class
 }

@@ -210,6 +210,11 @@ impl Pusher {
         self.worker.breaker().last_failure()
     }
 
+    /// Since when its target has answered requests with a `Retry-After`, if it does.
+    pub(crate) fn slowed_since(&self) -> Option<EngineMs> {
+        self.worker.breaker().slowed_since()
+    }
+
     /// Since when everything has failed, if it does.
     pub(crate) fn failing(&self) -> Option<Failing> {
         self.worker.breaker().failing()

@@ -189,9 +189,12 @@ async fn redirects_are_not_followed() {
     let other = Receiver::new(|_, _| status(200, "", "")).await;
     let place = other.address;
     for code in [301, 302, 303, 307, 308] {
-        let receiver =
-            Receiver::new(move |_, _| status(code, &format!("Location: http://{place}/\r\n"), "")).await;
+        let receiver = Receiver::new(move |_, _| {
+            status(code, &format!("Location: http://{place}/?token=x\r\n"), "moved")
+        })
+        .await;
         let outcome = deliver(&receiver.target()).await;
+        assert_eq!(outcome.answer, format!("(location: http://{place}/?…) moved"));
         assert_eq!((outcome.verdict, outcome.class), (PushVerdict::Failed, PushClass::Status(code)));
     }
     assert_eq!(other.connections(), 0);
@@ -290,8 +293,10 @@ async fn a_name_that_is_unknown() {
 #[tokio::test]
 async fn a_public_target_does_not_reach_loopback_by_name() {
     let receiver = Receiver::new(|_, _| status(200, "", "")).await;
-    let url = format!("http://localhost:{}/", receiver.address.port());
-    let outcome = deliver(&TargetSettings::new(url)).await;
+    let settings = TargetSettings::new(format!("http://here.example:{}/", receiver.address.port()));
+    let target = Arc::new(PushTarget::new(&settings).unwrap());
+    let names = Names::with("here.example", &[&["127.0.0.1"]]);
+    let outcome = PushClient::with_resolver(target, names).deliver(&request()).await;
     assert_eq!(outcome.class, PushClass::AddressRefused);
     assert_eq!(receiver.connections(), 0);
 }
@@ -304,11 +309,19 @@ struct Certificates {
 }
 
 fn certificates(name: &str) -> Certificates {
+    certificates_until(name, None)
+}
+
+fn certificates_until(name: &str, last_year: Option<i32>) -> Certificates {
     let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
     let key = KeyPair::generate().unwrap();
-    let cert = CertificateParams::new([name.to_owned()]).unwrap().signed_by(&key, &authority).unwrap();
+    let mut of_name = CertificateParams::new([name.to_owned()]).unwrap();
+    if let Some(year) = last_year {
+        of_name.not_after = rcgen::date_time_ymd(year, 1, 1);
+    }
+    let cert = of_name.signed_by(&key, &authority).unwrap();
     Certificates { authority: authority.pem(), cert: cert.pem(), key: key.serialize_pem() }
 }
 
@@ -356,15 +369,20 @@ async fn tls_is_checked_and_shown_a_certificate() {
     };
     assert_eq!(deliver(&settings).await.class, PushClass::Status(200));
 
-    for refused in [
+    let unknown = (PushClass::TlsUnknownAuthority, "no known authority");
+    for (refused, (class, says)) in [
         // Authorities of the web only.
-        TargetSettings { ca_pem: None, ..settings.clone() },
-        TargetSettings { ca_pem: Some(theirs.authority), ..settings.clone() },
+        (TargetSettings { ca_pem: None, ..settings.clone() }, unknown),
+        (TargetSettings { ca_pem: Some(theirs.authority), ..settings.clone() }, unknown),
         // The receiver wants a certificate.
-        TargetSettings { client_pem: None, ..settings.clone() },
+        (
+            TargetSettings { client_pem: None, ..settings.clone() },
+            (PushClass::TlsError, "CertificateRequired"),
+        ),
     ] {
         let outcome = deliver(&refused).await;
-        assert_eq!((outcome.class, outcome.verdict), (PushClass::TlsError, PushVerdict::Failed));
+        assert_eq!((outcome.class, outcome.verdict), (class, PushVerdict::Failed));
+        assert!(outcome.answer.contains(says), "{outcome:?}");
     }
     assert_eq!(receiver.requests().len(), 1);
 }
@@ -379,11 +397,30 @@ async fn a_certificate_for_another_name_is_refused() {
         ca_pem: Some(other.authority.clone()),
         ..TargetSettings::new(format!("https://{name}:{port}/"))
     };
-    for (name, class) in [("other.example", PushClass::Status(200)), ("this.example", PushClass::TlsError)] {
+    for (name, class, says) in [
+        ("other.example", PushClass::Status(200), ""),
+        ("this.example", PushClass::TlsWrongName, "not valid for name \"this.example\""),
+    ] {
         let target = Arc::new(PushTarget::new(&settings(name)).unwrap());
         let client = PushClient::with_resolver(target, Names::with(name, &[&["127.0.0.1"]]));
-        assert_eq!(client.deliver(&request()).await.class, class, "{name}");
+        let outcome = client.deliver(&request()).await;
+        assert_eq!(outcome.class, class, "{name}");
+        assert!(outcome.answer.contains(says), "{outcome:?}");
     }
+}
+
+#[tokio::test]
+async fn an_expired_certificate_has_a_class() {
+    let old = certificates_until("127.0.0.1", Some(2020));
+    let receiver = https(&old, None).await;
+    let settings = TargetSettings {
+        networks: local(),
+        ca_pem: Some(old.authority.clone()),
+        ..TargetSettings::new(format!("https://{}/", receiver.address))
+    };
+    let outcome = deliver(&settings).await;
+    assert_eq!(outcome.class, PushClass::TlsExpired);
+    assert!(outcome.answer.contains("expired"), "{outcome:?}");
 }
 
 #[tokio::test]
