@@ -42,8 +42,8 @@ pub struct Breaker {
     last_success: Option<EngineMs>,
     /// Since when everything has failed, and how often.
     failing: Option<Failing>,
-    /// Until when the target wants to be left alone; then one request at a time, until one succeeds.
-    slowed: Option<EngineMs>,
+    /// The time for which the target wants to be left alone; then one request at a time, until one succeeds.
+    slowed: Option<SlowedTime>,
     /// The number of the latest probe, over all openings.
     latest: u64,
     /// How the latest failure ended, since the latest success.
@@ -58,6 +58,15 @@ struct FailedMessages {
     last: (MessageId, EngineMs),
     /// The latest failure of a message that is not `last`.
     other: Option<EngineMs>,
+}
+
+/// A time in which a target has asked for fewer requests (`Retry-After`).
+#[derive(Clone, Copy, Debug)]
+struct SlowedTime {
+    /// Its first such answer since a success.
+    since: EngineMs,
+    /// No request is sent before.
+    until: EngineMs,
 }
 
 /// Identifies a request from [`Breaker::begin`] to [`Breaker::end`].
@@ -183,6 +192,11 @@ impl Breaker {
         self.last_failure
     }
 
+    /// Since when the target has answered requests with a `Retry-After`, if it does.
+    pub fn slowed_since(&self) -> Option<EngineMs> {
+        self.slowed.map(|slowed| slowed.since)
+    }
+
     /// The current run of failures, if any.
     pub fn failing(&self) -> Option<Failing> {
         self.failing
@@ -206,7 +220,7 @@ impl Breaker {
             (BreakerStage::Open { next, .. }, _) if now < *next => Permit::Until(*next),
             (BreakerStage::Open { .. }, _) => Permit::One,
             (BreakerStage::Closed, None) => Permit::Many,
-            (BreakerStage::Closed, Some(until)) if now < until => Permit::Until(until),
+            (BreakerStage::Closed, Some(SlowedTime { until, .. })) if now < until => Permit::Until(until),
             (BreakerStage::Closed, Some(_)) if under_way > 0 => Permit::AfterOthers,
             (BreakerStage::Closed, Some(_)) => Permit::One,
         }
@@ -239,8 +253,10 @@ impl Breaker {
             }
             PushVerdict::Slowed(after_this) => {
                 let until = after(now, after_this.min(MAX_SLOWED));
-                self.slowed = self.slowed.max(Some(until));
+                let earlier = self.slowed.unwrap_or(SlowedTime { since: now, until });
+                self.slowed = Some(SlowedTime { until: until.max(earlier.until), ..earlier });
                 self.close();
+                self.fail_to_succeed(now, outcome.class);
                 Charge::Forgiven
             }
             PushVerdict::Refused => Charge::Forgiven,
@@ -290,7 +306,7 @@ impl Breaker {
         self.failing = None;
         self.last_failure = None;
         // Requests that were under way when the target asked for time do not take it away.
-        self.slowed = self.slowed.filter(|until| now < *until);
+        self.slowed = self.slowed.filter(|slowed| now < slowed.until);
         self.last_success = Some(now);
         self.close();
     }
@@ -302,7 +318,6 @@ impl Breaker {
     }
 
     fn fail(&mut self, now: EngineMs, mark: RequestMark, outcome: &PushOutcome, random: u64) -> Charge {
-        self.last_failure = Some(outcome.class);
         self.recent.push_back(now);
         if self.recent.len() > OPEN_LEAST {
             self.recent.pop_front();
@@ -313,9 +328,6 @@ impl Breaker {
             Some(FailedMessages { last, .. }) => Some(last.1),
         };
         self.failed = Some(FailedMessages { last: (mark.message, now), other });
-        let mut failing = self.failing.unwrap_or(Failing { since: now, earlier_ms: 0, failures: 0 });
-        failing.failures = failing.failures.saturating_add(1);
-        self.failing = Some(failing);
         let charge = match &mut self.stage {
             BreakerStage::Closed => {
                 if self.row >= OPEN_AFTER || self.nothing_succeeds(now) {
@@ -333,14 +345,23 @@ impl Breaker {
             }
             BreakerStage::Paused { .. } => Charge::Forgiven,
         };
+        self.fail_to_succeed(now, outcome.class);
+        charge
+    }
+
+    /// Counts a request without a success, and pauses after days of nothing else.
+    fn fail_to_succeed(&mut self, now: EngineMs, class: PushClass) {
+        self.last_failure = Some(class);
+        let mut failing = self.failing.unwrap_or(Failing { since: now, earlier_ms: 0, failures: 0 });
+        failing.failures = failing.failures.saturating_add(1);
+        self.failing = Some(failing);
         if let Some(limit) = self.pause_after
             && failing.failures >= PAUSE_LEAST
             && failing.lasts_ms(now) >= ceil_ms(limit)
         {
             let days = limit.as_secs() / 86_400;
-            self.pause(format!("all requests failed for {days} days, the last: {}", outcome.class));
+            self.pause(format!("all requests failed for {days} days, the last: {class}"));
         }
-        charge
     }
 
     /// Whether all of the last five minutes have failed: several requests, of more than one message. One message alone
@@ -637,14 +658,33 @@ mod tests {
         assert_eq!(it.end(0, busy(60), PushClass::Status(429)), Charge::Forgiven);
         // One of those that were under way.
         it.succeeds(SECOND);
+        assert_eq!(it.0.slowed_since(), Some(EngineMs(0)));
         assert_eq!(it.permit(59 * SECOND), Permit::Until(EngineMs(MINUTE)));
         assert_eq!(it.permit(MINUTE), Permit::One);
         assert_eq!(it.0.permit(EngineMs(MINUTE), 1), Permit::AfterOthers);
         // A day for this message; other messages are tried again after five minutes.
         it.end(MINUTE, busy(86_400), PushClass::Status(503));
+        assert_eq!(it.0.slowed_since(), Some(EngineMs(0)), "since the first such answer");
+        assert_eq!(it.0.last_failure(), Some(PushClass::Status(503)));
         assert_eq!(it.permit(2 * MINUTE), Permit::Until(EngineMs(6 * MINUTE)));
         it.succeeds(7 * MINUTE);
         assert_eq!(it.permit(7 * MINUTE), Permit::Many);
+        assert_eq!((it.0.slowed_since(), it.0.failing()), (None, None));
+    }
+
+    /// Story: a target answered 429 for weeks. It was shown as active, and nobody looked.
+    #[test]
+    fn five_days_of_retry_after_pause_it() {
+        let mut it = Bench::new();
+        it.succeeds(0);
+        let busy = PushVerdict::Slowed(Duration::from_secs(3_600));
+        for n in 0..=120 {
+            assert_ne!(it.permit(n * 60 * MINUTE + DAY), Permit::Paused);
+            it.end(n * 60 * MINUTE + DAY, busy, PushClass::Status(429));
+        }
+        assert_eq!(it.0.slowed_since(), Some(EngineMs(DAY)));
+        let reason = "all requests failed for 5 days, the last: status_429".to_owned();
+        assert_eq!(*it.0.stage(), BreakerStage::Paused { reason });
     }
 
     #[test]

@@ -6,19 +6,14 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
-use hyper::{Response, StatusCode, Uri};
-use hyper_rustls::HttpsConnector;
-use hyper_util::client::legacy::Client;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
+use hyper::Uri;
+use hyper::header::LOCATION;
+use rustls::CertificateError;
 use tokio::time::Instant;
 
 use crate::answer::{PushVerdict, excerpt, judge};
-use crate::connect::{AddressRefused, JudgingConnector, LookupFailed, Resolver, connector};
-use crate::deadline::DeadlineConnector;
-use crate::limits::{IDLE, MAX_ANSWER};
+use crate::connect::{AddressRefused, LookupFailed, Resolver, connector};
+use crate::connections::{Answer, OriginConnections, TwoLengths};
 use crate::lookup::NameLookups;
 use crate::request::PushRequest;
 use crate::target::{OriginKind, PushTarget};
@@ -40,8 +35,14 @@ pub enum PushClass {
     ConnectionReset,
     /// The connection failed for another reason: no route, for example.
     ConnectionFailed,
-    /// TLS could not be agreed on, or the certificate is not accepted.
+    /// TLS could not be agreed on, or the certificate is not accepted for a reason without a class of its own.
     TlsError,
+    /// No authority that the target trusts has signed the certificate.
+    TlsUnknownAuthority,
+    /// The certificate has expired.
+    TlsExpired,
+    /// The certificate is for other names.
+    TlsWrongName,
     /// The time-out has passed.
     Timeout,
     /// The answer is not valid HTTP.
@@ -59,6 +60,9 @@ impl fmt::Display for PushClass {
             PushClass::ConnectionReset => "connection_reset",
             PushClass::ConnectionFailed => "connection_failed",
             PushClass::TlsError => "tls_error",
+            PushClass::TlsUnknownAuthority => "tls_unknown_authority",
+            PushClass::TlsExpired => "tls_expired",
+            PushClass::TlsWrongName => "tls_wrong_name",
             PushClass::Timeout => "timeout",
             PushClass::BadAnswer => "bad_answer",
         })
@@ -77,6 +81,9 @@ impl PushClass {
             | PushClass::ConnectionReset
             | PushClass::ConnectionFailed
             | PushClass::TlsError
+            | PushClass::TlsUnknownAuthority
+            | PushClass::TlsExpired
+            | PushClass::TlsWrongName
             | PushClass::Timeout
             | PushClass::BadAnswer => None,
         }
@@ -99,7 +106,8 @@ pub struct PushOutcome {
     pub class: PushClass,
     /// How long it took.
     pub took: Duration,
-    /// The first KiB of the answer, without control characters.
+    /// The first KiB of the answer, without control characters, behind a remark in parentheses if it was cut or is a
+    /// redirect. Of a failure of TLS, the reason.
     pub answer: String,
 }
 
@@ -108,11 +116,8 @@ pub struct PushOutcome {
 pub struct PushClient {
     target: Arc<PushTarget>,
     lookups: NameLookups,
-    http: PushHttp,
+    connections: OriginConnections,
 }
-
-/// Connections to which requests are sent. Cheap to clone; clones share them.
-pub(crate) type PushHttp = Client<DeadlineConnector<HttpsConnector<JudgingConnector>>, Full<Bytes>>;
 
 impl PushClient {
     /// A client that asks the operating system for addresses.
@@ -127,18 +132,23 @@ impl PushClient {
 
     fn with_lookups(target: Arc<PushTarget>, lookups: NameLookups) -> Self {
         let idle = usize::try_from(target.concurrency.get()).unwrap_or(usize::MAX);
-        let http = connections(&target, &lookups, OriginKind::Own, idle);
-        PushClient { target, lookups, http }
+        let connections = connections(&target, &lookups, OriginKind::Own, idle);
+        PushClient { target, lookups, connections }
     }
 
     /// Connections as those to the target, and none of them; `idle` stay open at most.
-    pub(crate) fn connections(&self, target: &PushTarget, kind: OriginKind, idle: usize) -> PushHttp {
+    pub(crate) fn connections(
+        &self,
+        target: &PushTarget,
+        kind: OriginKind,
+        idle: usize,
+    ) -> OriginConnections {
         connections(target, &self.lookups, kind, idle)
     }
 
     /// A client of another target over these connections.
-    pub(crate) fn over(&self, target: Arc<PushTarget>, http: PushHttp) -> Self {
-        PushClient { target, lookups: self.lookups.clone(), http }
+    pub(crate) fn over(&self, target: Arc<PushTarget>, connections: OriginConnections) -> Self {
+        PushClient { target, lookups: self.lookups.clone(), connections }
     }
 
     /// The target.
@@ -146,54 +156,50 @@ impl PushClient {
         &self.target
     }
 
-    /// Sends one request, once, and judges the answer. Redirects are not followed, and environment variables that name
+    /// Sends one request and judges the answer. It is sent a second time if a connection that was kept from an earlier
+    /// request ends before the first byte of an answer. Redirects are not followed, and environment variables that name
     /// proxies are not read.
     ///
     /// # Cancel safety
     /// When the future is dropped, the target may have got the request.
     pub async fn deliver(&self, request: &PushRequest) -> PushOutcome {
-        self.deliver_to(&self.target.uri, request).await
+        self.deliver_to(&self.target.uri, request, || ()).await
     }
 
-    /// Delivers to this address instead of the target's. The target's networks must allow it all the same.
-    pub(crate) async fn deliver_to(&self, uri: &Uri, request: &PushRequest) -> PushOutcome {
+    /// Delivers to this address instead of the target's. The target's networks must allow it all the same. `repeated` is
+    /// called when the request is sent once more, because a kept connection ended without an answer.
+    pub(crate) async fn deliver_to(
+        &self,
+        uri: &Uri,
+        request: &PushRequest,
+        repeated: impl FnOnce(),
+    ) -> PushOutcome {
         let started = Instant::now();
-        let ended = tokio::time::timeout(self.target.timeout, self.exchange(uri, request)).await;
-        let failed = |class| PushOutcome {
-            verdict: PushVerdict::Failed,
-            disable: false,
-            class,
-            took: started.elapsed(),
-            answer: String::new(),
+        let (sent, deadline) = (request.to_http(&self.target, uri), started + self.target.timeout);
+        let answer = match self.connections.exchange(sent, deadline, repeated).await {
+            Ok(answer) => answer,
+            Err(error) => {
+                return PushOutcome {
+                    verdict: PushVerdict::Failed,
+                    disable: false,
+                    class: class_of(&*error),
+                    took: started.elapsed(),
+                    answer: tls_words(&*error),
+                };
+            }
         };
-        let (status, headers, body) = match ended {
-            Err(_) => return failed(PushClass::Timeout),
-            Ok(Err(class)) => return failed(class),
-            Ok(Ok(answer)) => answer,
-        };
-        let judgement = judge(status, &headers, &self.target.dead_on, request.now);
+        let judgement = judge(answer.status, &answer.headers, &self.target.dead_on, request.now);
         PushOutcome {
             verdict: judgement.verdict,
             disable: judgement.disable,
             class: if judgement.bad_snooze {
                 PushClass::BadSnooze
             } else {
-                PushClass::Status(status.as_u16())
+                PushClass::Status(answer.status.as_u16())
             },
             took: started.elapsed(),
-            answer: excerpt(&body),
+            answer: excerpt(&[remarks(&answer), answer.body].concat()),
         }
-    }
-
-    async fn exchange(
-        &self,
-        uri: &Uri,
-        request: &PushRequest,
-    ) -> Result<(StatusCode, hyper::HeaderMap, Vec<u8>), PushClass> {
-        let answer = self.http.request(request.to_http(&self.target, uri)).await.map_err(|e| class_of(&e))?;
-        let (head, body) = answer.into_parts();
-        let body = beginning(Response::new(body)).await.map_err(|e| class_of(&e))?;
-        Ok((head.status, head.headers, body))
     }
 }
 
@@ -203,42 +209,85 @@ impl fmt::Debug for PushClient {
     }
 }
 
-fn connections(target: &PushTarget, lookups: &NameLookups, kind: OriginKind, idle: usize) -> PushHttp {
-    Client::builder(TokioExecutor::new())
-        .pool_timer(TokioTimer::new())
-        .pool_idle_timeout(IDLE)
-        .pool_max_idle_per_host(idle)
-        .build(connector(target, Arc::new(lookups.shared(kind, target.timeout))))
+fn connections(
+    target: &PushTarget,
+    lookups: &NameLookups,
+    kind: OriginKind,
+    most: usize,
+) -> OriginConnections {
+    OriginConnections::new(connector(target, Arc::new(lookups.shared(kind, target.timeout))), most)
 }
 
-/// Reads at most [`MAX_ANSWER`] bytes. A body that is not read to its end closes its connection.
-async fn beginning(mut answer: Response<Incoming>) -> Result<Vec<u8>, hyper::Error> {
-    let mut read = Vec::new();
-    while let Some(frame) = answer.frame().await {
-        if let Some(data) = frame?.data_ref() {
-            let room = MAX_ANSWER - read.len();
-            read.extend_from_slice(&data[..data.len().min(room)]);
-            if read.len() == MAX_ANSWER {
-                break;
-            }
-        }
+/// What people are shown before the body of an answer: why it is cut, and where a redirect leads. The query is left out,
+/// because it may repeat that of the target.
+fn remarks(answer: &Answer) -> Vec<u8> {
+    let mut remarks = match answer.cut.as_deref().map(|error| class_of(error)) {
+        None => Vec::new(),
+        Some(PushClass::Timeout) => b"(cut: the time-out passed) ".to_vec(),
+        Some(PushClass::BadAnswer) => b"(cut: its body is not valid HTTP) ".to_vec(),
+        Some(_) => b"(cut: the connection ended early) ".to_vec(),
+    };
+    if answer.status.is_redirection()
+        && let Some(location) = answer.headers.get(LOCATION)
+    {
+        let mut parts = location.as_bytes().splitn(2, |b| matches!(b, b'?' | b'#'));
+        remarks.extend_from_slice(b"(location: ");
+        remarks.extend_from_slice(parts.next().unwrap_or_default());
+        remarks.extend_from_slice(if parts.next().is_some() { "?…) ".as_bytes() } else { b") " });
     }
-    Ok(read)
+    remarks
+}
+
+/// The class of an error of TLS.
+fn tls_class(error: &rustls::Error) -> PushClass {
+    let rustls::Error::InvalidCertificate(wrong) = error else { return PushClass::TlsError };
+    match wrong {
+        // The other one: signed by another key of an authority with a known name.
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => PushClass::TlsUnknownAuthority,
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => PushClass::TlsExpired,
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+            PushClass::TlsWrongName
+        }
+        _ => PushClass::TlsError,
+    }
+}
+
+/// The reason of an error of TLS, in words; of another one, nothing.
+fn tls_words(error: &(dyn Error + 'static)) -> String {
+    let Some(tls) = causes(error).find_map(|cause| cause.downcast_ref::<rustls::Error>()) else {
+        return String::new();
+    };
+    match tls_class(tls) {
+        PushClass::TlsUnknownAuthority => {
+            "no known authority has signed the certificate; ca_pem names one of your own".to_owned()
+        }
+        _ => excerpt(tls.to_string().as_bytes()),
+    }
+}
+
+/// An error and its causes. An error of one's own inside one of the system is no source of it.
+fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+    std::iter::successors(Some(error), |&error| {
+        let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        inner.map(|inner| inner as &(dyn Error + 'static)).or_else(|| error.source())
+    })
 }
 
 /// The class of an error: the innermost cause that says something.
 fn class_of(error: &(dyn Error + 'static)) -> PushClass {
     let mut class = PushClass::ConnectionFailed;
-    let mut next = Some(error);
-    while let Some(error) = next {
+    for error in causes(error) {
         if error.is::<AddressRefused>() {
             return PushClass::AddressRefused;
         }
         if error.is::<LookupFailed>() {
             return PushClass::DnsError;
         }
-        if error.is::<rustls::Error>() {
-            return PushClass::TlsError;
+        if let Some(tls) = error.downcast_ref() {
+            return tls_class(tls);
+        }
+        if error.is::<TwoLengths>() {
+            return PushClass::BadAnswer;
         }
         if let Some(io) = error.downcast_ref::<io::Error>() {
             class = match io.kind() {
@@ -248,23 +297,17 @@ fn class_of(error: &(dyn Error + 'static)) -> PushClass {
                 | io::ErrorKind::BrokenPipe
                 | io::ErrorKind::UnexpectedEof => PushClass::ConnectionReset,
                 io::ErrorKind::TimedOut => PushClass::Timeout,
+                // A chunk without a length, for example. Errors of TLS have one of their own inside.
+                io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData => PushClass::BadAnswer,
                 _ => class,
             };
-            // An error of one's own inside one of the system is no source of it.
-            next = match io.get_ref() {
-                Some(inner) => Some(inner),
-                None => error.source(),
-            };
-            continue;
-        }
-        if let Some(http) = error.downcast_ref::<hyper::Error>() {
+        } else if let Some(http) = error.downcast_ref::<hyper::Error>() {
             if http.is_parse() || http.is_parse_too_large() {
                 class = PushClass::BadAnswer;
             } else if http.is_incomplete_message() || http.is_closed() || http.is_canceled() {
                 class = PushClass::ConnectionReset;
             }
         }
-        next = error.source();
     }
     class
 }

@@ -17,7 +17,6 @@ use hyper_util::client::legacy::connect::dns::Name;
 use tokio::sync::oneshot;
 use tower_service::Service;
 
-use crate::deadline::DeadlineConnector;
 use crate::networks::Networks;
 use crate::target::PushTarget;
 
@@ -146,7 +145,7 @@ impl Service<Uri> for JudgingConnector {
 pub(crate) fn connector(
     target: &PushTarget,
     resolver: Arc<dyn Resolver>,
-) -> DeadlineConnector<HttpsConnector<JudgingConnector>> {
+) -> HttpsConnector<JudgingConnector> {
     let networks = Arc::new(target.networks.clone());
     let mut http =
         HttpConnector::new_with_resolver(JudgingResolver { resolver, networks: Arc::clone(&networks) });
@@ -154,12 +153,11 @@ pub(crate) fn connector(
     http.set_nodelay(true);
     // Shared by all addresses of a name: the first one that does not answer leaves time for the others.
     http.set_connect_timeout(Some(target.timeout));
-    let https = HttpsConnectorBuilder::new()
+    HttpsConnectorBuilder::new()
         .with_tls_config(target.tls.clone())
         .https_or_http()
         .enable_http1()
-        .wrap_connector(JudgingConnector { http, networks });
-    DeadlineConnector::new(https, target.timeout)
+        .wrap_connector(JudgingConnector { http, networks })
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ mod bulk;
 mod civil;
 mod client;
 mod connect;
-mod deadline;
+mod connections;
 mod length;
 pub mod limits;
 mod lookup;

@@ -53,6 +53,12 @@ pub const MAX_DEAD_ON: usize = 100;
 
 /// Bytes of an answer that are read; the rest stays unread, and its connection is closed.
 pub const MAX_ANSWER: usize = 64 * 1024;
+/// Most headers of an answer.
+pub const MAX_ANSWER_HEADERS: usize = 1_000;
+/// Most headers of an answer behind which its connection is used again.
+pub const MAX_PLAIN_HEADERS: usize = 100;
+/// Bytes of the head of such an answer.
+pub const MAX_PLAIN_HEAD: usize = 16 * 1024;
 /// Bytes of an answer that are kept for people to read.
 pub const MAX_EXCERPT: usize = 1024;
 /// Shortest delay that an answer can ask for: less would be a loop.
@@ -61,8 +67,12 @@ pub const MIN_RETRY_AFTER: Duration = Duration::from_secs(1);
 pub const MAX_RETRY_AFTER: Duration = Duration::from_secs(86_400);
 /// Longest delay of `duewheel-snooze`.
 pub const MAX_SNOOZE: Duration = Duration::from_secs(365 * 86_400);
-/// How long a connection that is not used stays open.
-pub const IDLE: Duration = Duration::from_secs(60);
+/// How long a connection that is not used stays open, if its receiver does not say. Many close theirs after five seconds.
+pub const IDLE: Duration = Duration::from_secs(4);
+/// How long the close of such a connection may take.
+pub const CLOSING: Duration = Duration::from_secs(5);
+/// The longest idle time that a receiver can ask for.
+pub const MAX_IDLE: Duration = Duration::from_secs(60);
 
 /// Connection failures, errors of DNS or TLS, and time-outs in a row after which a breaker opens.
 pub const OPEN_AFTER: u32 = 10;

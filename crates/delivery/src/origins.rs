@@ -14,7 +14,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use url::Origin;
 
 use crate::breaker::{Breaker, Charge, Permit, RequestMark};
-use crate::client::{PushHttp, PushOutcome};
+use crate::client::PushOutcome;
+use crate::connections::OriginConnections;
 use crate::limits::{CONNECTED_ORIGINS, FORGIVEN_DELAY, MAX_ORIGINS, URL_CONCURRENCY, URL_WAIT};
 use crate::networks::Networks;
 
@@ -99,7 +100,7 @@ pub(crate) struct UrlGround {
     hands: Arc<Semaphore>,
     breakers: Mutex<OriginBreakers>,
     /// Connections to other origins than the target's, by the time-out that they were made with.
-    connections: Mutex<LruCache<(Origin, Duration), PushHttp>>,
+    connections: Mutex<LruCache<(Origin, Duration), OriginConnections>>,
 }
 
 impl Default for UrlGround {
@@ -138,8 +139,8 @@ impl UrlGround {
         &self,
         origin: &Origin,
         timeout: Duration,
-        make: impl FnOnce() -> PushHttp,
-    ) -> PushHttp {
+        make: impl FnOnce() -> OriginConnections,
+    ) -> OriginConnections {
         let mut connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
         connections.get_or_insert((origin.clone(), timeout), make).clone()
     }

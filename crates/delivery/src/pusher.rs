@@ -210,6 +210,11 @@ impl Pusher {
         self.worker.breaker().last_failure()
     }
 
+    /// Since when its target has answered requests with a `Retry-After`, if it does.
+    pub(crate) fn slowed_since(&self) -> Option<EngineMs> {
+        self.worker.breaker().slowed_since()
+    }
+
     /// Since when everything has failed, if it does.
     pub(crate) fn failing(&self) -> Option<Failing> {
         self.worker.breaker().failing()
@@ -538,9 +543,7 @@ impl PushWorker {
                 Turn::Nothing
             }
             Ok(Reserved::Grants(grants)) => {
-                if let Some(bucket) = &mut *self.bucket() {
-                    bucket.take(grants.len());
-                }
+                self.take(grants.len());
                 Turn::Granted(job, grants)
             }
             Ok(
@@ -595,7 +598,7 @@ impl PushWorker {
         let at = self.wheel.now().wall;
         let mut request = PushRequest::of(&grant, &self.store, at.to_system_time());
         request.span = span.as_ref().and_then(|span| span.context());
-        let outcome = job.client.deliver(&request).await;
+        let outcome = job.client.deliver_to(&job.client.target().uri, &request, || self.take(1)).await;
         drop(request);
         if let Some(span) = span {
             span.end(&outcome);
@@ -758,6 +761,13 @@ impl PushWorker {
 
     fn breaker(&self) -> MutexGuard<'_, Breaker> {
         self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts requests in the target's rate.
+    fn take(&self, requests: usize) {
+        if let Some(bucket) = &mut *self.bucket() {
+            bucket.take(requests);
+        }
     }
 
     fn bucket(&self) -> MutexGuard<'_, Option<RateBucket>> {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
@@ -412,7 +413,12 @@ pub(crate) fn address(text: &str, networks: &Networks) -> Result<(Url, Uri), Bad
             {
                 return Err(wrong("has a host name with a part that is empty or too long"));
             }
-            true
+            // This machine, whatever a look-up says (RFC 6761, section 6.3).
+            let name = name.trim_end_matches('.');
+            let is_here = name == "localhost" || name.ends_with(".localhost");
+            !is_here
+                || networks.permits(Ipv4Addr::LOCALHOST.into())
+                || networks.permits(Ipv6Addr::LOCALHOST.into())
         }
         Some(Host::Ipv4(v4)) => networks.permits(v4.into()),
         Some(Host::Ipv6(v6)) => networks.permits(v6.into()),

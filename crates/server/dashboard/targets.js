@@ -11,7 +11,7 @@ import { t } from "./words.js";
 const FIGURES = ["name", "state", "reason", "since", "error", "delivers", "created_at", "counts", "attempts"];
 const pathOf = (name) => `/v1/targets/${encodeURIComponent(name)}`;
 const link = (name) => el("a", { href: `#/targets/${encodeURIComponent(name)}`, "data-name": `target-${name}` }, name);
-const KINDS = { active: "good", open: "bad", paused: "warn" };
+const KINDS = { active: "good", slowed: "warn", open: "bad", paused: "warn" };
 const signs = (one) => [badge(t(`target-${one.state}`), KINDS[one.state]), one.error && badge(t("not-usable"), "bad")].filter(Boolean);
 const links = (queues) => (queues.length === 0 ? "–" : queues.map((queue, n) => [n > 0 && ", ", queueLink(queue)]));
 

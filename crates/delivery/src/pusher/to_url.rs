@@ -111,7 +111,7 @@ impl PushWorker {
         let at = self.wheel.now().wall;
         let mut sent = PushRequest::of(grant, &self.store, at.to_system_time());
         sent.span = span.as_ref().and_then(|span| span.context());
-        let outcome = without_disable(client.deliver_to(url.uri(), &sent).await);
+        let outcome = without_disable(client.deliver_to(url.uri(), &sent, || self.take(1)).await);
         if let Some(span) = span {
             span.end(&outcome);
         }

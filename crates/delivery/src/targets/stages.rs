@@ -19,7 +19,7 @@ use crate::workers::{TargetStage, TargetStatus};
 pub struct TargetState {
     /// Whether messages are delivered to it.
     pub stage: TargetStage,
-    /// Why it is paused, or the class of the last failure of an open one.
+    /// Why it is paused, or the class of the last failure of an open or slowed one.
     pub reason: Option<String>,
     /// Since when, if that is known.
     pub since: Option<SystemTime>,
@@ -52,8 +52,13 @@ pub(super) struct NotedStage(StageRecord);
 impl NotedStage {
     /// `row`: the record of the target, which an edit, a pause and a resume change; then failures begin anew.
     pub(super) fn of(status: &TargetStatus, row: Option<RowMark>, now: WallMs) -> Self {
-        let mut record = StageRecord::of(&TargetState::seen(status));
         let lasts = |failing: &FailingTarget| now.0.saturating_sub(failing.since.0) >= ceil_ms(FAILING_NOTED);
+        let mut seen = TargetState::seen(status);
+        if seen.stage == TargetStage::Slowed && !status.failing.as_ref().is_some_and(lasts) {
+            // A target that asks for time now and then costs no writes either.
+            seen = TargetState { stage: TargetStage::Active, ..seen };
+        }
+        let mut record = StageRecord::of(&seen);
         if let (Some(failing), Some((id, generation))) = (status.failing.filter(lasts), row) {
             let of = (id.0, generation);
             // More are not needed for a pause, and would be written again and again.
@@ -73,6 +78,8 @@ const MINUTE: u64 = 60_000;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct StageRecord {
     open: bool,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    slowed: bool,
     reason: Option<String>,
     since_ms: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -93,13 +100,20 @@ impl StageRecord {
     fn of(state: &TargetState) -> Self {
         let since = state.since.map_or(0, |since| WallMs::from_system_time_up(since).0);
         let open = state.stage == TargetStage::Open;
-        let reason = if open { state.reason.clone() } else { None };
-        StageRecord { open, reason, since_ms: since, failing: None }
+        let slowed = state.stage == TargetStage::Slowed;
+        let reason = if open || slowed { state.reason.clone() } else { None };
+        StageRecord { open, slowed, reason, since_ms: since, failing: None }
     }
 
     fn read(row: &ShelfRow) -> Option<TargetState> {
         let record: StageRecord = serde_json::from_slice(&row.body).ok()?;
-        let stage = if record.open { TargetStage::Open } else { TargetStage::Active };
+        let stage = if record.open {
+            TargetStage::Open
+        } else if record.slowed {
+            TargetStage::Slowed
+        } else {
+            TargetStage::Active
+        };
         Some(TargetState {
             stage,
             reason: record.reason,
@@ -174,10 +188,10 @@ mod tests {
 
     #[test]
     fn a_time_of_failures_is_noted_once_it_lasts_and_then_seldom_written() {
-        let noted = |since_ms: u64, failures: u32| {
+        let staged = |stage: TargetStage, since_ms: u64, failures: u32| {
             let failing = Some(FailingTarget { since: WallMs(since_ms), failures });
             let status = TargetStatus {
-                stage: TargetStage::Active,
+                stage,
                 reason: None,
                 since: SystemTime::UNIX_EPOCH,
                 counts: PushCounts::default(),
@@ -186,6 +200,9 @@ mod tests {
             };
             NotedStage::of(&status, Some((MessageId(1), 1)), WallMs(100 * MINUTE))
         };
+        let noted = |since_ms, failures| staged(TargetStage::Active, since_ms, failures);
+        let slowed = |since_ms| staged(TargetStage::Slowed, since_ms, 3).0.slowed;
+        assert_eq!((slowed(91 * MINUTE), slowed(90 * MINUTE)), (false, true));
         let NotedStage(young) = noted(91 * MINUTE, 50);
         assert_eq!(young.failing, None);
         let NotedStage(old) = noted(90 * MINUTE, 3);

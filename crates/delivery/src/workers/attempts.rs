@@ -62,7 +62,7 @@ pub struct DeliveryAttempt {
     pub status: Option<u16>,
     /// How it ended, in a word: `status_500`, `timeout`, …
     pub class: String,
-    /// The first KiB of the answer, without control characters.
+    /// The first KiB of the answer, as of [`PushOutcome`].
     pub answer: String,
 }
 

@@ -18,6 +18,8 @@ use crate::pusher::{PushCounts, PushJob, Pusher, PusherError, PusherParts};
 pub enum TargetStage {
     /// Messages are delivered.
     Active,
+    /// Messages are delivered one at a time, when the target's `Retry-After` has passed, until one succeeds.
+    Slowed,
     /// The breaker of the target is open: messages wait, and a probe is sent now and then.
     Open,
     /// Messages wait until it is resumed.
@@ -29,6 +31,7 @@ impl TargetStage {
     pub fn as_str(self) -> &'static str {
         match self {
             TargetStage::Active => "active",
+            TargetStage::Slowed => "slowed",
             TargetStage::Open => "open",
             TargetStage::Paused => "paused",
         }
@@ -40,7 +43,7 @@ impl TargetStage {
 pub struct TargetStatus {
     /// Whether messages are delivered to it.
     pub stage: TargetStage,
-    /// Why it is paused, or the class of the last failure of an open one.
+    /// Why it is paused, or the class of the last failure of an open or slowed one.
     pub reason: Option<String>,
     /// Since when.
     pub since: SystemTime,
@@ -166,13 +169,14 @@ impl Seat {
 
     /// Returns its present status.
     pub(crate) fn status(&mut self, now: Now) -> TargetStatus {
+        let wall = |since: EngineMs| WallMs(now.wall.0.saturating_sub(now.engine.0.saturating_sub(since.0)));
+        let failed = || self.pusher.last_failure().map(|class| class.to_string());
         let (stage, reason, since) = match self.pusher.stage() {
-            BreakerStage::Closed => (TargetStage::Active, None, None),
-            BreakerStage::Open { since, .. } => {
-                let ago = now.engine.0.saturating_sub(since.0);
-                let reason = self.pusher.last_failure().map(|class| class.to_string());
-                (TargetStage::Open, reason, Some(WallMs(now.wall.0.saturating_sub(ago))))
-            }
+            BreakerStage::Closed => match self.pusher.slowed_since() {
+                Some(since) => (TargetStage::Slowed, failed(), Some(wall(since))),
+                None => (TargetStage::Active, None, None),
+            },
+            BreakerStage::Open { since, .. } => (TargetStage::Open, failed(), Some(wall(since))),
             BreakerStage::Paused { reason } => (TargetStage::Paused, Some(reason), None),
         };
         if self.shown.0 != stage {

@@ -9,9 +9,8 @@ use duewheel_delivery::{
     TargetSettings, TraceContext,
 };
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
-use tokio::sync::Notify;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
@@ -190,9 +189,12 @@ async fn redirects_are_not_followed() {
     let other = Receiver::new(|_, _| status(200, "", "")).await;
     let place = other.address;
     for code in [301, 302, 303, 307, 308] {
-        let receiver =
-            Receiver::new(move |_, _| status(code, &format!("Location: http://{place}/\r\n"), "")).await;
+        let receiver = Receiver::new(move |_, _| {
+            status(code, &format!("Location: http://{place}/?token=x\r\n"), "moved")
+        })
+        .await;
         let outcome = deliver(&receiver.target()).await;
+        assert_eq!(outcome.answer, format!("(location: http://{place}/?…) moved"));
         assert_eq!((outcome.verdict, outcome.class), (PushVerdict::Failed, PushClass::Status(code)));
     }
     assert_eq!(other.connections(), 0);
@@ -212,7 +214,6 @@ async fn failures_have_a_class() {
         (Receiver::new(|_, _| Answer::Close).await, PushClass::ConnectionReset),
         (plain(b"SSH-2.0-OpenSSH_9.2\r\n\r\n").await, PushClass::BadAnswer),
         (plain(b"HTTP/1.1 200 x\r\ncontent-length: many\r\n\r\n").await, PushClass::BadAnswer),
-        (status_then_hang().await, PushClass::Timeout),
         (Receiver::new(|_, _| Answer::Hang).await, PushClass::Timeout),
         // The deadline is one for everything: an answer that drips does not extend it.
         (
@@ -231,11 +232,6 @@ async fn failures_have_a_class() {
         assert_eq!((outcome.verdict, outcome.class), (PushVerdict::Failed, class));
         assert_eq!(outcome.answer, "");
     }
-}
-
-/// Promises more than it sends: nobody knows whether such an answer is whole.
-async fn status_then_hang() -> Receiver {
-    Receiver::new(|_, _| Answer::Endless(b"HTTP/1.1 200 x\r\ncontent-length: 9\r\n\r\nab".into(), b"")).await
 }
 
 #[tokio::test]
@@ -297,8 +293,10 @@ async fn a_name_that_is_unknown() {
 #[tokio::test]
 async fn a_public_target_does_not_reach_loopback_by_name() {
     let receiver = Receiver::new(|_, _| status(200, "", "")).await;
-    let url = format!("http://localhost:{}/", receiver.address.port());
-    let outcome = deliver(&TargetSettings::new(url)).await;
+    let settings = TargetSettings::new(format!("http://here.example:{}/", receiver.address.port()));
+    let target = Arc::new(PushTarget::new(&settings).unwrap());
+    let names = Names::with("here.example", &[&["127.0.0.1"]]);
+    let outcome = PushClient::with_resolver(target, names).deliver(&request()).await;
     assert_eq!(outcome.class, PushClass::AddressRefused);
     assert_eq!(receiver.connections(), 0);
 }
@@ -311,11 +309,19 @@ struct Certificates {
 }
 
 fn certificates(name: &str) -> Certificates {
+    certificates_until(name, None)
+}
+
+fn certificates_until(name: &str, last_year: Option<i32>) -> Certificates {
     let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
     let key = KeyPair::generate().unwrap();
-    let cert = CertificateParams::new([name.to_owned()]).unwrap().signed_by(&key, &authority).unwrap();
+    let mut of_name = CertificateParams::new([name.to_owned()]).unwrap();
+    if let Some(year) = last_year {
+        of_name.not_after = rcgen::date_time_ymd(year, 1, 1);
+    }
+    let cert = of_name.signed_by(&key, &authority).unwrap();
     Certificates { authority: authority.pem(), cert: cert.pem(), key: key.serialize_pem() }
 }
 
@@ -363,15 +369,20 @@ async fn tls_is_checked_and_shown_a_certificate() {
     };
     assert_eq!(deliver(&settings).await.class, PushClass::Status(200));
 
-    for refused in [
+    let unknown = (PushClass::TlsUnknownAuthority, "no known authority");
+    for (refused, (class, says)) in [
         // Authorities of the web only.
-        TargetSettings { ca_pem: None, ..settings.clone() },
-        TargetSettings { ca_pem: Some(theirs.authority), ..settings.clone() },
+        (TargetSettings { ca_pem: None, ..settings.clone() }, unknown),
+        (TargetSettings { ca_pem: Some(theirs.authority), ..settings.clone() }, unknown),
         // The receiver wants a certificate.
-        TargetSettings { client_pem: None, ..settings.clone() },
+        (
+            TargetSettings { client_pem: None, ..settings.clone() },
+            (PushClass::TlsError, "CertificateRequired"),
+        ),
     ] {
         let outcome = deliver(&refused).await;
-        assert_eq!((outcome.class, outcome.verdict), (PushClass::TlsError, PushVerdict::Failed));
+        assert_eq!((outcome.class, outcome.verdict), (class, PushVerdict::Failed));
+        assert!(outcome.answer.contains(says), "{outcome:?}");
     }
     assert_eq!(receiver.requests().len(), 1);
 }
@@ -386,11 +397,30 @@ async fn a_certificate_for_another_name_is_refused() {
         ca_pem: Some(other.authority.clone()),
         ..TargetSettings::new(format!("https://{name}:{port}/"))
     };
-    for (name, class) in [("other.example", PushClass::Status(200)), ("this.example", PushClass::TlsError)] {
+    for (name, class, says) in [
+        ("other.example", PushClass::Status(200), ""),
+        ("this.example", PushClass::TlsWrongName, "not valid for name \"this.example\""),
+    ] {
         let target = Arc::new(PushTarget::new(&settings(name)).unwrap());
         let client = PushClient::with_resolver(target, Names::with(name, &[&["127.0.0.1"]]));
-        assert_eq!(client.deliver(&request()).await.class, class, "{name}");
+        let outcome = client.deliver(&request()).await;
+        assert_eq!(outcome.class, class, "{name}");
+        assert!(outcome.answer.contains(says), "{outcome:?}");
     }
+}
+
+#[tokio::test]
+async fn an_expired_certificate_has_a_class() {
+    let old = certificates_until("127.0.0.1", Some(2020));
+    let receiver = https(&old, None).await;
+    let settings = TargetSettings {
+        networks: local(),
+        ca_pem: Some(old.authority.clone()),
+        ..TargetSettings::new(format!("https://{}/", receiver.address))
+    };
+    let outcome = deliver(&settings).await;
+    assert_eq!(outcome.class, PushClass::TlsExpired);
+    assert!(outcome.answer.contains("expired"), "{outcome:?}");
 }
 
 #[tokio::test]
@@ -407,52 +437,7 @@ async fn plain_http_where_tls_is_expected() {
     assert_eq!(deliver(&settings).await.class, PushClass::TlsError);
 }
 
-/// Reads a request with the body of [`request`].
-async fn read_request(stream: &mut (impl AsyncRead + Unpin)) {
-    let mut buffer = Vec::new();
-    while !buffer.ends_with(b"\r\n\r\nhello") {
-        assert_ne!(stream.read_buf(&mut buffer).await.unwrap(), 0, "a whole request");
-    }
-}
-
-/// The client completes a connection in the background if another one has become free meanwhile.
-#[tokio::test]
-async fn a_connection_that_no_delivery_waits_for_ends_as_well() {
-    let ours = certificates("127.0.0.1");
-    let acceptor = acceptor(&ours, None);
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let settings = TargetSettings {
-        networks: local(),
-        ca_pem: Some(ours.authority.clone()),
-        timeout_ms: Some(4_000),
-        ..TargetSettings::new(format!("https://{}/", listener.local_addr().unwrap()))
-    };
-    let client = client(&settings);
-    let first_came = Notify::new();
-    let receiver = async {
-        let answer = b"HTTP/1.1 200 x\r\ncontent-length: 0\r\n\r\n";
-        let mut served = acceptor.accept(listener.accept().await.unwrap().0).await.unwrap();
-        read_request(&mut served).await;
-        first_came.notify_one();
-        // Nobody answers here. The second request takes the connection of the first.
-        let (mut hanging, _) = listener.accept().await.unwrap();
-        served.write_all(answer).await.unwrap();
-        read_request(&mut served).await;
-        served.write_all(answer).await.unwrap();
-        let mut sent = Vec::new();
-        let end = hanging.read_to_end(&mut sent);
-        assert!(tokio::time::timeout(LONG, end).await.is_ok(), "it must be closed");
-    };
-    let (first, second) = (request(), request());
-    let second = async {
-        first_came.notified().await;
-        client.deliver(&second).await
-    };
-    let ((), first, second) = tokio::join!(receiver, client.deliver(&first), second);
-    assert_eq!([first.class, second.class], [PushClass::Status(200); 2]);
-}
-
-/// Before the client closes a connection it sends the rest of the body, to a receiver that does not want it.
+/// A delivery lasts until its body is sent, also to a receiver that does not want it, and no longer than its time-out.
 #[tokio::test]
 async fn a_receiver_that_answers_and_reads_nothing_holds_neither_connection_nor_body() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -132,6 +132,27 @@ async fn a_message_is_leased_for_the_time_out_and_ten_seconds() {
     pusher.stop(Duration::ZERO).await;
 }
 
+/// What is sent once more because a kept connection ended costs no attempt, but is one of the requests a second.
+#[tokio::test]
+async fn a_repeated_request_counts_in_the_rate_alone() {
+    let receiver = Receiver::new(|number, _| match number {
+        2 => Answer::Close,
+        _ => status(200, "", ""),
+    })
+    .await;
+    let (wheel, clock) = virtual_wheel().await;
+    let rate = Some(PushRate { per_second: 1, burst: Some(3) });
+    let settings = TargetSettings { max_attempts: Some(1), concurrency: Some(1), rate, ..receiver.target() };
+    let pusher = push(&wheel, &settings);
+    enqueue(&wheel, 3).await;
+    until("two are delivered", async || pusher.counts().delivered == 2).await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!(receiver.requests().len(), 3, "the burst is used up");
+    clock.advance(Duration::from_secs(1));
+    until("the third is delivered", async || pusher.counts().delivered == 3).await;
+    assert_eq!((pusher.counts().failed, pusher.counts().dead, receiver.requests().len()), (0, 0, 4));
+}
+
 /// A redrive is the same message: a receiver that has taken note of the id may have it already.
 #[tokio::test]
 async fn a_redriven_message_keeps_its_webhook_id() {

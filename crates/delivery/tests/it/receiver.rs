@@ -33,6 +33,8 @@ impl Received {
 pub enum Answer {
     /// Sends these bytes.
     Bytes(Vec<u8>),
+    /// Sends these bytes and closes the connection.
+    Last(Vec<u8>),
     /// Sends these bytes, and then this one again and again.
     Endless(Vec<u8>, &'static [u8]),
     /// Closes the connection.
@@ -60,6 +62,7 @@ pub struct Receiver {
 #[derive(Default)]
 struct Seen {
     connections: usize,
+    closed: usize,
     requests: Vec<Received>,
 }
 
@@ -105,6 +108,7 @@ impl Receiver {
                 tokio::spawn(async move {
                     if let Some(stream) = change(stream).await {
                         drop(serve(stream, &seen, &*answering).await);
+                        seen.lock().unwrap().closed += 1;
                     }
                 });
             }
@@ -118,6 +122,11 @@ impl Receiver {
 
     pub fn connections(&self) -> usize {
         self.seen.lock().unwrap().connections
+    }
+
+    /// Connections that have ended.
+    pub fn closed(&self) -> usize {
+        self.seen.lock().unwrap().closed
     }
 
     /// Settings of a target that leads here.
@@ -170,6 +179,7 @@ async fn serve(
         };
         match answering(number, &received) {
             Answer::Bytes(bytes) => stream.write_all(&bytes).await?,
+            Answer::Last(bytes) => return stream.write_all(&bytes).await,
             Answer::Endless(first, then) => {
                 stream.write_all(&first).await?;
                 loop {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use duewheel_delivery::{PushClass, PushClient, PushTarget, TargetSettings};
+use duewheel_delivery::{NetworkSettings, PushClass, PushClient, PushTarget, TargetSettings};
 
 use crate::receiver::{Names, request};
 
@@ -161,6 +161,12 @@ const SPELLINGS: &[(&str, Spelled)] = &[
     ("http://[5f00::1]/", Refused),
     ("http://[ff02::1]/", Refused),
     ("http://[ff0e::1]/", Refused),
+    // Names of this machine.
+    ("http://localhost/", Refused),
+    ("http://LOCALHOST./", Refused),
+    ("http://loc%61lhost/", Refused),
+    ("http://ⓛocalhost/", Refused),
+    ("http://hook.localhost:8080/", Refused),
     // Public ones, in as many spellings.
     ("http://8.8.8.8/", Public),
     ("http://8.8.8.8./", Public),
@@ -171,10 +177,6 @@ const SPELLINGS: &[(&str, Spelled)] = &[
     ("http://[64:ff9b::8.8.8.8]/", Public),
     ("http://[2606:4700:4700::1111]/", Public),
     // Names, which are looked up and then judged.
-    ("http://localhost/", Name("localhost")),
-    ("http://LOCALHOST./", Name("localhost.")),
-    ("http://loc%61lhost/", Name("localhost")),
-    ("http://ⓛocalhost/", Name("localhost")),
     ("http://localhost.localdomain/", Name("localhost.localdomain")),
     ("http://127.0.0.1.nip.io/", Name("127.0.0.1.nip.io")),
     ("http://metadata.google.internal/", Name("metadata.google.internal")),
@@ -256,6 +258,15 @@ fn each_spelling_is_what_it_is() {
             (Bad, Err(error)) if error.starts_with("url: ") && error != refused => {}
             (_, result) => panic!("{url:?} should be {spelled:?}, and is {result:?}"),
         }
+    }
+}
+
+#[test]
+fn networks_permit_localhost() {
+    for (networks, permits) in [("127.0.0.0/8", true), ("::1", true), ("any", true), ("10.0.0.0/8", false)] {
+        let networks = Some(NetworkSettings::One(networks.into()));
+        let settings = TargetSettings { networks, ..TargetSettings::new("http://localhost:8080/hook") };
+        assert_eq!(PushTarget::new(&settings).is_ok(), permits, "{settings:?}");
     }
 }
 

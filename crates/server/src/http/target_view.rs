@@ -160,9 +160,10 @@ impl NetworksFields {
 #[schemars(rename = "TargetAnswer")]
 pub(crate) struct TargetAnswer {
     pub(super) name: String,
-    /// What it does: `active`; `open` while its breaker lets messages wait; `paused` until it is resumed.
+    /// What it does: `active`; `slowed` while it answers with a `Retry-After`; `open` while its breaker lets messages
+    /// wait; `paused` until it is resumed.
     pub(super) state: &'static str,
-    /// Why it is paused, or how the last attempt to an open one has failed.
+    /// Why it is paused, or how the last attempt to an open or slowed one has failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) reason: Option<String>,
     /// The time at which the state began, if that is known.
@@ -327,7 +328,8 @@ pub(crate) struct TestedAnswer {
     pub(super) class: String,
     /// How long it took.
     pub(super) ms: u64,
-    /// The first KiB of the answer, without control characters.
+    /// The first KiB of the answer, without control characters, behind a remark in parentheses if it was cut or is a
+    /// redirect. Of a failure of TLS, the reason.
     pub(super) answer: String,
     /// The `webhook-id` of the request.
     pub(super) webhook_id: String,
@@ -360,7 +362,8 @@ pub(crate) struct DeliveryAnswer {
     pub(super) status: Option<u16>,
     /// How it ended: `status_500`, `timeout`, `dns_error`, …
     pub(super) class: String,
-    /// The first KiB of the answer, without control characters.
+    /// The first KiB of the answer, without control characters, behind a remark in parentheses if it was cut or is a
+    /// redirect. Of a failure of TLS, the reason.
     pub(super) answer: String,
 }
 

@@ -27,13 +27,13 @@ assert.ok(reason && since && attempts.length >= 3, JSON.stringify(await target("
 
 await go(page, "/targets", "Targets");
 const row = page.locator("tr", { has: page.getByRole("link", { name: "gone", exact: true }) });
-await row.locator(".badge.bad", { hasText: "away" }).waitFor();
+await row.locator(".badge.bad", { hasText: "breaker open" }).waitFor();
 assert.equal(await row.locator("td").last().textContent(), reason);
-await check(seen, "a target that is away, in the list");
+await check(seen, "a target whose breaker is open, in the list");
 
 await row.getByRole("link", { name: "gone", exact: true }).click();
 await page.getByRole("heading", { level: 1, name: "gone" }).waitFor();
-await page.locator(".badge.bad", { hasText: "away" }).waitFor();
+await page.locator(".badge.bad", { hasText: "breaker open" }).waitFor();
 const why = page.locator("section", { has: page.getByRole("heading", { name: "Reason" }) });
 assert.equal(await why.locator("p").first().textContent(), reason);
 const seconds = await page.evaluate((at) => new Intl.DateTimeFormat(navigator.language, { dateStyle: "medium", timeStyle: "medium" }).format(Date.parse(at)), since);
@@ -43,12 +43,12 @@ const newest = rows.first().locator("td");
 const { attempts: [last] } = await target("gone");
 assert.ok((await rows.count()) >= 3);
 assert.deepEqual([await newest.nth(1).textContent(), await newest.nth(3).textContent(), await newest.nth(5).textContent()], ["lost", `${last.attempt}`, last.class]);
-await check(seen, "a target that is away");
+await check(seen, "a target whose breaker is open");
 for (const options of [{ viewport: { width: 360, height: 740 } }, { locale: "zh-CN", colorScheme: "dark" }]) {
   const other = await tab(options);
   await other.page.goto(`${open}/#/targets/gone`);
-  await other.page.locator(".badge.bad", { hasText: options.locale ? "不可达" : "away" }).waitFor();
-  await check(other, `a target that is away, ${JSON.stringify(options)}`);
+  await other.page.locator(".badge.bad", { hasText: options.locale ? "已熔断" : "breaker open" }).waitFor();
+  await check(other, `a target whose breaker is open, ${JSON.stringify(options)}`);
   await other.context.close();
 }
 
