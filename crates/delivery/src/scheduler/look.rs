@@ -16,7 +16,7 @@ use crate::shelf::{NextLook, NotWritten, Shelf};
 /// The change that an edit makes to a schedule.
 #[derive(Clone, Debug)]
 pub(crate) enum ScheduleEdit {
-    /// Saves these settings. The outer `None` leaves the number of occurrences that remain.
+    /// Saves these settings, and how many occurrences enter from now on. The outer `None` leaves that number.
     Save(Box<ScheduleSettings>, Option<Option<u64>>),
     /// Removes the schedule.
     Remove,
@@ -118,6 +118,9 @@ impl Look<'_> {
     /// Changes the settings of a record at rest, and writes it.
     async fn edit(&mut self, job: &mut EditJob<'_>) -> Result<(), ScheduleError> {
         let now = self.now();
+        for at in message::gone(&self.shelf.client, self.record.state.ahead(now)).await? {
+            self.record.state.removed(now, at);
+        }
         let facts = LookFacts {
             name: self.name,
             now,
@@ -143,9 +146,7 @@ impl Look<'_> {
                     Err(_) => after.state.change_unreadable(now),
                 }
                 if let Some(remaining) = remaining {
-                    // Each message that is taken back gives its place back.
-                    let taken = after.state.taking.len() as u64;
-                    after.state.remaining = remaining.map(|left| left.saturating_sub(taken));
+                    after.state.limit(now, remaining);
                 }
                 self.record = after;
             }

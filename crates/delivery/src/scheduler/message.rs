@@ -1,5 +1,7 @@
 //! The messages of occurrences: how they are enqueued, and how they are taken back.
 
+use std::collections::BTreeSet;
+
 use bytes::Bytes;
 use duewheel::core::MessageId;
 use duewheel::core::engine::{
@@ -110,6 +112,7 @@ pub(crate) async fn take(client: &Client, mark: &str, entry: &ScheduleEntry) -> 
     let Some(id) = entry.id.map(MessageId) else { return TakeOutcome::Gone };
     let view = match client.ask(Op::get(Target::Id(id))).await {
         Ok(Some(view)) => view,
+        Ok(None) if client.now().wall.0 < entry.due => return TakeOutcome::Removed,
         Ok(None) => return TakeOutcome::Gone,
         Err(_) => return TakeOutcome::Unknown,
     };
@@ -135,6 +138,25 @@ pub(crate) async fn take(client: &Client, mark: &str, entry: &ScheduleEntry) -> 
         )) => TakeOutcome::Gone,
         Ok(Err(_)) | Err(_) => TakeOutcome::Unknown,
     }
+}
+
+/// The instants of those entries whose messages are not in their queue any more.
+pub(crate) async fn gone<'a>(
+    client: &Client,
+    entries: impl Iterator<Item = &'a ScheduleEntry>,
+) -> Result<BTreeSet<u64>, CallError> {
+    let known = entries.filter_map(|entry| Some((entry.at, entry.id?)));
+    let (instants, looks): (Vec<u64>, Vec<_>) =
+        known.map(|(at, id)| (at, Op::get(Target::Id(MessageId(id))))).unzip();
+    let mut gone = BTreeSet::new();
+    if !looks.is_empty() {
+        for (at, found) in instants.into_iter().zip(client.ask_many(looks).await?) {
+            if found?.is_none() {
+                gone.insert(at);
+            }
+        }
+    }
+    Ok(gone)
 }
 
 /// Removes a message that was taken back. Whether it is gone.

@@ -4,6 +4,7 @@
 
 mod bulk;
 mod deliveries;
+mod edits;
 mod occurrences;
 mod pushers;
 mod receiver;

@@ -174,7 +174,7 @@ async fn an_edit_replaces_what_is_pending_and_skips_nothing() {
     let view = rig.get("report").await;
     assert!(!view.next.iter().any(|next| next.at == first.due_at.to_system_time()), "{:?}", view.next);
     assert_eq!((view.latest.len(), view.counts.entered), (0, 0), "it was removed before it was due");
-    for n in [3, 4, 4] {
+    for n in [2, 3, 3] {
         // At the full hour the occurrence was cancelled: it does not come again.
         rig.clock.advance(20 * MINUTE);
         rig.entered("report", n).await;
@@ -202,7 +202,7 @@ async fn a_purge_touches_the_pending_occurrence_alone() {
     assert!(rig.messages().await.is_empty());
     for n in 2..5 {
         rig.clock.advance(60 * MINUTE);
-        rig.entered("report", n).await;
+        rig.entered("report", n - 1).await;
         let due: Vec<_> = rig.messages().await.iter().map(|view| view.due_at.to_system_time()).collect();
         let expected: Vec<_> =
             (1..u32::try_from(n).unwrap()).map(|hour| first + hour * 60 * MINUTE).collect();

@@ -448,7 +448,7 @@ impl ScheduleAnswer {
             name: view.name.clone(),
             fields: ScheduleFields::of(&view.record.settings).with_defaults(),
             created_at: wall(view.record.created),
-            remaining: state.remaining,
+            remaining: view.remaining,
             next: view.next.iter().map(next).collect(),
             latest: view.latest.iter().map(PastOccurrenceAnswer::of).collect(),
             counts: OccurrenceCountsAnswer::of(view),
