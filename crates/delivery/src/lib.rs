@@ -13,6 +13,7 @@ mod bulk;
 mod civil;
 mod client;
 mod connect;
+mod cron;
 mod deadline;
 mod length;
 pub mod limits;

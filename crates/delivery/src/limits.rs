@@ -172,8 +172,6 @@ pub const KEEP_ATTEMPTS: Duration = Duration::from_secs(86_400);
 
 /// Longest cron expression, in bytes.
 pub const MAX_EXPRESSION: usize = 256;
-/// Moments that one search for an occurrence looks at: more than the days of ten years, each of them twice.
-pub const SEARCH_STEPS: u32 = 30_000;
 /// How far ahead an occurrence is looked for: ten years.
 pub const HORIZON: Duration = Duration::from_secs(3_653 * 86_400);
 /// Shortest time between occurrences of `every`.

@@ -105,9 +105,17 @@ impl Look<'_> {
         let table = match self.record.timetable() {
             Ok(table) => table,
             Err(error) => {
-                tracing::warn!(schedule = self.name, %error, "the settings of a schedule became invalid");
+                if error.field == "cron" && !self.record.settings.paused {
+                    // An earlier version has accepted the expression.
+                    tracing::warn!(schedule = self.name, %error, "a schedule is paused");
+                    self.record.settings.paused = true;
+                    self.record.state.change_unreadable(now);
+                } else {
+                    tracing::warn!(schedule = self.name, %error, "the settings of a schedule became invalid");
+                }
                 let pause = u64::try_from(UNREADABLE_LOOK.as_millis()).unwrap_or(u64::MAX);
-                return ScheduleStep::Sleep(now.saturating_add(pause));
+                let sleep = ScheduleStep::Sleep(now.saturating_add(pause));
+                return self.record.state.unfinished(now).unwrap_or(sleep);
             }
         };
         let facts = LookFacts { name: self.name, now, previous, remembered: self.shelf.remembered };

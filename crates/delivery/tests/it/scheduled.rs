@@ -587,6 +587,40 @@ async fn minutes_of_day(rig: &Rig) -> Vec<u64> {
     rig.messages().await.iter().map(|view| view.due_at.0 / 60_000 % 1_440).collect()
 }
 
+/// Stops the worker, and writes another text into the record of the schedule.
+async fn rewrite_record(rig: &mut Rig, from: &str, to: &str) {
+    rig.stop_worker().await;
+    let (queue, key) = (QueueName::system("#schedules").unwrap(), Key::new("report").unwrap());
+    let record = rig.wheel.client().ask(Op::get(Target::Key(queue, key))).await.unwrap().unwrap();
+    let body = String::from_utf8(record.message.body.to_vec()).unwrap();
+    assert!(body.contains(from), "{body}");
+    let edit = Edit { body: Some(body.replace(from, to).into()), ..Edit::default() };
+    let written = Op::postpone(Target::Own(record.message.id), Box::new(edit), None);
+    rig.wheel.client().ask(written).await.unwrap().unwrap();
+}
+
+/// An expression that an earlier version accepted and this one refuses: the schedule is paused with the reason, what was put
+/// ahead is withdrawn, and the expression can be mended.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stored_expression_now_refused_pauses() {
+    let mut rig = Rig::new().await;
+    let cron = |text: &str| RecurrenceSettings { cron: Some(text.into()), ..Default::default() };
+    let settings = ScheduleSettings { recurrence: cron("*/59 * * * *"), ..every("1m") };
+    rig.schedules.put("report", settings.clone(), None).await.unwrap();
+    rig.entered("report", 1).await;
+    rewrite_record(&mut rig, "*/59", "*/60").await;
+    rig.start_worker();
+    until("it is paused", async || rig.get("report").await.record.settings.paused).await;
+    until("nothing is ahead", async || rig.messages().await.is_empty()).await;
+    let error = rig.get("report").await.error.unwrap().to_string();
+    assert!(error.contains("*/60") && error.contains("0 * * * *"), "{error}");
+    rig.schedules
+        .put("report", ScheduleSettings { recurrence: cron("0 * * * *"), ..settings }, None)
+        .await
+        .unwrap();
+    rig.entered("report", 1).await;
+}
+
 /// Zone data that says something else than when an occurrence was put ahead: here the record has another zone.
 #[tokio::test(flavor = "multi_thread")]
 async fn occurrences_are_computed_again_at_start() {
@@ -599,14 +633,7 @@ async fn occurrences_are_computed_again_at_start() {
     rig.schedules.put("report", ScheduleSettings { recurrence, ..every("1m") }, None).await.unwrap();
     rig.entered("report", 1).await;
     assert_eq!(minutes_of_day(&rig).await, [8 * 60 + 30], "09:30 in Berlin in winter");
-    rig.stop_worker().await;
-    let (queue, key) = (QueueName::system("#schedules").unwrap(), Key::new("report").unwrap());
-    let record = rig.wheel.client().ask(Op::get(Target::Key(queue, key))).await.unwrap().unwrap();
-    let body = String::from_utf8(record.message.body.to_vec()).unwrap();
-    assert!(body.contains("Europe/Berlin"), "{body}");
-    let edit = Edit { body: Some(body.replace("Europe/Berlin", "Asia/Tokyo").into()), ..Edit::default() };
-    let written = Op::postpone(Target::Own(record.message.id), Box::new(edit), None);
-    rig.wheel.client().ask(written).await.unwrap().unwrap();
+    rewrite_record(&mut rig, "Europe/Berlin", "Asia/Tokyo").await;
     rig.start_worker();
     until("it is at 09:30 in Tokyo", async || minutes_of_day(&rig).await == [30]).await;
 }
