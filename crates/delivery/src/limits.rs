@@ -195,6 +195,9 @@ pub const MAX_CATCHUP: Duration = Duration::from_secs(366 * 86_400);
 /// held: when a node dies during a look, another one is on time.
 pub const ON_TIME: Duration = Duration::from_secs(30);
 const _: () = assert!(ON_TIME.as_secs() > 2 * HELD.as_secs());
+/// How long before its instant an occurrence that is put ahead is looked for in its queue: one that a caller has removed
+/// until then has not entered.
+pub const CHECK_AHEAD: Duration = Duration::from_secs(1);
 /// Most missed occurrences that enter their queue; older ones are counted only.
 pub const MAX_LATE: usize = 1_000;
 /// The distance at which missed occurrences enter, so that they are no burst.

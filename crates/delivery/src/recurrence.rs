@@ -149,6 +149,19 @@ impl Recurrence {
         self.next_after(Timestamp::try_from(after).ok()?)
     }
 
+    /// The field because of which nothing occurs after an instant; `None`: something does.
+    pub fn ended_by(&self, now: SystemTime) -> Option<&'static str> {
+        if self.next(now).is_some() {
+            return None;
+        }
+        let now = Timestamp::try_from(now).ok()?;
+        Some(match &self.rule {
+            RecurrenceRule::Listed(instants) if instants.last().is_none_or(|last| *last <= now) => "at",
+            RecurrenceRule::Cron(_) if self.end.is_none() => "cron",
+            RecurrenceRule::Cron(_) | RecurrenceRule::Every { .. } | RecurrenceRule::Listed(_) => "end",
+        })
+    }
+
     /// The occurrences after an instant, in order.
     pub fn upcoming(&self, after: SystemTime) -> impl Iterator<Item = Occurrence> {
         std::iter::successors(self.next(after), |last| self.next(last.at))

@@ -19,8 +19,8 @@ use super::state::{
     AfterTaking, OccurrenceEnd, PastOccurrence, ScheduleBlock, ScheduleEntry, ScheduleState, TakeBack,
 };
 use crate::limits::{
-    FIRST_REFUSED, IDLE_LOOK, LATE_GRACE, LATE_SPREAD, LONGEST_REFUSED, MAX_ENTERED, MAX_JUDGED, MAX_LATE,
-    MAX_PENDING, ON_TIME, OVERLAP_POLL, REMEMBERED_MARGIN, SHOWN_OCCURRENCES,
+    CHECK_AHEAD, FIRST_REFUSED, IDLE_LOOK, LATE_GRACE, LATE_SPREAD, LONGEST_REFUSED, MAX_ENTERED, MAX_JUDGED,
+    MAX_LATE, MAX_PENDING, ON_TIME, OVERLAP_POLL, REMEMBERED_MARGIN, SHOWN_OCCURRENCES,
 };
 use crate::recurrence::Occurrence;
 
@@ -33,6 +33,8 @@ pub enum ScheduleStep {
     Take(Vec<TakeBack>),
     /// Write the record, remove the messages, report with [`ScheduleState::erased`].
     Erase(Vec<u64>),
+    /// Ask which messages ahead are gone, report each with [`ScheduleState::removed`], and advance.
+    Check,
     /// Ask whether this message is settled, and advance with the answer.
     Look(u64),
     /// Write the record: the next look is at this instant.
@@ -62,6 +64,8 @@ pub struct LookFacts<'a> {
     pub now: u64,
     /// Whether the previous occurrence is settled.
     pub previous: PreviousRun,
+    /// Whether this look has asked for the messages that are not due yet.
+    pub is_checked: bool,
     /// How long an answer is remembered, in ms.
     pub remembered: u64,
 }
@@ -296,7 +300,7 @@ impl ScheduleState {
             return ScheduleStep::Sleep(now.saturating_add(ms(IDLE_LOOK)));
         };
         if self.cursor > now {
-            return ScheduleStep::Sleep(self.cursor);
+            return self.wait_for_next(facts);
         }
         if self.pending.len() >= MAX_PENDING {
             // The next one is judged at its instant: its message may be due before all of these.
@@ -307,6 +311,19 @@ impl ScheduleState {
         self.cursor = at;
         let entry = self.entry(facts, at, due);
         self.enter(vec![entry])
+    }
+
+    /// Sleeps until the next instant. Just before it, a look finds out whether callers have removed the message that is
+    /// put ahead: later that could not be told from an ack.
+    fn wait_for_next(&self, facts: LookFacts<'_>) -> ScheduleStep {
+        let check_at = self.cursor.saturating_sub(ms(CHECK_AHEAD));
+        if self.pending.is_empty() || facts.is_checked {
+            ScheduleStep::Sleep(self.cursor)
+        } else if facts.now < check_at {
+            ScheduleStep::Sleep(check_at)
+        } else {
+            ScheduleStep::Check
+        }
     }
 
     /// When the first of the occurrences can enter that wait, because too many are in their queue already or because

@@ -8,7 +8,7 @@ use duewheel::core::name::{BadName, QueueName};
 use duewheel::{CallError, Duewheel};
 
 use super::error::ScheduleError;
-use super::look::{EditJob, Look, LookEnd, ScheduleEdit};
+use super::look::{EditJob, Look, LookEnd, PastOccurrences, ScheduleEdit};
 use super::message;
 use crate::limits::{EDIT_WAIT, MAX_SCHEDULES};
 use crate::random::random_text;
@@ -101,9 +101,15 @@ impl ScheduleView {
     }
 }
 
-/// Makes the new settings from those that a schedule has, and may change how many occurrences remain.
-pub type SettingsChange<'a> =
-    dyn FnMut(&ScheduleSettings, &mut Option<u64>) -> Result<ScheduleSettings, ScheduleError> + Send + 'a;
+/// Makes the new settings from those that a schedule has, and may change how many occurrences remain, and whether all of
+/// them may have passed.
+pub type SettingsChange<'a> = dyn FnMut(
+        &ScheduleSettings,
+        &mut Option<u64>,
+        &mut PastOccurrences,
+    ) -> Result<ScheduleSettings, ScheduleError>
+    + Send
+    + 'a;
 
 impl Schedules {
     /// The schedules in the store of a wheel, whose limits are `policy`.
@@ -129,7 +135,7 @@ impl Schedules {
         settings: ScheduleSettings,
         remaining: Option<u64>,
     ) -> Result<ScheduleView, ScheduleError> {
-        self.put_within(name, settings, remaining, &|_| true).await
+        self.put_within(name, settings, (remaining, PastOccurrences::Refuse), &|_| true).await
     }
 
     /// Sets a schedule like [`Schedules::put`], for a caller who reaches some queues only.
@@ -143,7 +149,7 @@ impl Schedules {
         &self,
         name: &str,
         settings: ScheduleSettings,
-        remaining: Option<u64>,
+        (remaining, past): (Option<u64>, PastOccurrences),
         reaches: &(dyn Fn(&str) -> bool + Sync),
     ) -> Result<ScheduleView, ScheduleError> {
         ScheduleRecord::check_name(name)?;
@@ -151,7 +157,7 @@ impl Schedules {
             let now = self.shelf.now();
             if self.shelf.read(name).await?.is_none() {
                 let record = ScheduleRecord::new(random_text(), now, settings.clone(), remaining);
-                record.timetable()?;
+                past.check(Some(&record.timetable()?), remaining, now)?;
                 record.check_size(self.shelf.max_body)?;
                 let count = self.shelf.count().await?;
                 if count >= MAX_SCHEDULES {
@@ -165,7 +171,7 @@ impl Schedules {
                 if !reaches(&record.settings.queue) {
                     return Err(ScheduleError::Taken);
                 }
-                Ok(ScheduleEdit::Save(Box::new(settings.clone()), Some(remaining)))
+                Ok(ScheduleEdit::Save(Box::new(settings.clone()), Some(remaining), past))
             };
             match self.edit(name, &mut save).await {
                 // The schedule was removed between the read and the edit.
@@ -190,10 +196,10 @@ impl Schedules {
     ) -> Result<ScheduleView, ScheduleError> {
         let mut save = |record: &ScheduleRecord| {
             let left = record.state.left(self.shelf.now());
-            let mut remaining = left;
-            let settings = change(&record.settings, &mut remaining)?;
+            let (mut remaining, mut past) = (left, PastOccurrences::Refuse);
+            let settings = change(&record.settings, &mut remaining, &mut past)?;
             let remaining = (remaining != left).then_some(remaining);
-            Ok(ScheduleEdit::Save(Box::new(settings), remaining))
+            Ok(ScheduleEdit::Save(Box::new(settings), remaining, past))
         };
         self.edit(name, &mut save).await?.ok_or(ScheduleError::NotFound)
     }

@@ -81,10 +81,6 @@ pub(crate) fn outcome(
         Ok(Ok(entered)) => {
             Some(EnterOutcome::Entered { id: entered.id.0, generation: entered.generation, keyed })
         }
-        // Nobody else knows the id: it is ours, with the content of former settings, or without its key.
-        Ok(Err(EnqueueRefusal::DedupeMismatch(id))) => {
-            Some(EnterOutcome::Entered { id: id.0, generation: 1, keyed: true })
-        }
         Ok(Err(EnqueueRefusal::KeyExists(_))) if keyed => None,
         Ok(Err(refusal)) => Some(EnterOutcome::Refused(words(&refusal).to_owned())),
         Err(_) => Some(EnterOutcome::Unknown),
@@ -140,19 +136,18 @@ pub(crate) async fn take(client: &Client, mark: &str, entry: &ScheduleEntry) -> 
     }
 }
 
-/// The instants of those entries whose messages are not in their queue any more.
+/// The instants of those entries whose messages are not in their queue any more, and are not due yet either.
 pub(crate) async fn gone<'a>(
     client: &Client,
     entries: impl Iterator<Item = &'a ScheduleEntry>,
 ) -> Result<BTreeSet<u64>, CallError> {
-    let known = entries.filter_map(|entry| Some((entry.at, entry.id?)));
-    let (instants, looks): (Vec<u64>, Vec<_>) =
-        known.map(|(at, id)| (at, Op::get(Target::Id(MessageId(id))))).unzip();
+    let known = entries.filter_map(|entry| Some((entry, Op::get(Target::Id(MessageId(entry.id?))))));
+    let (entries, looks): (Vec<_>, Vec<_>) = known.unzip();
     let mut gone = BTreeSet::new();
     if !looks.is_empty() {
-        for (at, found) in instants.into_iter().zip(client.ask_many(looks).await?) {
-            if found?.is_none() {
-                gone.insert(at);
+        for (entry, found) in entries.into_iter().zip(client.ask_many(looks).await?) {
+            if found?.is_none() && client.now().wall.0 < entry.due {
+                gone.insert(entry.at);
             }
         }
     }

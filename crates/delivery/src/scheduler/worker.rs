@@ -227,7 +227,8 @@ impl WorkerInner {
                 Err(error) => return (error.field == "cron" && !record.settings.paused).then_some(row),
             };
             let mut state = record.state.clone();
-            let facts = LookFacts { name, now, previous: PreviousRun::Unknown, remembered: shelf.remembered };
+            let (previous, remembered) = (PreviousRun::Unknown, shelf.remembered);
+            let facts = LookFacts { name, now, previous, is_checked: false, remembered };
             state.compute_again(&table, facts);
             (state != record.state).then_some(row)
         };

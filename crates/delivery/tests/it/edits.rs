@@ -80,9 +80,10 @@ impl Desk {
 
     /// Looks until nothing is left to do, and returns when the next look is.
     fn look(&mut self) -> u64 {
-        let (mut previous, table) = (PreviousRun::Unknown, table(&self.settings));
+        let (mut previous, mut is_checked, table) = (PreviousRun::Unknown, false, table(&self.settings));
         loop {
-            let facts = LookFacts { name: "report", now: self.now, previous, remembered: 7 * 86_400_000 };
+            let (name, now) = ("report", self.now);
+            let facts = LookFacts { name, now, previous, is_checked, remembered: 7 * 86_400_000 };
             previous = PreviousRun::Unknown;
             match self.state.advance(&table, facts) {
                 ScheduleStep::Enter(entries) => {
@@ -113,6 +114,10 @@ impl Desk {
                     }
                 }
                 ScheduleStep::Erase(ids) => self.state.erased(&ids),
+                ScheduleStep::Check => {
+                    self.find_removed();
+                    is_checked = true;
+                }
                 ScheduleStep::Look(id) => {
                     let settled = self.sent.get(&id).is_none_or(|sent| sent.gone);
                     previous = if settled { PreviousRun::Settled } else { PreviousRun::Unsettled };
@@ -121,6 +126,13 @@ impl Desk {
                 ScheduleStep::Sleep(_) => {}
                 ScheduleStep::Remove => panic!("it is not removed"),
             }
+        }
+    }
+
+    fn find_removed(&mut self) {
+        let ahead: Vec<_> = self.state.ahead(self.now).cloned().collect();
+        for entry in ahead.iter().filter(|entry| self.sent[&entry.id.unwrap()].gone) {
+            self.state.removed(self.now, entry.at);
         }
     }
 
@@ -142,14 +154,12 @@ impl Desk {
         change(&mut self.settings);
         let new = table(&self.settings);
         let same = before == self.settings.recurrence;
-        let ahead: Vec<_> = self.state.ahead(self.now).cloned().collect();
-        for entry in ahead.iter().filter(|entry| self.sent[&entry.id.unwrap()].gone) {
-            self.state.removed(self.now, entry.at);
-        }
+        self.find_removed();
         let facts = LookFacts {
             name: "report",
             now: self.now,
             previous: PreviousRun::Unknown,
+            is_checked: false,
             remembered: 7 * 86_400_000,
         };
         assert!(old.paused || self.state.judge(&old, facts, 1_000));
@@ -191,6 +201,8 @@ impl Desk {
             assert!(seen.insert(sent.at), "{what}: {} entered twice", sent.at - START);
         }
         assert_eq!(self.together, 0, "{what}: two were unsettled");
+        let entered = self.sent.values().filter(|sent| !sent.taken && !sent.cancelled).count() as u64;
+        assert_eq!(self.state.counts.entered, entered, "{what}: cancelled ones do not count");
     }
 }
 
