@@ -12,17 +12,12 @@
 //!
 //! Instants here are whole seconds since 1970; civil times are the same number, read off a clock in UTC.
 
-use std::cell::Cell;
-use std::cmp::Ordering;
-use std::fmt;
-
-use croner::errors::CronError;
-use croner::{CivilDateTime, Cron, CronDateTime, Resolution, Weekday};
 use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::{Offset, TimeZone};
 
-use crate::limits::{HORIZON, MAX_EXPRESSION, SEARCH_STEPS};
+use crate::cron::CronExpression;
+use crate::limits::{HORIZON, MAX_EXPRESSION};
 
 /// Treatment of a fixed hour that is missing because clocks are put forward.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,12 +49,11 @@ pub enum OccurrenceNote {
 }
 
 /// A cron expression in a zone.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) struct CivilCron {
-    cron: Cron,
+    /// Only expressions with fixed hours follow the clock on the wall over a change of it.
+    cron: CronExpression,
     zone: TimeZone,
-    /// Whether the hour is given: only such expressions follow the clock on the wall over a change of it.
-    fixed: bool,
     gap: DstGap,
     fold: DstFold,
 }
@@ -70,8 +64,6 @@ struct Search {
     until: DateTime,
     /// The last match that was looked for.
     known: Option<CivilMatch>,
-    /// Moments that it may still look at.
-    left: Cell<u32>,
 }
 
 /// A match of the expression, and from where on it is the next one.
@@ -89,8 +81,7 @@ impl CivilCron {
         if text.len() > MAX_EXPRESSION {
             return Err(format!("is longer than {MAX_EXPRESSION} bytes"));
         }
-        let cron: Cron = text.parse().map_err(|e: CronError| e.to_string())?;
-        Ok(CivilCron { cron, zone, fixed: has_fixed_hours(text), gap, fold })
+        Ok(CivilCron { cron: CronExpression::read(text)?, zone, gap, fold })
     }
 
     pub(crate) fn zone(&self) -> &TimeZone {
@@ -108,11 +99,7 @@ impl CivilCron {
         mut from: i64,
         limit: i64,
     ) -> Result<Option<(i64, Option<OccurrenceNote>)>, BeyondCalendar> {
-        let mut search = Search {
-            until: civil(limit.saturating_add(MAX_OFFSET))?,
-            known: None,
-            left: Cell::new(SEARCH_STEPS),
-        };
+        let mut search = Search { until: civil(limit.saturating_add(MAX_OFFSET))?, known: None };
         while from <= limit {
             let end = self.change_after(from)?;
             if let Some(found) = self.next_in_segment(from, end, &mut search)? {
@@ -142,13 +129,13 @@ impl CivilCron {
         };
         let in_gap = start == Some(from) && uninterrupted < from + offset;
         if in_gap
-            && self.fixed
+            && self.cron.fixed_hours
             && self.gap == DstGap::Shift
             && self.matched(uninterrupted, search)?.is_some_and(|at| at < from + offset)
         {
             return Ok(Some((from, Some(OccurrenceNote::Shifted))));
         }
-        let skips = self.fixed && self.fold == DstFold::First;
+        let skips = self.cron.fixed_hours && self.fold == DstFold::First;
         let civil = if skips { (from + offset).max(uninterrupted) } else { from + offset };
         let at = self.matched(civil, search)?.filter(|at| end.is_none_or(|end| *at < end + offset));
         Ok(at.map(|at| (at - offset, (at < uninterrupted).then_some(OccurrenceNote::Repeated))))
@@ -162,10 +149,8 @@ impl CivilCron {
         {
             return Ok(known.at);
         }
-        let time = BoundedTime { time: civil(from)?, until: search.until, left: &search.left };
-        // An error says that there is none.
-        let found = self.cron.find_next_occurrence(&time, true).ok();
-        let at = found.and_then(|found| Offset::UTC.to_timestamp(found.time).ok()).map(Timestamp::as_second);
+        let found = self.cron.next(civil(from)?, search.until);
+        let at = found.and_then(|found| Offset::UTC.to_timestamp(found).ok()).map(Timestamp::as_second);
         search.known = Some(CivilMatch { from, at });
         Ok(at)
     }
@@ -187,73 +172,18 @@ impl CivilCron {
     }
 }
 
-/// A civil time with a bound, at which croner ends its search; by itself it goes on to the year 5000. It still does so
-/// for days that no month has, such as the first Sunday if it is the 29th; such an expression is refused at once. An
-/// expression with an empty list of seconds has it look at each minute of these years; so there is a bound of moments.
-#[derive(Clone)]
-struct BoundedTime<'a> {
-    time: DateTime,
-    until: DateTime,
-    /// Moments that the search may still look at.
-    left: &'a Cell<u32>,
-}
-
-impl BoundedTime<'_> {
-    /// Looks at one more moment, if the search may.
-    fn step(&self) -> Option<()> {
-        count_step();
-        self.left.set(self.left.get().checked_sub(1)?);
-        Some(())
-    }
-}
-
-impl CronDateTime for BoundedTime<'_> {
-    fn to_civil(&self) -> CivilDateTime {
-        self.time.to_civil()
-    }
-
-    fn civil_weekday(&self) -> Weekday {
-        self.time.civil_weekday()
-    }
-
-    fn resolve_civil(&self, civil: CivilDateTime) -> Result<Resolution<Self>, CronError> {
-        self.step().ok_or(CronError::TimeSearchLimitExceeded)?;
-        let bounded = |time| BoundedTime { time, ..*self };
-        match self.time.resolve_civil(civil)? {
-            Resolution::Single(time) | Resolution::Ambiguous(time, _) if time > self.until => {
-                Err(CronError::TimeSearchLimitExceeded)
-            }
-            Resolution::Single(time) => Ok(Resolution::Single(bounded(time))),
-            Resolution::Ambiguous(earlier, later) => {
-                Ok(Resolution::Ambiguous(bounded(earlier), bounded(later)))
-            }
-            Resolution::Gap => Ok(Resolution::Gap),
-        }
-    }
-
-    fn checked_add_seconds(&self, seconds: i64) -> Option<Self> {
-        self.step()?;
-        let time = CronDateTime::checked_add_seconds(&self.time, seconds)?;
-        Some(BoundedTime { time, ..*self })
-    }
-
-    fn cmp_instant(&self, other: &Self) -> Ordering {
-        self.time.cmp(&other.time)
-    }
-}
-
 #[cfg(feature = "fuzzing")]
 thread_local! {
     static STEPS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
-/// Counts a moment that a search looks at.
-fn count_step() {
+/// Counts a day that a search looks at.
+pub(crate) fn count_step() {
     #[cfg(feature = "fuzzing")]
     STEPS.set(STEPS.get() + 1);
 }
 
-/// Moments that searches of this thread have looked at since the last call.
+/// Days that searches of this thread have looked at since the last call.
 #[cfg(feature = "fuzzing")]
 pub fn cron_steps() -> u64 {
     STEPS.take()
@@ -267,27 +197,8 @@ fn instant(second: i64) -> Result<Timestamp, BeyondCalendar> {
     Timestamp::from_second(second).map_err(|_| BeyondCalendar)
 }
 
-impl fmt::Debug for CivilCron {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CivilCron")
-            .field("cron", &self.cron.as_str())
-            .field("zone", &self.zone)
-            .finish_non_exhaustive()
-    }
-}
-
 /// More seconds than the clock of any zone is ahead of UTC.
 const MAX_OFFSET: i64 = 2 * 86_400;
-
-/// Whether the hour is given. A `*` in its field means that the expression follows elapsed time.
-fn has_fixed_hours(text: &str) -> bool {
-    if text.contains('@') {
-        return !text.to_uppercase().contains("@HOURLY");
-    }
-    let fields: Vec<&str> = text.split_whitespace().collect();
-    let hour = if fields.len() == 5 { 1 } else { 2 };
-    fields.get(hour).is_some_and(|field| !field.contains('*'))
-}
 
 #[cfg(test)]
 mod tests {
@@ -306,31 +217,5 @@ mod tests {
         for expression in ["0 0 0 1 2 * 2037", "0 0 31 2 *", "* * * 31 2,4,6,9,11 *", "0 0 29 2 +7#1"] {
             assert_eq!(next(expression, "2027-01-01T00:00:00Z"), None, "{expression}");
         }
-    }
-
-    /// Story: an empty list of seconds took five million steps to refuse, fifteen seconds of a debug build.
-    #[test]
-    fn an_expression_that_nothing_matches_is_given_up_after_a_bounded_search() {
-        for expression in [", * * * * *", ", * * * *", "0 , * * * *"] {
-            let cron = CivilCron::new(expression, TimeZone::UTC, DstGap::Shift, DstFold::First);
-            let Ok(cron) = cron else { continue };
-            let until = civil(1_800_000_000 + 3_000 * 86_400).ok().unwrap();
-            let mut search = Search { until, known: None, left: Cell::new(SEARCH_STEPS) };
-            assert_eq!(cron.matched(1_800_000_000, &mut search).ok().unwrap(), None, "{expression}");
-            assert_eq!(search.left.get(), 0, "{expression}");
-        }
-    }
-
-    /// Searched to the year 5000, "every second of 31 February" took a thousand times as long to refuse.
-    #[test]
-    fn croner_asks_for_nothing_beyond_the_bound() {
-        let until: DateTime = "2037-01-01T00:00:00".parse().unwrap();
-        let left = Cell::new(2);
-        let from = BoundedTime { time: "2027-01-01T00:00:00".parse().unwrap(), until, left: &left };
-        assert!(matches!(from.resolve_civil(until.to_civil()), Ok(Resolution::Single(_))));
-        let beyond: DateTime = "2037-01-01T00:00:01".parse().unwrap();
-        assert!(matches!(from.resolve_civil(beyond.to_civil()), Err(CronError::TimeSearchLimitExceeded)));
-        assert_eq!(left.get(), 0);
-        assert!(matches!(from.resolve_civil(until.to_civil()), Err(CronError::TimeSearchLimitExceeded)));
     }
 }

@@ -14,6 +14,7 @@ mod civil;
 mod client;
 mod connect;
 mod connections;
+mod cron;
 mod length;
 pub mod limits;
 mod lookup;
@@ -71,8 +72,8 @@ pub use schedule::{
     ScheduleSettings, ScheduleState, ScheduleStep, TakeBack, TakeOutcome, Timetable,
 };
 pub use scheduler::{
-    Backfilled, ScheduleError, ScheduleListed, ScheduleView, ScheduleWorker, Schedules, SettingsChange,
-    WorkerCounts,
+    Backfilled, PastOccurrences, ScheduleError, ScheduleListed, ScheduleView, ScheduleWorker, Schedules,
+    SettingsChange, WorkerCounts,
 };
 pub use signing::{BadSecret, SigningSecret};
 pub use target::{BadTarget, NetworkSettings, PushRate, PushTarget, RetrySettings, TargetSettings};

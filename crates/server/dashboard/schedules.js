@@ -85,7 +85,7 @@ function remove(one) {
       const last = one.error ? one : await get(pathOf(one.name));
       await call("DELETE", pathOf(one.name));
       return last;
-    }, t("schedule-removed"), one.error ? undefined : (last) => call("PUT", pathOf(one.name), settingsOf(last))),
+    }, t("schedule-removed"), one.error ? undefined : (last) => call("PUT", pathOf(one.name), { ...settingsOf(last), past: "keep" })),
   });
 }
 
@@ -125,7 +125,7 @@ export function schedule(root, { name }, live) {
         !one.error && el("button", { "data-name": "edit", onclick: () => edit(one) }, t("edit")),
         el("button", { "data-name": "remove", class: "danger", onclick: () => remove(one) }, t("remove"))),
       one.error && card(t("does-not-run"), el("p", {}, one.error)),
-      one.waits && card(t("waits"), el("p", {}, one.waits.why), el("p", { class: "soft" }, when(one.waits.until))),
+      one.waits && card(t("waits"), el("p", {}, one.waits.why), el("p", { class: "soft" }, when(one.waits.until ?? one.waits.at))),
       card(null, figures(Object.entries(one.counts).map(([what, n]) => [t(what), count(n)]))),
       card(t("next"), one.next.length === 0 ? el("p", { class: "soft" }, t("no-next"))
         : table(t("next"), [[t("occurs")], [t("in-zone")], [t("note")]], one.next.map(({ at, offset, note }) => [when(at), `${one.zone ?? "UTC"} (UTC${ahead(offset)})`, note ? badge(t(note), "warn") : "–"]))),

@@ -18,8 +18,8 @@ const ZONES: [&str; 8] = [
 
 /// A search goes no further.
 const TEN_YEARS: Duration = Duration::from_secs(3_653 * 86_400);
-/// Moments that one search looks at, at most: a day, an hour, a minute or a second each, and the days of ten years.
-const STEPS: u64 = 40_000;
+/// Days that one search looks at, at most: each of ten years, and those around changes of clocks.
+const STEPS: u64 = 10_000;
 /// Memory that an expression takes while it is read and searched, at most, in bytes.
 const BYTES: u64 = 256 * 1024;
 /// Occurrences that are looked at.

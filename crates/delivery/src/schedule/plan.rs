@@ -19,8 +19,8 @@ use super::state::{
     AfterTaking, OccurrenceEnd, PastOccurrence, ScheduleBlock, ScheduleEntry, ScheduleState, TakeBack,
 };
 use crate::limits::{
-    FIRST_REFUSED, IDLE_LOOK, LATE_GRACE, LATE_SPREAD, LONGEST_REFUSED, MAX_ENTERED, MAX_JUDGED, MAX_LATE,
-    MAX_PENDING, ON_TIME, OVERLAP_POLL, REMEMBERED_MARGIN, SHOWN_OCCURRENCES,
+    CHECK_AHEAD, FIRST_REFUSED, IDLE_LOOK, LATE_GRACE, LATE_SPREAD, LONGEST_REFUSED, MAX_ENTERED, MAX_JUDGED,
+    MAX_LATE, MAX_PENDING, ON_TIME, OVERLAP_POLL, REMEMBERED_MARGIN, SHOWN_OCCURRENCES,
 };
 use crate::recurrence::Occurrence;
 
@@ -33,6 +33,8 @@ pub enum ScheduleStep {
     Take(Vec<TakeBack>),
     /// Write the record, remove the messages, report with [`ScheduleState::erased`].
     Erase(Vec<u64>),
+    /// Ask which messages ahead are gone, report each with [`ScheduleState::removed`], and advance.
+    Check,
     /// Ask whether this message is settled, and advance with the answer.
     Look(u64),
     /// Write the record: the next look is at this instant.
@@ -62,6 +64,8 @@ pub struct LookFacts<'a> {
     pub now: u64,
     /// Whether the previous occurrence is settled.
     pub previous: PreviousRun,
+    /// Whether this look has asked for the messages that are not due yet.
+    pub is_checked: bool,
     /// How long an answer is remembered, in ms.
     pub remembered: u64,
 }
@@ -89,8 +93,10 @@ pub enum EnterOutcome {
 pub enum TakeOutcome {
     /// The message cannot be delivered any more.
     Taken,
-    /// The message was delivered, or a caller has changed or removed it: it counts as entered.
+    /// The message was delivered, or a caller has changed it: it counts as entered.
     Gone,
+    /// A caller has removed the message before it was due.
+    Removed,
     /// The outcome is unknown.
     Unknown,
 }
@@ -143,7 +149,7 @@ impl ScheduleState {
         if !self.judge(table, facts, MAX_JUDGED) {
             return ScheduleStep::Sleep(now);
         }
-        self.pending.retain(|entry| entry.due > now);
+        self.pass_due(now);
         if let Some(block) = &self.block
             && block.until > now
         {
@@ -294,7 +300,7 @@ impl ScheduleState {
             return ScheduleStep::Sleep(now.saturating_add(ms(IDLE_LOOK)));
         };
         if self.cursor > now {
-            return ScheduleStep::Sleep(self.cursor);
+            return self.wait_for_next(facts);
         }
         if self.pending.len() >= MAX_PENDING {
             // The next one is judged at its instant: its message may be due before all of these.
@@ -307,6 +313,19 @@ impl ScheduleState {
         self.enter(vec![entry])
     }
 
+    /// Sleeps until the next instant. Just before it, a look finds out whether callers have removed the message that is
+    /// put ahead: later that could not be told from an ack.
+    fn wait_for_next(&self, facts: LookFacts<'_>) -> ScheduleStep {
+        let check_at = self.cursor.saturating_sub(ms(CHECK_AHEAD));
+        if self.pending.is_empty() || facts.is_checked {
+            ScheduleStep::Sleep(self.cursor)
+        } else if facts.now < check_at {
+            ScheduleStep::Sleep(check_at)
+        } else {
+            ScheduleStep::Check
+        }
+    }
+
     /// When the first of the occurrences can enter that wait, because too many are in their queue already or because
     /// missed ones enter at a distance; or when the next one is to be judged.
     fn wake_of_backlog(&self, table: &Timetable, facts: LookFacts<'_>) -> u64 {
@@ -316,6 +335,23 @@ impl ScheduleState {
         let times = waiting.chain(pending).chain([self.spread_until]).chain(next);
         let idle = facts.now.saturating_add(ms(IDLE_LOOK));
         times.filter(|time| *time > facts.now).min().unwrap_or(idle)
+    }
+
+    /// Notes which messages have become due: the last of them is the previous occurrence.
+    fn pass_due(&mut self, now: u64) {
+        let (ahead, due): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.pending).into_iter().partition(|entry| entry.due > now);
+        self.pending = ahead;
+        if let Some(id) = due.last().and_then(|entry| entry.id) {
+            self.last_id = Some(id);
+        }
+    }
+
+    /// The message that the next occurrence waits for if occurrences may not overlap. A change of `overlap` may leave
+    /// some in the queue that are not due yet.
+    fn previous_id(&self) -> Option<u64> {
+        let last = self.pending.iter().max_by_key(|entry| entry.at);
+        last.and_then(|entry| entry.id).or(self.last_id)
     }
 
     /// Takes the waiting occurrences that enter now. Missed ones enter at a distance; others do not wait for them. No
@@ -351,7 +387,7 @@ impl ScheduleState {
         let Some(first) = self.buffered.or(due.first().copied()) else {
             return ScheduleStep::Sleep(self.next_look(table, facts));
         };
-        let unsettled = match (self.last_id, facts.previous) {
+        let unsettled = match (self.previous_id(), facts.previous) {
             (None, _) | (Some(_), PreviousRun::Settled) => false,
             (Some(id), PreviousRun::Unknown) => return ScheduleStep::Look(id),
             (Some(_), PreviousRun::Unsettled) => true,
@@ -421,9 +457,9 @@ impl ScheduleState {
                 self.counts.entered = self.counts.entered.saturating_add(1);
                 self.counts.keyless = self.counts.keyless.saturating_add(u64::from(!keyed));
                 self.remember(entry.at, OccurrenceEnd::Entered, Some(id));
-                self.last_id = Some(id);
-                if entry.due > now {
-                    self.pending.push(ScheduleEntry { id: Some(id), generation, ..entry });
+                match entry.due > now {
+                    true => self.pending.push(ScheduleEntry { id: Some(id), generation, ..entry }),
+                    false => self.last_id = Some(id),
                 }
             }
             EnterOutcome::Refused(why) => {
@@ -456,7 +492,8 @@ impl ScheduleState {
             TakeOutcome::Taken => {
                 let take = self.taking.remove(place);
                 self.erasing.extend(take.entry.id);
-                self.remaining = self.remaining.map(|left| left.saturating_add(1));
+                let place = u64::from(!take.surplus);
+                self.remaining = self.remaining.map(|left| left.saturating_add(place));
                 self.counts.entered = self.counts.entered.saturating_sub(1);
                 self.latest.retain(|past| past.at != at);
                 match take.then {
@@ -466,17 +503,34 @@ impl ScheduleState {
                 }
             }
             TakeOutcome::Gone => {
-                self.taking.remove(place);
-                if at > self.cursor.min(now) && !self.done_ahead.contains(&at) {
-                    // A later edit may move the cursor back to the present.
-                    self.done_ahead.push(at);
-                    self.done_ahead.sort_unstable();
-                }
-                if self.done_ahead.len() > MAX_PENDING {
-                    // More than a caller and edits bring about; what must not happen is that one enters twice.
-                    self.cursor = self.cursor.max(self.done_ahead.remove(0));
-                }
+                // It may have been delivered, and is not settled then.
+                self.last_id = self.taking.remove(place).entry.id.or(self.last_id);
+                self.pass_over(now, at);
             }
+            TakeOutcome::Removed => {
+                self.taking.remove(place);
+                self.removed(now, at);
+            }
+        }
+    }
+
+    /// A caller has removed the message of an occurrence before it was due: it has not entered, and does not come again.
+    pub fn removed(&mut self, now: u64, at: u64) {
+        self.pending.retain(|entry| entry.at != at);
+        self.counts.entered = self.counts.entered.saturating_sub(1);
+        self.latest.retain(|past| past.at != at);
+        self.pass_over(now, at);
+    }
+
+    /// Lets an instant not occur again: a later edit may move the cursor back to the present.
+    fn pass_over(&mut self, now: u64, at: u64) {
+        if at > self.cursor.min(now) && !self.done_ahead.contains(&at) {
+            self.done_ahead.push(at);
+            self.done_ahead.sort_unstable();
+        }
+        if self.done_ahead.len() > MAX_PENDING {
+            // More than a caller and edits bring about; what must not happen is that one enters twice.
+            self.cursor = self.cursor.max(self.done_ahead.remove(0));
         }
     }
 
@@ -495,7 +549,7 @@ impl ScheduleState {
     pub fn change(&mut self, old: &Timetable, new: &Timetable, same_recurrence: bool, facts: LookFacts<'_>) {
         let now = self.go_on(facts.now);
         let facts = facts.at(now);
-        self.pending.retain(|entry| entry.due > now);
+        self.pass_due(now);
         if old.paused {
             // Instants during the pause did not occur.
             self.cursor = now;
@@ -512,10 +566,45 @@ impl ScheduleState {
         }
     }
 
+    /// How many occurrences enter from now on: those that are in their queue and not due are among them.
+    pub fn left(&self, now: u64) -> Option<u64> {
+        self.remaining.map(|left| left.saturating_add(self.ahead(now).count() as u64))
+    }
+
+    /// Sets how many occurrences enter from now on. Messages that are not due are among them; of more than these the
+    /// latest are taken back. Follows [`ScheduleState::change`].
+    pub fn limit(&mut self, now: u64, left: Option<u64>) {
+        let now = self.go_on(now);
+        self.pass_due(now);
+        let Some(left) = left else {
+            self.remaining = None;
+            return;
+        };
+        let taking = self.taking.iter().map(|take| take.entry.at);
+        let mut ahead: Vec<u64> = self.pending.iter().map(|entry| entry.at).chain(taking).collect();
+        ahead.sort_unstable();
+        let kept = ahead.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+        if let Some(&first) = ahead.get(kept) {
+            let behind = |at: u64| if at > now { AfterTaking::Dropped } else { AfterTaking::Missed };
+            self.take_back(|entry| (entry.at >= first).then(|| behind(entry.at)));
+            for take in self.taking.iter_mut().filter(|take| take.entry.at >= first) {
+                take.surplus = true;
+                if take.then == AfterTaking::EntersAgain {
+                    take.then = behind(take.entry.at);
+                }
+            }
+            // Their instants are judged anew if the limit is raised in time.
+            self.cursor = self.cursor.min(now.max(first.saturating_sub(1)));
+            let cursor = self.cursor;
+            self.backlog.retain(|at| *at <= cursor);
+        }
+        self.remaining = Some(left.saturating_sub(kept as u64));
+    }
+
     /// Goes over to a timetable from settings that cannot be read any more. Instants since the cursor did not occur.
     pub fn change_unreadable(&mut self, now: u64) {
         let now = self.go_on(now);
-        self.pending.retain(|entry| entry.due > now);
+        self.pass_due(now);
         self.withdraw(now);
         self.give_up_waiting(now);
         self.cursor = now;
@@ -535,7 +624,7 @@ impl ScheduleState {
     pub fn remove(&mut self, now: u64) {
         let now = self.go_on(now);
         self.removing = true;
-        self.pending.retain(|entry| entry.due > now);
+        self.pass_due(now);
         self.withdraw(now);
         self.backlog.clear();
         self.candidate = None;
@@ -562,7 +651,7 @@ impl ScheduleState {
         let before = self.taking.len();
         for entry in std::mem::take(&mut self.pending) {
             match then(&entry) {
-                Some(then) => self.taking.push(TakeBack { entry, then }),
+                Some(then) => self.taking.push(TakeBack { entry, then, surplus: false }),
                 None => kept.push(entry),
             }
         }

@@ -164,7 +164,7 @@ mod tests {
             id: Some(1 << 53),
             generation: u32::MAX,
         };
-        let taking = TakeBack { entry: large.clone(), then: AfterTaking::EntersAgain };
+        let taking = TakeBack { entry: large.clone(), then: AfterTaking::EntersAgain, surplus: true };
         let past = PastOccurrence { at: large.at, end: OccurrenceEnd::Entered, id: large.id };
         let mut record = ScheduleRecord::new("u".repeat(32), 0, ScheduleSettings::default(), Some(u64::MAX));
         let empty = record.bytes().len();

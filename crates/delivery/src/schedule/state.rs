@@ -31,11 +31,11 @@ pub struct ScheduleState {
     pub done_ahead: Vec<u64>,
     /// Raised when occurrences are taken back, so that entering them again is another enqueue.
     pub round: u32,
-    /// The occurrence that entered last: its message.
+    /// The occurrence that became due last: its message.
     pub last_id: Option<u64>,
     /// When the last of the missed occurrences that have entered is due: the next ones come after it.
     pub spread_until: u64,
-    /// Occurrences that may still enter; `None`: any number.
+    /// Occurrences that may still be put into their queue; `None`: any number.
     pub remaining: Option<u64>,
     /// The counts.
     pub counts: ScheduleCounts,
@@ -81,6 +81,9 @@ pub struct TakeBack {
     pub entry: ScheduleEntry,
     /// How its instant is treated afterwards.
     pub then: AfterTaking,
+    /// Whether an edit has left it no place among the occurrences that remain.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub surplus: bool,
 }
 
 /// How an instant is treated after its occurrence was taken back.

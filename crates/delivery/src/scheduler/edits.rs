@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use duewheel::core::engine::{Op, Target};
+use duewheel::core::Policy;
 use duewheel::core::name::{BadName, QueueName};
-use duewheel::core::{MessageId, Policy};
 use duewheel::{CallError, Duewheel};
 
 use super::error::ScheduleError;
-use super::look::{EditJob, Look, LookEnd, ScheduleEdit};
+use super::look::{EditJob, Look, LookEnd, PastOccurrences, ScheduleEdit};
+use super::message;
 use crate::limits::{EDIT_WAIT, MAX_SCHEDULES};
 use crate::random::random_text;
 use crate::recurrence::{BadRecurrence, Occurrence};
@@ -58,6 +58,8 @@ pub struct ScheduleView {
     pub name: String,
     /// The record of the schedule.
     pub record: ScheduleRecord,
+    /// How many occurrences enter from now on, that which is put ahead included; `None`: any number.
+    pub remaining: Option<u64>,
     /// The next ten occurrences of the schedule, those among them whose messages wait in their queue. Left out is what
     /// a caller has removed before it was due.
     pub next: Vec<Occurrence>,
@@ -87,18 +89,27 @@ impl ScheduleView {
             Err(error) => (Vec::new(), Some(error)),
         };
         let mut ahead: BTreeSet<u64> = record.state.ahead(now).map(|entry| entry.at).collect();
-        // An edit has found that their messages were gone.
-        ahead.extend(record.state.done_ahead.iter().filter(|at| **at > now));
+        // An edit has found that callers had changed their messages.
+        let entered = |at: &u64| record.state.latest.iter().any(|past| past.at == *at);
+        ahead.extend(record.state.done_ahead.iter().filter(|at| **at > now && entered(at)));
         let latest = record.state.latest.iter().filter(|past| !ahead.contains(&past.at)).cloned().collect();
         let mut counts = record.state.counts.clone();
         counts.entered = counts.entered.saturating_sub(ahead.len() as u64);
-        ScheduleView { name: name.to_owned(), record, next, latest, counts, error }
+        let removed = record.state.ahead(now).filter(|entry| gone.contains(&entry.at)).count() as u64;
+        let remaining = record.state.left(now).map(|left| left.saturating_sub(removed));
+        ScheduleView { name: name.to_owned(), record, remaining, next, latest, counts, error }
     }
 }
 
-/// Makes the new settings from those that a schedule has, and may change how many occurrences remain.
-pub type SettingsChange<'a> =
-    dyn FnMut(&ScheduleSettings, &mut Option<u64>) -> Result<ScheduleSettings, ScheduleError> + Send + 'a;
+/// Makes the new settings from those that a schedule has, and may change how many occurrences remain, and whether all of
+/// them may have passed.
+pub type SettingsChange<'a> = dyn FnMut(
+        &ScheduleSettings,
+        &mut Option<u64>,
+        &mut PastOccurrences,
+    ) -> Result<ScheduleSettings, ScheduleError>
+    + Send
+    + 'a;
 
 impl Schedules {
     /// The schedules in the store of a wheel, whose limits are `policy`.
@@ -110,7 +121,8 @@ impl Schedules {
     }
 
     /// Creates a schedule, or gives one other settings. What an existing one owes stays owed: occurrences that were due
-    /// by the former settings enter or are counted. `remaining` limits the occurrences from now on.
+    /// by the former settings enter or are counted. `remaining` limits the occurrences from now on; a message that is
+    /// put ahead is one of them.
     ///
     /// # Errors
     /// See [`ScheduleError`].
@@ -123,7 +135,7 @@ impl Schedules {
         settings: ScheduleSettings,
         remaining: Option<u64>,
     ) -> Result<ScheduleView, ScheduleError> {
-        self.put_within(name, settings, remaining, &|_| true).await
+        self.put_within(name, settings, (remaining, PastOccurrences::Refuse), &|_| true).await
     }
 
     /// Sets a schedule like [`Schedules::put`], for a caller who reaches some queues only.
@@ -137,7 +149,7 @@ impl Schedules {
         &self,
         name: &str,
         settings: ScheduleSettings,
-        remaining: Option<u64>,
+        (remaining, past): (Option<u64>, PastOccurrences),
         reaches: &(dyn Fn(&str) -> bool + Sync),
     ) -> Result<ScheduleView, ScheduleError> {
         ScheduleRecord::check_name(name)?;
@@ -145,7 +157,7 @@ impl Schedules {
             let now = self.shelf.now();
             if self.shelf.read(name).await?.is_none() {
                 let record = ScheduleRecord::new(random_text(), now, settings.clone(), remaining);
-                record.timetable()?;
+                past.check(Some(&record.timetable()?), remaining, now)?;
                 record.check_size(self.shelf.max_body)?;
                 let count = self.shelf.count().await?;
                 if count >= MAX_SCHEDULES {
@@ -159,7 +171,7 @@ impl Schedules {
                 if !reaches(&record.settings.queue) {
                     return Err(ScheduleError::Taken);
                 }
-                Ok(ScheduleEdit::Save(Box::new(settings.clone()), Some(remaining)))
+                Ok(ScheduleEdit::Save(Box::new(settings.clone()), Some(remaining), past))
             };
             match self.edit(name, &mut save).await {
                 // The schedule was removed between the read and the edit.
@@ -183,10 +195,11 @@ impl Schedules {
         change: &mut SettingsChange<'_>,
     ) -> Result<ScheduleView, ScheduleError> {
         let mut save = |record: &ScheduleRecord| {
-            let mut remaining = record.state.remaining;
-            let settings = change(&record.settings, &mut remaining)?;
-            let remaining = (remaining != record.state.remaining).then_some(remaining);
-            Ok(ScheduleEdit::Save(Box::new(settings), remaining))
+            let left = record.state.left(self.shelf.now());
+            let (mut remaining, mut past) = (left, PastOccurrences::Refuse);
+            let settings = change(&record.settings, &mut remaining, &mut past)?;
+            let remaining = (remaining != left).then_some(remaining);
+            Ok(ScheduleEdit::Save(Box::new(settings), remaining, past))
         };
         self.edit(name, &mut save).await?.ok_or(ScheduleError::NotFound)
     }
@@ -241,17 +254,7 @@ impl Schedules {
     /// A schedule, after a look at the messages of its occurrences that are not due yet.
     async fn view(&self, name: &str, record: ScheduleRecord) -> Result<ScheduleView, CallError> {
         let now = self.shelf.now();
-        let ahead = record.state.ahead(now).filter_map(|entry| Some((entry.at, entry.id?)));
-        let (instants, looks): (Vec<u64>, Vec<_>) =
-            ahead.map(|(at, id)| (at, Op::get(Target::Id(MessageId(id))))).unzip();
-        let mut gone = BTreeSet::new();
-        if !looks.is_empty() {
-            for (at, found) in instants.into_iter().zip(self.shelf.client.ask_many(looks).await?) {
-                if found?.is_none() {
-                    gone.insert(at);
-                }
-            }
-        }
+        let gone = message::gone(&self.shelf.client, record.state.ahead(now)).await?;
         Ok(ScheduleView::of(name, record, now, &gone))
     }
 

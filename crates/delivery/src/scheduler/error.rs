@@ -13,6 +13,9 @@ pub enum ScheduleError {
     /// The settings are not valid.
     #[error(transparent)]
     Bad(#[from] BadRecurrence),
+    /// Nothing would occur any more because of this field.
+    #[error("{0}: all occurrences have passed; to save the schedule all the same, say past: keep")]
+    Past(&'static str),
     /// There is no schedule of this name within reach.
     #[error("there is no schedule of this name")]
     NotFound,

@@ -2,24 +2,56 @@
 
 use std::time::Duration;
 
+use duewheel::CallError;
 use duewheel::core::MessageId;
 
 use super::error::ScheduleError;
 use super::message::{self, OccurrenceMessage};
 use crate::limits::{LOOK_AGAIN, LOOK_STEPS, MAX_JUDGED_AT_EDIT, UNREADABLE_LOOK};
+use crate::recurrence::BadRecurrence;
 use crate::schedule::{
     EnterOutcome, LookFacts, PreviousRun, ScheduleEntry, ScheduleRecord, ScheduleSettings, ScheduleStep,
-    TakeBack, TakeOutcome,
+    TakeBack, TakeOutcome, Timetable, to_time,
 };
 use crate::shelf::{NextLook, NotWritten, Shelf};
 
 /// The change that an edit makes to a schedule.
 #[derive(Clone, Debug)]
 pub(crate) enum ScheduleEdit {
-    /// Saves these settings. The outer `None` leaves the number of occurrences that remain.
-    Save(Box<ScheduleSettings>, Option<Option<u64>>),
+    /// Saves these settings, and how many occurrences enter from now on. The outer `None` leaves that number.
+    Save(Box<ScheduleSettings>, Option<Option<u64>>, PastOccurrences),
     /// Removes the schedule.
     Remove,
+}
+
+/// Whether a schedule is saved of which no occurrence is to come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PastOccurrences {
+    /// The schedule is refused, unless its recurrence and what remains are those that are stored.
+    #[default]
+    Refuse,
+    /// The schedule is saved.
+    Keep,
+}
+
+impl PastOccurrences {
+    /// Checks a new timetable and a new number of occurrences.
+    pub(crate) fn check(
+        self,
+        table: Option<&Timetable>,
+        left: Option<u64>,
+        now: u64,
+    ) -> Result<(), ScheduleError> {
+        if self == PastOccurrences::Keep {
+            return Ok(());
+        }
+        if left == Some(0) {
+            let what = "must be at least 1".to_owned();
+            return Err(BadRecurrence { field: "remaining".to_owned(), what }.into());
+        }
+        let ended = table.and_then(|table| table.recurrence.ended_by(to_time(now)));
+        ended.map_or(Ok(()), |field| Err(ScheduleError::Past(field)))
+    }
 }
 
 /// Decides about an edit once the record is at rest.
@@ -57,7 +89,7 @@ impl Look<'_> {
     /// # Cancel safety
     /// When it is dropped, the record is looked at again once nobody holds it.
     pub(crate) async fn run(&mut self, mut job: Option<&mut EditJob<'_>>) -> Result<LookEnd, ScheduleError> {
-        let mut previous = PreviousRun::Unknown;
+        let (mut previous, mut is_checked) = (PreviousRun::Unknown, false);
         for _ in 0..LOOK_STEPS {
             let now = self.now();
             let step = match self.record.state.unfinished(now) {
@@ -67,7 +99,7 @@ impl Look<'_> {
                         self.edit(job).await?;
                         continue;
                     }
-                    None => self.next_step(now, previous),
+                    None => self.next_step(now, previous, is_checked),
                 },
             };
             previous = PreviousRun::Unknown;
@@ -75,6 +107,10 @@ impl Look<'_> {
                 ScheduleStep::Enter(entries) => self.enter(entries).await?,
                 ScheduleStep::Take(list) => self.take(list).await?,
                 ScheduleStep::Erase(ids) => self.erase(ids).await?,
+                ScheduleStep::Check => match self.find_removed().await {
+                    Ok(()) => is_checked = true,
+                    Err(why) => return Err(self.stopped(why.into()).await),
+                },
                 ScheduleStep::Look(id) => match message::is_settled(&self.shelf.client, id).await {
                     Some(answer) => previous = answer,
                     None => return Err(self.stopped(ScheduleError::Busy).await),
@@ -101,38 +137,60 @@ impl Look<'_> {
         Ok(LookEnd::Written)
     }
 
-    fn next_step(&mut self, now: u64, previous: PreviousRun) -> ScheduleStep {
+    fn next_step(&mut self, now: u64, previous: PreviousRun, is_checked: bool) -> ScheduleStep {
         let table = match self.record.timetable() {
             Ok(table) => table,
             Err(error) => {
-                tracing::warn!(schedule = self.name, %error, "the settings of a schedule became invalid");
+                if error.field == "cron" && !self.record.settings.paused {
+                    // An earlier version has accepted the expression.
+                    tracing::warn!(schedule = self.name, %error, "a schedule is paused");
+                    self.record.settings.paused = true;
+                    self.record.state.change_unreadable(now);
+                } else {
+                    tracing::warn!(schedule = self.name, %error, "the settings of a schedule became invalid");
+                }
                 let pause = u64::try_from(UNREADABLE_LOOK.as_millis()).unwrap_or(u64::MAX);
-                return ScheduleStep::Sleep(now.saturating_add(pause));
+                let sleep = ScheduleStep::Sleep(now.saturating_add(pause));
+                return self.record.state.unfinished(now).unwrap_or(sleep);
             }
         };
-        let facts = LookFacts { name: self.name, now, previous, remembered: self.shelf.remembered };
+        let remembered = self.shelf.remembered;
+        let facts = LookFacts { name: self.name, now, previous, is_checked, remembered };
         self.record.state.compute_again(&table, facts);
         self.record.state.advance(&table, facts)
+    }
+
+    /// Finds the messages ahead that callers have removed.
+    async fn find_removed(&mut self) -> Result<(), CallError> {
+        let now = self.now();
+        for at in message::gone(&self.shelf.client, self.record.state.ahead(now)).await? {
+            self.record.state.removed(now, at);
+        }
+        Ok(())
     }
 
     /// Changes the settings of a record at rest, and writes it.
     async fn edit(&mut self, job: &mut EditJob<'_>) -> Result<(), ScheduleError> {
         let now = self.now();
+        self.find_removed().await?;
         let facts = LookFacts {
             name: self.name,
             now,
             previous: PreviousRun::Unknown,
+            is_checked: false,
             remembered: self.shelf.remembered,
         };
         match job(&self.record)? {
             ScheduleEdit::Remove => self.record.state.remove(now),
-            ScheduleEdit::Save(settings, remaining) => {
+            ScheduleEdit::Save(settings, remaining, past) => {
                 let old = self.record.timetable();
                 let same = settings.recurrence == self.record.settings.recurrence;
                 let mut after = self.record.clone();
                 after.settings = *settings;
                 let new = after.timetable()?;
                 after.check_size(self.shelf.max_body)?;
+                let left = remaining.filter(|left| *left != self.record.state.left(now)).flatten();
+                past.check(if same { None } else { Some(&new) }, left, now)?;
                 match &old {
                     Ok(old) => {
                         if !old.paused && !after.state.judge(old, facts, MAX_JUDGED_AT_EDIT) {
@@ -143,9 +201,7 @@ impl Look<'_> {
                     Err(_) => after.state.change_unreadable(now),
                 }
                 if let Some(remaining) = remaining {
-                    // Each message that is taken back gives its place back.
-                    let taken = after.state.taking.len() as u64;
-                    after.state.remaining = remaining.map(|left| left.saturating_sub(taken));
+                    after.state.limit(now, remaining);
                 }
                 self.record = after;
             }
@@ -318,7 +374,7 @@ mod tests {
         loop {
             let now = look.now();
             let unfinished = look.record.state.unfinished(now);
-            match unfinished.unwrap_or_else(|| look.next_step(now, previous)) {
+            match unfinished.unwrap_or_else(|| look.next_step(now, previous, true)) {
                 ScheduleStep::Look(id) => {
                     previous = message::is_settled(&look.shelf.client, id).await.unwrap();
                 }

@@ -1,5 +1,7 @@
 //! The messages of occurrences: how they are enqueued, and how they are taken back.
 
+use std::collections::BTreeSet;
+
 use bytes::Bytes;
 use duewheel::core::MessageId;
 use duewheel::core::engine::{
@@ -79,10 +81,6 @@ pub(crate) fn outcome(
         Ok(Ok(entered)) => {
             Some(EnterOutcome::Entered { id: entered.id.0, generation: entered.generation, keyed })
         }
-        // Nobody else knows the id: it is ours, with the content of former settings, or without its key.
-        Ok(Err(EnqueueRefusal::DedupeMismatch(id))) => {
-            Some(EnterOutcome::Entered { id: id.0, generation: 1, keyed: true })
-        }
         Ok(Err(EnqueueRefusal::KeyExists(_))) if keyed => None,
         Ok(Err(refusal)) => Some(EnterOutcome::Refused(words(&refusal).to_owned())),
         Err(_) => Some(EnterOutcome::Unknown),
@@ -112,6 +110,7 @@ pub(crate) async fn take(client: &Client, mark: &str, entry: &ScheduleEntry) -> 
     let Some(id) = entry.id.map(MessageId) else { return TakeOutcome::Gone };
     let view = match client.ask(Op::get(Target::Id(id))).await {
         Ok(Some(view)) => view,
+        Ok(None) if client.now().wall.0 < entry.due => return TakeOutcome::Removed,
         Ok(None) => return TakeOutcome::Gone,
         Err(_) => return TakeOutcome::Unknown,
     };
@@ -137,6 +136,24 @@ pub(crate) async fn take(client: &Client, mark: &str, entry: &ScheduleEntry) -> 
         )) => TakeOutcome::Gone,
         Ok(Err(_)) | Err(_) => TakeOutcome::Unknown,
     }
+}
+
+/// The instants of those entries whose messages are not in their queue any more, and are not due yet either.
+pub(crate) async fn gone<'a>(
+    client: &Client,
+    entries: impl Iterator<Item = &'a ScheduleEntry>,
+) -> Result<BTreeSet<u64>, CallError> {
+    let known = entries.filter_map(|entry| Some((entry, Op::get(Target::Id(MessageId(entry.id?))))));
+    let (entries, looks): (Vec<_>, Vec<_>) = known.unzip();
+    let mut gone = BTreeSet::new();
+    if !looks.is_empty() {
+        for (entry, found) in entries.into_iter().zip(client.ask_many(looks).await?) {
+            if found?.is_none() && client.now().wall.0 < entry.due {
+                gone.insert(entry.at);
+            }
+        }
+    }
+    Ok(gone)
 }
 
 /// Removes a message that was taken back. Whether it is gone.

@@ -1,7 +1,6 @@
 //! Occurrences that people ask for: a run now, and runs of times past.
 
-use duewheel::core::engine::{Answered, EnqueueRefusal, Enqueued};
-use duewheel::core::time::WallMs;
+use duewheel::core::engine::{EnqueueRefusal, Enqueued};
 
 use super::edits::Schedules;
 use super::error::ScheduleError;
@@ -84,17 +83,6 @@ impl Schedules {
         for keyed in [true, false] {
             match self.shelf.client.ask(message.enqueue(keyed)?).await? {
                 Ok(entered) => return Ok(entered),
-                // The same trigger, some time ago.
-                Err(EnqueueRefusal::DedupeMismatch(id)) => {
-                    return Ok(Enqueued {
-                        id,
-                        due_at: WallMs(now),
-                        generation: 1,
-                        created: duewheel::core::record::Created::New,
-                        level: self.shelf.client.level(),
-                        answered: Answered::Before,
-                    });
-                }
                 Err(EnqueueRefusal::KeyExists(_)) if keyed => {}
                 Err(refusal) => return Err(ScheduleError::Refused(refusal)),
             }
@@ -141,6 +129,12 @@ impl Schedules {
         if to < from {
             return Err(bad("to", "is before from"));
         }
+        if to > to_time(self.shelf.now()) {
+            return Err(bad(
+                "to",
+                "is in the future: a backfill enters what has passed, the schedule what is to come",
+            ));
+        }
         let record = self.get(name).await?.record;
         if !reaches(&record.settings.queue) {
             return Err(ScheduleError::NotFound);
@@ -177,7 +171,7 @@ impl Schedules {
             let mut taken = Vec::new();
             for (message, answer) in lacking.into_iter().zip(answers) {
                 match answer? {
-                    Ok(_) | Err(EnqueueRefusal::DedupeMismatch(_)) => {}
+                    Ok(_) => {}
                     Err(EnqueueRefusal::KeyExists(_)) if keyed => taken.push(message),
                     Err(refusal) => return Err(ScheduleError::Refused(refusal)),
                 }

@@ -215,16 +215,20 @@ impl WorkerInner {
         }
     }
 
-    /// Lets schedules be looked at whose next occurrence is another one by the zone data of this process. Whether all of
-    /// them could be read.
+    /// Lets schedules be looked at whose next occurrence is another one by the zone data of this process, or whose
+    /// expression this version refuses. Whether all of them could be read.
     async fn compute_again(&self) -> bool {
         let shelf = &self.schedules.shelf;
         let now = shelf.now();
         let differs = |name: &str, row: ShelfRow| {
             let record = ScheduleRecord::read(&row.body).ok()?;
-            let table = record.timetable().ok()?;
+            let table = match record.timetable() {
+                Ok(table) => table,
+                Err(error) => return (error.field == "cron" && !record.settings.paused).then_some(row),
+            };
             let mut state = record.state.clone();
-            let facts = LookFacts { name, now, previous: PreviousRun::Unknown, remembered: shelf.remembered };
+            let (previous, remembered) = (PreviousRun::Unknown, shelf.remembered);
+            let facts = LookFacts { name, now, previous, is_checked: false, remembered };
             state.compute_again(&table, facts);
             (state != record.state).then_some(row)
         };

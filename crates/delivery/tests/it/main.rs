@@ -5,6 +5,7 @@
 mod answers;
 mod bulk;
 mod deliveries;
+mod edits;
 mod occurrences;
 mod pushers;
 mod receiver;

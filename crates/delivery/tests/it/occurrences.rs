@@ -283,7 +283,10 @@ fn errors_name_the_field() {
             "cron: only one of cron, every and at may be there",
         ),
         (serde_json::json!({"every": "1h", "zone": "UTC"}), "zone: belongs to cron"),
-        (serde_json::json!({"cron": "* * * * *", "zone": "Mars/Base"}), "zone: is no zone of IANA"),
+        (
+            serde_json::json!({"cron": "* * * * *", "zone": "Mars/Base"}),
+            "zone: must be the name of an IANA zone, such as Europe/Berlin",
+        ),
         (serde_json::json!({"cron": "* * * * *", "dst_gap": "first"}), "dst_gap: must be shift or skip"),
         (serde_json::json!({"cron": "* * * * *", "dst_fold": "shift"}), "dst_fold: must be first or both"),
         (serde_json::json!({"cron": long}), "cron: is longer than 256 bytes"),
@@ -320,6 +323,94 @@ fn errors_name_the_field() {
     ] {
         let error = settings(serde_json::json!({"cron": expression})).unwrap_err();
         assert_eq!(error.field, "cron", "{expression:?}: {error}");
+    }
+}
+
+/// Lines of real crontabs, of Quartz and of Spring, each with its ten next runs after the beginning of 2027. The runs are
+/// those of a minute-by-minute walk; for what crontab(5) knows they agree with a port of Debian's cron. Fewer than ten:
+/// the next one is more than ten years away.
+#[test]
+fn real_lines_run_as_cron_says() {
+    let lines: Vec<&str> = include_str!("cron_lines.tsv").lines().collect();
+    assert!(lines.len() >= 100, "{}", lines.len());
+    for line in lines {
+        let (expression, runs) = line.split_once('\t').unwrap();
+        let recurrence = settings(serde_json::json!({"cron": expression})).unwrap();
+        let found: Vec<String> = recurrence
+            .upcoming(at("2027-01-01T00:00:00Z"))
+            .take(10)
+            .map(|found| Timestamp::try_from(found.at).unwrap().to_string().trim_end_matches('Z').to_owned())
+            .collect();
+        assert_eq!(found.join(" "), runs, "{expression}");
+    }
+}
+
+/// Errors are about the expression as it was written, and say what was meant.
+#[test]
+fn errors_of_cron_say_what_was_meant() {
+    let mut wrong = Vec::new();
+    for (cron, error) in [
+        ("", "has 0 fields: give minute, hour, day, month and weekday;"),
+        (
+            "0 5 * * 1 /usr/bin/backup",
+            "weekday (field 6, position 11): \"/usr/bin/backup\" is not understood",
+        ),
+        ("17 * * * * root cd / && run-parts", "has 10 fields: "),
+        ("*/60 * * * *", "minute (field 1, position 1): \"*/60\" has a step above 59: write \"0 * * * *\""),
+        (
+            "*/120 * * * *",
+            "minute (field 1, position 1): \"*/120\" has a step above 59: write \"0 */2 * * *\"",
+        ),
+        ("*/90 * * * *", ": an interval is no cron expression, set every to 90m"),
+        ("*/60 9 * * *", "has a step above 59: write \"0 9 * * *\""),
+        (
+            "*/60 * * * * *",
+            "second (field 1, position 1): \"*/60\" has a step above 59: write \"0 * * * * *\"",
+        ),
+        ("0 */24 * * *", "hour (field 2, position 3): \"*/24\" has a step above 23: write \"0 0 * * *\""),
+        ("0 */48 * * *", "set every to 48h"),
+        ("0 0 */31 * *", "day (field 3, position 5): \"*/31\" has a step above 30: write \"0 0 1 * *\""),
+        ("0 0 */100,1-7 * MON", "day (field 3, position 5): \"*/100\" has a step above 30"),
+        ("0 0 1 */12 *", "write \"0 0 1 1 *\""),
+        ("0 0 * * */8", "weekday (field 5, position 9): \"*/8\" has a step above 7: write \"0 0 * * 0\""),
+        ("60 * * * *", "minute (field 1, position 1): \"60\" must be 0 to 59"),
+        ("0  24 * * *", "hour (field 2, position 4): \"24\" must be 0 to 23"),
+        ("0 0 0 * *", "day (field 3, position 5): \"0\" must be 1 to 31"),
+        ("0 0 * foo *", "month (field 4, position 7): \"foo\" must be 1 to 12, or JAN to DEC"),
+        ("0 0 * * 1,8", "weekday (field 5, position 11): \"8\" must be 0 to 7, or SUN to SAT"),
+        ("0 0 * * 1,,2", "weekday (field 5, position 11): \"\" lacks a value"),
+        ("*/0 * * * *", "\"*/0\" has no step: write a number from 1 behind the /"),
+        ("*/ * * * *", "has no step"),
+        ("H * * * *", "\"H\" is Jenkins's"),
+        (
+            "? * * * *",
+            "minute (field 1, position 1): \"?\" is not understood: a ? stands alone, as day or weekday",
+        ),
+        ("0 0 0 ? * 2-6", "weekday (field 6, position 11): \"2-6\" may count from SUN = 0 or from SUN = 1"),
+        ("0 0 0 ? * 6#3", "write names, such as MON-FRI"),
+        ("0 0 0 ? * L", "write names"),
+        ("0 0 * * L", "\"L\" is not understood: write SAT, or FRIL"),
+        ("0 0 * * FRI#6", "FRI#1 to FRI#5"),
+        ("0 0 L-31 * *", "L-0 to L-30"),
+        ("0 0 32W * *", "1W to 31W"),
+        ("0 0 0 * * * 2030-2028", "year (field 7, position 13): \"2030-2028\" ends before it begins"),
+        ("@every 5m", "\"@every 5m\" is an interval: set every to \"5m\", and no cron"),
+        ("@reboot", "\"@reboot\" has no time"),
+        ("@fortnightly", "\"@fortnightly\" is no nickname: there are @yearly"),
+        ("CRON_TZ=Europe/Berlin 0 9 * * *", "must not name a zone: set zone to \"Europe/Berlin\""),
+        ("TZ=Asia/Tokyo 0 9 * * *", "set zone to \"Asia/Tokyo\""),
+    ] {
+        match settings(serde_json::json!({"cron": cron})) {
+            Err(found) if found.field == "cron" && found.what.contains(error) => {}
+            other => wrong.push(format!("{cron}: {other:?}")),
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    for (zone, meant) in
+        [("Berlin", "Europe/Berlin"), ("new york", "America/New_York"), ("TOKYO", "Asia/Tokyo")]
+    {
+        let error = settings(serde_json::json!({"cron": "* * * * *", "zone": zone})).unwrap_err().to_string();
+        assert!(error.ends_with(&format!("write {meant}")), "{error}");
     }
 }
 

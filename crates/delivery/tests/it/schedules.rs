@@ -236,7 +236,8 @@ impl World {
 
     fn plan(&mut self, looker: &mut Looker) {
         let now = self.now - looker.behind;
-        let facts = LookFacts { name: NAME, now, previous: looker.previous, remembered: WEEK };
+        let facts =
+            LookFacts { name: NAME, now, previous: looker.previous, is_checked: true, remembered: WEEK };
         let Some((settings, state, _)) = &mut looker.seen else { return };
         let rules = table(settings);
         if self.mutant == ScheduleMutant::OwnClock {
@@ -272,6 +273,7 @@ impl World {
                 looker.previous = if settled { PreviousRun::Settled } else { PreviousRun::Unsettled };
                 return;
             }
+            ScheduleStep::Check => panic!("each look has checked"),
             ScheduleStep::Sleep(_) | ScheduleStep::Remove => {
                 let present = state.present;
                 if self.write(looker, 0) {
@@ -567,7 +569,8 @@ fn a_look_is_bounded() {
     let mut now = START + DAY;
     let (mut entered, mut dues) = (0, Vec::new());
     for _ in 0..2_000 {
-        let facts = LookFacts { name: NAME, now, previous: PreviousRun::Unknown, remembered: WEEK };
+        let facts =
+            LookFacts { name: NAME, now, previous: PreviousRun::Unknown, is_checked: true, remembered: WEEK };
         let before = state.cursor;
         match state.advance(&table, facts) {
             ScheduleStep::Enter(entries) => {
@@ -598,7 +601,8 @@ fn a_long_outage_is_counted_at_once() {
     let settings = ScheduleSettings { catchup: Some("1m".into()), ..settings("1s") };
     let (table, mut state) = (table(&settings), ScheduleState::new(START, None));
     let now = START + 365 * DAY;
-    let facts = LookFacts { name: NAME, now, previous: PreviousRun::Unknown, remembered: WEEK };
+    let facts =
+        LookFacts { name: NAME, now, previous: PreviousRun::Unknown, is_checked: true, remembered: WEEK };
     assert!(state.judge(&table, facts, 5_000));
     assert_eq!(state.counts.missed + state.backlog.len() as u64, 365 * DAY / 1_000);
 }
@@ -607,7 +611,13 @@ fn a_long_outage_is_counted_at_once() {
 #[test]
 fn an_answer_that_is_not_remembered_any_more_is_not_relied_on() {
     let (table, mut state) = (table(&settings("1h")), ScheduleState::new(START, None));
-    let facts = |now| LookFacts { name: NAME, now, previous: PreviousRun::Unknown, remembered: WEEK };
+    let facts = |now| LookFacts {
+        name: NAME,
+        now,
+        previous: PreviousRun::Unknown,
+        is_checked: true,
+        remembered: WEEK,
+    };
     let ScheduleStep::Enter(first) = state.advance(&table, facts(START)) else { panic!("enter") };
     assert_eq!(state.advance(&table, facts(START + WEEK - DAY - 1)), ScheduleStep::Enter(first));
     let _ = state.advance(&table, facts(START + WEEK - DAY));
@@ -621,7 +631,13 @@ fn an_occurrence_that_was_due_before_it_could_be_taken_back_enters_once() {
     let (old, new) = (settings("1h"), settings("30m"));
     let (before, after) = (table(&old), table(&new));
     let mut state = ScheduleState::new(START, None);
-    let facts = |now| LookFacts { name: NAME, now, previous: PreviousRun::Unknown, remembered: WEEK };
+    let facts = |now| LookFacts {
+        name: NAME,
+        now,
+        previous: PreviousRun::Unknown,
+        is_checked: true,
+        remembered: WEEK,
+    };
     let ScheduleStep::Enter(first) = state.advance(&before, facts(START)) else { panic!("enter") };
     state.entered(START, &first[0], EnterOutcome::Entered { id: 1, generation: 1, keyed: true });
     let at = first[0].at;
@@ -640,7 +656,13 @@ fn a_clock_that_is_set_back_lets_nothing_enter_twice() {
     let kind = settings("1m");
     let (rules, other) = (table(&kind), table(&settings("30s")));
     let paused = table(&ScheduleSettings { paused: true, ..kind.clone() });
-    let facts = |now| LookFacts { name: NAME, now, previous: PreviousRun::Unknown, remembered: WEEK };
+    let facts = |now| LookFacts {
+        name: NAME,
+        now,
+        previous: PreviousRun::Unknown,
+        is_checked: true,
+        remembered: WEEK,
+    };
     let ahead = START + 600_000;
     let (mut state, mut at) = (ScheduleState::new(START, None), BTreeSet::new());
     let look = |state: &mut ScheduleState, rules: &Timetable, now: u64, at: &mut BTreeSet<u64>| {
@@ -693,7 +715,13 @@ fn undisturbed(
     let (mut state, mut now, mut entered) = (ScheduleState::new(START, None), START, Vec::new());
     let mut previous = PreviousRun::Unknown;
     while now < START + span {
-        let facts = LookFacts { name: NAME, now, previous: std::mem::take(&mut previous), remembered: WEEK };
+        let facts = LookFacts {
+            name: NAME,
+            now,
+            previous: std::mem::take(&mut previous),
+            is_checked: true,
+            remembered: WEEK,
+        };
         match state.advance(&table, facts) {
             ScheduleStep::Enter(entries) => {
                 for entry in entries {

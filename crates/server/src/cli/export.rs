@@ -249,10 +249,12 @@ impl<W: Write> Exporter<W> {
             settings.insert("start".to_owned(), schedule["created_at"].clone());
         }
         let mut line = ExportedSchedule::new(name.to_owned(), queue, settings);
-        if line.settings.contains_key("remaining") {
+        if let Some(remaining) = line.settings.get("remaining").and_then(Value::as_u64) {
             let next = schedule["next"].as_array().into_iter().flatten();
             let ahead = next.filter(|one| one["message"].is_string());
             line.ahead = ahead.filter_map(|one| one["at"].as_str().map(str::to_owned)).collect();
+            let left = remaining.saturating_sub(line.ahead.len() as u64);
+            line.settings.insert("remaining".to_owned(), left.into());
         }
         self.seen.schedules += 1;
         self.line(&ExportLine::Schedule(line))

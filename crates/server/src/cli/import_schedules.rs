@@ -48,6 +48,7 @@ impl ImportedSchedules {
             Err(ApiError::Refused(refusal)) if refusal.code == "not_found" => {
                 let mut settings = schedule.settings.clone();
                 settings.insert("queue".to_owned(), queue.into());
+                settings.insert("past".to_owned(), "keep".into());
                 if let Some(remaining) = settings.get("remaining").and_then(Value::as_u64) {
                     // Occurrences that the source has put ahead are put again from here, and counted then.
                     let now = Timestamp::now();

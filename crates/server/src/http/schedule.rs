@@ -5,9 +5,10 @@
 
 use std::collections::BTreeMap;
 
-use axum::http::StatusCode;
+use axum::http::{HeaderValue, StatusCode};
 use duewheel::core::QueueName;
-use duewheel_delivery::{ScheduleError, ScheduleSettings, Schedules, zone_data};
+use duewheel::core::engine::Answered;
+use duewheel_delivery::{PastOccurrences, ScheduleError, ScheduleSettings, Schedules, zone_data};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -82,14 +83,14 @@ pub(crate) struct ScheduleRemoved {
 pub(crate) async fn put(mut call: Call) -> Answer {
     call.app.accepts()?;
     let name = call.name()?;
-    let (settings, remaining) = {
+    let (settings, remaining, past) = {
         let bytes = call.json_bytes(call.app.max_single_bytes()).await?;
         strict::parse::<ScheduleRequest<'_>>(&bytes)?.into_settings()?
     };
     need(&call.caller, &settings)?;
     let caller = &call.caller;
     let reaches = |queue: &str| reaches(caller, Some(queue));
-    let view = schedules(&call.app)?.put_within(&name, settings, remaining, &reaches).await?;
+    let view = schedules(&call.app)?.put_within(&name, settings, (remaining, past), &reaches).await?;
     Ok(reply(StatusCode::OK, &ScheduleAnswer::of(&view)))
 }
 
@@ -124,15 +125,19 @@ pub(crate) async fn change(mut call: Call) -> Answer {
     }
     let caller = &call.caller;
     let mut refused = None;
-    let mut change = |settings: &ScheduleSettings, remaining: &mut Option<u64>| match changed(
-        caller, settings, &named, remaining,
-    ) {
-        Ok(settings) => Ok(settings),
-        Err(problem) => {
-            refused = Some(problem);
-            Err(ScheduleError::NotFound)
-        }
-    };
+    let mut change =
+        |settings: &ScheduleSettings, remaining: &mut Option<u64>, past: &mut PastOccurrences| match changed(
+            caller,
+            settings,
+            &named,
+            (remaining, past),
+        ) {
+            Ok(settings) => Ok(settings),
+            Err(problem) => {
+                refused = Some(problem);
+                Err(ScheduleError::NotFound)
+            }
+        };
     let changed = schedules(&call.app)?.change(&name, &mut change).await;
     match refused {
         Some(problem) => Err(problem),
@@ -152,7 +157,7 @@ fn changed(
     caller: &Caller,
     settings: &ScheduleSettings,
     named: &RawFields,
-    remaining: &mut Option<u64>,
+    (remaining, past): (&mut Option<u64>, &mut PastOccurrences),
 ) -> Result<ScheduleSettings, Problem> {
     within(caller, settings)?;
     let mut all: RawFields =
@@ -173,7 +178,8 @@ fn changed(
         all.insert(field.clone(), value.clone());
     }
     let text = written(256, &all);
-    let (after, left) = strict::parse::<ScheduleRequest<'_>>(&text)?.into_settings()?;
+    let (after, left, past_of) = strict::parse::<ScheduleRequest<'_>>(&text)?.into_settings()?;
+    *past = past_of;
     if named.contains_key("remaining") {
         *remaining = left;
     }
@@ -198,7 +204,11 @@ pub(crate) async fn trigger(mut call: Call) -> Answer {
     let id = asked.dedupe_id.as_ref().map(|id| &*id.0);
     let entered = schedules.trigger_within(&name, id, &|queue| reaches(caller, Some(queue))).await?;
     let answer = TriggeredAnswer { id: IdText(entered.id), due_at: InstantText(entered.due_at) };
-    Ok(reply(StatusCode::CREATED, &answer))
+    let mut response = reply(StatusCode::CREATED, &answer);
+    if entered.answered == Answered::Before {
+        response.headers_mut().insert("idempotent-replayed", HeaderValue::from_static("true"));
+    }
+    Ok(response)
 }
 
 pub(crate) async fn backfill(mut call: Call) -> Answer {
@@ -222,7 +232,7 @@ pub(crate) async fn preview(mut call: Call) -> Answer {
     // Nothing is put into it.
     fields.entry("queue".to_owned()).or_insert_with(|| raw(&"preview".into()));
     let text = written(256, &fields);
-    let (settings, remaining) = strict::parse::<ScheduleRequest<'_>>(&text)?.into_settings()?;
+    let (settings, remaining, _) = strict::parse::<ScheduleRequest<'_>>(&text)?.into_settings()?;
     // As many as would enter if the schedule began at `from`: none while it is paused.
     let left = if settings.paused { Some(0) } else { remaining };
     let count = left.map_or(count, |left| count.min(usize::try_from(left).unwrap_or(usize::MAX)));
@@ -258,6 +268,9 @@ impl From<ScheduleError> for Problem {
         let detail = error.to_string();
         match error {
             ScheduleError::Bad(bad) => Problem::field(bad.field, bad.what),
+            ScheduleError::Past(field) => {
+                Problem { field: Some(field.into()), ..Problem::new(ErrorCode::InThePast, detail) }
+            }
             ScheduleError::NotFound => Problem::new(ErrorCode::NotFound, detail),
             ScheduleError::Taken | ScheduleError::Unreadable(_) => Problem::new(ErrorCode::KeyExists, detail),
             ScheduleError::TooMany(_) | ScheduleError::Busy | ScheduleError::Behind => {

@@ -8,8 +8,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use duewheel::core::WallMs;
 use duewheel_delivery::{
-    Occurrence, OccurrenceEnd, OccurrenceNote, PastOccurrence, RecurrenceSettings, ScheduleListed,
-    ScheduleSettings, ScheduleView,
+    Occurrence, OccurrenceEnd, OccurrenceNote, PastOccurrence, PastOccurrences, RecurrenceSettings,
+    ScheduleBlock, ScheduleListed, ScheduleSettings, ScheduleState, ScheduleView,
 };
 use schemars::JsonSchema;
 use serde::de::{Error, MapAccess, Visitor};
@@ -18,7 +18,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use super::line::{body, headers};
-use super::strict::{Members, Positive, Strings, Text};
+use super::strict::{Members, Strings, Text, Whole};
 use crate::error::Problem;
 use crate::json::InstantText;
 use crate::schema::{AnyJsonSchema, Base64Schema, HeadersSchema, InstantSchema, QueueSchema};
@@ -72,10 +72,32 @@ pub(crate) struct ScheduleRequest<'a> {
     /// `allow` (default), `skip` or `buffer_one`: what happens while the previous message is not settled.
     overlap: Option<Text<'a>>,
     /// How many occurrences enter from now on; without it there is no limit.
-    remaining: Option<Positive>,
+    remaining: Option<Whole>,
     paused: Option<bool>,
     /// Words for people, at most 1,024 bytes.
     note: Option<Text<'a>>,
+    /// `keep`: a schedule of which no occurrence is to come is taken; `refuse` (default): it is an error.
+    past: Option<SchedulePastWord>,
+}
+
+/// Whether a schedule is taken of which all occurrences have passed.
+#[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum SchedulePastWord {
+    /// The schedule is refused.
+    #[default]
+    Refuse,
+    /// The schedule is taken.
+    Keep,
+}
+
+impl From<SchedulePastWord> for PastOccurrences {
+    fn from(word: SchedulePastWord) -> Self {
+        match word {
+            SchedulePastWord::Refuse => PastOccurrences::Refuse,
+            SchedulePastWord::Keep => PastOccurrences::Keep,
+        }
+    }
 }
 
 /// What a preview is of: a schedule, and a span.
@@ -142,8 +164,8 @@ pub(super) fn instant(field: &'static str, text: &str) -> Result<SystemTime, Pro
 }
 
 impl ScheduleRequest<'_> {
-    /// The settings, and the number of occurrences that remain.
-    pub(super) fn into_settings(self) -> Result<(ScheduleSettings, Option<u64>), Problem> {
+    /// The settings, the number of occurrences that remain, and whether all of them may have passed.
+    pub(super) fn into_settings(self) -> Result<(ScheduleSettings, Option<u64>, PastOccurrences), Problem> {
         let own = |text: Option<Text<'_>>| text.map(|text| text.0.into_owned());
         let queue = own(self.queue).ok_or_else(|| Problem::field("queue", "is missing"))?;
         let body = body(self.body, self.json, self.body_base64)?;
@@ -170,7 +192,7 @@ impl ScheduleRequest<'_> {
             paused: self.paused.unwrap_or(false),
             note: own(self.note),
         };
-        Ok((settings, self.remaining.map(|left| left.0)))
+        Ok((settings, self.remaining.map(|left| left.0), self.past.unwrap_or_default().into()))
     }
 }
 
@@ -347,9 +369,28 @@ pub(crate) struct OccurrenceCountsAnswer {
 #[derive(Debug, JsonSchema, Serialize)]
 #[schemars(rename = "OccurrenceWaits")]
 pub(crate) struct OccurrenceWaits {
+    /// The occurrence that waits.
+    pub(super) at: InstantText,
     pub(super) why: String,
-    /// When it is tried again.
-    pub(super) until: InstantText,
+    /// When it is tried again; missing if it waits for the previous message.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) until: Option<InstantText>,
+}
+
+impl OccurrenceWaits {
+    fn of(state: &ScheduleState) -> Option<Self> {
+        let of_previous = |at: u64| OccurrenceWaits {
+            at: wall(at),
+            why: "the message of the previous occurrence is not settled".to_owned(),
+            until: None,
+        };
+        let of_block = |block: &ScheduleBlock| OccurrenceWaits {
+            at: wall(block.at),
+            why: block.why.clone(),
+            until: Some(wall(block.until)),
+        };
+        state.block.as_ref().map(of_block).or_else(|| state.buffered.map(of_previous))
+    }
 }
 
 /// A schedule in a list.
@@ -448,14 +489,11 @@ impl ScheduleAnswer {
             name: view.name.clone(),
             fields: ScheduleFields::of(&view.record.settings).with_defaults(),
             created_at: wall(view.record.created),
-            remaining: state.remaining,
+            remaining: view.remaining,
             next: view.next.iter().map(next).collect(),
             latest: view.latest.iter().map(PastOccurrenceAnswer::of).collect(),
             counts: OccurrenceCountsAnswer::of(view),
-            waits: state
-                .block
-                .as_ref()
-                .map(|block| OccurrenceWaits { why: block.why.clone(), until: wall(block.until) }),
+            waits: OccurrenceWaits::of(state),
             error: view.error.as_ref().map(ToString::to_string),
         }
     }

@@ -73,7 +73,7 @@ async fn a_schedule_over_http() {
 
     let first = server.call("POST", "/v1/schedules/daily/trigger", r#"{"dedupe_id": "x"}"#).await;
     let again = server.call("POST", "/v1/schedules/daily/trigger", r#"{"dedupe_id": "x"}"#).await;
-    assert_eq!((first.status, first.json()["id"].clone()), (201, again.json()["id"].clone()));
+    assert_eq!((first.status, first.json()), (201, again.json()), "one answer");
     let span = r#"{"from": "2025-01-01T00:00:00Z", "to": "2025-01-01T01:00:00Z", "id": "b"}"#;
     let done = server.ok("POST", "/v1/schedules/daily/backfill", span).await;
     assert_eq!(done, json!({"id": "b", "occurrences": 0}), "an interval begins at the creation");
@@ -173,6 +173,43 @@ async fn bad_schedules_are_refused_by_field() {
         let answer = server.call("POST", path, &body.to_string()).await;
         assert_eq!((answer.status, &answer.json()["field"]), (400, &json!(field)), "{}", answer.json());
     }
+}
+
+/// Story: instants that had passed were taken, and nothing ever occurred. Undo and import send what was there, which is taken.
+#[tokio::test]
+async fn past_schedules_need_a_word() {
+    let server = server().await;
+    let path = "/v1/schedules/s";
+    let settings = json!({"queue": "q", "at": ["2020-01-01T00:00:00Z"]});
+    let answer = server.call("PUT", path, &settings.to_string()).await;
+    let problem = answer.json();
+    assert_eq!((answer.status, &problem["code"], &problem["field"]), (422, &json!("in_the_past"), &json!("at")));
+    let mut kept = settings.clone();
+    kept["past"] = json!("keep");
+    server.ok("PUT", path, &kept.to_string()).await;
+    server.ok("PUT", path, &settings.to_string()).await;
+    server.ok("PATCH", path, r#"{"note": "words"}"#).await;
+    let answer = server.call("PATCH", path, r#"{"at": ["2020-01-02T00:00:00Z"]}"#).await;
+    assert_eq!(answer.status, 422, "{}", answer.json());
+    server.ok("PATCH", path, r#"{"at": ["2020-01-02T00:00:00Z"], "past": "keep"}"#).await;
+}
+
+/// What `buffer_one` holds back is shown.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_buffered_occurrence_is_shown() {
+    let server = server().await;
+    let settings = r#"{"queue": "q", "every": "1m", "overlap": "buffer_one", "catchup": "24h"}"#;
+    server.ok("PUT", "/v1/schedules/s", settings).await;
+    for n in 1..3 {
+        server.advance(60_000);
+        server.until("it was looked at", "/v1/schedules/s", |seen| {
+            seen["counts"]["entered"] == 1 && (n == 1 || seen["waits"].is_object())
+        })
+        .await;
+    }
+    let waits = server.ok("GET", "/v1/schedules/s", "").await["waits"].clone();
+    assert_eq!(waits["why"], "the message of the previous occurrence is not settled");
+    assert!(waits["at"].is_string() && waits["until"].is_null(), "{waits}");
 }
 
 /// A token has the schedules of its queues; the others do not exist for it, but that their names are taken.

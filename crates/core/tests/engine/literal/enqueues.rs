@@ -212,6 +212,9 @@ fn the_answer_to_an_enqueue_of_our_own_outlasts_the_window_of_its_queue() {
         other => panic!("{other:?}"),
     };
     let (own, other) = (id(rig.call(of("\u{1}schedule/x"))), id(rig.call(of("schedule/x"))));
+    let with_other_content =
+        Enqueue { dedupe_id: Some("\u{1}schedule/x".into()), body: "another".into(), ..message("q", 0) };
+    assert_eq!(id(rig.call(Op::Enqueue(Box::new(with_other_content)))), own, "its id names it");
     rig.pass(OWN_DEDUPE_WINDOW_MS - 1);
     rig.restart();
     assert_eq!(id(rig.call(of("\u{1}schedule/x"))), own);

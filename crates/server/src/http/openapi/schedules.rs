@@ -4,7 +4,7 @@ use duewheel::core::{MessageId, WallMs};
 use schemars::json_schema;
 
 use super::operation::{OperationDoc, Tag};
-use crate::error::ErrorCode::{DiskFull, KeyExists, NotFound, OverQuota};
+use crate::error::ErrorCode::{DiskFull, InThePast, KeyExists, NotFound, OverQuota};
 use crate::http::schedule::{
     BackfillRequest, BackfilledAnswer, ScheduleRemoved, TriggerRequest, TriggeredAnswer,
 };
@@ -62,7 +62,7 @@ pub(crate) fn put() -> OperationDoc {
             r#"{"queue": "reports", "cron": "0 8 * * MON", "zone": "Europe/Berlin", "body": "weekly", "overlap": "skip"}"#,
         )
         .gives(200, "The schedule.", &schedule())
-        .refuses(&[KeyExists, DiskFull])
+        .refuses(&[KeyExists, InThePast, DiskFull])
 }
 
 pub(crate) fn get() -> OperationDoc {
@@ -79,7 +79,7 @@ pub(crate) fn change() -> OperationDoc {
     )
     .takes::<ScheduleRequest<'_>>(r#"{"paused": true, "note": "holidays"}"#)
     .gives(200, "The schedule.", &schedule())
-    .refuses(&[NotFound, KeyExists, DiskFull])
+    .refuses(&[NotFound, KeyExists, InThePast, DiskFull])
 }
 
 pub(crate) fn remove() -> OperationDoc {
