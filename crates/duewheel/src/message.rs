@@ -8,6 +8,8 @@ use duewheel_core::engine::Grant;
 use duewheel_core::id::{LeaseToken, MessageId};
 use serde::de::DeserializeOwned;
 
+use crate::outcome::DeadLetter;
+
 /// A message under a lease of this consumer.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Message {
@@ -42,9 +44,12 @@ impl Message {
     /// The payload as a value, read from JSON.
     ///
     /// # Errors
-    /// The body is not JSON of that type. Returned from a handler with `?`, it makes the attempt fail.
-    pub fn json<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
-        serde_json::from_slice(self.body())
+    /// The body is not JSON of that type. Returned from a handler with `?`, it makes the message dead: another attempt
+    /// would fail like this one.
+    pub fn json<T: DeserializeOwned>(&self) -> Result<T, DeadLetter> {
+        serde_json::from_slice(self.body()).map_err(|error| {
+            DeadLetter::new(format!("the body is not a {}: {error}", std::any::type_name::<T>()))
+        })
     }
 
     /// A header's value.

@@ -121,7 +121,6 @@ async fn m11_shutdown_waits_for_running_handlers_and_may_be_called_again() {
                 s.fetch_add(1, Ordering::SeqCst);
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 d.fetch_add(1, Ordering::SeqCst);
-                Ok(())
             }
         })
         .unwrap();
@@ -159,7 +158,7 @@ async fn m11_a_handler_that_does_not_end_bounds_the_shutdown_and_its_message_com
         .queue("q")
         .handler(move |_| {
             s.fetch_add(1, Ordering::SeqCst);
-            async { std::future::pending().await }
+            std::future::pending::<()>()
         })
         .unwrap();
     wheel.queue("q").body("").enqueue().await.unwrap();
