@@ -27,6 +27,7 @@ use crate::message::Message;
 use crate::outcome::{HandlerOutcome, IntoOutcome};
 use crate::queue::Queue;
 use crate::registered::{Activity, HandlerError, Registered, Running};
+use crate::wheel::WeakWheel;
 
 /// The result of most handlers: `Ok(())` acks the message, an error makes the attempt fail. A [`crate::DeadLetter`]
 /// makes the message dead; a [`crate::NotYet`] delivers it again without counting the attempt. See [`IntoOutcome`].
@@ -123,6 +124,7 @@ impl HandlerBuilder {
         let host = Handle::try_current().map_err(|_| HandlerError::NoRuntime)?;
         let wheel = self.queue.wheel.clone();
         let worker = Worker {
+            wheel: wheel.downgrade(),
             client: wheel.client().clone(),
             life: wheel.lifecycle().clone(),
             queue: name.clone(),
@@ -199,6 +201,7 @@ type StartRun =
     Arc<dyn Fn(Message, oneshot::Receiver<()>, &Handle) -> JoinHandle<Option<HandlerOutcome>> + Send + Sync>;
 
 struct Worker {
+    wheel: WeakWheel,
     client: Client,
     life: Lifecycle,
     queue: QueueName,
@@ -256,7 +259,7 @@ impl Worker {
                     for (grant, hand) in grants.into_iter().zip(hands) {
                         this.activity.started.fetch_add(1, Ordering::SeqCst);
                         this.activity.running.fetch_add(1, Ordering::SeqCst);
-                        let (this, message) = (this.clone(), Message::new(grant));
+                        let (this, message) = (this.clone(), Message::new(grant, this.wheel.clone()));
                         tokio::spawn(async move {
                             let _running = Running(this.activity.clone());
                             let _end = this.life.end_on_panic("the task around a handler's run");
@@ -316,8 +319,8 @@ impl Worker {
         if outcome != HandlerOutcome::Ack {
             tracing::debug!(queue = %self.queue, %id, ?outcome, "an attempt was not successful");
         }
-        let op = outcome.op(id, token);
-        match self.client.ask(op).await {
+        let goes_on = || !*self.abort.borrow() && !self.life.has_ended();
+        match repeated(goes_on, || self.client.ask(outcome.op(id, token))).await {
             Ok(Err(_)) => {
                 tracing::warn!(queue = %self.queue, %id, "settled too late: the lease was lost");
             }
@@ -366,5 +369,50 @@ impl Worker {
                 reason: "the runtime of the handler has ended".to_owned(),
             }),
         }
+    }
+}
+
+/// Repeats a call until it is answered or the wheel ends: finished work must not be done again because the store was away
+/// for a moment. A repeated ack is answered as done.
+async fn repeated<T, Fut>(goes_on: impl Fn() -> bool, call: impl Fn() -> Fut) -> Result<T, CallError>
+where
+    Fut: Future<Output = Result<T, CallError>>,
+{
+    let mut failures = 0;
+    loop {
+        match call().await {
+            Err(error) if error.may_pass() && goes_on() => {
+                tokio::time::sleep(doubled(FIRST_PAUSE, LONGEST_PAUSE, failures)).await;
+                failures = failures.saturating_add(1);
+            }
+            answer => return answer,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    async fn calls(failures: u32, error: CallError, most: u32) -> (Result<u32, CallError>, u32) {
+        let calls = Cell::new(0);
+        let answer = repeated(
+            || calls.get() < most,
+            || {
+                calls.set(calls.get() + 1);
+                let answer = if calls.get() > failures { Ok(7) } else { Err(error.clone()) };
+                std::future::ready(answer)
+            },
+        );
+        (answer.await, calls.get())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn settling_is_repeated_until_answered() {
+        assert!(matches!(calls(300, CallError::NO_ANSWER, u32::MAX).await, (Ok(7), 301)));
+        assert!(matches!(calls(300, CallError::Overloaded, 5).await, (Err(_), 5)), "the wheel ends");
+        assert!(matches!(calls(1, CallError::Closed("it is"), u32::MAX).await, (Err(_), 1)));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 
 use duewheel_core::engine::{Attended, Op, QueueView, Stats};
@@ -23,10 +23,22 @@ use crate::registered::{HandlerError, HandlerRuntime, Registered};
 /// Durable delayed messages. Cheap to clone and thread-safe; all clones use the same wheel.
 ///
 /// Dropping the last clone stops the driver without waiting for handlers; nothing accepted is lost. Prefer
-/// [`Duewheel::shutdown`].
+/// [`Duewheel::shutdown`]. A handler that captures a clone, or a [`crate::Queue`], keeps the wheel open until the
+/// shutdown; [`crate::Message::wheel`] does not.
 #[derive(Clone, Debug)]
 pub struct Duewheel {
     inner: Arc<WheelInner>,
+}
+
+/// A handle that does not keep its wheel open.
+#[derive(Clone, Debug)]
+pub(crate) struct WeakWheel(Weak<WheelInner>);
+
+impl WeakWheel {
+    /// The handle, as long as another one exists.
+    pub(crate) fn upgrade(&self) -> Option<Duewheel> {
+        self.0.upgrade().map(|inner| Duewheel { inner })
+    }
 }
 
 #[derive(Debug)]
@@ -92,6 +104,10 @@ impl Duewheel {
                 abort: watch::Sender::new(false),
             }),
         }
+    }
+
+    pub(crate) fn downgrade(&self) -> WeakWheel {
+        WeakWheel(Arc::downgrade(&self.inner))
     }
 
     /// The source of the quotas, and the limits that apply to them.
