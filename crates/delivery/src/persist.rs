@@ -24,17 +24,13 @@ where
     let mut failures = 0;
     loop {
         match call().await {
-            Err(error) if may_succeed(&error) && now() < until => {
+            Err(error) if error.may_pass() && now() < until => {
                 tokio::time::sleep(doubled(FIRST_SETTLE, LONGEST_SETTLE, failures)).await;
                 failures = failures.saturating_add(1);
             }
             answer => return answer,
         }
     }
-}
-
-fn may_succeed(error: &CallError) -> bool {
-    error.is_retryable() || matches!(error, CallError::Lost(_))
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::error::Error;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use duewheel::{Duewheel, HOUR, IfExists, MINUTE, Message, SECOND, VirtualClock};
+use duewheel::{Duewheel, HOUR, HandlerResult, IfExists, MINUTE, Message, SECOND, VirtualClock};
 use serde::{Deserialize, Serialize};
 
 const CUSTOMERS: u32 = 1_000;
@@ -32,7 +32,7 @@ pub(crate) async fn run() -> Result<Vec<usize>, Box<dyn Error + Send + Sync>> {
         async move {
             let _sms: Sms = message.json()?; // here it would be sent
             seen.lock().map_err(|_| "another handler panicked")?.push(message.due_at());
-            Ok(())
+            HandlerResult::Ok(())
         }
     })?;
 

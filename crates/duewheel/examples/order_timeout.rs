@@ -6,7 +6,7 @@
 use std::error::Error;
 use std::sync::{Arc, Mutex};
 
-use duewheel::{Cancel, Duewheel, MINUTE, Message, SECOND, VirtualClock};
+use duewheel::{Cancel, Duewheel, HandlerResult, MINUTE, Message, SECOND, VirtualClock};
 use serde::{Deserialize, Serialize};
 
 /// What the handler needs to know of an order.
@@ -30,7 +30,7 @@ pub(crate) async fn run() -> Result<Vec<u64>, Box<dyn Error + Send + Sync>> {
             let order: Order = message.json()?;
             println!("order {} was not paid in time: closed", order.number);
             seen.lock().map_err(|_| "another handler panicked")?.push(order.number);
-            Ok(())
+            HandlerResult::Ok(())
         }
     })?;
 

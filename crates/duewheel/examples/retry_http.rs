@@ -23,10 +23,7 @@ pub(crate) async fn run() -> Result<usize, Box<dyn Error + Send + Sync>> {
     let backoff = Some(Backoff { min_ms: 5_000, max_ms: 3_600_000 });
     queue.configure(QueueSettings { backoff, ..QueueSettings::default() }).await?;
     // Each run has a thread of its own, so the request may block.
-    queue.handler(move |message: Message| {
-        let url = url.clone();
-        async move { post(&url, &message) }
-    })?;
+    queue.handler_blocking(move |message| post(&url, &message))?;
     queue.message(&serde_json::json!({"order": 42, "paid": true})).enqueue().await?;
 
     while !requests.is_finished() {

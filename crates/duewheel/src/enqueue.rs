@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use duewheel_core::engine::{Enqueue, EnqueueRefusal, Enqueued, IfExists, Limit, Op, OverQuota, Past, When};
+use duewheel_core::engine::{Enqueue, EnqueueRefusal, Enqueued, IfExists, Op, Past, When};
 use duewheel_core::id::MessageId;
 use duewheel_core::message::{Expiry, MaxAttempts, Options};
 use duewheel_core::name::{BadName, Key, QueueName};
@@ -60,50 +60,11 @@ pub enum EnqueueError {
     #[error("the message does not serialise to JSON: {0}")]
     Json(String),
     /// The engine refused the message.
-    #[error("refused: {}", refusal_text(.0))]
+    #[error("refused: {0}")]
     Refused(EnqueueRefusal),
     /// The call was not answered. See [`CallError::outcome`].
     #[error(transparent)]
     Call(#[from] CallError),
-}
-
-fn refusal_text(refusal: &EnqueueRefusal) -> String {
-    match refusal {
-        EnqueueRefusal::KeyExists(id) => format!("message {id} has this key"),
-        EnqueueRefusal::Leased(id) => format!("message {id}, which has this key, is with a consumer"),
-        EnqueueRefusal::InThePast => "the due time has passed".into(),
-        EnqueueRefusal::Expired => "the instant of its expiry has passed".into(),
-        EnqueueRefusal::TooFar(max) => format!("the due time is more than {max} ms away"),
-        EnqueueRefusal::DedupeMismatch(id) => {
-            format!("the same dedupe id stands for another content (message {id})")
-        }
-        EnqueueRefusal::TooLarge(part, max) => format!("{part:?} is larger than {max} bytes").to_lowercase(),
-        EnqueueRefusal::OutOfRange(part) => format!("{part:?} is out of range").to_lowercase(),
-        EnqueueRefusal::Overloaded(limit) => limit_text(*limit),
-        EnqueueRefusal::Busy => "the store is behind with writing; try again shortly".into(),
-        EnqueueRefusal::DiskFull => "the disk is full".into(),
-        EnqueueRefusal::OverQuota(over) => {
-            let OverQuota { quota, resource, limit, used, .. } = &**over;
-            format!("quota {quota:?}: {used} of {limit} {resource} are used")
-        }
-    }
-}
-
-fn limit_text(limit: Limit) -> String {
-    match limit {
-        Limit::Messages(max) => format!("{max} messages are held, as many as the limit allows"),
-        Limit::Bytes(max) => {
-            format!("the messages held would have more than the {max} bytes that the limit allows")
-        }
-        Limit::Queues(max) => format!("{max} queues exist, as many as the limit allows"),
-        Limit::Answers(max) => {
-            format!(
-                "{max} answers, or as many bytes of them as the limit allows, are remembered, all of them young"
-            )
-        }
-        Limit::Leases => "as much is leased as the limit allows".into(),
-        Limit::GrantRate(ms) => format!("the queue's rate allows the next message in {ms} ms"),
-    }
 }
 
 impl Draft {

@@ -1,7 +1,8 @@
 //! Handlers: the code that runs a queue's messages.
 //!
-//! Each queue has a loop that reserves as many messages as further runs are allowed; each message runs on a thread of
-//! its own, so that a handler that blocks or panics delays no other.
+//! Each queue has a loop that reserves as many messages as further runs are allowed. The loops, the leases and the time
+//! limits of all runs are on a runtime of the wheel's own, so that no handler, and no paused clock of tokio, holds them
+//! up. A run itself is a task of the caller's runtime, or has a thread of the wheel's own if it blocks.
 
 use std::error::Error;
 use std::num::NonZeroUsize;
@@ -20,31 +21,23 @@ use duewheel_shard::testing;
 use duewheel_shard::thread::panic_text;
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, oneshot, watch};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinError, JoinHandle};
 
-use crate::failure::HandlerFailure;
 use crate::message::Message;
+use crate::outcome::{HandlerOutcome, IntoOutcome};
 use crate::queue::Queue;
 use crate::registered::{Activity, HandlerError, Registered, Running};
+use crate::wheel::WeakWheel;
 
-/// The result of a handler: `Ok(())` acks the message, an error makes the attempt fail. A [`crate::DeadLetter`] makes
-/// the message dead; a [`crate::NotYet`] delivers it again without counting the attempt.
+/// The result of most handlers: `Ok(())` acks the message, an error makes the attempt fail. A [`crate::DeadLetter`]
+/// makes the message dead; a [`crate::NotYet`] delivers it again without counting the attempt. See [`IntoOutcome`].
 pub type HandlerResult = Result<(), Box<dyn Error + Send + Sync>>;
-
-/// Where a handler runs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Isolation {
-    /// Each run has a thread of the runtime's blocking pool, so it may block.
-    #[default]
-    Thread,
-    /// Each run is a task: cheaper, but a run that blocks delays others.
-    Task,
-}
 
 /// Registers a handler with settings.
 ///
 /// ```
 /// # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
+/// use duewheel::HandlerResult;
 /// use std::time::Duration;
 /// # let wheel = duewheel::Duewheel::builder().in_memory().open().await?;
 /// wheel.queue("sms").handle_with()
@@ -52,7 +45,7 @@ pub enum Isolation {
 ///     .time_limit(Duration::from_secs(300))
 ///     .run(|msg| async move {
 ///         println!("to be sent: {} bytes", msg.body().len());
-///         Ok(())
+///         HandlerResult::Ok(())
 ///     })?;
 /// # Ok::<_, Box<dyn std::error::Error>>(()) }).unwrap();
 /// ```
@@ -62,19 +55,13 @@ pub struct HandlerBuilder {
     queue: Queue,
     concurrency: NonZeroUsize,
     time_limit: Duration,
-    isolation: Isolation,
 }
 
 const CONCURRENCY: NonZeroUsize = NonZeroUsize::new(16).unwrap();
 
 impl HandlerBuilder {
     pub(crate) fn new(queue: Queue) -> Self {
-        HandlerBuilder {
-            queue,
-            concurrency: CONCURRENCY,
-            time_limit: Duration::from_secs(30 * 60),
-            isolation: Isolation::Thread,
-        }
+        HandlerBuilder { queue, concurrency: CONCURRENCY, time_limit: Duration::from_secs(30 * 60) }
     }
 
     /// How many messages of this queue run at the same time; 16 by default.
@@ -90,12 +77,6 @@ impl HandlerBuilder {
         self
     }
 
-    /// Where each run executes; on its own thread by default.
-    pub fn isolation(mut self, isolation: Isolation) -> Self {
-        self.isolation = isolation;
-        self
-    }
-
     /// Registers the handler. Messages that are ready are run at once.
     ///
     /// # Errors
@@ -103,12 +84,47 @@ impl HandlerBuilder {
     pub fn run<F, Fut>(self, run: F) -> Result<(), HandlerError>
     where
         F: Fn(Message) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = HandlerResult> + Send + 'static,
+        Fut: Future<Output: IntoOutcome> + Send + 'static,
     {
+        let run = Arc::new(run);
+        self.register(Arc::new(move |message, kept, host| {
+            let run = run.clone();
+            host.spawn(async move {
+                tokio::select! {
+                    biased;
+                    // The error's text is made here, where a panic counts as a failed attempt.
+                    outcome = async move { run(message).await.into_outcome() } => Some(outcome),
+                    _ = kept => None,
+                }
+            })
+        }))
+    }
+
+    /// Registers a handler that blocks; see [`Queue::handler_blocking`].
+    ///
+    /// # Errors
+    /// See [`HandlerError`].
+    pub fn run_blocking<F, R>(self, run: F) -> Result<(), HandlerError>
+    where
+        F: Fn(Message) -> R + Send + Sync + 'static,
+        R: IntoOutcome,
+    {
+        let run = Arc::new(run);
+        self.register(Arc::new(move |message, _, host| {
+            let (run, host) = (run.clone(), host.clone());
+            tokio::task::spawn_blocking(move || {
+                let _host = host.enter();
+                Some(run(message).into_outcome())
+            })
+        }))
+    }
+
+    fn register(self, run: StartRun) -> Result<(), HandlerError> {
         let name = self.queue.name.clone()?;
-        let runtime = Handle::try_current().map_err(|_| HandlerError::NoRuntime)?;
+        let host = Handle::try_current().map_err(|_| HandlerError::NoRuntime)?;
         let wheel = self.queue.wheel.clone();
         let worker = Worker {
+            wheel: wheel.downgrade(),
             client: wheel.client().clone(),
             life: wheel.lifecycle().clone(),
             queue: name.clone(),
@@ -116,8 +132,8 @@ impl HandlerBuilder {
             concurrency: self.concurrency.get(),
             hands: Arc::new(Semaphore::new(self.concurrency.get())),
             time_limit: self.time_limit,
-            isolation: self.isolation,
-            run: Arc::new(run),
+            run,
+            host,
             activity: Arc::new(Activity::default()),
             stop: wheel.stop_signal(),
             abort: wheel.abort_signal(),
@@ -128,27 +144,49 @@ impl HandlerBuilder {
             hands: worker.hands.clone(),
             concurrency: worker.concurrency,
         };
-        wheel.register(registered, || drop(runtime.spawn(worker.work())))
+        wheel.register(registered, |runtime| drop(runtime.spawn(worker.work())))
     }
 }
 
 impl Queue {
     /// Registers the code that runs this queue's messages: `Ok(())` acks, an error retries with backoff, and so does a
-    /// panic; [`crate::DeadLetter`] ends the tries, [`crate::NotYet`] does not count. See [`HandlerBuilder`] for
-    /// concurrency and time limits.
+    /// panic; [`crate::DeadLetter`] ends the tries, [`crate::NotYet`] does not count. See [`IntoOutcome`] for all that
+    /// may be returned, and [`HandlerBuilder`] for concurrency and time limits.
     ///
-    /// Each run has a thread of its own, so a handler that blocks delays no other. The threads are those of the
-    /// runtime's blocking pool, 512 by default: raise `max_blocking_threads` if all your handlers' hands together are
-    /// more.
+    /// Each run is a task of this runtime. Code that blocks belongs into [`Queue::handler_blocking`]: here it delays
+    /// other tasks of the runtime, though it delays no extension of a lease.
     ///
     /// # Errors
     /// [`HandlerError`]: the name is not one, or the queue has a handler already.
     pub fn handler<F, Fut>(&self, run: F) -> Result<(), HandlerError>
     where
         F: Fn(Message) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = HandlerResult> + Send + 'static,
+        Fut: Future<Output: IntoOutcome> + Send + 'static,
     {
         self.handle_with().run(run)
+    }
+
+    /// Registers code that blocks: each run has a thread of the wheel's own, so it delays nothing else.
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
+    /// # let wheel = duewheel::Duewheel::builder().in_memory().open().await?;
+    /// wheel.queue("thumbnails").handler_blocking(|msg| {
+    ///     let image: String = msg.json()?;
+    ///     std::process::Command::new("convert").args([&image, "-resize", "100", "small.png"]).status()?;
+    ///     duewheel::HandlerResult::Ok(())
+    /// })?;
+    /// # Ok::<_, Box<dyn std::error::Error>>(()) }).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// [`HandlerError`]: the name is not one, or the queue has a handler already.
+    pub fn handler_blocking<F, R>(&self, run: F) -> Result<(), HandlerError>
+    where
+        F: Fn(Message) -> R + Send + Sync + 'static,
+        R: IntoOutcome,
+    {
+        self.handle_with().run_blocking(run)
     }
 
     /// Registers a handler like [`Queue::handler`], with settings.
@@ -157,7 +195,13 @@ impl Queue {
     }
 }
 
-struct Worker<F> {
+/// Starts a run on the host's runtime, or on a thread. A run that can be ended does so, with `None`, when the sender is
+/// dropped.
+type StartRun =
+    Arc<dyn Fn(Message, oneshot::Receiver<()>, &Handle) -> JoinHandle<Option<HandlerOutcome>> + Send + Sync>;
+
+struct Worker {
+    wheel: WeakWheel,
     client: Client,
     life: Lifecycle,
     queue: QueueName,
@@ -165,8 +209,9 @@ struct Worker<F> {
     concurrency: usize,
     hands: Arc<Semaphore>,
     time_limit: Duration,
-    isolation: Isolation,
-    run: Arc<F>,
+    run: StartRun,
+    /// The runtime of the caller.
+    host: Handle,
     activity: Arc<Activity>,
     stop: watch::Receiver<bool>,
     /// Set when the shutdown's deadline has passed: running futures are dropped.
@@ -179,15 +224,12 @@ const WAIT_MS: u64 = 60_000;
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-impl<F, Fut> Worker<F>
-where
-    F: Fn(Message) -> Fut + Send + Sync + 'static,
-    Fut: Future<Output = HandlerResult> + Send + 'static,
-{
+impl Worker {
     async fn work(self) {
         let this = Arc::new(self);
         let _end = this.life.end_on_panic("the loop of a queue's handler");
         let mut stop = this.stop.clone();
+        let mut host_ended = this.watch_host();
         let mut failures = 0;
         loop {
             testing::place("handler loop");
@@ -208,6 +250,7 @@ where
             let reserved = tokio::select! {
                 biased;
                 _ = stop.wait_for(|stop| *stop) => return,
+                _ = &mut host_ended => return,
                 reserved = this.wait_for_grants(demand) => reserved,
             };
             match reserved {
@@ -216,7 +259,7 @@ where
                     for (grant, hand) in grants.into_iter().zip(hands) {
                         this.activity.started.fetch_add(1, Ordering::SeqCst);
                         this.activity.running.fetch_add(1, Ordering::SeqCst);
-                        let (this, message) = (this.clone(), Message::new(grant));
+                        let (this, message) = (this.clone(), Message::new(grant, this.wheel.clone()));
                         tokio::spawn(async move {
                             let _running = Running(this.activity.clone());
                             let _end = this.life.end_on_panic("the task around a handler's run");
@@ -241,6 +284,17 @@ where
         }
     }
 
+    /// Resolves when the caller's runtime has ended: nothing can run there any more.
+    fn watch_host(&self) -> oneshot::Receiver<()> {
+        let (alive, ended) = oneshot::channel();
+        let mut stop = self.stop.clone();
+        self.host.spawn(async move {
+            let _ = stop.wait_for(|stop| *stop).await;
+            drop(alive);
+        });
+        ended
+    }
+
     async fn wait_for_grants(&self, demand: Demand) -> Result<Reserved, CallError> {
         let reserve = self.client.reserve(demand);
         tokio::pin!(reserve);
@@ -260,17 +314,13 @@ where
     async fn run_one(&self, message: Message) {
         let (id, token) = (message.id(), message.lease_token());
         testing::place("handler run");
-        let op = match self.outcome(message).await {
-            Some(Ok(())) => Op::ack(id, token),
-            Some(Err(failure)) => {
-                let note = failure.note();
-                tracing::debug!(queue = %self.queue, %id, %note, "an attempt failed");
-                failure.op(id, token)
-            }
-            // The outcome is unknown: the lease belongs to this process, and is released at the next start.
-            None => return,
-        };
-        match self.client.ask(op).await {
+        // Without an outcome the lease belongs to this process, and is released at the next start.
+        let Some(outcome) = self.outcome(message).await else { return };
+        if outcome != HandlerOutcome::Ack {
+            tracing::debug!(queue = %self.queue, %id, ?outcome, "an attempt was not successful");
+        }
+        let goes_on = || !*self.abort.borrow() && !self.life.has_ended();
+        match repeated(goes_on, || self.client.ask(outcome.op(id, token))).await {
             Ok(Err(_)) => {
                 tracing::warn!(queue = %self.queue, %id, "settled too late: the lease was lost");
             }
@@ -281,12 +331,12 @@ where
     }
 
     /// The result of one run. `None`: it was dropped by a shutdown.
-    async fn outcome(&self, message: Message) -> Option<Result<(), HandlerFailure>> {
+    async fn outcome(&self, message: Message) -> Option<HandlerOutcome> {
         let (id, token) = (message.id(), message.lease_token());
         let between = (message.lease_length() / 3).max(Duration::from_millis(10));
         // Dropping the sender ends the run at its next await.
         let (keep, kept) = oneshot::channel::<()>();
-        let mut running = self.start(message, kept);
+        let mut running = (self.run)(message, kept, &self.host);
         let mut abort = self.abort.clone();
         let time_limit = tokio::time::sleep(self.time_limit);
         tokio::pin!(time_limit);
@@ -296,7 +346,7 @@ where
                 outcome = &mut running => break outcome,
                 () = async { drop(abort.wait_for(|abort| *abort).await) } => return None,
                 () = &mut time_limit => {
-                    return Some(Err(HandlerFailure::failed(format!("took longer than {:?}", self.time_limit))));
+                    return Some(HandlerOutcome::failed(format!("took longer than {:?}", self.time_limit)));
                 }
                 () = tokio::time::sleep(between) => {
                     // A task of its own: a slow store delays neither the end of the run nor its time limit.
@@ -311,36 +361,58 @@ where
             }
         };
         drop(keep);
-        match outcome {
+        match outcome.map_err(JoinError::try_into_panic) {
             Ok(ended) => ended,
-            Err(join) => {
-                let panic = join.try_into_panic().ok()?;
-                Some(Err(HandlerFailure::failed(format!("panic: {}", panic_text(&*panic)))))
-            }
+            Err(Ok(panic)) => Some(HandlerOutcome::failed(format!("panic: {}", panic_text(&*panic)))),
+            Err(Err(_)) => Some(HandlerOutcome::NotYet {
+                delay: Duration::ZERO,
+                reason: "the runtime of the handler has ended".to_owned(),
+            }),
         }
     }
+}
 
-    /// Starts a run that ends early, with `None`, when the sender of `kept` is dropped.
-    fn start(
-        &self,
-        message: Message,
-        kept: oneshot::Receiver<()>,
-    ) -> JoinHandle<Option<Result<(), HandlerFailure>>> {
-        let run = self.run.clone();
-        let bounded = async move {
-            tokio::select! {
-                biased;
-                // The error's text is made here, where a panic counts as a failed attempt.
-                result = async move { run(message).await.map_err(|e| HandlerFailure::of(&*e)) } => Some(result),
-                _ = kept => None,
+/// Repeats a call until it is answered or the wheel ends: finished work must not be done again because the store was away
+/// for a moment. A repeated ack is answered as done.
+async fn repeated<T, Fut>(goes_on: impl Fn() -> bool, call: impl Fn() -> Fut) -> Result<T, CallError>
+where
+    Fut: Future<Output = Result<T, CallError>>,
+{
+    let mut failures = 0;
+    loop {
+        match call().await {
+            Err(error) if error.may_pass() && goes_on() => {
+                tokio::time::sleep(doubled(FIRST_PAUSE, LONGEST_PAUSE, failures)).await;
+                failures = failures.saturating_add(1);
             }
-        };
-        match self.isolation {
-            Isolation::Thread => {
-                let runtime = Handle::current();
-                tokio::task::spawn_blocking(move || runtime.block_on(bounded))
-            }
-            Isolation::Task => tokio::spawn(bounded),
+            answer => return answer,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    async fn calls(failures: u32, error: CallError, most: u32) -> (Result<u32, CallError>, u32) {
+        let calls = Cell::new(0);
+        let answer = repeated(
+            || calls.get() < most,
+            || {
+                calls.set(calls.get() + 1);
+                let answer = if calls.get() > failures { Ok(7) } else { Err(error.clone()) };
+                std::future::ready(answer)
+            },
+        );
+        (answer.await, calls.get())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn settling_is_repeated_until_answered() {
+        assert!(matches!(calls(300, CallError::NO_ANSWER, u32::MAX).await, (Ok(7), 301)));
+        assert!(matches!(calls(300, CallError::Overloaded, 5).await, (Err(_), 5)), "the wheel ends");
+        assert!(matches!(calls(1, CallError::Closed("it is"), u32::MAX).await, (Err(_), 1)));
     }
 }

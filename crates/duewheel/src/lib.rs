@@ -6,14 +6,14 @@
 //! # let dir = tempfile::tempdir()?;
 //! # std::env::set_current_dir(&dir)?;
 //! # let order = serde_json::json!({"order": 42});
-//! use duewheel::{Duewheel, HOUR, Message};
+//! use duewheel::{Duewheel, HOUR, HandlerResult, Message};
 //! use std::time::Duration;
 //!
 //! let wheel = Duewheel::open("data").await?; // the embedded log; `Duewheel::builder()` for everything else
 //! wheel.queue("close-review").handler(|msg: Message| async move {
 //!     let order: serde_json::Value = msg.json()?;
 //!     println!("closing the review of {order}");
-//!     Ok(()) // acks; an error retries with backoff
+//!     HandlerResult::Ok(()) // acks; an error retries with backoff
 //! })?;
 //! wheel.queue("close-review").message(&order).delay(48 * HOUR).key("order-42").enqueue().await?;
 //! wheel.queue("close-review").cancel_key("order-42").await?; // Cancelled | Leased | NotFound
@@ -44,7 +44,7 @@
 //! let seen = closed.clone();
 //! wheel.queue("close-review").handler(move |_: Message| {
 //!     let seen = seen.clone();
-//!     async move { seen.fetch_add(1, Ordering::SeqCst); Ok(()) }
+//!     async move { drop(seen.fetch_add(1, Ordering::SeqCst)) }
 //! })?;
 //! wheel.queue("close-review").message(&"order-42").delay(Duration::from_secs(48 * 3600)).enqueue().await?;
 //!
@@ -65,12 +65,12 @@ mod builder;
 mod done;
 mod edit;
 mod enqueue;
-mod failure;
 mod handler;
 mod message;
 #[cfg(feature = "cluster")]
 mod node;
 mod opening;
+mod outcome;
 mod queue;
 mod quotas;
 mod registered;
@@ -105,12 +105,12 @@ pub use duewheel_store_log as store_log;
 pub use duewheel_store_log::{BackupReport, Destination, FolderProblem};
 pub use edit::Change;
 pub use enqueue::{Draft, EnqueueError, Receipt};
-pub use failure::{DeadLetter, NotYet};
-pub use handler::{HandlerBuilder, HandlerResult, Isolation};
+pub use handler::{HandlerBuilder, HandlerResult};
 pub use message::Message;
 #[cfg(feature = "cluster")]
 pub use node::NodeOptions;
 pub use opening::OpenError;
+pub use outcome::{DeadLetter, HandlerOutcome, IntoOutcome, NotYet};
 pub use queue::{Cancel, Queue, QueueError};
 pub use registered::HandlerError;
 pub use restore::{Restored, STORE_QUEUE, close_restored, restore};

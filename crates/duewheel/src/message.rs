@@ -6,17 +6,50 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use duewheel_core::engine::Grant;
 use duewheel_core::id::{LeaseToken, MessageId};
+use duewheel_shard::error::CallError;
 use serde::de::DeserializeOwned;
 
+use crate::outcome::DeadLetter;
+use crate::wheel::{Duewheel, WeakWheel};
+
 /// A message under a lease of this consumer.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone)]
 pub struct Message {
     grant: Grant,
+    wheel: WeakWheel,
 }
 
+impl PartialEq for Message {
+    fn eq(&self, other: &Self) -> bool {
+        self.grant == other.grant
+    }
+}
+
+impl Eq for Message {}
+
 impl Message {
-    pub(crate) fn new(grant: Grant) -> Self {
-        Message { grant }
+    pub(crate) fn new(grant: Grant, wheel: WeakWheel) -> Self {
+        Message { grant, wheel }
+    }
+
+    /// The wheel that it comes from. A handler that uses this, and captures no handle, does not keep the wheel open:
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
+    /// # let wheel = duewheel::Duewheel::builder().in_memory().open().await?;
+    /// use duewheel::{HandlerResult, Message};
+    ///
+    /// wheel.queue("pay").handler(|msg: Message| async move {
+    ///     msg.wheel()?.queue("ship").body(msg.body().clone()).enqueue().await?;
+    ///     HandlerResult::Ok(())
+    /// })?;
+    /// # Ok::<_, Box<dyn std::error::Error>>(()) }).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// [`CallError::Closed`] when the last handle was dropped.
+    pub fn wheel(&self) -> Result<Duewheel, CallError> {
+        self.wheel.upgrade().ok_or(CallError::Closed("the last handle of the wheel was dropped"))
     }
 
     /// The id of the message.
@@ -42,9 +75,12 @@ impl Message {
     /// The payload as a value, read from JSON.
     ///
     /// # Errors
-    /// The body is not JSON of that type. Returned from a handler with `?`, it makes the attempt fail.
-    pub fn json<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
-        serde_json::from_slice(self.body())
+    /// The body is not JSON of that type. Returned from a handler with `?`, it makes the message dead: another attempt
+    /// would fail like this one.
+    pub fn json<T: DeserializeOwned>(&self) -> Result<T, DeadLetter> {
+        serde_json::from_slice(self.body()).map_err(|error| {
+            DeadLetter::new(format!("the body is not a {}: {error}", std::any::type_name::<T>()))
+        })
     }
 
     /// A header's value.

@@ -39,7 +39,7 @@ pub enum QueueError {
     #[error("the message does not serialise to JSON: {0}")]
     Json(String),
     /// The message cannot be changed like this in its present state.
-    #[error("refused: {0:?}")]
+    #[error("refused: {0}")]
     Refused(ChangeRefusal),
     /// A field of the settings is above its limit; the former settings stay.
     #[error("{field} is out of range: at most {max}")]
@@ -225,7 +225,9 @@ impl Queue {
     pub async fn reserve(&self, max: usize, wait: Duration) -> Result<Vec<Message>, QueueError> {
         let demand = Demand { max, wait_ms: ceil_ms(wait), ..Demand::new(self.name.clone()?) };
         match self.wheel.client().reserve(demand).await? {
-            Reserved::Grants(grants) => Ok(grants.into_iter().map(Message::new).collect()),
+            Reserved::Grants(grants) => {
+                Ok(grants.into_iter().map(|grant| Message::new(grant, self.wheel.downgrade())).collect())
+            }
             Reserved::DeadlineSoon | Reserved::HeldBack(_) => Ok(Vec::new()),
             Reserved::Overloaded | Reserved::TooManyQueues => Err(CallError::Overloaded.into()),
         }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use duewheel_core::name::{BadName, QueueName};
+use tokio::runtime::{Handle, Runtime};
 use tokio::sync::{Notify, Semaphore};
 
 /// Why a handler was not registered.
@@ -23,7 +24,44 @@ pub enum HandlerError {
     /// Handlers run on a tokio runtime, and the caller is not on one.
     #[error("no tokio runtime here to run handlers on")]
     NoRuntime,
+    /// The operating system could not start a thread.
+    #[error("no thread could be started: {0}")]
+    Thread(String),
 }
+
+/// The runtime of a wheel's handlers: the loops, the leases, the time limits, and the threads of runs that block. Its
+/// threads and its time are nobody else's.
+#[derive(Debug)]
+pub(crate) struct HandlerRuntime {
+    handle: Handle,
+    /// Taken by the drop.
+    runtime: Option<Runtime>,
+}
+
+impl HandlerRuntime {
+    pub(crate) fn start() -> std::io::Result<Self> {
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        builder.worker_threads(1).max_blocking_threads(MAX_THREADS).thread_name("duewheel-handle");
+        let runtime = builder.enable_time().build()?;
+        Ok(HandlerRuntime { handle: runtime.handle().clone(), runtime: Some(runtime) })
+    }
+
+    pub(crate) fn handle(&self) -> Handle {
+        self.handle.clone()
+    }
+}
+
+impl Drop for HandlerRuntime {
+    fn drop(&mut self) {
+        // A wheel may be dropped by a task, which must not wait for others.
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// The number of runs that may block at the same time, over all queues; threads are started as they are needed.
+const MAX_THREADS: usize = 16_384;
 
 /// The state of a registered handler.
 #[derive(Clone, Debug)]

@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 
 use duewheel_core::engine::{Attended, Op, QueueView, Stats};
@@ -14,18 +14,31 @@ use duewheel_shard::lifecycle::Lifecycle;
 use duewheel_shard::quotas::QuotaSource;
 use duewheel_shard::shared::DriverEnd;
 use duewheel_store_log::{BackupReport, Destination};
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use crate::backup::{BackupError, Copier};
-use crate::registered::{HandlerError, Registered};
+use crate::registered::{HandlerError, HandlerRuntime, Registered};
 
 /// Durable delayed messages. Cheap to clone and thread-safe; all clones use the same wheel.
 ///
 /// Dropping the last clone stops the driver without waiting for handlers; nothing accepted is lost. Prefer
-/// [`Duewheel::shutdown`].
+/// [`Duewheel::shutdown`]. A handler that captures a clone, or a [`crate::Queue`], keeps the wheel open until the
+/// shutdown; [`crate::Message::wheel`] does not.
 #[derive(Clone, Debug)]
 pub struct Duewheel {
     inner: Arc<WheelInner>,
+}
+
+/// A handle that does not keep its wheel open.
+#[derive(Clone, Debug)]
+pub(crate) struct WeakWheel(Weak<WheelInner>);
+
+impl WeakWheel {
+    /// The handle, as long as another one exists.
+    pub(crate) fn upgrade(&self) -> Option<Duewheel> {
+        self.0.upgrade().map(|inner| Duewheel { inner })
+    }
 }
 
 #[derive(Debug)]
@@ -56,6 +69,8 @@ pub(crate) struct WheelParts {
 #[derive(Debug, Default)]
 struct Handlers {
     registered: Vec<Registered>,
+    /// Started with the first handler.
+    runtime: Option<HandlerRuntime>,
     stopping: bool,
 }
 
@@ -89,6 +104,10 @@ impl Duewheel {
                 abort: watch::Sender::new(false),
             }),
         }
+    }
+
+    pub(crate) fn downgrade(&self) -> WeakWheel {
+        WeakWheel(Arc::downgrade(&self.inner))
     }
 
     /// The source of the quotas, and the limits that apply to them.
@@ -239,22 +258,29 @@ impl Duewheel {
         self.inner.stop.send_replace(true);
         life.drain();
         self.inner.client.end_routed_waits();
-        let registered = {
+        let (registered, runtime) = {
             let mut handlers = self.handlers();
             handlers.stopping = true;
-            handlers.registered.clone()
+            (handlers.registered.clone(), handlers.runtime.as_ref().map(HandlerRuntime::handle))
         };
-        let resting = async {
-            for handler in &registered {
-                handler.rested().await;
+        let rested = match runtime {
+            None => true,
+            // On this runtime, where time passes even if the caller's time is paused.
+            Some(runtime) => {
+                let resting = async move {
+                    for handler in &registered {
+                        handler.rested().await;
+                    }
+                };
+                let resting = runtime.spawn(async move { tokio::time::timeout(deadline, resting).await });
+                matches!(resting.await, Ok(Ok(())))
             }
         };
-        let rested = tokio::time::timeout(deadline, resting).await;
         self.inner.abort.send_replace(true);
         life.close();
         match life.ended().await {
             DriverEnd::Fenced(why) | DriverEnd::Failed(why) => Err(ShutdownError::Failed(why)),
-            DriverEnd::Stopped if rested.is_err() => Err(ShutdownError::HandlersRunning),
+            DriverEnd::Stopped if !rested => Err(ShutdownError::HandlersRunning),
             DriverEnd::Stopped => Ok(()),
         }
     }
@@ -291,7 +317,11 @@ impl Duewheel {
         self.inner.abort.subscribe()
     }
 
-    pub(crate) fn register(&self, handler: Registered, start: impl FnOnce()) -> Result<(), HandlerError> {
+    pub(crate) fn register(
+        &self,
+        handler: Registered,
+        start: impl FnOnce(&Handle),
+    ) -> Result<(), HandlerError> {
         let mut handlers = self.handlers();
         if handlers.stopping {
             return Err(HandlerError::ShuttingDown);
@@ -299,8 +329,15 @@ impl Duewheel {
         if handlers.registered.iter().any(|h| h.queue == handler.queue) {
             return Err(HandlerError::Taken(handler.queue));
         }
+        let runtime = match &mut handlers.runtime {
+            Some(runtime) => runtime.handle(),
+            none => {
+                let started = HandlerRuntime::start().map_err(|e| HandlerError::Thread(e.to_string()))?;
+                none.insert(started).handle()
+            }
+        };
         handlers.registered.push(handler);
-        start();
+        start(&runtime);
         Ok(())
     }
 

@@ -407,9 +407,9 @@ impl Problem {
             .with(Extra::Existing(id)),
             EnqueueRefusal::TooLarge(RefusedPart::Body, limit) => body_too_large(limit),
             EnqueueRefusal::TooLarge(part, limit) => {
-                Problem::field(part_name(part), format_args!("must have at most {limit} bytes"))
+                Problem::field(part.as_str(), format_args!("must have at most {limit} bytes"))
             }
-            EnqueueRefusal::OutOfRange(part) => Problem::field(part_name(part), range_of(part)),
+            EnqueueRefusal::OutOfRange(part) => Problem::field(part.as_str(), range_of(part)),
             EnqueueRefusal::Overloaded(limit) => at_limit(limit),
             EnqueueRefusal::Busy => busy(),
             EnqueueRefusal::DiskFull => disk_full(),
@@ -439,9 +439,9 @@ impl Problem {
             ChangeRefusal::TooFar(limit) => too_far(time, limit),
             ChangeRefusal::TooLarge(RefusedPart::Body, limit) => body_too_large(limit),
             ChangeRefusal::TooLarge(part, limit) => {
-                Problem::field(part_name(part), format_args!("must have at most {limit} bytes"))
+                Problem::field(part.as_str(), format_args!("must have at most {limit} bytes"))
             }
-            ChangeRefusal::OutOfRange(part) => Problem::field(part_name(part), range_of(part)),
+            ChangeRefusal::OutOfRange(part) => Problem::field(part.as_str(), range_of(part)),
             ChangeRefusal::NothingToChange => Problem::nothing_to_change(),
             ChangeRefusal::LeaseTooLong(limit) => too_long(limit),
             ChangeRefusal::Paused => Problem::new(ErrorCode::Paused, "the queue is paused"),
@@ -745,21 +745,6 @@ fn range_of(part: RefusedPart) -> &'static str {
         | RefusedPart::Lease
         | RefusedPart::MaxAttempts
         | RefusedPart::Backoff => "is outside of its range",
-    }
-}
-
-fn part_name(part: RefusedPart) -> &'static str {
-    match part {
-        RefusedPart::Body => "body",
-        RefusedPart::Headers => "headers",
-        RefusedPart::DedupeId => "dedupe_id",
-        RefusedPart::DedupeWindow => "dedupe_window",
-        RefusedPart::Lease => "lease_ms",
-        RefusedPart::MaxAttempts => "max_attempts",
-        RefusedPart::Backoff => "backoff",
-        RefusedPart::Spread => "spread",
-        RefusedPart::ExpiresIn => "expires_in",
-        RefusedPart::ExpiresAt => "expires_at",
     }
 }
 

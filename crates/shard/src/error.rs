@@ -74,6 +74,11 @@ impl CallError {
         }
     }
 
+    /// Whether a call that may be repeated, though it is unknown whether it was applied, may be answered later.
+    pub fn may_pass(&self) -> bool {
+        self.is_retryable() || matches!(self, CallError::Lost(_))
+    }
+
     /// This error with the shard in its text, for a caller that has asked several shards.
     #[must_use]
     pub fn of_shard(self, shard: ShardId) -> CallError {

@@ -49,7 +49,7 @@ pub trait Disk: fmt::Debug + Send + Sync {
     fn list(&self, dir: &str) -> io::Result<Vec<String>>;
 
     /// Takes a lock that ends with its value or with the process; [`io::ErrorKind::WouldBlock`] if another owner has
-    /// it.
+    /// it, [`io::ErrorKind::ResourceBusy`] if that is certainly this process.
     fn lock(&self, name: &str, hold: LockKind) -> io::Result<Box<dyn HeldLock>> {
         let _ = (name, hold);
         only_read()

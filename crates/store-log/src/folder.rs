@@ -70,6 +70,10 @@ impl fmt::Display for FileNo {
 /// Takes the folder's lock, or names its owner.
 pub(crate) fn take_lock(disk: &dyn Disk, hold: LockKind) -> Result<Box<dyn HeldLock>, StoreError> {
     disk.lock(LOCK, hold).map_err(|error| {
+        if error.kind() == io::ErrorKind::ResourceBusy {
+            let what = "this process has this data folder open already: share its handle, or close it first";
+            return StoreError::new(ErrorKind::Fenced, what);
+        }
         if error.kind() != io::ErrorKind::WouldBlock {
             return failed("lock", LOCK)(error);
         }

@@ -404,7 +404,7 @@ mod tests {
         let data = dir.path().join("data");
         assert_eq!(shards_in(&data).unwrap(), None);
         let folders = made(&data, 3);
-        assert_eq!(refused(ShardFolders::open(&data, 3), "another process"), ErrorKind::Fenced);
+        assert_eq!(refused(ShardFolders::open(&data, 3), "this process has"), ErrorKind::Fenced);
         drop(folders);
         assert_eq!(shards_in(&data).unwrap(), Some(3));
         refused(ShardFolders::open(&data, 2), "it has 3 shards, not 2");

@@ -1,7 +1,8 @@
 //! Effects: what the driver must do, in order, as data.
 
-use crate::id::{Lsn, ReplyTo};
-use crate::name::QueueName;
+use crate::id::{Lsn, MessageId, ReplyTo};
+use crate::message::DeadReason;
+use crate::name::{Key, QueueName};
 use crate::record::Record;
 use crate::store::{EventRequest, Load};
 
@@ -44,8 +45,17 @@ pub enum Notice {
     /// A message became ready in a queue from which no consumer has reserved since the start. It is kept. Reported once
     /// for each queue.
     Unattended(QueueName),
-    /// A message died. Reported for the first one of a queue since the start.
-    Died(QueueName),
+    /// A message has become dead.
+    Died {
+        /// Its queue.
+        queue: QueueName,
+        /// Its id.
+        id: MessageId,
+        /// Its key.
+        key: Option<Key>,
+        /// The reason.
+        reason: DeadReason,
+    },
 }
 
 /// Effects, in order.

@@ -150,12 +150,12 @@ impl Engine {
 
     /// Messages per state. The number of due messages among those that wait is exact while all due messages are in
     /// memory, and read off the histogram otherwise.
-    /// The number of ready messages of a queue from which no consumer has reserved since the start; `None` for every
-    /// other queue.
+    /// The number of ready messages of a queue from which no consumer has reserved since the start, 0 while it is paused;
+    /// `None` for every other queue.
     pub fn unattended(&self, now: Now, name: &QueueName) -> Option<u64> {
         let queue = self.queues.get(self.queues.find(name)?);
         let is_alone = queue.is_there() && queue.attended == Attended::No;
-        is_alone.then(|| self.counts(now, queue).ready)
+        is_alone.then(|| if queue.is_paused(now) { 0 } else { self.counts(now, queue).ready })
     }
 
     fn counts(&self, now: Now, queue: &QueueState) -> Counts {

@@ -58,6 +58,7 @@ mod question;
 mod queue;
 mod quota;
 mod ready;
+mod refusal;
 mod remember;
 mod reply;
 mod rerank;

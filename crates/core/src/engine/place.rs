@@ -306,13 +306,13 @@ impl Engine {
         entry.life.attempt.saturating_sub(entry.life.forgiven) >= max
     }
 
-    /// Emits a log line for the first dead message of a queue.
-    pub(super) fn notice_death(&mut self, slot: RowIdx, fx: &mut Effects) {
-        let queue = self.queues.get_mut(self.rows.get(slot).queue);
-        if !queue.noticed_death {
-            queue.noticed_death = true;
-            fx.push(Effect::Notice(Notice::Died(queue.name.clone())));
-        }
+    /// Reports a message that has become dead to the operator.
+    pub(super) fn notice_death(&self, slot: RowIdx, fx: &mut Effects) {
+        let entry = self.rows.get(slot);
+        let Stage::Dead { reason, .. } = entry.life.stage else { return };
+        let (queue, message) = (&self.queues.get(entry.queue).name, &entry.message);
+        let (queue, key) = (queue.clone(), message.key.clone());
+        fx.push(Effect::Notice(Notice::Died { queue, id: message.id, key, reason }));
     }
 
     /// Notes that a message is ready in a queue: its waiting consumers are served at the end of the step.
@@ -320,7 +320,7 @@ impl Engine {
         let queue = self.queues.get_mut(idx);
         if !queue.waiters.is_empty() && !queue.is_paused(now) {
             self.matching.dirty.insert(idx);
-        } else if queue.attended == Attended::No && !queue.noticed_unattended {
+        } else if queue.attended == Attended::No && !queue.noticed_unattended && !queue.name.is_system() {
             queue.noticed_unattended = true;
             fx.push(Effect::Notice(Notice::Unattended(queue.name.clone())));
         }

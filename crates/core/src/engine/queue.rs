@@ -62,9 +62,8 @@ pub(super) struct QueueState {
     /// Waiting reserves, longest first, by their arrival number.
     pub(super) waiters: BTreeSet<u64>,
     pub(super) attended: Attended,
-    /// Whether each notice was emitted already.
+    /// Whether [`super::Notice::Unattended`] was emitted already.
     pub(super) noticed_unattended: bool,
-    pub(super) noticed_death: bool,
     /// Rows put before this record were purged, and are dropped later.
     pub(super) purged: Lsn,
     /// The number of holds of each `Hold`.
@@ -150,7 +149,6 @@ impl QueueState {
             waiters: BTreeSet::new(),
             attended: Attended::No,
             noticed_unattended: false,
-            noticed_death: false,
             purged: Lsn(0),
             holds: [0; 3],
             rates: Default::default(),

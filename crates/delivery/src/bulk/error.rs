@@ -26,10 +26,10 @@ pub enum BulkError {
     #[error("the job is being written; try again shortly")]
     Busy,
     /// The store refused the record of a new job.
-    #[error("the record was refused: {0:?}")]
+    #[error("the record was refused: {0}")]
     Refused(EnqueueRefusal),
     /// The store refused the record.
-    #[error("the record was refused: {0:?}")]
+    #[error("the record was refused: {0}")]
     RecordRefused(ChangeRefusal),
     /// The store gave no answer.
     #[error(transparent)]

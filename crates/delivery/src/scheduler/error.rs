@@ -48,7 +48,7 @@ pub enum ScheduleError {
         why: Box<ScheduleError>,
     },
     /// The store refused the record.
-    #[error("the record was refused: {0:?}")]
+    #[error("the record was refused: {0}")]
     RecordRefused(ChangeRefusal),
     /// The store gave no answer; what was begun is completed once it does.
     #[error(transparent)]

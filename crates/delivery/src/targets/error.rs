@@ -39,10 +39,10 @@ pub enum TargetError {
     #[error("the target is being edited; try again")]
     Busy,
     /// The store refused a new record.
-    #[error("the record was refused: {0:?}")]
+    #[error("the record was refused: {0}")]
     Refused(EnqueueRefusal),
     /// The store refused a change of the record.
-    #[error("the record was refused: {0:?}")]
+    #[error("the record was refused: {0}")]
     RecordRefused(ChangeRefusal),
     /// The store gave no answer; the edit may be made.
     #[error(transparent)]

@@ -184,7 +184,6 @@ async fn open(data: &PathBuf, clock: &VirtualClock, seen: &Arc<Seen>) -> Result<
                 counter.fetch_add(1, Ordering::SeqCst);
             }
             seen.delivered.fetch_add(1, Ordering::SeqCst);
-            Ok(())
         }
     })?;
     Ok(wheel)

@@ -112,7 +112,7 @@ fn in_a_process_of_its_own() {
         let dir = tempfile::tempdir().unwrap();
         let data = dir.path().join("data");
         let wheel = Duewheel::open(&data).await.unwrap();
-        wheel.queue("q").handler(|_| async { Ok(()) }).unwrap();
+        wheel.queue("q").handler(|_| async {}).unwrap();
         wheel.queue("q").body("x").key("k").delay(HOUR).enqueue().await.unwrap();
         // A message is run while all is well, so that the loop is waiting for the next one.
         wheel.queue("q").body("x").enqueue().await.unwrap();

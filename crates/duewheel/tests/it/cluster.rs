@@ -52,7 +52,6 @@ async fn consumers_of_one_node_are_served_from_all_shards_wherever_they_are() {
             let take = take.clone();
             async move {
                 take.lock().unwrap().insert(String::from_utf8_lossy(message.body()).into_owned());
-                Ok(())
             }
         })
         .unwrap();
@@ -109,7 +108,6 @@ async fn a_shutdown_lets_handlers_finish_and_ends_waits() {
             let waits = waits.clone();
             async move {
                 drop(waits.acquire().await);
-                Ok(())
             }
         })
         .unwrap();
@@ -157,7 +155,7 @@ async fn handlers_run_over_many_shards() {
             async move {
                 tries.fetch_add(1, Ordering::SeqCst);
                 if message.attempt() == 1 && message.body().len().is_multiple_of(2) {
-                    return Err("once more".into());
+                    return Err("once more");
                 }
                 done.fetch_add(1, Ordering::SeqCst);
                 Ok(())

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use duewheel::core::message::{DeadReason, State};
-use duewheel::{DeadLetter, HandlerError, MINUTE, Message, NotYet, SECOND};
+use duewheel::{DeadLetter, HandlerError, HandlerResult, MINUTE, Message, NotYet, SECOND};
 
 use crate::{count, counter, until, virtual_wheel, worker};
 
@@ -20,16 +20,12 @@ async fn m3_a_handler_that_blocks_or_panics_delays_no_other() {
     let seen = started.clone();
     wheel
         .queue("blocks")
-        .handler(move |_| {
-            let (blocked, seen) = (blocked.clone(), seen.clone());
-            async move {
-                seen.fetch_add(1, Ordering::SeqCst);
-                let _ = blocked.lock().unwrap().recv(); // blocks its thread, as bad handlers do
-                Ok(())
-            }
+        .handler_blocking(move |_| {
+            seen.fetch_add(1, Ordering::SeqCst);
+            let _ = blocked.lock().unwrap().recv();
         })
         .unwrap();
-    wheel.queue("panics").handler(|_| async { panic!("as bad handlers do") }).unwrap();
+    wheel.queue("panics").handler(panics).unwrap();
     let done = counter(&wheel.queue("good"));
     for _ in 0..3 {
         wheel.queue("blocks").body("").enqueue().await.unwrap();
@@ -47,6 +43,10 @@ async fn m3_a_handler_that_blocks_or_panics_delays_no_other() {
     wheel.shutdown(10 * SECOND).await.unwrap();
 }
 
+async fn panics(_: Message) -> HandlerResult {
+    panic!("as bad handlers do")
+}
+
 #[tokio::test]
 async fn m14_retries_with_backoff_then_dead_with_the_reason() {
     let (wheel, clock) = virtual_wheel().await;
@@ -62,7 +62,7 @@ async fn m14_retries_with_backoff_then_dead_with_the_reason() {
                 if msg.attempt() == 2 {
                     panic!("out of luck")
                 }
-                Err("the bank is closed".into())
+                Err::<(), _>("the bank is closed")
             }
         })
         .unwrap();
@@ -98,7 +98,7 @@ async fn m6_an_unknown_type_is_kept_and_reported_and_runs_when_its_handler_comes
             let sent = sent.clone();
             async move {
                 sent.send(msg.json::<String>()?)?;
-                Ok(())
+                HandlerResult::Ok(())
             }
         })
         .unwrap();
@@ -108,7 +108,7 @@ async fn m6_an_unknown_type_is_kept_and_reported_and_runs_when_its_handler_comes
 }
 
 #[tokio::test]
-async fn m6_parameters_of_any_type_and_a_body_that_does_not_fit_is_a_failed_attempt() {
+async fn m6_body_of_another_type_is_dead_at_once() {
     #[derive(serde::Serialize, serde::Deserialize, Debug, PartialEq)]
     struct Order {
         id: u64,
@@ -123,25 +123,26 @@ async fn m6_parameters_of_any_type_and_a_body_that_does_not_fit_is_a_failed_atte
             async move {
                 let order: Order = msg.json()?;
                 sent.send((order, msg.header("trace").map(str::to_owned)))?;
-                Ok(())
+                HandlerResult::Ok(())
             }
         })
         .unwrap();
     let order = Order { id: 7, lines: vec![("tea".into(), 2)] };
     wheel.queue("orders").message(&order).header("trace", "abc").delay(SECOND).enqueue().await.unwrap();
-    wheel.queue("orders").body("no json").key("bad").max_attempts(1).enqueue().await.unwrap();
+    wheel.queue("orders").body("no json").key("bad").max_attempts(20).enqueue().await.unwrap();
     clock.advance(SECOND);
     assert_eq!(got.recv().await.unwrap(), (order, Some("abc".into())));
     wheel.idle().await.unwrap();
     let bad = wheel.queue("orders").get_key("bad").await.unwrap().unwrap();
-    assert_eq!(bad.state, State::Dead);
-    assert!(bad.history[0].note.contains("expected"), "{:?}", bad.history[0].note);
+    assert_eq!((bad.state, bad.attempt), (State::Dead, 1), "another attempt would fail like this one");
+    let note = &bad.history[0].note;
+    assert!(note.contains("Order: expected"), "{note:?}");
 }
 
 #[tokio::test]
 async fn a_queue_has_one_handler_and_a_bad_name_is_said() {
     let (wheel, _clock) = virtual_wheel().await;
-    let nothing = |_| async { Ok(()) };
+    let nothing = |_: Message| async {};
     wheel.queue("q").handler(nothing).unwrap();
     assert!(matches!(wheel.queue("q").handler(nothing), Err(HandlerError::Taken(_))));
     assert!(matches!(wheel.queue("-q").handler(nothing), Err(HandlerError::Name(_))));
@@ -173,7 +174,6 @@ async fn a_running_handler_keeps_its_lease_and_a_hanging_one_loses_it() {
                 if first {
                     std::future::pending::<()>().await;
                 }
-                Ok(())
             }
         })
         .unwrap();
@@ -196,7 +196,7 @@ async fn a_handler_ends_the_tries_or_says_not_yet() {
                 (b"never", _) => Err(DeadLetter::new("no such account").into()),
                 (b"wrapped", _) => Err(OrderError(7, DeadLetter::new("unknown")).into()),
                 (_, 1..=4) => Err(NotYet::new(SECOND, "no stock").into()),
-                _ => Err("broken".into()),
+                _ => HandlerResult::Err("broken".into()),
             }
         })
         .unwrap();
@@ -210,7 +210,7 @@ async fn a_handler_ends_the_tries_or_says_not_yet() {
     assert_eq!(never.dead.map(|(reason, _)| reason), Some(DeadReason::Buried));
     assert_eq!(&*never.history[0].note, "no such account");
     let wrapped = view("wrapped").await;
-    assert_eq!((wrapped.state, &*wrapped.history[0].note), (State::Dead, "order 7"));
+    assert_eq!((wrapped.state, &*wrapped.history[0].note), (State::Dead, "order 7: unknown"));
     for n in 1..=4 {
         let later = view("later").await;
         assert_eq!((later.state, later.attempt, later.forgiven), (State::Scheduled, n, n));

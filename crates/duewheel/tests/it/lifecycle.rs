@@ -7,8 +7,8 @@ use std::time::Duration;
 use duewheel::core::engine::Op;
 use duewheel::core::record::Created;
 use duewheel::{
-    Cancel, DAY, Duewheel, Durability, EnqueueError, HOUR, IfExists, Level, Message, SECOND, ShutdownError,
-    VirtualClock,
+    Cancel, DAY, Duewheel, Durability, EnqueueError, HOUR, HandlerResult, IfExists, Level, Message, SECOND,
+    ShutdownError, VirtualClock,
 };
 
 use crate::{count, counter, until, virtual_wheel};
@@ -121,7 +121,6 @@ async fn m11_shutdown_waits_for_running_handlers_and_may_be_called_again() {
                 s.fetch_add(1, Ordering::SeqCst);
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 d.fetch_add(1, Ordering::SeqCst);
-                Ok(())
             }
         })
         .unwrap();
@@ -159,7 +158,7 @@ async fn m11_a_handler_that_does_not_end_bounds_the_shutdown_and_its_message_com
         .queue("q")
         .handler(move |_| {
             s.fetch_add(1, Ordering::SeqCst);
-            async { std::future::pending().await }
+            std::future::pending::<()>()
         })
         .unwrap();
     wheel.queue("q").body("").enqueue().await.unwrap();
@@ -200,11 +199,36 @@ async fn m7_a_folder_that_is_in_use_or_no_folder_is_said() {
     let dir = tempfile::tempdir().unwrap();
     let wheel = Duewheel::open(dir.path().join("data")).await.unwrap();
     let second = Duewheel::open(dir.path().join("data")).await.unwrap_err().to_string();
-    assert!(second.contains("use") || second.contains("process"), "{second}");
+    assert!(second.contains("this process has this data folder open already"), "{second}");
     let file = dir.path().join("file");
     std::fs::write(&file, "x").unwrap();
     assert!(Duewheel::open(&file).await.is_err());
     wheel.shutdown(SECOND).await.unwrap();
+}
+
+/// Story: a handler enqueued the next message by a clone of the wheel that it held, and the folder stayed open after the
+/// last other handle was dropped.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handler_with_a_weak_wheel_keeps_no_folder_open() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data");
+    let wheel = Duewheel::open(&data).await.unwrap();
+    let runs = counter(&wheel.queue("second"));
+    wheel
+        .queue("first")
+        .handler(|msg: Message| async move {
+            msg.wheel()?.queue("second").body("").enqueue().await?;
+            HandlerResult::Ok(())
+        })
+        .unwrap();
+    wheel.queue("first").body("").enqueue().await.unwrap();
+    until("both have run", || count(&runs) == 1).await;
+    drop(wheel);
+    let begun = std::time::Instant::now();
+    while let Err(error) = Duewheel::open(&data).await {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{error}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
 }
 
 #[test]

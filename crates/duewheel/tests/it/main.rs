@@ -10,6 +10,7 @@ mod delays;
 mod examples;
 mod handlers;
 mod herd;
+mod isolation;
 mod lifecycle;
 mod quotas;
 mod races;
@@ -56,7 +57,6 @@ pub fn worker(queue: &Queue, work: Duration) -> Arc<AtomicUsize> {
                 if !work.is_zero() {
                     tokio::time::sleep(work).await;
                 }
-                Ok(())
             }
         })
         .unwrap();

@@ -87,7 +87,7 @@ impl LeaseArgs {
         verb: &str,
         mut request: Map<String, Value>,
         server: &ServerArgs,
-        words: impl FnOnce(&Value) -> String,
+        words: fn(&Value) -> String,
     ) -> Result<(), CommandFailure> {
         request.insert("lease_token".into(), self.lease.into());
         let path = format!("/v1/messages/{}/{verb}", segment(&self.id));
@@ -100,6 +100,16 @@ impl LeaseArgs {
             writeln!(out, "{}  {words}", self.id)?;
         }
         Ok(())
+    }
+}
+
+/// How a message was settled, in words.
+pub(super) fn settled_words(answer: &Value) -> String {
+    match cell(answer, "result").as_str() {
+        "already" => "was acked already".to_owned(),
+        "again" => format!("again, due {}", when::due(answer)),
+        "dead" => format!("dead: {}", cell(answer, "dead_reason")),
+        result => result.to_owned(),
     }
 }
 
@@ -117,10 +127,7 @@ impl ClientCommand for AckArgs {
     }
 
     fn run(self) -> Result<(), CommandFailure> {
-        self.target.settle("ack", Map::new(), &self.server, |answer| match cell(answer, "result").as_str() {
-            "already" => "was acked already".to_owned(),
-            result => result.to_owned(),
-        })
+        self.target.settle("ack", Map::new(), &self.server, settled_words)
     }
 }
 
@@ -163,11 +170,7 @@ impl ClientCommand for NackArgs {
         if self.not_yet {
             request.insert("attempt".into(), false.into());
         }
-        self.target.settle("nack", request, &self.server, |answer| match cell(answer, "result").as_str() {
-            "again" => format!("again, due {}", when::due(answer)),
-            "dead" => format!("dead: {}", cell(answer, "dead_reason")),
-            result => result.to_owned(),
-        })
+        self.target.settle("nack", request, &self.server, settled_words)
     }
 }
 

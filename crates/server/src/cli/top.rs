@@ -1,15 +1,16 @@
 //! `duewheel top`: the ring, the queues and the lateness of a running server, live in the terminal.
 
 use std::io::{self, IsTerminal, Write};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
-use std::sync::{Arc, mpsc};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SendError, SyncSender, TryRecvError, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Value, json};
 
 use super::interrupt::Interrupt;
@@ -65,8 +66,12 @@ impl ClientCommand for TopArgs {
         let screen = TopScreen::new(self.server.server.clone(), Palette::of_environment(), first);
         let looks = Looks::start(remote, Duration::from_millis(self.interval.0));
         let mut terminal = ratatui::try_init()?;
-        let result = watch(&mut terminal, screen, &looks, &interrupt);
-        ratatui::try_restore()?;
+        let result = watch(&mut terminal, screen, &looks, &read_events(), &interrupt);
+        let restored = ratatui::try_restore();
+        if is_hung_up() {
+            return Ok(()); // there is no screen left to restore
+        }
+        restored?;
         Ok(result?)
     }
 }
@@ -109,7 +114,7 @@ fn look(
     loop {
         thread::sleep(interval);
         if !is_paused.load(Ordering::Relaxed) {
-            let found: Result<(), mpsc::SendError<_>> = sender.send(figures(remote));
+            let found: Result<(), SendError<_>> = sender.send(figures(remote));
             if found.is_err() {
                 return;
             }
@@ -117,11 +122,35 @@ fn look(
     }
 }
 
-/// Draws until `q` or a signal.
+/// Reads keys on a thread of its own, which ends with the process. Once its terminal is gone, a read of events never
+/// returns, so the thread that watches the signals and the terminal does not read.
+fn read_events() -> Receiver<Event> {
+    let (sender, events) = sync_channel(16);
+    thread::spawn(move || {
+        while let Ok(event) = event::read() {
+            if sender.send(event).is_err() {
+                return;
+            }
+        }
+    });
+    events
+}
+
+/// Whether the terminal of standard input is gone.
+fn is_hung_up() -> bool {
+    let stdin = io::stdin();
+    let mut fds = [PollFd::new(&stdin, PollFlags::empty())];
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut fds, Some(&at_once)).is_ok_and(|ready| ready > 0)
+        && fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL)
+}
+
+/// Draws until `q`, a signal, or the end of the terminal.
 fn watch(
     terminal: &mut DefaultTerminal,
     mut screen: TopScreen,
     looks: &Looks,
+    events: &Receiver<Event>,
     interrupt: &Interrupt,
 ) -> io::Result<()> {
     let mut drawn = None::<Instant>;
@@ -139,14 +168,16 @@ fn watch(
             terminal.draw(|frame| top_view::draw(frame, &mut screen, Instant::now()))?;
             drawn = Some(Instant::now());
         }
-        if interrupt.has_come() {
+        if interrupt.has_come() || is_hung_up() {
             return Ok(());
         }
-        if !event::poll(LOOK)? {
-            continue;
-        }
+        let event = match events.recv_timeout(LOOK) {
+            Ok(event) => event,
+            Err(RecvTimeoutError::Timeout) => continue,
+            Err(RecvTimeoutError::Disconnected) => return Ok(()),
+        };
         drawn = None;
-        let Event::Key(key) = event::read()? else { continue };
+        let Event::Key(key) = event else { continue };
         if key.kind == KeyEventKind::Release {
             continue;
         }

@@ -1,6 +1,6 @@
 //! `duewheel work QUEUE... -- COMMAND`: leases messages one by one and runs a command for each.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -13,16 +13,18 @@ use duewheel::core::QueueName;
 use serde_json::{Value, json};
 
 use super::failure::refused_line;
-use super::queue::{path, queue_name};
-use super::remote::{ApiError, Remote, will_pass};
+use super::lease::settled_words;
+use super::queue::queue_name;
+use super::remote::{ApiError, Remote, segment, will_pass};
+use super::table::{cell, plain};
 use super::work_child::{self, Children, CommandEnded, WorkChild};
 use super::{ClientCommand, CommandFailure, ServerArgs, when};
 use crate::span::TimeSpan;
 
-/// How long one request waits for a message when there is one queue.
+/// How long one request waits for a message.
 const WAIT: Duration = Duration::from_secs(20);
-/// How long one of several queues is waited for, which are asked in turn.
-const TURN: Duration = Duration::from_millis(250);
+/// Time until `--until-empty` asks again while ready messages are held back.
+const HELD_BACK: Duration = Duration::from_millis(250);
 /// The exit code of a command whose message is to be buried.
 const DEAD: i32 = 100;
 /// The exit code of a command that cannot handle the message yet (`EX_TEMPFAIL` of sysexits.h).
@@ -32,7 +34,7 @@ const REST: Duration = Duration::from_secs(1);
 
 #[derive(Args, Debug)]
 pub(super) struct WorkArgs {
-    /// The queues; several are asked in turn
+    /// The queues; the best message of all is taken, by priority, then by due time
     #[arg(required = true, value_name = "QUEUE", value_parser = queue_name)]
     queues: Vec<QueueName>,
     /// Stop after this number of messages
@@ -79,15 +81,12 @@ impl ClientCommand for WorkArgs {
             slots,
             waits: Mutex::default(),
         };
+        if !self.until_empty {
+            let names: Vec<&str> = self.queues.iter().map(QueueName::as_str).collect();
+            worker.say(&format!("waiting for messages of {}; Ctrl-C ends", names.join(", ")));
+        }
         let ended: Vec<thread::Result<()>> = thread::scope(|scope| {
-            let jobs: Vec<_> = (0..usize::from(self.jobs))
-                .map(|job| {
-                    scope.spawn({
-                        let worker = &worker;
-                        move || worker.job(job)
-                    })
-                })
-                .collect();
+            let jobs: Vec<_> = (0..usize::from(self.jobs)).map(|_| scope.spawn(|| worker.job())).collect();
             jobs.into_iter().map(|job| job.join()).collect()
         });
         if ended.iter().any(Result::is_err) {
@@ -108,33 +107,20 @@ struct WorkJobs<'a> {
     waits: Mutex<Option<String>>,
 }
 
-/// How a job goes on after it has looked for a message.
-enum NextMessage {
-    Message(Value),
-    /// No message was ready.
-    Nothing,
-    /// Messages are ready, but the limit of leases is reached.
-    HeldBack,
-}
-
 impl WorkJobs<'_> {
     /// Handles one message after the other until a stop is requested or a call fails.
-    fn job(&self, job: usize) {
-        if let Err(failure) = self.messages(job) {
+    fn job(&self) {
+        if let Err(failure) = self.messages() {
             self.slots.fail(failure);
         }
     }
 
-    fn messages(&self, job: usize) -> Result<(), CommandFailure> {
-        let mut turn = job;
+    fn messages(&self) -> Result<(), CommandFailure> {
         while self.claim() {
-            let message = match self.next(&mut turn)? {
-                Some(message) => message,
-                None => return Ok(()),
-            };
+            let Some(message) = self.next()? else { return Ok(()) };
             if !self.slots.begin() {
                 // The message arrived after a stop was requested.
-                return WorkLease::new(&self.remote, &message).map(|lease| lease.not_yet("the worker stops"));
+                return WorkLease::new(self, &message).map(|lease| lease.not_yet("the worker stops"));
             }
             self.slots.end(self.handle(&message));
         }
@@ -150,68 +136,43 @@ impl WorkJobs<'_> {
     }
 
     /// The next message; `None` when there is to be none.
-    fn next(&self, turn: &mut usize) -> Result<Option<Value>, CommandFailure> {
-        loop {
-            if self.slots.is_stopping() {
-                return Ok(None);
-            }
-            let mut nothing = true;
-            for _ in &self.args.queues {
-                let queue = &self.args.queues[*turn % self.args.queues.len()];
-                *turn += 1;
-                let wait = match (self.args.until_empty, self.args.queues.len()) {
-                    (true, _) => Duration::ZERO,
-                    (false, 1) => WAIT,
-                    (false, _) => TURN,
-                };
-                match self.reserve(queue, wait)? {
-                    NextMessage::Message(message) => return Ok(Some(message)),
-                    NextMessage::HeldBack => nothing = false,
-                    NextMessage::Nothing => {}
-                }
-            }
-            if self.args.until_empty {
-                if nothing {
-                    return Ok(None);
-                }
-                thread::sleep(TURN);
-            }
-        }
-    }
-
-    fn reserve(&self, queue: &QueueName, wait: Duration) -> Result<NextMessage, CommandFailure> {
-        let mut request = json!({"max": 1, "wait_ms": u64::try_from(wait.as_millis()).unwrap_or(0)});
+    fn next(&self) -> Result<Option<Value>, CommandFailure> {
+        let wait = if self.args.until_empty { Duration::ZERO } else { WAIT };
+        let queues: Vec<Value> =
+            self.args.queues.iter().map(|queue| json!({"queue": queue.as_str()})).collect();
+        let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(0);
+        let mut request = json!({"queues": queues, "max": 1, "wait_ms": wait_ms});
         if let Some(lease) = self.args.lease {
             request["lease_ms"] = lease.0.into();
         }
-        loop {
-            match self.remote.post_waiting(&format!("{}/reserve", path(queue)), &request, wait) {
+        while !self.slots.is_stopping() {
+            match self.remote.post_waiting("/v1/reserve", &request, wait) {
                 Ok(mut answer) => {
                     *self.lock_wait() = None;
-                    let message = answer["messages"].get_mut(0).map(Value::take);
-                    let held_back = answer.get("held_back").is_some();
-                    let nothing = if held_back { NextMessage::HeldBack } else { NextMessage::Nothing };
-                    return Ok(message.map_or(nothing, NextMessage::Message));
-                }
-                // Most likely it is being started, or started again.
-                Err(trouble) if will_pass(&trouble) => {
-                    self.tell_wait(&trouble);
-                    thread::sleep(REST);
-                    if self.slots.is_stopping() {
-                        return Ok(NextMessage::Nothing);
+                    if let Some(message) = answer["messages"].get_mut(0) {
+                        return Ok(Some(message.take()));
+                    }
+                    if self.args.until_empty {
+                        if answer.get("held_back").is_none() {
+                            return Ok(None);
+                        }
+                        thread::sleep(HELD_BACK);
                     }
                 }
+                // Most likely it is being started, or started again.
+                Err(trouble) if will_pass(&trouble) => self.wait_for_server(&trouble),
                 Err(trouble) => return Err(trouble.into()),
             }
         }
+        Ok(None)
     }
 
     fn lock_wait(&self) -> MutexGuard<'_, Option<String>> {
         self.waits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells why the server is waited for: once for all jobs, and again when it is for another reason.
-    fn tell_wait(&self, trouble: &ApiError) {
+    /// Waits a little for a server that is away. Prints the reason once for all jobs, and again when it is another one.
+    fn wait_for_server(&self, trouble: &ApiError) {
         let code = match trouble {
             ApiError::Refused(refusal) => refusal.code.clone(),
             ApiError::Unreachable(_) | ApiError::Mistaken(_) => String::new(),
@@ -221,10 +182,19 @@ impl WorkJobs<'_> {
             eprintln!("{}", refused_line(None, "waiting for the server", trouble));
             *last = Some(code);
         }
+        drop(last);
+        thread::sleep(REST);
+    }
+
+    /// Prints a line for people who watch.
+    fn say(&self, what: &str) {
+        if !self.args.server.json && io::stderr().is_terminal() {
+            let _ = writeln!(io::stderr(), "{what}");
+        }
     }
 
     fn handle(&self, message: &Value) -> Result<(), CommandFailure> {
-        let lease = WorkLease::new(&self.remote, message)?;
+        let lease = WorkLease::new(self, message)?;
         let body = match (&message["body"], &message["body_base64"]) {
             (Value::String(text), _) => text.clone().into_bytes(),
             (_, Value::String(text)) => STANDARD.decode(text).map_err(CommandFailure::failed)?,
@@ -251,20 +221,22 @@ impl WorkJobs<'_> {
 
 /// The lease of one message.
 struct WorkLease<'a> {
-    remote: &'a Remote,
-    path: String,
+    jobs: &'a WorkJobs<'a>,
+    id: String,
+    queue: String,
     token: Value,
     length: Duration,
 }
 
 impl<'a> WorkLease<'a> {
-    fn new(remote: &'a Remote, message: &Value) -> Result<Self, CommandFailure> {
+    fn new(jobs: &'a WorkJobs<'a>, message: &Value) -> Result<Self, CommandFailure> {
         let id = message["id"]
             .as_str()
             .ok_or_else(|| CommandFailure::failed("the server gave a message without an id"))?;
         Ok(WorkLease {
-            remote,
-            path: format!("/v1/messages/{id}"),
+            jobs,
+            id: id.to_owned(),
+            queue: cell(message, "queue"),
             token: message["lease_token"].clone(),
             length: Duration::from_millis(message["lease_ms"].as_u64().unwrap_or(30_000)),
         })
@@ -281,41 +253,73 @@ impl<'a> WorkLease<'a> {
             if held && extended.elapsed() >= self.length / 3 {
                 extended = Instant::now();
                 let length = u64::try_from(self.length.as_millis()).unwrap_or(u64::MAX);
-                held = self.tell("extend", json!({"lease_token": self.token, "lease_ms": length}));
+                // What is away for a moment is asked again at the next third.
+                held = match self.post("extend", json!({"lease_ms": length})) {
+                    Err(trouble) => self.complain("extend", &trouble),
+                    Ok(_) => true,
+                };
             }
         }
     }
 
     fn ack(&self) {
-        self.tell("ack", json!({"lease_token": self.token}));
+        self.settle("ack", &json!({}));
     }
 
     fn nack(&self, reason: &str) {
-        self.tell("nack", json!({"lease_token": self.token, "reason": reason}));
+        self.settle("nack", &json!({"reason": reason}));
     }
 
     fn dead_letter(&self, reason: &str) {
-        self.tell("nack", json!({"lease_token": self.token, "dead": true, "reason": reason}));
+        self.settle("nack", &json!({"dead": true, "reason": reason}));
     }
 
     /// For another attempt, without counting this one.
     fn not_yet(&self, reason: &str) {
-        self.tell("nack", json!({"lease_token": self.token, "attempt": false, "reason": reason}));
+        self.settle("nack", &json!({"attempt": false, "reason": reason}));
     }
 
-    /// Sends a request about the lease; returns whether the lease still holds, as far as known.
-    fn tell(&self, what: &str, request: Value) -> bool {
-        match self.remote.post(&format!("{}/{what}", self.path), &request) {
-            Ok(_) => true,
-            Err(trouble) => {
-                let _ = writeln!(
-                    io::stderr(),
-                    "{what} of {}: {trouble}",
-                    self.path.trim_start_matches("/v1/messages/")
-                );
-                will_pass(&trouble)
+    /// Settles the message. The command has run, so the request is repeated until the server has answered it, or the
+    /// second signal has come.
+    fn settle(&self, what: &str, request: &Value) {
+        loop {
+            match self.post(what, request.clone()) {
+                Ok(answer) => {
+                    *self.jobs.lock_wait() = None;
+                    let words = settled_words(&answer);
+                    return match request["reason"].as_str() {
+                        Some(reason) => {
+                            self.jobs.say(&format!(
+                                "{}  {}  {words} ({})",
+                                self.queue,
+                                self.id,
+                                plain(reason)
+                            ));
+                        }
+                        None => self.jobs.say(&format!("{}  {}  {words}", self.queue, self.id)),
+                    };
+                }
+                Err(trouble) if will_pass(&trouble) && !self.jobs.slots.children.were_killed() => {
+                    self.jobs.wait_for_server(&trouble);
+                }
+                Err(trouble) => {
+                    self.complain(what, &trouble);
+                    return;
+                }
             }
         }
+    }
+
+    /// Sends a request about the lease.
+    fn post(&self, what: &str, mut request: Value) -> Result<Value, ApiError> {
+        request["lease_token"] = self.token.clone();
+        self.jobs.remote.post(&format!("/v1/messages/{}/{what}", segment(&self.id)), &request)
+    }
+
+    /// Prints why a request about the lease has failed; returns whether the lease may still hold.
+    fn complain(&self, what: &str, trouble: &ApiError) -> bool {
+        let _ = writeln!(io::stderr(), "{what} of {}: {trouble}", self.id);
+        will_pass(trouble)
     }
 }
 

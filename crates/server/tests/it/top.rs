@@ -1,4 +1,4 @@
-//! `duewheel top` in a pseudo-terminal.
+//! `duewheel top`, and other commands, in a pseudo-terminal.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -6,6 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
@@ -18,9 +19,15 @@ use crate::shell::Shell;
 
 /// A terminal with `duewheel top` in it.
 struct TopTerminal {
-    master: File,
+    master: Option<File>,
     child: Child,
-    screen: Arc<Mutex<Parser>>,
+    screen: Option<Arc<Mutex<Parser>>>,
+}
+
+/// Waits a little for output.
+fn poll_in(master: &File) -> rustix::io::Result<usize> {
+    let mut fds = [PollFd::new(master, PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 20_000_000 }))
 }
 
 fn size(columns: u16, rows: u16) -> Winsize {
@@ -28,7 +35,11 @@ fn size(columns: u16, rows: u16) -> Winsize {
 }
 
 impl TopTerminal {
-    fn start(server: &str, (columns, rows): (u16, u16), more: &[(&str, &str)]) -> TopTerminal {
+    fn start(server: &str, size: (u16, u16), more: &[(&str, &str)]) -> TopTerminal {
+        TopTerminal::with(server, size, more, &["top", "--interval", "100ms"])
+    }
+
+    fn with(server: &str, (columns, rows): (u16, u16), more: &[(&str, &str)], args: &[&str]) -> TopTerminal {
         let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a pseudo-terminal");
         grantpt(&master).expect("grant");
         unlockpt(&master).expect("unlock");
@@ -38,25 +49,51 @@ impl TopTerminal {
         let end = || Stdio::from(slave.try_clone().expect("clone"));
         // It makes the terminal the controlling one, so that a change of its size is signalled.
         let mut command = Command::new("setsid");
-        command.args(["-c", BINARY, "top", "--interval", "100ms", "--server", server]);
+        command.args(["-c", BINARY]).args(args).env("DUEWHEEL_SERVER", server);
         command.env("TERM", "xterm-256color").env_remove("NO_COLOR").envs(more.iter().copied());
         let child = command.stdin(end()).stdout(end()).stderr(end()).spawn().expect("spawn");
         drop(slave);
         let screen = Arc::new(Mutex::new(Parser::new(rows, columns, 0)));
         let master = File::from(master);
         let mut output = master.try_clone().expect("clone");
-        let parser = Arc::clone(&screen);
+        let parser = Arc::downgrade(&screen);
         std::thread::spawn(move || {
             let mut bytes = [0; 4_096];
-            while let Ok(n @ 1..) = output.read(&mut bytes) {
-                parser.lock().expect("parser").process(&bytes[..n]);
+            // It ends with the picture, so that the terminal can be closed while a command runs in it.
+            while let Some(parser) = parser.upgrade() {
+                if let Ok(1..) = poll_in(&output) {
+                    let Ok(n @ 1..) = output.read(&mut bytes) else { return };
+                    parser.lock().expect("parser").process(&bytes[..n]);
+                }
             }
         });
-        TopTerminal { master, child, screen }
+        TopTerminal { master: Some(master), child, screen: Some(screen) }
     }
 
     fn text(&self) -> String {
-        self.screen.lock().expect("parser").screen().contents()
+        self.screen().lock().expect("parser").screen().contents()
+    }
+
+    fn screen(&self) -> &Mutex<Parser> {
+        self.screen.as_ref().expect("it was not closed")
+    }
+
+    fn master(&self) -> &File {
+        self.master.as_ref().expect("it was not closed")
+    }
+
+    /// Closes the other end; both descriptors of it.
+    fn hangs_up(mut self) -> Option<i32> {
+        drop(self.screen.take());
+        drop(self.master.take());
+        let begun = Instant::now();
+        while begun.elapsed() < PATIENCE {
+            if let Some(status) = self.child.try_wait().expect("wait") {
+                return status.code();
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        panic!("it does not end");
     }
 
     fn until(&self, what: &str, is_so: impl Fn(&str) -> bool) {
@@ -73,12 +110,12 @@ impl TopTerminal {
     }
 
     fn press(&mut self, keys: &str) {
-        self.master.write_all(keys.as_bytes()).expect("write");
+        self.master().write_all(keys.as_bytes()).expect("write");
     }
 
     fn resize(&self, columns: u16, rows: u16) {
-        self.screen.lock().expect("parser").screen_mut().set_size(rows, columns);
-        tcsetwinsize(&self.master, size(columns, rows)).expect("size");
+        self.screen().lock().expect("parser").screen_mut().set_size(rows, columns);
+        tcsetwinsize(self.master(), size(columns, rows)).expect("size");
     }
 
     fn ends(mut self) -> Option<i32> {
@@ -93,7 +130,7 @@ impl TopTerminal {
     }
 
     fn colours(&self) -> bool {
-        let screen = self.screen.lock().expect("parser");
+        let screen = self.screen().lock().expect("parser");
         let (rows, columns) = screen.screen().size();
         let cells = (0..rows).flat_map(|row| (0..columns).map(move |column| (row, column)));
         cells
@@ -192,4 +229,40 @@ fn a_token_is_needed_where_it_is_and_without_a_terminal_there_is_json() {
     assert!(shell.fails(&["top", "--token", &enqueue], 6).contains("forbidden"));
     assert!(shell.fails(&["top", "--token", &metrics], 2).contains("this is none"));
     assert!(shell.fails(&["top", "--token", &metrics, "--interval", "1ms"], 2).contains("--interval"));
+}
+
+/// Story: without its terminal `top` read the end of its input again and again, with a full core, and SIGTERM did not end
+/// it.
+#[test]
+fn interactive_commands_end_with_their_terminal() {
+    let shell = filled();
+    let in_terminal = |args: &[&str]| TopTerminal::with(&shell.server.url, (100, 30), &[], args);
+    for (args, shows) in [
+        (&["top"][..], "scheduled 3"),
+        (&["tail"], "orders"),
+        (&["purge", "orders"], "Type yes"),
+        (&["work", "empty", "--", "true"], "waiting for messages of empty"),
+        (&["demo"], "a server runs"),
+    ] {
+        let terminal = in_terminal(args);
+        terminal.until(shows, |text| {
+            shell.ok(&["enqueue", "orders", "for tail"]);
+            text.contains(shows)
+        });
+        terminal.hangs_up();
+    }
+    assert_eq!(shell.json(&["stats", "--json"])["counts"]["scheduled"], json!(3), "nothing was purged");
+}
+
+#[test]
+fn work_prints_each_outcome_on_a_terminal() {
+    let shell = Shell::new();
+    shell.ok(&["enqueue", "q", "x"]);
+    shell.ok(&["enqueue", "r", "x", "--priority", "1"]);
+    let args = ["work", "q", "r", "--count", "2", "--", "sh", "-c", "test $DUEWHEEL_QUEUE = r || exit 100"];
+    let work = TopTerminal::with(&shell.server.url, (100, 30), &[], &args);
+    work.shows("waiting for messages of q, r");
+    work.shows("r  2  acked");
+    work.shows("q  1  dead: buried (exit status 100)");
+    assert_eq!(work.ends(), Some(0));
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::fixture::PATIENCE;
+use crate::process::{Process, serve};
 use crate::shell::Shell;
 
 /// A process that SIGTERM does not end. It ends by itself, so that a test that fails leaves nothing behind.
@@ -133,6 +134,28 @@ fn a_worker_whose_terminal_is_gone_finishes_its_message() {
     let told = lines.next().expect("a line").expect("text");
     assert_eq!(told, "finishing 1 message; once more to end the commands");
     std::fs::write(shell.dir.path().join("go"), "").expect("write");
+    ends_with_all(worker, 0);
+    shell.fails(&["get", "1"], 3); // it was acked
+}
+
+/// Story: the server was away for two seconds when the command ended: its result was sent once, and the command ran
+/// again, or its message was dead.
+#[test]
+fn a_result_outlives_a_restart_of_the_server() {
+    let mut shell = Shell::with(&[]);
+    shell.ok(&["enqueue", "q", "x", "--max-attempts", "1", "--lease", "10m"]);
+    let script = "echo begun >&2; while [ ! -e go ]; do sleep 0.05; done";
+    let mut worker = worker(&shell, &[], script);
+    let mut lines = BufReader::new(worker.stderr.take().expect("stderr")).lines();
+    assert_eq!(lines.next().expect("a line").expect("text"), "begun");
+    let address = shell.server.url.replace("http://", "");
+    shell.server.kill();
+    std::fs::write(shell.dir.path().join("go"), "").expect("write");
+    let told = lines.next().expect("a line").expect("text");
+    assert!(told.starts_with("waiting for the server"), "{told}");
+    let mut again = serve();
+    again.args(["--http", &address, "--data"]).arg(shell.dir.path().join("data"));
+    shell.server = Process::spawn(again);
     ends_with_all(worker, 0);
     shell.fails(&["get", "1"], 3); // it was acked
 }

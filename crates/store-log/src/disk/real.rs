@@ -1,16 +1,17 @@
 //! The file system of the machine.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::{DirBuilder, File};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, FileExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{AtFlags, CWD, Dir, FallocateFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
@@ -46,9 +47,29 @@ struct RealFile(File);
 #[derive(Debug)]
 struct RealLock {
     _file: File,
+    /// Its entry in [`LOCKED`].
+    locked: Option<FileId>,
 }
 
+/// Device and inode of a file.
+type FileId = (u64, u64);
+
+/// The files that this process has locked exclusively. Their process id is not enough: each container has its own ids.
+static LOCKED: Mutex<BTreeSet<FileId>> = Mutex::new(BTreeSet::new());
+
 impl HeldLock for RealLock {}
+
+impl Drop for RealLock {
+    fn drop(&mut self) {
+        if let Some(id) = self.locked {
+            locked().remove(&id);
+        }
+    }
+}
+
+fn locked() -> MutexGuard<'static, BTreeSet<FileId>> {
+    LOCKED.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 impl RealDisk {
     /// The disk whose names are relative to `root`.
@@ -141,13 +162,19 @@ impl Disk for RealDisk {
             LockKind::Shared => (OFlags::RDONLY, FlockOperation::NonBlockingLockShared),
         };
         let file = self.open_file(name, flags)?;
-        rustix::fs::flock(&file, operation)?;
+        let metadata = file.metadata()?;
+        let id = (metadata.dev(), metadata.ino());
+        if let Err(error) = rustix::fs::flock(&file, operation) {
+            let is_ours = error == Errno::WOULDBLOCK && locked().contains(&id);
+            return Err(if is_ours { io::ErrorKind::ResourceBusy.into() } else { error.into() });
+        }
+        let locked = (hold == LockKind::Exclusive && locked().insert(id)).then_some(id);
         if hold == LockKind::Exclusive {
             // For people who look for the owner of the folder; only the refusal of a second owner reads it, and a full
             // disk must not refuse the first one.
             let _ = file.write_all_at(format!("{:<10}\n", std::process::id()).as_bytes(), 0);
         }
-        Ok(Box::new(RealLock { _file: file }))
+        Ok(Box::new(RealLock { _file: file, locked }))
     }
 
     fn open(&self, name: &str, access: FileAccess) -> io::Result<Arc<dyn DiskFile>> {
