@@ -89,7 +89,7 @@ pub struct Pusher {
 pub enum PusherError {
     /// The name of a queue is not valid.
     #[error("queue name {0}")]
-    Queue(#[from] BadName),
+    Queue(BadName),
     /// No queue is named.
     #[error("at least one queue must be named")]
     NoQueue,
@@ -141,7 +141,8 @@ impl Pusher {
         if queues.is_empty() {
             return Err(PusherError::NoQueue);
         }
-        let queues = queues.iter().map(|queue| QueueName::new(queue)).collect::<Result<_, _>>()?;
+        let queues = queues.iter().map(|queue| QueueName::new(queue)).collect::<Result<_, _>>();
+        let queues = queues.map_err(PusherError::Queue)?;
         let job = PushJob::new(client, queues);
         let pusher = Pusher::start_job(wheel, store, job, PusherParts::default())?;
         pusher.open_until(EngineMs(u64::MAX));

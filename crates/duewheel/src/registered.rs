@@ -13,7 +13,7 @@ use tokio::sync::{Notify, Semaphore};
 pub enum HandlerError {
     /// The queue's name is not valid.
     #[error("queue name {0}")]
-    Name(#[from] BadName),
+    Name(BadName),
     /// The queue already has a handler.
     #[error("queue {0} has a handler already")]
     Taken(QueueName),
@@ -23,6 +23,13 @@ pub enum HandlerError {
     /// Handlers run on a tokio runtime, and the caller is not on one.
     #[error("no tokio runtime here to run handlers on")]
     NoRuntime,
+}
+
+// Not `#[from]`: the text has the cause, and printers of chains would repeat it.
+impl From<BadName> for HandlerError {
+    fn from(bad: BadName) -> Self {
+        HandlerError::Name(bad)
+    }
 }
 
 /// The state of a registered handler.
