@@ -14,7 +14,7 @@ pub(super) struct QueueRotation(Mutex<HashSet<QueueName>>);
 pub(super) enum CyclePart {
     /// All queues of the target: a cycle begins.
     All,
-    /// Those without a message in this cycle. The reserve does not wait, because the others may have messages.
+    /// The queues without a message in this cycle. The reserve does not wait, because the others may have messages.
     Rest,
 }
 
