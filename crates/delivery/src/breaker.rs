@@ -63,7 +63,7 @@ struct FailedMessages {
 /// A time in which a target has asked for fewer requests (`Retry-After`).
 #[derive(Clone, Copy, Debug)]
 struct SlowedTime {
-    /// Its first such answer since a success.
+    /// The first such answer since a success.
     since: EngineMs,
     /// No request is sent before.
     until: EngineMs,

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::answer::{PushVerdict, excerpt, judge};
 use crate::connect::{AddressRefused, LookupFailed, Resolver, connector};
-use crate::connections::{Answer, OriginConnections, TwoLengths};
+use crate::connections::{OriginConnections, PushAnswer, TwoLengths};
 use crate::lookup::NameLookups;
 use crate::request::PushRequest;
 use crate::target::{OriginKind, PushTarget};
@@ -220,7 +220,7 @@ fn connections(
 
 /// What people are shown before the body of an answer: why it is cut, and where a redirect leads. The query is left out,
 /// because it may repeat that of the target.
-fn remarks(answer: &Answer) -> Vec<u8> {
+fn remarks(answer: &PushAnswer) -> Vec<u8> {
     let mut remarks = match answer.cut.as_deref().map(|error| class_of(error)) {
         None => Vec::new(),
         Some(PushClass::Timeout) => b"(cut: the time-out passed) ".to_vec(),

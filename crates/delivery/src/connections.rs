@@ -51,7 +51,7 @@ struct KeptConnections {
 }
 
 /// An answer whose head was read. The head decides, whatever becomes of the body.
-pub(crate) struct Answer {
+pub(crate) struct PushAnswer {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
     /// The beginning of the body.
@@ -83,7 +83,7 @@ impl OriginConnections {
         request: Request<Full<Bytes>>,
         deadline: Instant,
         repeated: impl FnOnce(),
-    ) -> Result<Answer, BoxError> {
+    ) -> Result<PushAnswer, BoxError> {
         let sent = timeout_at(deadline, self.send(request, repeated)).await.map_err(io::Error::from)?;
         let (mut connection, response) = sent?;
         let (head, mut incoming) = response.into_parts();
@@ -108,7 +108,7 @@ impl OriginConnections {
                 None
             }
         };
-        Ok(Answer { status: head.status, headers: head.headers, body, cut })
+        Ok(PushAnswer { status: head.status, headers: head.headers, body, cut })
     }
 
     async fn send(

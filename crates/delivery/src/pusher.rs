@@ -34,12 +34,14 @@ use crate::workers::attempts::{AttemptLog, AttemptNote};
 use crate::workers::latest::{LatestAttempts, TargetAttempt};
 
 mod places;
+mod rotation;
 mod to_url;
 #[cfg(test)]
 mod to_url_tests;
 mod traced;
 
 use places::{Hand, PlaceCounts, PlaceOwner, UnderWay};
+use rotation::{CyclePart, QueueRotation};
 
 /// Delivers the messages of one or several queues to a target, until it is stopped or the wheel is closed.
 ///
@@ -87,7 +89,7 @@ pub struct Pusher {
 pub enum PusherError {
     /// The name of a queue is not valid.
     #[error("queue name {0}")]
-    Queue(#[from] BadName),
+    Queue(BadName),
     /// No queue is named.
     #[error("at least one queue must be named")]
     NoQueue,
@@ -139,7 +141,8 @@ impl Pusher {
         if queues.is_empty() {
             return Err(PusherError::NoQueue);
         }
-        let queues = queues.iter().map(|queue| QueueName::new(queue)).collect::<Result<_, _>>()?;
+        let queues = queues.iter().map(|queue| QueueName::new(queue)).collect::<Result<_, _>>();
+        let queues = queues.map_err(PusherError::Queue)?;
         let job = PushJob::new(client, queues);
         let pusher = Pusher::start_job(wheel, store, job, PusherParts::default())?;
         pusher.open_until(EngineMs(u64::MAX));
@@ -166,6 +169,7 @@ impl Pusher {
             aside_until: AtomicU64::new(0),
             changed: watch::Sender::new(()),
             places: PlaceCounts::default(),
+            rotation: QueueRotation::default(),
             counters: PushCounters::default(),
             modes: TraceModes::default(),
             wheel: wheel.client().clone(),
@@ -356,6 +360,7 @@ struct PushWorker {
     /// Notified when the number of permitted requests changes.
     changed: watch::Sender<()>,
     places: PlaceCounts,
+    rotation: QueueRotation,
     counters: PushCounters,
     modes: TraceModes,
     parts: PusherParts,
@@ -514,11 +519,15 @@ impl PushWorker {
         if room == 0 {
             return self.wait_until(next, changed).await;
         }
+        let (queues, part) = self.rotation.next(&job.queues);
         let demand = Demand {
             max: free.min(room),
-            wait_ms: WAIT_MS.min(open_until - now.0),
+            wait_ms: match part {
+                CyclePart::All => WAIT_MS.min(open_until - now.0),
+                CyclePart::Rest => 0,
+            },
             lease_ms: Some(job.lease_ms),
-            queues: job.queues.clone(),
+            queues,
             session: self.session,
             max_of: Vec::new(),
             max_attempts: Some(job.client.target().max_attempts),
@@ -529,11 +538,16 @@ impl PushWorker {
             _ = changed.changed() => return Turn::Nothing,
             reserved = self.wheel.reserve(demand) => reserved,
         };
-        self.reserved(job, reserved).await
+        self.reserved(job, part, reserved).await
     }
 
     /// Handles the answer to a reserve.
-    async fn reserved(&self, job: Arc<PushJob>, reserved: Result<Reserved, CallError>) -> Turn {
+    async fn reserved(
+        &self,
+        job: Arc<PushJob>,
+        part: CyclePart,
+        reserved: Result<Reserved, CallError>,
+    ) -> Turn {
         match reserved {
             Ok(Reserved::Grants(grants)) if self.now().0 >= self.open_until.load(Ordering::SeqCst) => {
                 let leases: Vec<_> = grants.iter().map(|grant| (grant.message.id, grant.token)).collect();
@@ -544,7 +558,12 @@ impl PushWorker {
             }
             Ok(Reserved::Grants(grants)) => {
                 self.take(grants.len());
+                self.rotation.granted(grants.iter().map(|grant| &grant.message.queue));
                 Turn::Granted(job, grants)
+            }
+            Ok(Reserved::HeldBack(_)) if part == CyclePart::Rest => {
+                self.rotation.granted([].iter());
+                Turn::Nothing
             }
             Ok(
                 Reserved::DeadlineSoon

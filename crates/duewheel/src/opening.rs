@@ -53,7 +53,7 @@ impl Common {
 pub enum OpenError {
     /// The store could not be opened: another process has the folder open, the data is damaged, its format is unknown,
     /// or permission is missing.
-    #[error("{0}")]
+    #[error(transparent)]
     Store(#[from] StoreError),
     /// The data folder has another number of shards than was asked for; the number cannot be changed.
     #[error("{} has {has} {}, which cannot be changed, and {asked} were asked for", data.display(), if *has == 1 { "shard" } else { "shards" })]

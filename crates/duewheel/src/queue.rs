@@ -34,7 +34,7 @@ pub struct Queue {
 pub enum QueueError {
     /// The queue's name is not valid.
     #[error("queue name {0}")]
-    Name(#[from] BadName),
+    Name(BadName),
     /// The value cannot be serialised to JSON.
     #[error("the message does not serialise to JSON: {0}")]
     Json(String),
@@ -64,6 +64,13 @@ pub enum QueueError {
     /// The call was not answered. See [`CallError::outcome`].
     #[error(transparent)]
     Call(#[from] CallError),
+}
+
+// Not `#[from]`: the text has the cause, and printers of chains would repeat it.
+impl From<BadName> for QueueError {
+    fn from(bad: BadName) -> Self {
+        QueueError::Name(bad)
+    }
 }
 
 /// The result of a cancel.

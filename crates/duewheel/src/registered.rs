@@ -14,7 +14,7 @@ use tokio::sync::{Notify, Semaphore};
 pub enum HandlerError {
     /// The queue's name is not valid.
     #[error("queue name {0}")]
-    Name(#[from] BadName),
+    Name(BadName),
     /// The queue already has a handler.
     #[error("queue {0} has a handler already")]
     Taken(QueueName),
@@ -27,6 +27,13 @@ pub enum HandlerError {
     /// The operating system could not start a thread.
     #[error("no thread could be started: {0}")]
     Thread(String),
+}
+
+// Not `#[from]`: the text has the cause, and printers of chains would repeat it.
+impl From<BadName> for HandlerError {
+    fn from(bad: BadName) -> Self {
+        HandlerError::Name(bad)
+    }
 }
 
 /// The runtime of a wheel's handlers: the loops, the leases, the time limits, and the threads of runs that block. Its

@@ -44,7 +44,8 @@ pub(crate) fn unclear(root: &Path) -> Result<Vec<String>, String> {
             continue;
         }
         let text = fs::read_to_string(&path).map_err(|e| format!("{name}: {e}"))?;
-        let unclear = unclear_in(&text, &openings).into_iter().chain(unclear_texts_in(&text));
+        let unclear =
+            unclear_in(&text, &openings).into_iter().chain(unclear_texts_in(&text)).chain(repeated_in(&text));
         found.extend(unclear.map(|(line, what)| format!("{name}:{line}: {what}")));
     }
     found.sort();
@@ -92,9 +93,28 @@ fn unclear_texts_in(text: &str) -> Vec<(usize, String)> {
     found
 }
 
+/// Errors whose text repeats their source: printers of chains print it twice. `transparent` does not.
+fn repeated_in(text: &str) -> impl Iterator<Item = (usize, String)> {
+    let is_repeated = |(of, variant): &(&str, &str)| {
+        let has_source = variant.contains("(#[from]") || variant.contains("(#[source]");
+        has_source && of.trim_start().starts_with("#[error(") && of.contains("{0")
+    };
+    let pairs = text.lines().zip(text.lines().skip(1)).zip(1..);
+    pairs
+        .filter(move |(pair, _)| is_repeated(pair))
+        .map(|(_, line)| (line, "an error whose text repeats its source".to_owned()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn errors_that_repeat_their_source_are_found() {
+        let text = "#[error(\"{0}\")]\nA(#[from] E),\n#[error(transparent)]\nB(#[from] E),\n\
+                    #[error(\"queue name {0}\")]\nC(E),\n#[error(\"no answer\")]\nD(#[source] E),\n";
+        assert_eq!(repeated_in(text).map(|(line, _)| line).collect::<Vec<_>>(), [1]);
+    }
 
     #[test]
     fn phrases_in_texts_of_the_product_are_found() {

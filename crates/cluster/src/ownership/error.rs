@@ -12,7 +12,7 @@ pub(crate) const MAX_NAME: usize = 200;
 #[non_exhaustive]
 pub enum FleetError {
     /// The coordinator refuses, or cannot be reached.
-    #[error("{0}")]
+    #[error(transparent)]
     Store(#[from] StoreError),
     /// Another living node has this name, or a dead one whose lease has not run out yet.
     #[error("another living node has the name {0:?}; each node needs its own")]

@@ -124,7 +124,7 @@ impl PushWorkers {
     ) -> Result<Self, PusherError> {
         check_store(&start.store)?;
         let runtime = tokio::runtime::Handle::try_current().map_err(|_| PusherError::NoRuntime)?;
-        let (log, writer) = AttemptLog::start(wheel.client())?;
+        let (log, writer) = AttemptLog::start(wheel.client()).map_err(PusherError::Queue)?;
         let parts = PusherParts {
             attempts: Some(log),
             latest: None,

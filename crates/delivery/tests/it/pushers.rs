@@ -153,6 +153,25 @@ async fn a_repeated_request_counts_in_the_rate_alone() {
     assert_eq!((pusher.counts().failed, pusher.counts().dead, receiver.requests().len()), (0, 0, 4));
 }
 
+/// Story: a fresh message of one queue waited for the sixty older ones of another queue of its target.
+#[tokio::test]
+async fn queues_of_a_target_take_turns() {
+    let receiver = Receiver::new(|_, _| status(200, "", "")).await;
+    let (wheel, _clock) = virtual_wheel().await;
+    for (queue, n) in [("long", 60), ("none", 0), ("short", 3)] {
+        for _ in 0..n {
+            wheel.queue(queue).body(queue).enqueue().await.unwrap();
+        }
+    }
+    let settings = TargetSettings { concurrency: Some(1), ..receiver.target() };
+    let client = PushClient::new(Arc::new(PushTarget::new(&settings).unwrap()));
+    let pusher = Pusher::start(&wheel, &["long", "none", "short"], "s1", client).unwrap();
+    until("all are delivered", async || pusher.counts().delivered == 63).await;
+    let order: Vec<_> =
+        receiver.requests().iter().map(|got| got.header("duewheel-queue").unwrap().to_owned()).collect();
+    assert_eq!(order[..6], ["long", "short", "long", "short", "long", "short"]);
+}
+
 /// A redrive is the same message: a receiver that has taken note of the id may have it already.
 #[tokio::test]
 async fn a_redriven_message_keeps_its_webhook_id() {

@@ -324,7 +324,7 @@ impl<'de> Deserialize<'de> for HeaderList {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ExportFileError {
     /// The file cannot be read.
-    #[error("{0}")]
+    #[error(transparent)]
     Io(#[from] io::Error),
     /// A line is wrong.
     #[error("line {line}: {what}")]

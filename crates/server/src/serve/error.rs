@@ -8,7 +8,7 @@ use crate::tls::TlsError;
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// The settings are invalid.
-    #[error("{0}")]
+    #[error(transparent)]
     Config(#[from] ConfigError),
     /// Every listener is off.
     #[error("every listener is off; there is nothing to serve")]
@@ -22,10 +22,10 @@ pub enum ServeError {
         why: duewheel::OpenError,
     },
     /// The tokens could not be read.
-    #[error("{0}")]
+    #[error(transparent)]
     Tokens(#[from] TokensError),
     /// Certificate or key could not be read.
-    #[error("{0}")]
+    #[error(transparent)]
     Tls(#[from] TlsError),
     /// An address could not be bound.
     #[error("cannot listen on {address}: {why}")]
@@ -36,12 +36,12 @@ pub enum ServeError {
         why: std::io::Error,
     },
     /// Signals or standard output do not work.
-    #[error("{0}")]
+    #[error(transparent)]
     System(#[from] std::io::Error),
     /// The driver ended by itself.
     #[error("stopped: {0}")]
     Ended(String),
     /// The end was not clean.
-    #[error("{0}")]
+    #[error(transparent)]
     Shutdown(#[from] duewheel::ShutdownError),
 }
