@@ -14,7 +14,6 @@ mod civil;
 mod client;
 mod connect;
 mod deadline;
-mod length;
 pub mod limits;
 mod lookup;
 mod message_url;
