@@ -114,7 +114,7 @@ pub(super) fn either<const MIN: u64>(
     }
 }
 
-/// The same, at most `limit`; a refusal names the field that was sent.
+/// A length of time as [`either`] reads it, at most `limit`; a refusal names the field that was sent.
 pub(super) fn either_within<const MIN: u64>(
     ms: Option<Whole<MIN>>,
     text: Option<SpanText>,

@@ -31,7 +31,7 @@ use crate::span::SpanText;
 
 /// Dead messages that are asked why they stay dead, in one call.
 const REFUSALS_WALKED: usize = 20_000;
-/// Of these, in memory at a time.
+/// Messages of these in memory at a time.
 const REFUSALS_AT_ONCE: usize = 32;
 /// Ids of refused messages that an answer has for each reason.
 const REFUSALS_SHOWN: usize = 10;
