@@ -28,7 +28,8 @@ pub const PAGES_UNDER_WAY: usize = 16;
 /// Every limit. `Policy::default()` is the policy of the server and the library.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// Longest delay, and furthest due time from now, in ms: 100 years of 365.25 days.
+    /// Longest delay, and furthest due time from now, in ms: the longest of beanstalkd's protocol, whose seconds have 32
+    /// bits; 136 years.
     pub max_delay_ms: u64,
     /// Longest lease, in ms. 2^32 s, as far as beanstalkd's TTR goes.
     pub max_lease_ms: u64,
@@ -367,7 +368,7 @@ impl QueueSettings {
 impl Default for Policy {
     fn default() -> Self {
         Policy {
-            max_delay_ms: 36_525 * DAY,
+            max_delay_ms: u64::from(u32::MAX) * 1_000,
             max_lease_ms: 4_294_967_296 * SECOND,
             max_body: 256 * KIB,
             max_headers: 16 * KIB,

@@ -2,10 +2,10 @@
 
 use std::time::{Duration, SystemTime};
 
+use duewheel_api::span;
 use hyper::StatusCode;
 use hyper::header::{HeaderMap, HeaderName, RETRY_AFTER};
 
-use crate::length::parse_length;
 use crate::limits::{MAX_EXCERPT, MAX_RETRY_AFTER, MAX_SNOOZE, MIN_RETRY_AFTER};
 
 /// The consequence of an attempt for its message.
@@ -45,7 +45,7 @@ pub(crate) fn judge(status: StatusCode, headers: &HeaderMap, dead_on: &[u16], no
     let disable = delivery == Some("disable") || status == StatusCode::GONE;
     let mut bad_snooze = false;
     let verdict = if status.is_success() {
-        match headers.contains_key(SNOOZE).then(|| text(&SNOOZE).and_then(parse_length)) {
+        match headers.contains_key(SNOOZE).then(|| text(&SNOOZE).and_then(span::duration)) {
             None => PushVerdict::Delivered,
             Some(Some(length)) => PushVerdict::Snoozed(length.clamp(MIN_RETRY_AFTER, MAX_SNOOZE)),
             // The target does not want to have had it. An ack would lose the message.

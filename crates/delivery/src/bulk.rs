@@ -7,6 +7,7 @@
 
 mod action;
 mod dead;
+mod due_times;
 mod error;
 mod filter;
 mod jobs;

@@ -15,7 +15,6 @@ mod client;
 mod connect;
 mod connections;
 mod cron;
-mod length;
 pub mod limits;
 mod lookup;
 mod message_url;

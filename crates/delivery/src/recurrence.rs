@@ -3,12 +3,13 @@
 use std::time::{Duration, SystemTime};
 
 use duewheel::core::random::scaled;
+use duewheel::core::time::WallMs;
+use duewheel_api::{rfc3339, span};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::civil::{CivilCron, DstFold, DstGap, OccurrenceNote};
-use crate::length::parse_length;
 use crate::limits::{MAX_AT, MAX_OCCURRENCE_JITTER, MIN_EVERY};
 use crate::zones::{similar_zone, time_zone};
 
@@ -118,10 +119,10 @@ impl Recurrence {
     /// [`BadRecurrence`] names the field. A cron expression without an occurrence in ten years is also an error.
     pub fn new(settings: &RecurrenceSettings, created: SystemTime) -> Result<Self, BadRecurrence> {
         let created = Timestamp::try_from(created).map_err(|e| bad("created", e))?;
-        let instant = |field: &'static str, text: &Option<String>| {
-            text.as_ref().map(|text| rfc3339(text).map_err(|what| bad(field, what))).transpose()
+        let read = |field: &'static str, text: &Option<String>| {
+            text.as_ref().map(|text| instant(text).map_err(|what| bad(field, what))).transpose()
         };
-        let (start, end) = (instant("start", &settings.start)?, instant("end", &settings.end)?);
+        let (start, end) = (read("start", &settings.start)?, read("end", &settings.end)?);
         if let (Some(start), Some(end)) = (start, end)
             && end < start
         {
@@ -129,7 +130,7 @@ impl Recurrence {
         }
         let jitter = match &settings.jitter {
             None => Duration::ZERO,
-            Some(text) => parse_length(text)
+            Some(text) => span::duration(text)
                 .filter(|jitter| *jitter <= MAX_OCCURRENCE_JITTER)
                 .ok_or_else(|| bad("jitter", "must be a time such as 30s, at most 24h"))?,
         };
@@ -268,7 +269,7 @@ fn rule(
             Ok(RecurrenceRule::Cron(Box::new(cron)))
         }
         (None, Some(text), []) => {
-            let interval = parse_length(text)
+            let interval = span::duration(text)
                 .filter(|interval| *interval >= MIN_EVERY)
                 .and_then(|interval| i64::try_from(interval.as_millis()).ok())
                 .ok_or_else(|| bad("every", "must be a time such as 90s, at least 1s"))?;
@@ -284,7 +285,7 @@ fn rule(
                 return Err(bad("at", format!("has more than {MAX_AT} instants")));
             }
             let read =
-                |(n, text): (usize, &String)| rfc3339(text).map_err(|what| bad(&format!("at[{n}]"), what));
+                |(n, text): (usize, &String)| instant(text).map_err(|what| bad(&format!("at[{n}]"), what));
             let mut instants = texts.iter().enumerate().map(read).collect::<Result<Vec<_>, _>>()?;
             instants.sort_unstable();
             instants.dedup();
@@ -306,6 +307,9 @@ fn ceil_millisecond(instant: Timestamp) -> i64 {
     i64::try_from(ms).unwrap_or(i64::MAX)
 }
 
-fn rfc3339(text: &str) -> Result<Timestamp, String> {
-    text.parse().map_err(|_| "must be an instant in RFC 3339, such as 2027-01-31T08:00:00Z".to_owned())
+/// An instant of the interface, rounded up to a millisecond.
+fn instant(text: &str) -> Result<Timestamp, String> {
+    let WallMs(ms) = rfc3339::parse(text).map_err(|what| what.to_string())?;
+    let at = i64::try_from(ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
+    at.ok_or_else(|| "is too far away".to_owned())
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use duewheel::core::message::MaxAttempts;
 use duewheel::core::name::QueueName;
+use duewheel_api::span::{self, SpanText};
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Uri};
 use rustls::ClientConfig;
@@ -16,7 +17,6 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, json};
 use url::{Host, Url};
 
-use crate::length::parse_length;
 use crate::limits::{
     CONCURRENCY, MAX_ATTEMPTS, MAX_CONCURRENCY, MAX_DEAD_ON, MAX_DELAY, MAX_DELAYS, MAX_HEADER_BYTES,
     MAX_HEADERS, MAX_PREFIXES, MAX_RATE, MAX_SECRETS, MAX_TIMEOUT, MAX_URL, TIMEOUT,
@@ -45,6 +45,9 @@ pub struct TargetSettings {
     /// How long a request may take, in ms.
     #[serde(default)]
     pub timeout_ms: Option<u64>,
+    /// `timeout_ms` as text, in place of the number.
+    #[serde(default)]
+    pub timeout: Option<SpanText>,
     /// Requests at a time.
     #[serde(default)]
     pub concurrency: Option<u32>,
@@ -87,17 +90,39 @@ pub struct PushRate {
 
 /// Either `delays`, or `min_ms` and `max_ms`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(try_from = "RetryInput")]
 pub struct RetrySettings {
     /// The delay after the first, second, … failed attempt, such as `5s`; the last one repeats.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub delays: Option<Vec<String>>,
     /// The first of delays that double, in ms.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub min_ms: Option<u64>,
     /// The longest of them, in ms.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_ms: Option<u64>,
+}
+
+/// The plan as it is read: lengths of time are numbers of milliseconds or texts.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RetryInput {
+    delays: Option<Vec<String>>,
+    min_ms: Option<u64>,
+    min: Option<SpanText>,
+    max_ms: Option<u64>,
+    max: Option<SpanText>,
+}
+
+impl TryFrom<RetryInput> for RetrySettings {
+    type Error = String;
+
+    fn try_from(fields: RetryInput) -> Result<Self, String> {
+        let RetryInput { delays, min_ms, min, max_ms, max } = fields;
+        let end =
+            |ms, text, name: &str| span::either(ms, text, name).map_err(|what| format!("{name} {what}"));
+        Ok(RetrySettings { delays, min_ms: end(min_ms, min, "min")?, max_ms: end(max_ms, max, "max")? })
+    }
 }
 
 /// `"public"`, `"any"`, or a list of these and of networks.
@@ -203,6 +228,14 @@ impl TargetSettings {
         has.into_iter().find_map(|(field, has)| has.then_some(field))
     }
 
+    /// How long a request may take, in ms, by either of its fields.
+    ///
+    /// # Errors
+    /// [`BadTarget`] when both are given.
+    pub(crate) fn timeout(&self) -> Result<Option<u64>, BadTarget> {
+        span::either(self.timeout_ms, self.timeout, "timeout").map_err(|what| bad("timeout", what))
+    }
+
     /// Whether this queue may be delivered to the target.
     pub fn serves(&self, queue: &str) -> bool {
         self.queues.as_ref().is_none_or(|all| all.iter().any(|prefix| queue.starts_with(prefix.as_str())))
@@ -215,7 +248,7 @@ impl TargetSettings {
             "method": self.method,
             "headers": self.headers,
             "secrets": self.secrets,
-            "timeout_ms": self.timeout_ms,
+            "timeout_ms": self.timeout_ms.or(self.timeout.map(|SpanText(ms)| ms)),
             "concurrency": self.concurrency,
             "rate": self.rate,
             "retry": self.retry,
@@ -262,9 +295,12 @@ impl PushTarget {
             client_config(None, None).map_err(|(field, what)| bad(field, what))?
         };
         let most = u64::try_from(MAX_TIMEOUT.as_millis()).unwrap_or(u64::MAX);
-        let timeout = settings.timeout_ms.map(Duration::from_millis).unwrap_or(TIMEOUT);
+        let timeout = settings.timeout()?.map(Duration::from_millis).unwrap_or(TIMEOUT);
         if timeout.is_zero() || timeout > MAX_TIMEOUT {
-            return Err(bad("timeout_ms", format_args!("must be 1 to {most}")));
+            return Err(match settings.timeout {
+                Some(_) => bad("timeout", format_args!("must be 1ms to {}s", MAX_TIMEOUT.as_secs())),
+                None => bad("timeout_ms", format_args!("must be 1 to {most}")),
+            });
         }
         Ok(PushTarget {
             url,
@@ -514,7 +550,7 @@ fn retry(settings: Option<&RetrySettings>) -> Result<RetryPlan, BadTarget> {
                 return Err(bad("retry.delays", format_args!("must be 1 to {MAX_DELAYS}")));
             }
             let read = |(n, text): (usize, &String)| {
-                parse_length(text).filter(|delay| *delay <= MAX_DELAY).ok_or_else(|| {
+                span::duration(text).filter(|delay| *delay <= MAX_DELAY).ok_or_else(|| {
                     bad(
                         format!("retry.delays[{n}]"),
                         format_args!("must be a time such as 30s, at most {most}d"),

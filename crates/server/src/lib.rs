@@ -7,6 +7,8 @@
 // Each public function that can fail lists its errors.
 #![warn(clippy::missing_errors_doc)]
 
+use duewheel_api::{rfc3339, span};
+
 mod announce;
 pub mod auth;
 pub mod beanstalk;
@@ -29,13 +31,11 @@ mod private;
 mod reload;
 mod repeated;
 mod restoring;
-pub mod rfc3339;
 mod schema;
 mod sealing;
 pub mod serve;
 pub mod service;
 mod signals;
-pub mod span;
 pub mod stop;
 mod store;
 mod stored;

@@ -74,13 +74,14 @@ named! {
     /// A length of time as text.
     DelaySchema "Delay" json_schema!({
         "type": "string", "format": "duewheel-span", "examples": ["250ms", "48h", "1h30m"],
-        "minLength": 1, "pattern": "^([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?$",
-        "description": "A length of time: whole numbers with the units d, h, m, s, ms, the larger unit first.",
+        "minLength": 2, "maxLength": 64, "pattern": "^[0-9Pp].*[A-Za-z]$",
+        "description": "A length of time with its units: 250ms, 90s, 30m (minutes), 1.5h, 48h, 15d, 1w, 2 days, PT48H. A day \
+            has 24 hours; months and years are refused.",
     });
     /// A length of time, which may be negative.
     ShiftSchema "Shift" json_schema!({
         "type": "string", "format": "duewheel-shift", "examples": ["1d", "-30m"],
-        "minLength": 2, "pattern": "^-?([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?$",
+        "minLength": 2, "maxLength": 65, "pattern": "^-?[0-9Pp].*[A-Za-z]$",
         "description": "A length of time as in a delay; with a - before it, earlier.",
     });
     /// The name of a queue.
@@ -216,6 +217,7 @@ fn past_of_nothing() -> Value {
 pub(crate) fn enqueue_rules(schema: &mut Schema) {
     let pairs = [
         ["spread_ms", "spread"],
+        ["lease_ms", "lease"],
         ["dedupe_window_ms", "dedupe_window"],
         ["expires_in_ms", "expires_in"],
         ["expires_in_ms", "expires_at"],
@@ -225,24 +227,58 @@ pub(crate) fn enqueue_rules(schema: &mut Schema) {
     forbid(schema, [twice(), options, vec![none(&BODIES), none(&TIMES), past_of_nothing()]].concat());
 }
 
+/// Each of these lengths is given as a number of milliseconds or as text.
+fn either_of(names: &[&str]) -> Vec<Value> {
+    names.iter().map(|name| all(&[&format!("{name}_ms"), name])).collect()
+}
+
+/// The rules of a reserve.
+pub(crate) fn reserve_rules(schema: &mut Schema) {
+    forbid(schema, either_of(&["wait", "lease"]));
+}
+
+/// The rules of an extension.
+pub(crate) fn lease_rules(schema: &mut Schema) {
+    forbid(schema, either_of(&["lease"]));
+}
+
+/// The rules of a target.
+pub(crate) fn target_rules(schema: &mut Schema) {
+    forbid(schema, either_of(&["timeout"]));
+}
+
+/// The rules of a target's plan.
+pub(crate) fn retry_rules(schema: &mut Schema) {
+    forbid(schema, either_of(&["min", "max"]));
+}
+
+/// The rules of a backoff.
+pub(crate) fn backoff_rules(schema: &mut Schema) {
+    let missing = vec![none(&["min_ms", "min"]), none(&["max_ms", "max"])];
+    forbid(schema, [either_of(&["min", "max"]), missing].concat());
+}
+
 /// The rules of the settings of a queue.
 pub(crate) fn config_rules(schema: &mut Schema) {
-    forbid(schema, vec![all(&["expires_in_ms", "expires_in"]), all(&["keep_done_ms", "keep_done"])]);
+    forbid(schema, either_of(&["lease", "dedupe_window", "dead_ttl", "expires_in", "keep_done"]));
 }
 
 /// The rules of a change.
 pub(crate) fn postpone_rules(schema: &mut Schema) {
-    let changes = [&BODIES[..], &TIMES, &["headers", "priority", "max_attempts", "lease_ms"]].concat();
+    let changes =
+        [&BODIES[..], &TIMES, &["headers", "priority", "max_attempts", "lease_ms", "lease"]].concat();
     // `null` of it is a change, other than of all others.
     let of_nothing = json!({ "allOf": [none(&changes), { "not": { "required": ["target_url"] } }] });
-    forbid(schema, [twice(), vec![of_nothing, past_of_nothing()]].concat());
+    forbid(schema, [twice(), either_of(&["lease"]), vec![of_nothing, past_of_nothing()]].concat());
 }
 
 /// The rules of a nack.
 pub(crate) fn nack_rules(schema: &mut Schema) {
     let dead = json!({ "required": ["dead"], "properties": { "dead": { "const": true } } });
     let not_yet = json!({ "required": ["attempt"], "properties": { "attempt": { "const": false } } });
-    forbid(schema, vec![json!({ "allOf": [dead, given("delay_ms")] }), json!({ "allOf": [dead, not_yet] })]);
+    let delayed = ["delay_ms", "delay"].map(|name| json!({ "allOf": [dead, given(name)] }));
+    let both = vec![json!({ "allOf": [dead, not_yet] })];
+    forbid(schema, [either_of(&["delay"]), delayed.to_vec(), both].concat());
 }
 
 /// The rules of a cancel of many.
@@ -252,12 +288,12 @@ pub(crate) fn cancel_rules(schema: &mut Schema) {
 
 /// The rules of a pause.
 pub(crate) fn pause_rules(schema: &mut Schema) {
-    forbid(schema, vec![all(&["for_ms", "for"])]);
+    forbid(schema, either_of(&["for"]));
 }
 
 /// The rules of a step of the clock.
 pub(crate) fn advance_rules(schema: &mut Schema) {
-    forbid(schema, vec![all(&["by_ms", "by"])]);
+    forbid(schema, either_of(&["by"]));
 }
 
 /// The rules of a job.

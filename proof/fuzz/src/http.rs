@@ -10,6 +10,7 @@ use base64::Engine as _;
 use bytes::Bytes;
 use duewheel::testing::Stepped;
 use duewheel::{BootId, Clock, ClockSample, VirtualClock};
+use duewheel_api::rfc3339;
 use duewheel_core::engine::{Enqueue, IfExists, InitialState, Past, When};
 use duewheel_core::policy::Policy;
 use duewheel_core::{QueueName, WallMs};
@@ -17,7 +18,6 @@ use duewheel_server::drain::Drain;
 use duewheel_server::error::{ErrorCode, Problem};
 use duewheel_server::fuzzing::http as parsers;
 use duewheel_server::http::{App, HttpLimits};
-use duewheel_server::rfc3339;
 use serde_json::{Map, Value, json};
 use tokio::runtime::{Builder, Runtime};
 

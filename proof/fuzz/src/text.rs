@@ -1,10 +1,10 @@
 //! Texts that people and programs write: instants, lengths of time, names, tokens; and the replies of a beanstalkd to
 //! an import.
 
+use duewheel_api::rfc3339;
+use duewheel_api::span::TimeSpan;
 use duewheel_core::{Key, LeaseToken, MessageId, QueueName, WallMs};
 use duewheel_server::fuzzing::import as replies;
-use duewheel_server::rfc3339;
-use duewheel_server::span::TimeSpan;
 
 /// Parses each text as each of these.
 pub fn text(data: &[u8]) {

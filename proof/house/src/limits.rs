@@ -12,9 +12,10 @@ pub(crate) const NAMES_TWICE: usize = 0;
 pub(crate) const LOOPS: usize = 0;
 
 /// The crates of the product from the lowest floor to the highest; a crate may only depend on those before it.
-pub(crate) const FLOORS: [&str; 12] = [
+pub(crate) const FLOORS: [&str; 13] = [
     "wheel",
     "core",
+    "api",
     "store-log",
     "store-medium",
     "store-redis",

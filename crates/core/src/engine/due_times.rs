@@ -141,9 +141,8 @@ impl DueTimes<'_> {
         };
         for (begin, end, count) in spans {
             // How many are due before this instant.
-            let until = |at: u64| match at {
-                _ if at >= end => count,
-                _ => part_of(count, at.saturating_sub(begin), (end - begin).max(1)),
+            let until = |at: u64| {
+                if at >= end { count } else { part_of(count, at.saturating_sub(begin), (end - begin).max(1)) }
             };
             let mut seen = until(from.0);
             histogram.before += seen;

@@ -213,7 +213,7 @@ pub struct Engine {
     graves: Vec<PurgedMessages>,
     /// Due times of waiting messages, all queues together.
     due_counts: DueCounts,
-    /// Those of the scheduled ones in memory.
+    /// Due times of scheduled messages in memory, all queues together.
     near_counts: DueCounts,
     /// All unsettled messages, in memory or not.
     pending: Pending,

@@ -4,8 +4,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use duewheel::core::engine::{
-    Applied, ChangeRefusal, Edit, Enqueue, EnqueueRefusal, Enqueued, Op, Outline, Past, Target, Typed, View,
-    When,
+    Applied, ChangeRefusal, Edit, Enqueue, EnqueueRefusal, Enqueued, Op, Outline, Target, Typed, View, When,
 };
 use duewheel::core::message::State;
 use duewheel::core::name::QueueName;
@@ -17,7 +16,8 @@ use duewheel_shard::listing::ListPositions;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::action::{BulkAction, BulkMove, UrlMoves};
+use super::action::{BulkAction, UrlMoves};
+use super::due_times::{due_times, last_delay};
 use super::filter::filter_step;
 use super::jobs::BulkJobs;
 use super::part::{JobPart, LEASED, PartEntry, PartWalk, entries_within};
@@ -263,13 +263,10 @@ impl<'a> BulkRun<'a> {
         while at < entries.len() && !*self.stop.borrow() {
             let begun = Instant::now();
             let end = entries.len().min(at + self.slice());
-            let moves = self.moves(&entries[at..end]);
-            let last_due = moves.iter().filter_map(|when| match when {
-                When::After(ms) => Some(*ms),
-                When::Seconds(_) | When::At { .. } => None,
-            });
+            let (now, record) = (self.jobs.jobs.now(), &self.record);
+            let moves = due_times(&record.action, record.created, &entries[at..end], now);
             // The next slice is due behind this one.
-            let behind = last_due.max().map_or(Duration::ZERO, |ms| Duration::from_millis(ms + 1));
+            let behind = last_delay(&moves).map_or(Duration::ZERO, |ms| Duration::from_millis(ms + 1));
             let outcomes = self.change_slice(&entries[at..end], &moves, at).await;
             self.unsure = self.unsure.max(end);
             let mut why = None;
@@ -474,34 +471,6 @@ impl<'a> BulkRun<'a> {
         self.record.created.saturating_add(ms).saturating_sub(self.jobs.jobs.now())
     }
 
-    /// When each message of a slice is due, for the actions that move due times.
-    ///
-    /// What is shifted into the past is due now. Messages of one millisecond are granted in the order of their ids, so the
-    /// due time is a millisecond later wherever the former order differs from that.
-    fn moves(&self, entries: &[PartEntry]) -> Vec<When> {
-        let instant = |entry: &PartEntry| match self.record.action {
-            BulkAction::Postpone(BulkMove::Delay(ms)) => self.record.created.saturating_add(ms),
-            BulkAction::Postpone(BulkMove::Shift(ms)) => entry.at.saturating_add_signed(ms),
-            BulkAction::Cancel | BulkAction::Fire | BulkAction::Redrive { .. } => 0,
-        };
-        let at = |entry| When::At { due_at: WallMs(instant(entry)), past: Past::Fire };
-        let mut moves: Vec<When> = entries.iter().map(at).collect();
-        if let BulkAction::Postpone(BulkMove::Shift(_)) = self.record.action {
-            let now = self.jobs.jobs.now();
-            let is_past = |n: &usize| instant(&entries[*n]) < now;
-            let mut past: Vec<usize> = (0..entries.len()).filter(is_past).collect();
-            past.sort_by_key(|n| (entries[*n].at, entries[*n].id));
-            let mut later = 0;
-            for pair in past.windows(2) {
-                later += u64::from(entries[pair[1]].id < entries[pair[0]].id);
-                if later > 0 {
-                    moves[pair[1]] = When::After(later);
-                }
-            }
-        }
-        moves
-    }
-
     /// Lets others have the turn of a job that has ended, removes its parts, and in a week the job itself.
     async fn clean_up(&mut self) -> Result<(), RunEnd> {
         self.jobs.wake_first().await?;
@@ -592,6 +561,7 @@ mod tests {
     use duewheel::core::id::SessionId;
     use duewheel::{Client, Duewheel, VirtualClock};
 
+    use super::super::action::BulkMove;
     use super::super::filter::BulkFilter;
     use super::super::record::BulkCounts;
     use super::super::tenant::BulkTenant;

@@ -6,9 +6,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use duewheel::core::name::QueueName;
+use duewheel_api::span;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::length::parse_length;
 use crate::limits::{CATCHUP, MAX_CATCHUP, MAX_SCHEDULE_NOTE};
 use crate::recurrence::{BadRecurrence, Recurrence, RecurrenceSettings};
 
@@ -129,7 +129,7 @@ impl Timetable {
         };
         let catchup = match &settings.catchup {
             None => CATCHUP,
-            Some(text) => parse_length(text)
+            Some(text) => span::duration(text)
                 .filter(|catchup| *catchup <= MAX_CATCHUP)
                 .ok_or_else(|| bad("catchup", "must be a time such as 6h, at most 366d"))?,
         };

@@ -54,7 +54,11 @@ impl ShownTarget {
             method: settings.method.clone().unwrap_or_else(|| "POST".into()),
             headers: settings.headers.keys().cloned().collect(),
             secrets: target.secret_hints().map(str::to_owned).collect(),
-            timeout_ms: settings.timeout_ms.unwrap_or(u64::try_from(TIMEOUT.as_millis()).unwrap_or(u64::MAX)),
+            timeout_ms: settings
+                .timeout()
+                .ok()
+                .flatten()
+                .unwrap_or(u64::try_from(TIMEOUT.as_millis()).unwrap_or(u64::MAX)),
             concurrency: settings.concurrency.unwrap_or(CONCURRENCY),
             rate: settings.rate,
             retry: settings.retry.clone().unwrap_or_else(by_default),

@@ -272,6 +272,19 @@ fn jitter_is_always_the_same() {
     assert_eq!(late[..3], [24_981, 19_062, 10_183]);
 }
 
+/// Story: these were read by a library that takes a leap second for the second before it, and reads forms that no other
+/// field takes.
+#[test]
+fn listed_instants_are_strict_and_never_early() {
+    let listed = |text: &str| settings(serde_json::json!({ "at": [text] }));
+    let first = |text: &str| listed(text).unwrap().next(at("2027-01-01T00:00:00Z")).unwrap().at;
+    assert_eq!(first("2030-12-31T23:59:60Z"), at("2031-01-01T00:00:00Z"), "never early");
+    assert_eq!(first("2030-12-31T23:59:59.0001Z"), at("2030-12-31T23:59:59.001Z"));
+    for text in ["2030-12-31T23:00:00+01:00[Europe/Paris]", "20301130T090000Z", "2030-12-31T23:00:00+0100"] {
+        assert!(listed(text).is_err(), "{text}");
+    }
+}
+
 #[test]
 fn errors_name_the_field() {
     let long = format!("0 0 {} * *", vec!["1"; 150].join(","));
@@ -296,7 +309,8 @@ fn errors_name_the_field() {
         (serde_json::json!({"every": "999ms"}), "every: must be a time such as 90s, at least 1s"),
         (
             serde_json::json!({"at": ["2027-03-01T10:00:00Z", "tomorrow"]}),
-            "at[1]: must be an instant in RFC 3339, such as 2027-01-31T08:00:00Z",
+            "at[1]: must be an RFC 3339 instant with an offset, such as 2026-01-31T08:00:00Z or \
+             2026-01-31T09:00:00.250+01:00, up to the year 9999",
         ),
         (serde_json::json!({"at": many}), "at: has more than 1000 instants"),
         (

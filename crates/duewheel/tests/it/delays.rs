@@ -5,7 +5,7 @@ use std::time::Duration;
 use duewheel::core::engine::EnqueueRefusal;
 use duewheel::{Duewheel, EnqueueError, VirtualClock};
 
-/// In ms: those that are kept, and those that are more than a hundred years.
+/// In ms: those that are kept, and those above the longest delay.
 const KEPT: [u64; 5] = [1, (1 << 31) - 1, 1 << 31, 1 << 32, 1 << 36];
 const REFUSED: [u64; 4] = [1 << 53, i64::MAX as u64, u64::MAX - 1, u64::MAX];
 

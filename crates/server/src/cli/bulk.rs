@@ -72,7 +72,7 @@ enum BulkVerb {
 
 fn shift(text: &str) -> Result<i64, String> {
     let (sign, span) = text.strip_prefix('-').map_or((1, text), |span| (-1, span));
-    let TimeSpan(ms) = when::span(span)?;
+    let TimeSpan(ms) = when::span(span).map_err(|what| what.to_string())?;
     i64::try_from(ms).map(|ms| sign * ms).map_err(|_| "is too long".to_owned())
 }
 

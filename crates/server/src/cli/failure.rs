@@ -204,7 +204,7 @@ fn bare(field: &str) -> &str {
 
 /// A typed text with a space before it: as it is if it is a number or a length of time, otherwise in quotes.
 fn quoted(text: &str) -> String {
-    if text.parse::<f64>().is_ok() || text.parse::<TimeSpan>().is_ok() {
+    if !text.contains(' ') && (text.parse::<f64>().is_ok() || text.parse::<TimeSpan>().is_ok()) {
         format!(" {text}")
     } else {
         format!(" {text:?}")

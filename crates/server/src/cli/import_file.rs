@@ -550,7 +550,7 @@ impl<'a> FileImporter<'a> {
             return Ok(());
         }
         if queue.paused && here["paused"] != true {
-            let length = queue.pause_left_ms.map(|ms| ("for_ms".to_owned(), Value::from(ms)));
+            let length = queue.pause_left_ms.map(|ms| ("for_ms".to_owned(), Value::from(ms.max(1))));
             let length = Value::Object(length.into_iter().collect());
             let paused = self.patiently(|| self.remote.post(&format!("{path}/pause"), &length));
             if let Err(trouble) = paused {

@@ -141,16 +141,25 @@ impl ClientCommand for RedriveArgs {
         if let Some(to) = &self.to_queue {
             request.insert("to_queue".into(), to.as_str().into());
         }
-        let mut refused = Vec::new();
+        let (mut refused, mut stay) = (Vec::new(), Vec::new());
         operate(&self.queue, "redrive", &Value::Object(request), &self.server, |answer| {
             for result in answer["results"].as_array().into_iter().flatten() {
                 if result.get("code").is_some() {
                     refused.push((cell(result, "id"), ServerRefusal::from_json(result)));
                 }
             }
+            for of_code in answer["refused"].as_array().into_iter().flatten() {
+                let messages = counted(of_code["messages"].as_u64().unwrap_or(0), "message");
+                let ids = of_code["ids"].as_array().into_iter().flatten().filter_map(Value::as_str);
+                let ids: Vec<&str> = ids.collect();
+                stay.push(format!("{}: {messages} ({})", cell(of_code, "code"), ids.join(", ")));
+            }
             format!("{} ready again", are(answer["redriven"].as_u64().unwrap_or(0), "message"))
         })?;
         match refused.len() {
+            0 if !stay.is_empty() => {
+                Err(CommandFailure::Failed(format!("some stay dead: {}", stay.join("; "))))
+            }
             0 => Ok(()),
             1 => refused.pop().map_or(Ok(()), |(_, refusal)| Err(CommandFailure::Refused(refusal))),
             many => {

@@ -165,7 +165,8 @@ impl FromStr for BackoffArg {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (min, max) = text.split_once("..").unwrap_or((text, text));
-        Ok(BackoffArg { min: when::span(min)?, max: when::span(max)? })
+        let span = |text| when::span(text).map_err(|what| what.to_string());
+        Ok(BackoffArg { min: span(min)?, max: span(max)? })
     }
 }
 

@@ -3,7 +3,7 @@
 use std::io::{self, Read, Write};
 
 use clap::{Args, Subcommand, ValueEnum};
-use jiff::{Timestamp, Zoned};
+use jiff::Zoned;
 use serde_json::{Map, Value, json};
 
 use super::enqueue::{header, headers, put_body};
@@ -12,6 +12,7 @@ use super::remote::{ApiError, Remote, segment};
 use super::table::{cell, cell_counted, print};
 use super::when::GivenInstant;
 use super::{ClientCommand, CommandFailure, ServerArgs, when};
+use crate::rfc3339;
 use crate::span::TimeSpan;
 
 #[derive(Args, Debug)]
@@ -263,7 +264,7 @@ impl TimingArgs {
         let mut now = Zoned::now();
         // The server knows whether a zone exists; one that is not known here matters for what depends on it.
         if let Some(zone) = &self.zone
-            && text.trim().parse::<Timestamp>().is_err()
+            && rfc3339::parse(text.trim()).is_err()
         {
             let zone = now.in_tz(zone);
             now = zone.map_err(|_| bad("its zone is not known here: give it with an offset".to_owned()))?;

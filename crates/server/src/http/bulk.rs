@@ -27,7 +27,7 @@ use crate::schema::{
     DeadReasonSchema, DelaySchema, HeadersSchema, InstantSchema, JobSchema, QueueSchema, ShiftSchema,
     StateSchema,
 };
-use crate::span::TimeSpan;
+use crate::span::{SpanText, TimeSpan};
 
 /// What is done to which messages. Either `filter`, or `all`.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -48,7 +48,7 @@ pub(crate) struct BulkFields<'a> {
     delay_ms: Option<Whole>,
     /// `delay_ms` as text, in place of the number.
     #[schemars(with = "Option<DelaySchema>")]
-    delay: Option<Text<'a>>,
+    delay: Option<SpanText>,
     /// For `postpone`: due this number of milliseconds later than it was, earlier if negative. What is past is due now.
     #[schemars(extend("x-limit-both-ways" = "max_delay_ms"))]
     shift_ms: Option<i64>,
@@ -173,7 +173,8 @@ impl FilterFields<'_> {
 impl BulkFields<'_> {
     /// The lengths of time that were sent as text.
     fn as_text(&self) -> Vec<&'static str> {
-        limits::named([("delay", self.delay.as_ref()), ("shift", self.shift.as_ref())])
+        let delay = self.delay.map(|_| "delay");
+        delay.into_iter().chain(self.shift.as_ref().map(|_| "shift")).collect()
     }
 
     /// The request for a job, and whether it is only counted.
@@ -189,7 +190,7 @@ impl BulkFields<'_> {
             (true, true) | (false, false) => {}
         }
         let has_queue = self.to_queue.is_some();
-        let delay = either(self.delay_ms.map(|ms| ms.0), self.delay.as_ref(), "delay")?;
+        let delay = either(self.delay_ms, self.delay, "delay")?;
         let shift = shift(self.shift_ms, self.shift.as_ref())?;
         // Into its own queue is what a redrive does anyway.
         let to_queue = self.to_queue.map(|to| to.0.into_owned()).filter(|to| to != queue.as_str());
@@ -500,7 +501,7 @@ mod tests {
             (r#"{"action": "fire", "all": true, "to_queue": "z"}"#, "to_queue: is for"),
             (r#"{"action": "postpone", "all": true}"#, "shift: one of"),
             (r#"{"action": "postpone", "all": true, "delay": "1s", "shift": "1s"}"#, "shift: only one"),
-            (r#"{"action": "postpone", "all": true, "shift": "--1s"}"#, "shift: must be"),
+            (r#"{"action": "postpone", "all": true, "shift": "--1s"}"#, "shift: must not be"),
             (r#"{"action": "purge", "all": true}"#, "action"),
         ] {
             let error = read(text).unwrap_err();

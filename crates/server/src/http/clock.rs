@@ -10,13 +10,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::call::Call;
-use super::reserve::at_most;
-use super::strict::{self, Text, Whole};
+use super::limits;
+use super::strict::{self, Whole};
 use super::{Answer, reply};
 use crate::error::{ErrorCode, Problem};
 use crate::json::InstantText;
 use crate::schema::DelaySchema;
-use crate::span::TimeSpan;
+use crate::span::SpanText;
 
 /// Time between two looks whether all shards have done what was due.
 const LOOK: Duration = Duration::from_millis(1);
@@ -25,12 +25,11 @@ const LOOK: Duration = Duration::from_millis(1);
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Advance", transform = crate::schema::advance_rules)]
-pub(crate) struct AdvanceRequest<'a> {
+pub(crate) struct AdvanceRequest {
     #[schemars(extend("x-limit" = "max_delay_ms"))]
     by_ms: Option<Whole>,
-    #[serde(borrow)]
     #[schemars(with = "Option<DelaySchema>")]
-    by: Option<Text<'a>>,
+    by: Option<SpanText>,
 }
 
 /// What time it is now.
@@ -49,19 +48,9 @@ pub(crate) async fn advance(mut call: Call) -> Answer {
     let limit = call.app.policy.max_delay_ms;
     let by_ms = {
         let bytes = call.json_bytes(call.app.policy.max_batch_bytes).await?;
-        match strict::parse::<AdvanceRequest<'_>>(&bytes)? {
-            AdvanceRequest { by_ms: Some(ms), by: None } => at_most("by_ms", ms.0, limit)?,
-            AdvanceRequest { by_ms: None, by: Some(text) } => {
-                let TimeSpan(ms) = text.0.parse().map_err(|what| Problem::field("by", what))?;
-                at_most("by", ms, limit)?
-            }
-            AdvanceRequest { by_ms: Some(_), by: Some(_) } => {
-                return Err(Problem::field("by", "only one of by_ms and by may be given"));
-            }
-            AdvanceRequest { by_ms: None, by: None } => {
-                return Err(Problem::field("by", "one of by_ms and by must be given"));
-            }
-        }
+        let asked: AdvanceRequest = strict::parse(&bytes)?;
+        limits::either_within(asked.by_ms, asked.by, ("by", "by_ms"), limit)?
+            .ok_or_else(|| Problem::field("by", "one of by_ms and by must be given"))?
     };
     clock.advance(Duration::from_millis(by_ms));
     // Work that was in progress when the clock moved must not count as done.

@@ -1,12 +1,14 @@
 //! Limits of a queue's grants and the expiry of its messages, in JSON.
 
+use std::borrow::Cow;
+
 use duewheel::core::policy::{GrantLimits, GrantRate, OnExpiry, QueueSettings, TraceMode};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::strict::{Positive, Text, U32_MAX, Whole};
+use super::strict::{U32_MAX, Whole};
 use crate::error::Problem;
-use crate::span::{BadSpan, TimeSpan};
+use crate::span::{self, SpanText, TimeSpan};
 
 /// Grants a second, over time and at once.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
@@ -99,46 +101,48 @@ impl From<TraceMode> for TraceWord {
     }
 }
 
-/// A time that is given as a number of milliseconds or as text, by at most one of two fields.
-pub(super) fn either(
-    ms: Option<u64>,
-    text: Option<&Text<'_>>,
+/// A length of time that is given as a number of milliseconds or as text, by at most one of two fields.
+pub(super) fn either<const MIN: u64>(
+    ms: Option<Whole<MIN>>,
+    text: Option<SpanText>,
     field: &'static str,
 ) -> Result<Option<u64>, Problem> {
-    match (ms, text) {
-        (Some(_), Some(_)) => {
-            Err(Problem::field(field, format_args!("goes instead of {field}_ms, not with it")))
-        }
-        (ms, None) => Ok(ms),
-        (None, Some(text)) => match text.0.parse() {
-            Ok(TimeSpan(ms)) => Ok(Some(ms)),
-            // The engine knows the limit, and refuses with it.
-            Err(BadSpan::TooLong) => Ok(Some(u64::MAX)),
-            Err(what @ BadSpan::Form) => Err(Problem::field(field, what)),
-        },
+    let ms = span::either(ms.map(|ms| ms.0), text, field).map_err(|what| Problem::field(field, what))?;
+    match ms {
+        Some(ms) if ms < MIN => Err(Problem::field(field, "must be longer than 0")),
+        ms => Ok(ms),
     }
 }
 
+/// A length of time as [`either`] reads it, at most `limit`; a refusal names the field that was sent.
+pub(super) fn either_within<const MIN: u64>(
+    ms: Option<Whole<MIN>>,
+    text: Option<SpanText>,
+    (field, field_ms): (&'static str, &'static str),
+    limit: u64,
+) -> Result<Option<u64>, Problem> {
+    match either(ms, text, field)? {
+        Some(ms) if ms > limit && text.is_some() => {
+            Err(Problem::field(field, format_args!("must be at most {}", TimeSpan(limit))))
+        }
+        Some(ms) => at_most(field_ms, ms, limit).map(Some),
+        None => Ok(None),
+    }
+}
+
+/// Checks a number against a limit of the policy.
+pub(crate) fn at_most(field: impl Into<Cow<'static, str>>, n: u64, limit: u64) -> Result<u64, Problem> {
+    if n > limit { Err(Problem::field(field, format_args!("must be at most {limit}"))) } else { Ok(n) }
+}
+
 /// The names of the lengths of time that were sent as text.
-pub(super) fn named<T>(texts: [(&'static str, Option<&T>); 2]) -> Vec<&'static str> {
+pub(super) fn named<const N: usize>(texts: [(&'static str, Option<SpanText>); N]) -> Vec<&'static str> {
     texts.into_iter().filter_map(|(name, text)| text.map(|_| name)).collect()
 }
 
 /// The name under which a field was sent: `keep_done` for `keep_done_ms`, if it is among `as_text`.
 pub(super) fn sent_as(field: &'static str, as_text: &[&'static str]) -> &'static str {
     field.strip_suffix("_ms").filter(|name| as_text.contains(name)).unwrap_or(field)
-}
-
-/// A time above 0, by at most one of two fields; 0 is refused by the name of its field.
-pub(super) fn positive(
-    ms: Option<Positive>,
-    text: Option<&Text<'_>>,
-    field: &'static str,
-) -> Result<Option<u64>, Problem> {
-    match either(ms.map(|ms| ms.0), text, field)? {
-        Some(0) => Err(Problem::field(field, "must be longer than 0")),
-        ms => Ok(ms),
-    }
 }
 
 /// The limits and the expiry in effect; `null` where there is none.
@@ -163,6 +167,55 @@ impl LimitsAnswer {
             catchup_rate,
             concurrency,
             expires_in_ms: settings.expires_in_ms,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+
+    use super::*;
+    use crate::error::ErrorCode;
+    use crate::http::strict;
+
+    #[derive(Debug, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Lengths {
+        wait_ms: Option<Whole<1>>,
+        wait: Option<SpanText>,
+    }
+
+    fn read(json: &str) -> Result<Option<u64>, Problem> {
+        let Lengths { wait_ms, wait } = strict::parse(json.as_bytes())?;
+        either_within(wait_ms, wait, ("wait", "wait_ms"), 172_800_000)
+    }
+
+    #[test]
+    fn lengths_are_numbers_or_texts() {
+        for text in ["48h", "2 days", "PT48H", "2d"] {
+            assert_eq!(read(&format!(r#"{{"wait": "{text}"}}"#)).unwrap(), Some(172_800_000), "{text}");
+        }
+        assert_eq!(read(r#"{"wait_ms": 90}"#).unwrap(), Some(90));
+        assert_eq!(read("{}").unwrap(), None);
+        for (json, field) in [
+            (r#"{"wait": 90}"#, "wait"),
+            (r#"{"wait": "90"}"#, "wait"),
+            (r#"{"wait": "0s"}"#, "wait"),
+            (r#"{"wait": "1 month"}"#, "wait"),
+            (r#"{"wait": "48h1ms"}"#, "wait"),
+            (r#"{"wait": "99999999999999999999s"}"#, "wait"),
+            (r#"{"wait": "1s", "wait_ms": 1}"#, "wait"),
+            (r#"{"wait_ms": 0}"#, "wait_ms"),
+            (r#"{"wait_ms": 172800001}"#, "wait_ms"),
+            (r#"{"wait_ms": "90s"}"#, "wait_ms"),
+        ] {
+            let problem = read(json).unwrap_err();
+            assert_eq!(
+                (problem.code, problem.field.as_deref()),
+                (ErrorCode::BadRequest, Some(field)),
+                "{json}"
+            );
         }
     }
 }

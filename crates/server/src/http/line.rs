@@ -14,7 +14,7 @@ use super::{limits, target_url};
 use crate::error::Problem;
 use crate::rfc3339;
 use crate::schema::{AnyJsonSchema, Base64Schema, DelaySchema, InstantSchema, KeySchema, TargetUrlSchema};
-use crate::span::{BadSpan, TimeSpan};
+use crate::span::{self, SpanText};
 
 /// A new message. Exactly one of `body`, `json` and `body_base64`, and exactly one of `delay_ms`, `delay` and `due_at`.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -37,7 +37,7 @@ pub(crate) struct EnqueueLine<'a> {
     delay_ms: Option<Whole>,
     /// Due after this time.
     #[schemars(with = "Option<DelaySchema>")]
-    delay: Option<Text<'a>>,
+    delay: Option<SpanText>,
     /// Due at this instant.
     #[schemars(with = "Option<InstantSchema>")]
     due_at: Option<Text<'a>>,
@@ -58,11 +58,14 @@ pub(crate) struct EnqueueLine<'a> {
     dedupe_window_ms: Option<Positive>,
     /// `dedupe_window_ms` as text, in place of the number.
     #[schemars(with = "Option<DelaySchema>")]
-    dedupe_window: Option<Text<'a>>,
+    dedupe_window: Option<SpanText>,
     /// Priority; lower is granted first.
     priority: Option<Whole<0, U32_MAX>>,
     #[schemars(extend("x-limit" = "max_lease_ms"))]
     lease_ms: Option<Positive>,
+    /// `lease_ms` as text, in place of the number.
+    #[schemars(with = "Option<DelaySchema>")]
+    lease: Option<SpanText>,
     /// Number of grants after which the message is dead; 4294967295 for never.
     max_attempts: Option<Whole<1, U32_MAX>>,
     headers: Option<Strings>,
@@ -77,13 +80,13 @@ pub(crate) struct EnqueueLine<'a> {
     spread_ms: Option<Whole>,
     /// `spread_ms` as text, in place of the number.
     #[schemars(with = "Option<DelaySchema>")]
-    spread: Option<Text<'a>>,
+    spread: Option<SpanText>,
     /// The message expires this number of milliseconds after its due time, and moves with it.
     #[schemars(extend("x-limit" = "max_delay_ms"))]
     expires_in_ms: Option<Positive>,
     /// `expires_in_ms` as text, in place of the number.
     #[schemars(with = "Option<DelaySchema>")]
-    expires_in: Option<Text<'a>>,
+    expires_in: Option<SpanText>,
     /// The message expires at this instant, which is not before its due time; instead of `expires_in`.
     #[schemars(with = "Option<InstantSchema>")]
     expires_at: Option<Text<'a>>,
@@ -121,25 +124,38 @@ pub(crate) enum IfExistsWord {
     Replace,
 }
 
-/// The delay before the next attempt: it doubles from `min_ms` to `max_ms`, with jitter.
+/// The delay before the next attempt: it doubles from `min` to `max`, with jitter. Both are given, each as a number of
+/// milliseconds or as text.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[schemars(rename = "Backoff")]
+#[schemars(rename = "Backoff", transform = crate::schema::backoff_rules)]
 pub(crate) struct BackoffFields {
     /// The delay after the first failed attempt.
     #[schemars(extend("x-limit" = "max_delay_ms"))]
-    pub(super) min_ms: Whole,
+    pub(super) min_ms: Option<Whole>,
+    /// `min_ms` as text, in place of the number.
+    #[schemars(with = "Option<DelaySchema>")]
+    pub(super) min: Option<SpanText>,
     /// The longest delay.
     #[schemars(extend("x-limit" = "max_delay_ms"))]
-    pub(super) max_ms: Whole,
+    pub(super) max_ms: Option<Whole>,
+    /// `max_ms` as text, in place of the number.
+    #[schemars(with = "Option<DelaySchema>")]
+    pub(super) max: Option<SpanText>,
 }
 
 impl BackoffFields {
     pub(crate) fn check(self) -> Result<Backoff, Problem> {
-        if self.min_ms.0 > self.max_ms.0 {
+        let end = |ms, text, name: &'static str| {
+            let read = span::either(ms, text, name).and_then(|ms| ms.ok_or_else(|| "is missing".to_owned()));
+            read.map_err(|what| Problem::field(format!("backoff.{name}"), what))
+        };
+        let min_ms = end(self.min_ms.map(|ms: Whole| ms.0), self.min, "min")?;
+        let max_ms = end(self.max_ms.map(|ms: Whole| ms.0), self.max, "max")?;
+        if min_ms > max_ms {
             return Err(Problem::field("backoff", "min_ms must not be above max_ms"));
         }
-        Ok(Backoff { min_ms: self.min_ms.0, max_ms: self.max_ms.0 })
+        Ok(Backoff { min_ms, max_ms })
     }
 }
 
@@ -170,18 +186,14 @@ impl EnqueueLine<'_> {
                 Some(IfExistsWord::Replace) => IfExists::Replace,
             },
             dedupe_id: self.dedupe_id.map(dedupe_id).transpose()?,
-            dedupe_window_ms: limits::positive(
-                self.dedupe_window_ms,
-                self.dedupe_window.as_ref(),
-                "dedupe_window",
-            )?,
+            dedupe_window_ms: limits::either(self.dedupe_window_ms, self.dedupe_window, "dedupe_window")?,
             priority: self.priority.map(Whole::get),
             options: Options {
-                lease_ms: self.lease_ms.map(|n| n.0),
+                lease_ms: limits::either(self.lease_ms, self.lease, "lease")?,
                 max_attempts: self.max_attempts.and_then(|n| MaxAttempts::new(n.get())),
                 backoff: self.backoff.map(|b| b.0.check()).transpose()?,
-                spread_ms: limits::either(self.spread_ms.map(|ms| ms.0), self.spread.as_ref(), "spread")?,
-                expiry: expiry(self.expires_in_ms, self.expires_in.as_ref(), self.expires_at.as_ref())?,
+                spread_ms: limits::either(self.spread_ms, self.spread, "spread")?,
+                expiry: expiry(self.expires_in_ms, self.expires_in, self.expires_at.as_ref())?,
             },
             begins: match self.state {
                 None => InitialState::Waiting,
@@ -196,10 +208,10 @@ impl EnqueueLine<'_> {
 /// When a message expires, given by at most one field.
 fn expiry(
     expires_in_ms: Option<Positive>,
-    expires_in: Option<&Text<'_>>,
+    expires_in: Option<SpanText>,
     expires_at: Option<&Text<'_>>,
 ) -> Result<Option<Expiry>, Problem> {
-    let after = limits::positive(expires_in_ms, expires_in, "expires_in")?;
+    let after = limits::either(expires_in_ms, expires_in, "expires_in")?;
     match (after, expires_at) {
         (Some(_), Some(_)) => Err(Problem::field("expires_at", "goes instead of expires_in, not with it")),
         (after, None) => Ok(after.map(Expiry::In)),
@@ -256,7 +268,7 @@ pub(crate) fn headers(mut given: Headers, json: Option<&RawValue>) -> Headers {
 /// The due time of a message, given by at most one field.
 pub(crate) fn when(
     delay_ms: Option<Whole>,
-    delay: Option<Text<'_>>,
+    delay: Option<SpanText>,
     due_at: Option<Text<'_>>,
     past: Option<PastWord>,
 ) -> Result<Option<(When, TimeField)>, Problem> {
@@ -267,12 +279,7 @@ pub(crate) fn when(
     }
     let when = match (delay_ms, delay, due_at) {
         (Some(ms), None, None) => (When::After(ms.0), "delay_ms"),
-        (None, Some(text), None) => match text.0.parse() {
-            Ok(TimeSpan(ms)) => (When::After(ms), "delay"),
-            // The engine knows the limit, and refuses with it.
-            Err(BadSpan::TooLong) => (When::After(u64::MAX), "delay"),
-            Err(what @ BadSpan::Form) => return Err(Problem::field("delay", what)),
-        },
+        (None, Some(SpanText(ms)), None) => (When::After(ms), "delay"),
         (None, None, Some(text)) => {
             let due_at = rfc3339::parse(&text.0).map_err(|what| Problem::field("due_at", what))?;
             let past = match past {

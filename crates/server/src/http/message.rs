@@ -12,6 +12,7 @@ use serde_json::value::RawValue;
 use super::answer_budget::AnswerPermit;
 use super::call::Call;
 use super::enqueued::{EnqueuedAnswer, status};
+use super::limits;
 use super::line::{PastWord, body, headers, when};
 use super::strict::{self, Positive, Strings, Text, U32_MAX, Whole};
 use super::target_url;
@@ -25,6 +26,7 @@ use crate::schema::{
     AnyJsonSchema, Base64Schema, DelaySchema, InstantSchema, KeySchema, LevelSchema, QueueSchema,
     TargetUrlSchema,
 };
+use crate::span::SpanText;
 
 /// How often a change of headers is tried whose message is changed by others at the same time.
 const TRIES: u32 = 5;
@@ -167,9 +169,8 @@ pub(crate) struct PostponeRequest<'a> {
     #[schemars(extend("x-limit" = "max_delay_ms"))]
     delay_ms: Option<Whole>,
     /// Due after this time from now.
-    #[serde(borrow)]
     #[schemars(with = "Option<DelaySchema>")]
-    delay: Option<Text<'a>>,
+    delay: Option<SpanText>,
     /// Due at this instant.
     #[schemars(with = "Option<InstantSchema>")]
     due_at: Option<Text<'a>>,
@@ -198,6 +199,9 @@ pub(crate) struct PostponeRequest<'a> {
     max_attempts: Option<Whole<1, U32_MAX>>,
     #[schemars(extend("x-limit" = "max_lease_ms"))]
     lease_ms: Option<Positive>,
+    /// `lease_ms` as text, in place of the number.
+    #[schemars(with = "Option<DelaySchema>")]
+    lease: Option<SpanText>,
     /// The change is refused unless the message has this generation.
     if_generation: Option<Whole<0, U32_MAX>>,
 }
@@ -217,7 +221,7 @@ async fn postpone(mut call: Call, target: Target) -> Answer {
             headers,
             priority: asked.priority.map(Whole::get),
             max_attempts: asked.max_attempts.and_then(|n| MaxAttempts::new(n.get())),
-            lease_ms: asked.lease_ms.map(|n| n.0),
+            lease_ms: limits::either(asked.lease_ms, asked.lease, "lease")?,
         };
         let if_generation = asked.if_generation.map(Whole::get);
         (UrlChange { edit, if_generation, url }, time.unwrap_or("due_at"))

@@ -1,8 +1,11 @@
 //! Operations on a queue: get, pause, resume, purge, redrive.
 
+use std::collections::BTreeMap;
+
 use axum::http::StatusCode;
 use duewheel::core::MessageId;
-use duewheel::core::engine::{Attended, Counts, Op, QueueView};
+use duewheel::core::engine::{Attended, ChangeRefusal, Counts, Op, QueueView};
+use duewheel::core::message::State;
 use duewheel::core::name::QueueName;
 use duewheel::core::policy::QueueSettings;
 use duewheel::core::record::{Pause, Totals};
@@ -12,19 +15,26 @@ use serde::{Deserialize, Serialize};
 
 use super::call::Call;
 use super::cancel::level_of;
+use super::limits;
 use super::message::Nothing;
 use super::queue_view::QueueAnswer;
 use super::reach::of_queue;
 use super::redrive_to::{MovedMessage, redrive_to};
-use super::reserve::at_most;
 use super::settle::RefusedId;
-use super::strict::{self, Id, Positive, Text, Whole};
+use super::strict::{self, Id, Positive};
 use super::{Answer, App, check_batch, reply};
 use crate::beanstalk::default_queue;
-use crate::error::Problem;
+use crate::error::{ErrorCode, Problem};
 use crate::json::IdText;
 use crate::schema::{DelaySchema, LevelSchema, QueueSchema};
-use crate::span::TimeSpan;
+use crate::span::SpanText;
+
+/// Dead messages that are asked why they stay dead, in one call.
+const REFUSALS_WALKED: usize = 20_000;
+/// Messages of these in memory at a time.
+const REFUSALS_AT_ONCE: usize = 32;
+/// Ids of refused messages that an answer has for each reason.
+const REFUSALS_SHOWN: usize = 10;
 
 pub(crate) async fn show(call: Call) -> Answer {
     let queue = call.queue()?;
@@ -55,12 +65,11 @@ pub(crate) async fn show(call: Call) -> Answer {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Pause", transform = crate::schema::pause_rules)]
-pub(crate) struct PauseFor<'a> {
+pub(crate) struct PauseFor {
     #[schemars(extend("x-limit" = "max_delay_ms"))]
-    for_ms: Option<Whole>,
-    #[serde(borrow)]
+    for_ms: Option<Positive>,
     #[schemars(with = "Option<DelaySchema>")]
-    r#for: Option<Text<'a>>,
+    r#for: Option<SpanText>,
 }
 
 /// Whether a queue is paused.
@@ -101,17 +110,8 @@ pub(crate) async fn pause(mut call: Call) -> Answer {
     let limit = call.app.policy.max_delay_ms;
     let for_ms = {
         let bytes = call.json_bytes(call.app.policy.max_batch_bytes).await?;
-        match strict::parse_optional::<PauseFor<'_>>(&bytes)? {
-            PauseFor { for_ms: Some(_), r#for: Some(_) } => {
-                return Err(Problem::field("for", "only one of for_ms and for may be given"));
-            }
-            PauseFor { for_ms: Some(ms), r#for: None } => Some(at_most("for_ms", ms.0, limit)?),
-            PauseFor { for_ms: None, r#for: Some(text) } => {
-                let TimeSpan(ms) = text.0.parse().map_err(|what| Problem::field("for", what))?;
-                Some(at_most("for", ms, limit)?)
-            }
-            PauseFor { for_ms: None, r#for: None } => None,
-        }
+        let asked: PauseFor = strict::parse_optional(&bytes)?;
+        limits::either_within(asked.for_ms, asked.r#for, ("for", "for_ms"), limit)?
     };
     let done = call.app.ask(Op::pause(queue.clone(), for_ms)).await?.map_err(Problem::from_settings)?;
     let durability = done.level.as_str();
@@ -154,10 +154,23 @@ pub(crate) struct RedrivenAnswer<'a> {
     /// A result for each of the ids, in order, where ids were given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) results: Option<Vec<RedriveResult<'a>>>,
+    /// The messages that stay dead, by the code of their refusal, where no ids were given; of the first 20,000.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) refused: Option<Vec<RedriveRefusals>>,
     /// The durability that all of them have reached, where no ids were given. With ids each result has its own.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<LevelSchema>")]
     pub(super) durability: Option<&'static str>,
+}
+
+/// The messages that were refused for one reason.
+#[derive(Debug, JsonSchema, Serialize)]
+pub(crate) struct RedriveRefusals {
+    #[schemars(with = "ErrorCode")]
+    pub(super) code: &'static str,
+    pub(super) messages: u64,
+    /// The first ten of them.
+    pub(super) ids: Vec<IdText>,
 }
 
 /// The result for one message.
@@ -241,23 +254,65 @@ pub(crate) async fn redrive(mut call: Call) -> Answer {
         Ok(done) => RedriveResult::Done(done.clone()),
         Err(problem) => RedriveResult::Refused(RefusedId::of(*id, problem)),
     });
-    Ok(reply(StatusCode::OK, &RedrivenAnswer { redriven, results: Some(shown.collect()), durability: None }))
+    Ok(reply(
+        StatusCode::OK,
+        &RedrivenAnswer { redriven, results: Some(shown.collect()), refused: None, durability: None },
+    ))
 }
 
 /// The engine redrives a bounded number at a time, so that other requests are served in between.
 async fn redrive_many(app: &App, queue: QueueName, max: usize) -> Answer {
     let (mut redriven, mut level) = (0, None::<Level>);
+    let mut refused = BTreeMap::new();
     loop {
         let left = max.saturating_sub(usize::try_from(redriven).unwrap_or(usize::MAX));
         let done = app.ask(Op::redrive_many(queue.clone(), left)).await?;
         redriven += done.what;
         level = Some(level.map_or(done.level, |level| level.and(done.level)));
-        if done.what == 0 || redriven >= max as u64 {
+        if redriven >= max as u64 {
+            break;
+        }
+        if done.what == 0 {
+            refused = refusals(app, &queue).await?;
             break;
         }
     }
     let durability = Some(level.unwrap_or_default().as_str());
-    Ok(reply(StatusCode::OK, &RedrivenAnswer { redriven, results: None, durability }))
+    let refusals = |(code, (messages, ids))| RedriveRefusals { code, messages, ids };
+    let refused = (!refused.is_empty()).then(|| refused.into_iter().map(refusals).collect());
+    Ok(reply(StatusCode::OK, &RedrivenAnswer { redriven, results: None, refused, durability }))
+}
+
+/// Number and first ids of refused messages, by code.
+type RefusedByCode = BTreeMap<&'static str, (u64, Vec<IdText>)>;
+
+/// Why the messages that are dead after a redrive of all could not be made ready: each is asked for by itself. One that
+/// has died in between is redriven.
+async fn refusals(app: &App, queue: &QueueName) -> Result<RefusedByCode, Problem> {
+    let (mut refused, mut after, mut walked) = (RefusedByCode::new(), None, 0);
+    while walked < REFUSALS_WALKED {
+        let page = app.client.list(queue.clone(), Some(State::Dead), after, REFUSALS_AT_ONCE).await?;
+        walked += page.views.len();
+        let ids: Vec<MessageId> = page.views.iter().map(|view| view.message.id).collect();
+        let asks = ids.iter().map(|id| Op::redrive(*id)).collect();
+        let answers = app.client.ask_many(asks).await?;
+        for (id, answer) in ids.into_iter().zip(answers) {
+            let Err(refusal) = answer? else { continue };
+            if !matches!(refusal, ChangeRefusal::NotFound | ChangeRefusal::NotDead) {
+                let code = Problem::from_change(refusal, "due_at").code.as_str();
+                let (messages, first) = refused.entry(code).or_default();
+                *messages += 1;
+                if first.len() < REFUSALS_SHOWN {
+                    first.push(IdText(id));
+                }
+            }
+        }
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    Ok(refused)
 }
 
 /// Whether a queue exists only because beanstalkd's protocol always has a tube `default`: since it exists, no client

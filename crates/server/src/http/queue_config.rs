@@ -17,21 +17,24 @@ use super::limits::{self, GrantRateFields, LimitsAnswer, OnExpiryWord, TraceWord
 use super::line::BackoffFields;
 use super::queue::is_unused_default;
 use super::queue_view::{BackoffAnswer, OrderWord, QueueAnswer, SettingsAnswer};
-use super::strict::{self, Object, Positive, Text, U32_MAX, Whole};
+use super::strict::{self, Object, Positive, U32_MAX, Whole};
 use super::target::targets;
 use super::{Answer, App, reply};
 use crate::auth::Caller;
 use crate::error::{ErrorCode, Problem};
 use crate::schema::{DelaySchema, LevelSchema, QueueSchema};
-use crate::span::TimeSpan;
+use crate::span::{SpanText, TimeSpan};
 
 /// The settings of a queue. A member that is left out takes the server's default.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Config", transform = crate::schema::config_rules)]
-pub(crate) struct ConfigRequest<'a> {
+pub(crate) struct ConfigRequest {
     #[schemars(extend("x-limit" = "max_lease_ms"))]
     lease_ms: Option<Positive>,
+    /// `lease_ms` as text, in place of the number.
+    #[schemars(with = "Option<DelaySchema>")]
+    lease: Option<SpanText>,
     /// Number of grants after which the message is dead; 4294967295 for never.
     max_attempts: Option<Whole<1, U32_MAX>>,
     /// Priority; lower is granted first.
@@ -40,9 +43,15 @@ pub(crate) struct ConfigRequest<'a> {
     /// How long a `dedupe_id` is remembered.
     #[schemars(extend("x-limit" = "max_dedupe_window_ms"))]
     dedupe_window_ms: Option<Whole>,
+    /// `dedupe_window_ms` as text, in place of the number.
+    #[schemars(with = "Option<DelaySchema>")]
+    dedupe_window: Option<SpanText>,
     /// Dead messages are removed after this time.
     #[schemars(extend("x-limit" = "max_delay_ms"))]
     dead_ttl_ms: Option<Whole>,
+    /// `dead_ttl_ms` as text, in place of the number.
+    #[schemars(with = "Option<DelaySchema>")]
+    dead_ttl: Option<SpanText>,
     #[serde(default, deserialize_with = "strict::word")]
     order: Option<OrderWord>,
     /// Messages granted a second, to all consumers together.
@@ -55,9 +64,8 @@ pub(crate) struct ConfigRequest<'a> {
     #[schemars(extend("x-limit" = "max_delay_ms"))]
     expires_in_ms: Option<Positive>,
     /// `expires_in_ms` as text, in place of the number.
-    #[serde(borrow)]
     #[schemars(with = "Option<DelaySchema>")]
-    expires_in: Option<Text<'a>>,
+    expires_in: Option<SpanText>,
     /// What happens with an expired message.
     #[serde(default, deserialize_with = "strict::word")]
     on_expiry: Option<OnExpiryWord>,
@@ -65,9 +73,8 @@ pub(crate) struct ConfigRequest<'a> {
     #[schemars(extend("x-limit" = "max_keep_done_ms"))]
     keep_done_ms: Option<Positive>,
     /// `keep_done_ms` as text, in place of the number.
-    #[serde(borrow)]
     #[schemars(with = "Option<DelaySchema>")]
-    keep_done: Option<Text<'a>>,
+    keep_done: Option<SpanText>,
     /// How the traces of deliveries belong to those of the messages' creation.
     #[serde(default, deserialize_with = "strict::word")]
     trace: Option<TraceWord>,
@@ -88,16 +95,21 @@ pub(crate) struct ConfiguredAnswer<'a> {
 pub(crate) async fn configure(mut call: Call) -> Answer {
     let queue = call.queue()?;
     let bytes = call.json_bytes(call.app.policy.max_batch_bytes).await?;
-    let asked: ConfigRequest<'_> = strict::parse(&bytes)?;
-    let as_text =
-        limits::named([("expires_in", asked.expires_in.as_ref()), ("keep_done", asked.keep_done.as_ref())]);
+    let asked: ConfigRequest = strict::parse(&bytes)?;
+    let as_text = limits::named([
+        ("lease", asked.lease),
+        ("dedupe_window", asked.dedupe_window),
+        ("dead_ttl", asked.dead_ttl),
+        ("expires_in", asked.expires_in),
+        ("keep_done", asked.keep_done),
+    ]);
     let settings = QueueSettings {
-        lease_ms: asked.lease_ms.map(|n| n.0),
+        lease_ms: limits::either(asked.lease_ms, asked.lease, "lease")?,
         max_attempts: asked.max_attempts.and_then(|n| MaxAttempts::new(n.get())),
         priority: asked.priority.map(Whole::get),
         backoff: asked.backoff.map(|b| b.0.check()).transpose()?,
-        dedupe_window_ms: asked.dedupe_window_ms.map(|n| n.0),
-        dead_ttl_ms: asked.dead_ttl_ms.map(|n| n.0),
+        dedupe_window_ms: limits::either(asked.dedupe_window_ms, asked.dedupe_window, "dedupe_window")?,
+        dead_ttl_ms: limits::either(asked.dead_ttl_ms, asked.dead_ttl, "dead_ttl")?,
         order: asked.order.map(ReadyOrder::from),
         lasting: Lasting::Always,
         limits: GrantLimits {
@@ -105,9 +117,9 @@ pub(crate) async fn configure(mut call: Call) -> Answer {
             catchup_rate: asked.catchup_rate.map(Whole::get),
             concurrency: asked.concurrency.map(Whole::get),
         },
-        expires_in_ms: limits::positive(asked.expires_in_ms, asked.expires_in.as_ref(), "expires_in")?,
+        expires_in_ms: limits::either(asked.expires_in_ms, asked.expires_in, "expires_in")?,
         on_expiry: asked.on_expiry.map(OnExpiry::from),
-        keep_done_ms: limits::positive(asked.keep_done_ms, asked.keep_done.as_ref(), "keep_done")?,
+        keep_done_ms: limits::either(asked.keep_done_ms, asked.keep_done, "keep_done")?,
         trace: asked.trace.map(TraceMode::from),
     };
     let _alone = call.app.settings.lock().await;
@@ -259,10 +271,14 @@ async fn present(app: &App, queue: &QueueName) -> Result<QueueSettings, Problem>
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "ConfigChange", extend("minProperties" = 1), transform = crate::schema::config_rules)]
-pub(crate) struct ConfigChange<'a> {
+pub(crate) struct ConfigChange {
     #[serde(default, deserialize_with = "strict::given")]
     #[schemars(with = "Option<Positive>", extend("x-limit" = "max_lease_ms"))]
     lease_ms: Option<Option<Positive>>,
+    /// `lease_ms` as text, in place of the number.
+    #[serde(default, deserialize_with = "strict::given")]
+    #[schemars(with = "Option<DelaySchema>")]
+    lease: Option<Option<SpanText>>,
     /// Number of grants after which the message is dead; 4294967295 for never.
     #[serde(default, deserialize_with = "strict::given")]
     #[schemars(with = "Option<Whole<1, U32_MAX>>")]
@@ -278,10 +294,18 @@ pub(crate) struct ConfigChange<'a> {
     #[serde(default, deserialize_with = "strict::given")]
     #[schemars(with = "Option<Whole>", extend("x-limit" = "max_dedupe_window_ms"))]
     dedupe_window_ms: Option<Option<Whole>>,
+    /// `dedupe_window_ms` as text, in place of the number.
+    #[serde(default, deserialize_with = "strict::given")]
+    #[schemars(with = "Option<DelaySchema>")]
+    dedupe_window: Option<Option<SpanText>>,
     /// Dead messages are removed after this time.
     #[serde(default, deserialize_with = "strict::given")]
     #[schemars(with = "Option<Whole>", extend("x-limit" = "max_delay_ms"))]
     dead_ttl_ms: Option<Option<Whole>>,
+    /// `dead_ttl_ms` as text, in place of the number.
+    #[serde(default, deserialize_with = "strict::given")]
+    #[schemars(with = "Option<DelaySchema>")]
+    dead_ttl: Option<Option<SpanText>>,
     #[serde(default, deserialize_with = "strict::given_word")]
     #[schemars(with = "Option<OrderWord>")]
     order: Option<Option<OrderWord>>,
@@ -302,9 +326,9 @@ pub(crate) struct ConfigChange<'a> {
     #[schemars(with = "Option<Positive>", extend("x-limit" = "max_delay_ms"))]
     expires_in_ms: Option<Option<Positive>>,
     /// `expires_in_ms` as text, in place of the number.
-    #[serde(borrow, default, deserialize_with = "strict::given")]
+    #[serde(default, deserialize_with = "strict::given")]
     #[schemars(with = "Option<DelaySchema>")]
-    expires_in: Option<Option<Text<'a>>>,
+    expires_in: Option<Option<SpanText>>,
     /// What happens with an expired message.
     #[serde(default, deserialize_with = "strict::given_word")]
     #[schemars(with = "Option<OnExpiryWord>")]
@@ -314,9 +338,9 @@ pub(crate) struct ConfigChange<'a> {
     #[schemars(with = "Option<Positive>", extend("x-limit" = "max_keep_done_ms"))]
     keep_done_ms: Option<Option<Positive>>,
     /// `keep_done_ms` as text, in place of the number.
-    #[serde(borrow, default, deserialize_with = "strict::given")]
+    #[serde(default, deserialize_with = "strict::given")]
     #[schemars(with = "Option<DelaySchema>")]
-    keep_done: Option<Option<Text<'a>>>,
+    keep_done: Option<Option<SpanText>>,
     /// How the traces of deliveries belong to those of the messages' creation.
     #[serde(default, deserialize_with = "strict::given_word")]
     #[schemars(with = "Option<TraceWord>")]
@@ -327,15 +351,18 @@ pub(crate) struct ConfigChange<'a> {
     target: Option<Option<String>>,
 }
 
-impl ConfigChange<'_> {
+impl ConfigChange {
     fn is_empty(&self) -> bool {
         let ConfigChange {
             lease_ms,
+            lease,
             max_attempts,
             priority,
             backoff,
             dedupe_window_ms,
+            dedupe_window,
             dead_ttl_ms,
+            dead_ttl,
             order,
             rate,
             catchup_rate,
@@ -349,6 +376,9 @@ impl ConfigChange<'_> {
             target,
         } = self;
         lease_ms.is_none()
+            && lease.is_none()
+            && dedupe_window.is_none()
+            && dead_ttl.is_none()
             && max_attempts.is_none()
             && priority.is_none()
             && backoff.is_none()
@@ -373,25 +403,29 @@ impl ConfigChange<'_> {
                 *to = value;
             }
         }
-        put(&mut to.lease_ms, self.lease_ms.map(|n| n.map(|n| n.0)));
+        /// A length that was given by either of its fields; `null` resets it.
+        fn length<const MIN: u64>(
+            ms: Option<Option<Whole<MIN>>>,
+            text: Option<Option<SpanText>>,
+            field: &'static str,
+        ) -> Result<Option<Option<u64>>, Problem> {
+            let is_given = ms.is_some() || text.is_some();
+            let length = limits::either(ms.flatten(), text.flatten(), field)?;
+            Ok(is_given.then_some(length))
+        }
+        put(&mut to.lease_ms, length(self.lease_ms, self.lease, "lease")?);
         put(&mut to.max_attempts, self.max_attempts.map(|n| n.and_then(|n| MaxAttempts::new(n.get()))));
         put(&mut to.priority, self.priority.map(|n| n.map(Whole::get)));
         put(&mut to.backoff, self.backoff.map(|b| b.map(|b| b.0.check()).transpose()).transpose()?);
-        put(&mut to.dedupe_window_ms, self.dedupe_window_ms.map(|n| n.map(|n| n.0)));
-        put(&mut to.dead_ttl_ms, self.dead_ttl_ms.map(|n| n.map(|n| n.0)));
+        put(&mut to.dedupe_window_ms, length(self.dedupe_window_ms, self.dedupe_window, "dedupe_window")?);
+        put(&mut to.dead_ttl_ms, length(self.dead_ttl_ms, self.dead_ttl, "dead_ttl")?);
         put(&mut to.order, self.order.map(|word| word.map(ReadyOrder::from)));
         put(&mut to.limits.rate, self.rate.map(|rate| rate.map(|rate| rate.0.into())));
         put(&mut to.limits.catchup_rate, self.catchup_rate.map(|n| n.map(Whole::get)));
         put(&mut to.limits.concurrency, self.concurrency.map(|n| n.map(Whole::get)));
-        if self.expires_in_ms.is_some() || self.expires_in.is_some() {
-            let (ms, text) = (self.expires_in_ms.flatten(), self.expires_in.flatten());
-            to.expires_in_ms = limits::positive(ms, text.as_ref(), "expires_in")?;
-        }
+        put(&mut to.expires_in_ms, length(self.expires_in_ms, self.expires_in, "expires_in")?);
         put(&mut to.on_expiry, self.on_expiry.map(|word| word.map(OnExpiry::from)));
-        if self.keep_done_ms.is_some() || self.keep_done.is_some() {
-            let (ms, text) = (self.keep_done_ms.flatten(), self.keep_done.flatten());
-            to.keep_done_ms = limits::positive(ms, text.as_ref(), "keep_done")?;
-        }
+        put(&mut to.keep_done_ms, length(self.keep_done_ms, self.keep_done, "keep_done")?);
         put(&mut to.trace, self.trace.map(|word| word.map(TraceMode::from)));
         to.lasting = Lasting::Always;
         Ok(())
@@ -401,10 +435,10 @@ impl ConfigChange<'_> {
 pub(crate) async fn change(mut call: Call) -> Answer {
     let queue = call.queue()?;
     let bytes = call.json_bytes(call.app.policy.max_batch_bytes).await?;
-    let asked: ConfigChange<'_> = strict::parse(&bytes)?;
+    let asked: ConfigChange = strict::parse(&bytes)?;
     if asked.is_empty() {
-        let why = "nothing is to be changed: give at least one of lease_ms, max_attempts, priority, backoff, \
-                   dedupe_window_ms, dead_ttl_ms, order, rate, catchup_rate, concurrency, expires_in, on_expiry, \
+        let why = "nothing is to be changed: give at least one of lease, max_attempts, priority, backoff, \
+                   dedupe_window, dead_ttl, order, rate, catchup_rate, concurrency, expires_in, on_expiry, \
                    keep_done, trace and target; null resets it";
         return Err(Problem::new(ErrorCode::BadRequest, why));
     }
@@ -413,8 +447,11 @@ pub(crate) async fn change(mut call: Call) -> Answer {
     let mut settings = present(&call.app, &queue).await?;
     let target = asked.target.clone();
     let as_text = limits::named([
-        ("expires_in", asked.expires_in.as_ref().and_then(Option::as_ref)),
-        ("keep_done", asked.keep_done.as_ref().and_then(Option::as_ref)),
+        ("lease", asked.lease.flatten()),
+        ("dedupe_window", asked.dedupe_window.flatten()),
+        ("dead_ttl", asked.dead_ttl.flatten()),
+        ("expires_in", asked.expires_in.flatten()),
+        ("keep_done", asked.keep_done.flatten()),
     ]);
     asked.apply(&mut settings)?;
     set(&call.app, &call.caller, queue, settings, target, &as_text).await

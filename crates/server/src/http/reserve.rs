@@ -1,7 +1,6 @@
 //! `POST /v1/queues/{queue}/reserve` and `POST /v1/reserve`: lease messages of one queue or of several, and wait for the
 //! first one on request.
 
-use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use axum::http::StatusCode;
@@ -12,13 +11,15 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::call::Call;
+use super::limits::{self, at_most};
 use super::strict::{self, Object, Positive, Text, Whole};
 use super::traced::TracedCall;
 use super::view::ContentAnswer;
 use super::{Answer, App, held, reply, write_large};
 use crate::error::{Problem, overloaded};
 use crate::json::{Elements, InstantText, TokenText, written};
-use crate::schema::{HeldBackSchema, QueueSchema};
+use crate::schema::{DelaySchema, HeldBackSchema, QueueSchema};
+use crate::span::SpanText;
 
 /// The number of bytes of a grant besides its body, key and headers.
 const GRANT_BYTES: usize = 320;
@@ -26,7 +27,7 @@ const GRANT_BYTES: usize = 320;
 /// The number of messages to lease, and how long to wait for the first.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[schemars(rename = "Reserve")]
+#[schemars(rename = "Reserve", transform = crate::schema::reserve_rules)]
 pub(crate) struct ReserveRequest {
     /// The largest number of messages; 1 by default. An answer has at most 4096 messages.
     #[schemars(extend("x-limit" = "max_reserve"))]
@@ -34,14 +35,21 @@ pub(crate) struct ReserveRequest {
     /// How long to wait for the first message; 0 by default.
     #[schemars(extend("x-limit" = "max_wait_ms"))]
     wait_ms: Option<Whole>,
+    /// `wait_ms` as text, in place of the number.
+    #[schemars(with = "Option<DelaySchema>")]
+    wait: Option<SpanText>,
     /// The length of the leases; by default that of each message.
     #[schemars(extend("x-limit" = "max_lease_ms"))]
     lease_ms: Option<Positive>,
+    /// `lease_ms` as text, in place of the number.
+    #[schemars(with = "Option<DelaySchema>")]
+    lease: Option<SpanText>,
 }
 
 /// The queues to lease messages of, the number of messages, and how long to wait for the first.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(transform = crate::schema::reserve_rules)]
 pub(crate) struct ReserveOfMany<'a> {
     /// The queues. The best message of all of them is granted first: by priority, then by due time.
     #[serde(borrow)]
@@ -53,9 +61,15 @@ pub(crate) struct ReserveOfMany<'a> {
     /// How long to wait for the first message; 0 by default.
     #[schemars(extend("x-limit" = "max_wait_ms"))]
     wait_ms: Option<Whole>,
+    /// `wait_ms` as text, in place of the number.
+    #[schemars(with = "Option<DelaySchema>")]
+    wait: Option<SpanText>,
     /// The length of the leases; by default that of each message.
     #[schemars(extend("x-limit" = "max_lease_ms"))]
     lease_ms: Option<Positive>,
+    /// `lease_ms` as text, in place of the number.
+    #[schemars(with = "Option<DelaySchema>")]
+    lease: Option<SpanText>,
 }
 
 /// A queue to lease messages of.
@@ -73,7 +87,7 @@ pub(crate) struct QueueDemand<'a> {
 impl ReserveOfMany<'_> {
     /// The queues, those of them that have a number of their own, and what concerns all of them.
     fn into_parts(self, policy: &Policy) -> Result<(ReserveQueues, ReserveRequest), Problem> {
-        let ReserveOfMany { queues: named, max, wait_ms, lease_ms } = self;
+        let ReserveOfMany { queues: named, max, wait_ms, wait, lease_ms, lease } = self;
         let most = policy.max_reserve_queues;
         if named.is_empty() || named.len() > most {
             return Err(Problem::field("queues", format_args!("must name from 1 to {most} queues")));
@@ -92,7 +106,7 @@ impl ReserveOfMany<'_> {
             }
             queues.names.push(name);
         }
-        Ok((queues, ReserveRequest { max, wait_ms, lease_ms }))
+        Ok((queues, ReserveRequest { max, wait_ms, wait, lease_ms, lease }))
     }
 }
 
@@ -132,8 +146,14 @@ async fn grant(app: &App, traced: TracedCall, queues: ReserveQueues, asked: Rese
         max_of: queues.max_of,
         max_attempts: None,
         max,
-        wait_ms: asked.wait_ms.map_or(Ok(0), |n| at_most("wait_ms", n.0, policy.max_wait_ms))?,
-        lease_ms: asked.lease_ms.map(|n| at_most("lease_ms", n.0, policy.max_lease_ms)).transpose()?,
+        wait_ms: limits::either_within(asked.wait_ms, asked.wait, ("wait", "wait_ms"), policy.max_wait_ms)?
+            .unwrap_or(0),
+        lease_ms: limits::either_within(
+            asked.lease_ms,
+            asked.lease,
+            ("lease", "lease_ms"),
+            policy.max_lease_ms,
+        )?,
         session: SessionId::NONE,
         deadline_margin_ms: None,
     };
@@ -165,11 +185,6 @@ async fn grant(app: &App, traced: TracedCall, queues: ReserveQueues, asked: Rese
         )),
         Reserved::DeadlineSoon => Err(Problem::internal()),
     }
-}
-
-/// Checks a number against a limit of the policy.
-pub(crate) fn at_most(field: impl Into<Cow<'static, str>>, n: u64, limit: u64) -> Result<u64, Problem> {
-    if n > limit { Err(Problem::field(field, format_args!("must be at most {limit}"))) } else { Ok(n) }
 }
 
 /// Messages under leases. The list is empty when no message arrived while the call waited.

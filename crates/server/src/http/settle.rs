@@ -10,15 +10,16 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::call::Call;
+use super::limits;
 use super::reach::within;
-use super::reserve::at_most;
 use super::strict::{self, Positive, Text, Whole};
 use super::traced::TracedCall;
 use super::{Answer, App, reply};
 use crate::auth::Caller;
 use crate::error::{ItemProblem, Problem};
 use crate::json::{IdText, InstantText};
-use crate::schema::{DeadReasonSchema, LevelSchema, TokenSchema};
+use crate::schema::{DeadReasonSchema, DelaySchema, LevelSchema, TokenSchema};
+use crate::span::SpanText;
 use crate::traces::LeaseCall;
 
 /// The lease whose message is done.
@@ -108,6 +109,9 @@ pub(crate) struct Nack<'a> {
     /// The delay before the next attempt, in place of the backoff. It does not go with `dead`.
     #[schemars(extend("x-limit" = "max_delay_ms"))]
     pub(super) delay_ms: Option<Whole>,
+    /// `delay_ms` as text, in place of the number.
+    #[schemars(with = "Option<DelaySchema>")]
+    pub(super) delay: Option<SpanText>,
     /// Kept in the history of the message, cut to 256 bytes.
     pub(super) reason: Option<Text<'a>>,
     /// `true`: the message is dead at once, with this reason.
@@ -125,12 +129,13 @@ impl Nack<'_> {
             Some(false) => Attempt::NotYet,
         };
         if self.dead != Some(true) {
-            let delay_ms = self.delay_ms.map(|n| at_most("delay_ms", n.0, longest_ms)).transpose()?;
+            let names = ("delay", "delay_ms");
+            let delay_ms = limits::either_within(self.delay_ms, self.delay, names, longest_ms)?;
             return Ok(Op::nack(id, proof, attempt, delay_ms, &note));
         }
-        if self.delay_ms.is_some() {
+        if self.delay_ms.is_some() || self.delay.is_some() {
             return Err(Problem::field(
-                "delay_ms",
+                if self.delay.is_some() { "delay" } else { "delay_ms" },
                 "does not go with dead: a dead message does not come again",
             ));
         }
@@ -159,6 +164,7 @@ pub(crate) async fn nack(mut call: Call) -> Answer {
 /// The lease whose deadline is pushed.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(transform = crate::schema::lease_rules)]
 pub(crate) struct Extend<'a> {
     #[serde(borrow)]
     #[schemars(with = "TokenSchema")]
@@ -166,6 +172,9 @@ pub(crate) struct Extend<'a> {
     /// The length of the lease from now; by default the setting of message or queue.
     #[schemars(extend("x-limit" = "max_lease_ms"))]
     pub(super) lease_ms: Option<Positive>,
+    /// `lease_ms` as text, in place of the number.
+    #[schemars(with = "Option<DelaySchema>")]
+    pub(super) lease: Option<SpanText>,
 }
 
 pub(crate) async fn extend(mut call: Call) -> Answer {
@@ -183,7 +192,7 @@ pub(crate) async fn extend(mut call: Call) -> Answer {
 impl Extend<'_> {
     pub(super) fn into_ask(self, id: MessageId) -> Result<Typed<Extension>, Problem> {
         let proof = token(&self.lease_token, || "lease_token".into())?;
-        Ok(Op::extend(id, proof, self.lease_ms.map(|n| n.0)))
+        Ok(Op::extend(id, proof, limits::either(self.lease_ms, self.lease, "lease")?))
     }
 }
 

@@ -8,8 +8,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::call::Call;
+use super::limits;
 use super::reach::apply_within;
-use super::reserve::at_most;
 use super::settle::{
     Extend, ExtendedAnswer, Extension, Nack, RefusedId, SettledAnswer, Settlement, acks, token,
 };
@@ -19,6 +19,8 @@ use super::{Answer, App, check_batch, reply};
 use crate::auth::Caller;
 use crate::error::Problem;
 use crate::json::IdText;
+use crate::schema::DelaySchema;
+use crate::span::SpanText;
 use crate::traces::LeaseCall;
 
 /// Leases whose messages are done.
@@ -110,6 +112,9 @@ pub(crate) struct NackItem<'a> {
     /// The delay before the next attempt, in place of the backoff. It does not go with `dead`.
     #[schemars(extend("x-limit" = "max_delay_ms"))]
     delay_ms: Option<Whole>,
+    /// `delay_ms` as text, in place of the number.
+    #[schemars(with = "Option<DelaySchema>")]
+    delay: Option<SpanText>,
     /// Kept in the history of the message, cut to 256 bytes.
     reason: Option<Text<'a>>,
     /// `true`: the message is dead at once, with this reason.
@@ -125,11 +130,11 @@ pub(crate) async fn nack_many(mut call: Call) -> Answer {
         check_batch(messages.len(), &call.app.policy)?;
         let longest_ms = call.app.policy.max_delay_ms;
         let one = |(n, Object(item)): (usize, Object<NackItem<'_>>)| {
-            let NackItem { id: Id(id), lease_token, delay_ms, reason, dead, attempt } = item;
+            let NackItem { id: Id(id), lease_token, delay_ms, delay, reason, dead, attempt } = item;
             if let Err(problem) = token(&lease_token, || format!("messages[{n}].lease_token").into()) {
                 return Ok((id, Err(problem)));
             }
-            let ask = Nack { lease_token, delay_ms, reason, dead, attempt }.into_ask(id, longest_ms);
+            let ask = Nack { lease_token, delay_ms, delay, reason, dead, attempt }.into_ask(id, longest_ms);
             let ask = ask.map_err(|problem| problem.within(&format!("messages[{n}]")))?;
             Ok((id, Ok(ask)))
         };
@@ -178,6 +183,7 @@ pub(crate) struct ExtendMany<'a> {
 /// A message whose lease is extended.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(transform = crate::schema::lease_rules)]
 pub(crate) struct ExtendItem<'a> {
     id: Id,
     /// The token of its lease. A malformed token is an error of this item alone.
@@ -186,6 +192,9 @@ pub(crate) struct ExtendItem<'a> {
     /// The length of the lease from now; by default the setting of message or queue.
     #[schemars(extend("x-limit" = "max_lease_ms"))]
     lease_ms: Option<Positive>,
+    /// `lease_ms` as text, in place of the number.
+    #[schemars(with = "Option<DelaySchema>")]
+    lease: Option<SpanText>,
 }
 
 pub(crate) async fn extend_many(mut call: Call) -> Answer {
@@ -195,11 +204,10 @@ pub(crate) async fn extend_many(mut call: Call) -> Answer {
         check_batch(messages.len(), &call.app.policy)?;
         let longest_ms = call.app.policy.max_lease_ms;
         let one = |(n, Object(item)): (usize, Object<ExtendItem<'_>>)| {
-            let ExtendItem { id: Id(id), lease_token, lease_ms } = item;
-            if let Some(Whole(ms)) = lease_ms {
-                at_most(format!("messages[{n}].lease_ms"), ms, longest_ms)?;
-            }
-            let ask = Extend { lease_token, lease_ms }.into_ask(id);
+            let ExtendItem { id: Id(id), lease_token, lease_ms, lease } = item;
+            let within = limits::either_within(lease_ms, lease, ("lease", "lease_ms"), longest_ms);
+            within.map_err(|problem| problem.within(&format!("messages[{n}]")))?;
+            let ask = Extend { lease_token, lease_ms, lease }.into_ask(id);
             Ok((id, ask.map_err(|problem| problem.within(&format!("messages[{n}]")))))
         };
         messages.into_iter().enumerate().map(one).collect::<Result<_, Problem>>()?

@@ -11,7 +11,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 
 use crate::json::{IdText, InstantText};
-use crate::schema::{HeadersSchema, QueueSchema};
+use crate::schema::{DelaySchema, HeadersSchema, QueueSchema};
 
 /// The settings of a target, as they are sent.
 #[derive(Debug, Deserialize)]
@@ -30,7 +30,7 @@ impl JsonSchema for TargetRequest {
 
 /// A target: where messages are sent, and how. What is left out has its default.
 #[derive(JsonSchema)]
-#[schemars(rename = "Target", deny_unknown_fields)]
+#[schemars(rename = "Target", deny_unknown_fields, transform = crate::schema::target_rules)]
 #[expect(dead_code, reason = "only its schema is used; TargetSettings has its fields")]
 struct TargetFields {
     /// `http` or `https`, without user information and fragment.
@@ -47,6 +47,9 @@ struct TargetFields {
     /// How long a request may take; 30,000 by default.
     #[schemars(range(min = 1, max = 900_000))]
     timeout_ms: Option<u64>,
+    /// `timeout_ms` as text, in place of the number.
+    #[schemars(with = "Option<DelaySchema>")]
+    timeout: Option<()>,
     /// Requests at a time; 10 by default.
     #[schemars(range(min = 1, max = 10_000))]
     concurrency: Option<u32>,
@@ -100,7 +103,7 @@ struct RateFields {
 
 /// When failed attempts are repeated.
 #[derive(JsonSchema)]
-#[schemars(rename = "TargetRetrySettings", deny_unknown_fields)]
+#[schemars(rename = "TargetRetrySettings", deny_unknown_fields, transform = crate::schema::retry_rules)]
 #[expect(dead_code, reason = "only its schema is used")]
 struct RetryFields {
     /// The delay after the first, second, … failed attempt, such as `5s`; the last one repeats.
@@ -108,8 +111,14 @@ struct RetryFields {
     delays: Option<Vec<String>>,
     /// The first of delays that double.
     min_ms: Option<u64>,
+    /// `min_ms` as text, in place of the number.
+    #[schemars(with = "Option<DelaySchema>")]
+    min: Option<()>,
     /// The longest of them.
     max_ms: Option<u64>,
+    /// `max_ms` as text, in place of the number.
+    #[schemars(with = "Option<DelaySchema>")]
+    max: Option<()>,
 }
 
 /// A limit of requests a second.

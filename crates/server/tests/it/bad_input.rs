@@ -110,7 +110,7 @@ async fn bad_bodies_name_the_field() {
         ("POST", MESSAGES, r#"{"body": "a", "due_at": "+12027-01-01T00:00:00Z"}"#, "due_at"),
         ("POST", MESSAGES, r#"{"body": "a", "due_at": 1767225600}"#, "due_at"),
         ("POST", MESSAGES, r#"{"body": "a", "due_at": "2127-01-01T00:00:00Z"}"#, "due_at"),
-        ("POST", MESSAGES, r#"{"body": "a", "delay_ms": 3155760000001}"#, "delay_ms"),
+        ("POST", MESSAGES, r#"{"body": "a", "delay_ms": 4294967295001}"#, "delay_ms"),
         ("POST", MESSAGES, r#"{"body": "a", "delay_ms": 18446744073709551615}"#, "delay_ms"),
         ("POST", MESSAGES, r#"{"body": "a", "delay_ms": 18446744073709551616}"#, "delay_ms"),
         ("POST", MESSAGES, r#"{"body": "a", "delay": "36526d"}"#, "delay"),
@@ -165,7 +165,7 @@ async fn bad_bodies_name_the_field() {
         (
             "POST",
             "/v1/messages/1/nack",
-            r#"{"lease_token": "000000010000000000000001", "delay_ms": 3155760000001}"#,
+            r#"{"lease_token": "000000010000000000000001", "delay_ms": 4294967295001}"#,
             "delay_ms",
         ),
         (

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use crate::fixture::PATIENCE;
 use crate::process::Process;
 
-/// In ms. A hundred years are less than 2^42.
+/// In ms. The longest delay, 2^32 - 1 seconds, is less than 2^42.
 const KEPT: [&str; 4] = ["2147483647", "2147483648", "4294967296", "68719476736"];
 const REFUSED: [&str; 7] = [
     "-1",

@@ -352,7 +352,7 @@ async fn postpone_with_a_generation_and_another_body() {
     assert_eq!((past.status, &past.json()["code"]), (422, &json!("in_the_past")));
     let now = server.ok("PATCH", path, r#"{"due_at": "2025-01-01T00:00:00Z", "past": "fire"}"#).await;
     assert_eq!(now["state"], "ready");
-    let far = server.call("PATCH", path, r#"{"delay_ms": 3155760000001}"#).await;
+    let far = server.call("PATCH", path, r#"{"delay_ms": 4294967295001}"#).await;
     assert_eq!((far.status, &far.json()["field"]), (400, &json!("delay_ms")));
 }
 
@@ -486,7 +486,13 @@ async fn an_instant_that_has_passed_can_be_fired_at_once() {
     let body = r#"{"body": "a", "due_at": "2020-01-01T00:00:00Z", "past": "fire"}"#;
     let answer = server.call("POST", "/v1/queues/q/messages", body).await;
     assert_eq!(answer.status, 201);
-    assert_eq!(server.reserve("q", "").await.len(), 1);
+    let now = server.reserve("q", "").await;
+    assert_eq!(now[0]["due_at"], "2026-01-01T00:00:00.000Z", "not late");
+    let expired = body.replace("\"past\"", "\"expires_at\": \"2025-01-01T00:00:00Z\", \"past\"");
+    let refused = server.call("POST", "/v1/queues/q/messages", &expired).await;
+    assert_eq!((refused.status, &refused.json()["field"]), (422, &json!("expires_at")));
+    let kept = server.call("POST", "/v1/queues/q/messages", &expired.replace("fire", "keep")).await;
+    assert_eq!((kept.status, &kept.json()["due_at"]), (201, &json!("2020-01-01T00:00:00.000Z")));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -83,6 +83,38 @@ async fn put_replaces_all_settings() {
     assert_eq!(shown.get("durability"), None, "what is only read has reached nothing");
 }
 
+/// Story: `for_ms: 0` answered that the queue was paused, and resumed it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pause_of_no_length_is_refused() {
+    let server = Server::start().await;
+    server.ok("POST", "/v1/queues/q/pause", "").await;
+    for (body, field) in [(r#"{"for_ms": 0}"#, "for_ms"), (r#"{"for": "0s"}"#, "for")] {
+        let refused = server.call("POST", "/v1/queues/q/pause", body).await;
+        assert_eq!((refused.status, &refused.json()["field"]), (400, &json!(field)));
+    }
+    assert_eq!(server.ok("GET", "/v1/queues/q", "").await["paused"], true);
+}
+
+/// Story: the answer was `{"redriven": 0}` with all messages still dead, and nothing said why.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redrive_of_all_counts_refusals() {
+    let server = Server::start().await;
+    let mut ids = Vec::new();
+    for n in 0..12 {
+        let message = json!({"body": "a", "key": format!("k{n}"), "delay_ms": 0}).to_string();
+        ids.push(server.enqueue("q", &message).await);
+        let grant = server.reserve("q", "{}").await.remove(0);
+        let nack = json!({"lease_token": grant["lease_token"], "dead": true}).to_string();
+        server.ok("POST", &format!("/v1/messages/{}/nack", ids[n]), &nack).await;
+        if n > 0 {
+            server.enqueue("q", &message.replace(":0", ":1000")).await;
+        }
+    }
+    let answer = server.ok("POST", "/v1/queues/q/redrive", "{}").await;
+    assert_eq!(answer["redriven"], 1);
+    assert_eq!(answer["refused"], json!([{"code": "key_exists", "messages": 11, "ids": ids[1..11]}]));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn pause_resume_purge_redrive() {
     let server = Server::start().await;

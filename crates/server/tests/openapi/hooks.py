@@ -7,8 +7,8 @@ import unicodedata
 import schemathesis
 from hypothesis import strategies as st
 
-# A length of time up to the longest delay, 100 years.
-_units = st.sampled_from([("d", 36_525), ("h", 876_600), ("m", 52_596_000), ("s", 3_155_760_000), ("ms", 3_155_760_000_000)])
+# A length of time up to the longest delay, 2^32 - 1 seconds.
+_units = st.sampled_from([("d", 49_710), ("h", 1_193_046), ("m", 71_582_788), ("s", 4_294_967_295), ("ms", 4_294_967_295_000)])
 schemathesis.openapi.format(
     "duewheel-span", _units.flatmap(lambda unit: st.integers(0, unit[1]).map(lambda n: f"{n}{unit[0]}"))
 )

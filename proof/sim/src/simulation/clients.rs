@@ -300,7 +300,7 @@ fn when(style: &Style, wall: u64, rng: &mut Rng) -> When {
         70..90 => rng.below(2_500),
         90..97 => rng.range(2_000, 9_000),
         97 | 98 => rng.range(1, 4) * 86_400_000,
-        _ => 36_525 * 86_400_000 - 1,
+        _ => 4_294_967_295_000 - 1,
     };
     if rng.percent(style.instants) { When::AtMs(wall.saturating_add(ms)) } else { When::DelayMs(ms) }
 }

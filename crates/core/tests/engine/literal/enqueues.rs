@@ -136,7 +136,22 @@ fn m4_a_past_time_is_refused_unless_it_shall_fire_and_a_far_one_is_never_now() {
             rig.call(Op::Ack { id: g.message.id, proof: g.token.into() });
         }
     }
-    assert_eq!(seen, 5, "each one in the right turn of the ring, 100 years included");
+    assert_eq!(seen, 5, "each one in the right turn of the ring, 136 years included");
+}
+
+/// Story: beanstalkd's protocol took 4,294,967,295 s, and the import of the exported message refused it as too far.
+#[test]
+fn the_longest_delay_is_one_for_all() {
+    let mut rig = rig();
+    let put = Enqueue { when: When::Seconds(u32::MAX), ..message("q", 0) };
+    let Reply::Enqueue(Ok(put)) = rig.call(Op::Enqueue(Box::new(put))) else { panic!("refused") };
+    let when = When::At { due_at: put.due_at, past: Past::Keep };
+    let Reply::Enqueue(Ok(again)) = rig.call(Op::Enqueue(Box::new(Enqueue { when, ..message("q", 0) })))
+    else {
+        panic!("refused");
+    };
+    assert_eq!(again.due_at, put.due_at);
+    rig.put("q", u64::from(u32::MAX) * 1_000, None);
 }
 
 #[test]

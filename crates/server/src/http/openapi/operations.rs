@@ -596,7 +596,7 @@ fn configured() -> ConfiguredAnswer<'static> {
 
 pub(crate) fn change_config() -> OperationDoc {
     OperationDoc::new(Tag::Operate, "change_config", "Change some settings of a queue; null resets one")
-        .takes::<ConfigChange<'_>>(r#"{"lease_ms": 60000, "dead_ttl_ms": null}"#)
+        .takes::<ConfigChange>(r#"{"lease_ms": 60000, "dead_ttl_ms": null}"#)
         .gives(200, "The queue as it is now.", &configured())
 }
 
@@ -609,7 +609,7 @@ pub(crate) fn remove_queue() -> OperationDoc {
 
 pub(crate) fn configure() -> OperationDoc {
     OperationDoc::new(Tag::Operate, "configure", "Replace the settings of a queue")
-        .takes::<ConfigRequest<'_>>(
+        .takes::<ConfigRequest>(
             r#"{"lease_ms": 60000, "max_attempts": 5, "backoff": {"min_ms": 1000, "max_ms": 3600000}}"#,
         )
         .gives(200, "The queue as it is now.", &configured())
@@ -621,14 +621,14 @@ pub(crate) fn advance() -> OperationDoc {
         "advanceClock",
         "For tests: let time pass, on a server with --virtual-clock",
     )
-    .takes::<AdvanceRequest<'_>>(r#"{"by": "48h"}"#)
+    .takes::<AdvanceRequest>(r#"{"by": "48h"}"#)
     .gives(200, "The time has passed.", &AdvancedAnswer { now: NOW })
     .refuses(&[NotFound])
 }
 
 pub(crate) fn pause() -> OperationDoc {
     OperationDoc::new(Tag::Operate, "pause", "Grant nothing, until resumed or for a time")
-        .may_take::<PauseFor<'_>>(r#"{"for": "10m"}"#)
+        .may_take::<PauseFor>(r#"{"for": "10m"}"#)
         .gives(
             200,
             "The queue is paused.",
@@ -656,7 +656,7 @@ pub(crate) fn redrive() -> OperationDoc {
         RedriveResult::Done(RedrivenId::of(ID.0, Level::Fsync)),
         RedriveResult::Refused(RefusedId::of(MessageId(18), &taken)),
     ];
-    let example = RedrivenAnswer { redriven: 1, results: Some(results), durability: None };
+    let example = RedrivenAnswer { redriven: 1, results: Some(results), refused: None, durability: None };
     OperationDoc::new(
         Tag::Operate,
         "redrive",

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use duewheel::core::WallMs;
+use duewheel_core::WallMs;
 
 const DAY_MS: u64 = 86_400_000;
 /// 9999-12-31T23:59:59.999Z, the last instant that four digits of a year can show.
@@ -26,8 +26,8 @@ impl std::error::Error for BadInstant {}
 /// The text of an instant, always 24 bytes; an instant beyond the year 9999 shows as that year's last millisecond.
 ///
 /// ```
-/// use duewheel::core::WallMs;
-/// assert_eq!(&duewheel_server::rfc3339::text(WallMs(0)), b"1970-01-01T00:00:00.000Z");
+/// use duewheel_core::WallMs;
+/// assert_eq!(&duewheel_api::rfc3339::text(WallMs(0)), b"1970-01-01T00:00:00.000Z");
 /// ```
 pub fn text(t: WallMs) -> [u8; 24] {
     let ms = t.0.min(LAST_MS);
@@ -53,9 +53,9 @@ pub fn string(t: WallMs) -> String {
 /// passed as well; a leap second is the second after it.
 ///
 /// ```
-/// use duewheel::core::WallMs;
-/// assert_eq!(duewheel_server::rfc3339::parse("1970-01-01T01:00:00.0001+01:00"), Ok(WallMs(1)));
-/// assert!(duewheel_server::rfc3339::parse("1970-01-01T01:00:00").is_err(), "no offset, no instant");
+/// use duewheel_core::WallMs;
+/// assert_eq!(duewheel_api::rfc3339::parse("1970-01-01T01:00:00.0001+01:00"), Ok(WallMs(1)));
+/// assert!(duewheel_api::rfc3339::parse("1970-01-01T01:00:00").is_err(), "no offset, no instant");
 /// ```
 ///
 /// # Errors
@@ -218,6 +218,10 @@ mod tests {
             "2026-01-31T08:00:00+0200",
             "2026-01-31T08:00:00+02:60",
             "2026-01-31T08:00:00Z ",
+            "20261130T090000Z",
+            "2026-01-31T08:00:00+01:00[Europe/Paris]",
+            "2026-01-31T08:00:00+01:00:00",
+            "2026-01-31T08:00:00,5Z",
             "+10000-01-01T00:00:00Z",
             "10000-01-01T00:00:00Z",
             "9999-12-31T23:59:59.9999Z",
