@@ -1,4 +1,4 @@
-//! Gives back the space of a folder that holds little and is idle.
+//! Gives back the space of a folder that holds little and is idle, or that is closed.
 
 use std::sync::Arc;
 
@@ -6,7 +6,9 @@ use duewheel_core::record::ClockPair;
 use duewheel_core::store::StoreError;
 
 use super::LogStore;
-use crate::shared::DiskSpace;
+use crate::flush::{drop_dead, flush};
+use crate::journal::preparer;
+use crate::shared::{DiskSpace, Worked};
 
 impl LogStore {
     /// Gives large segments back when nothing was appended for a while and the folder holds little. The records in memory
@@ -38,6 +40,26 @@ impl LogStore {
         if gives_back && !self.active.is_empty() && !self.writer.is_turning() {
             self.cut();
         }
+        Ok(())
+    }
+
+    /// Makes a folder that is being closed small: the records in memory are written to a run, and the journal is left with
+    /// one segment that has room for the last mark. Without room on the disk the folder stays as it is.
+    pub(super) fn pack(&mut self, clock: ClockPair) -> Result<(), StoreError> {
+        let shared = Arc::clone(&self.shared);
+        let is_short = shared.journal().space == DiskSpace::Short;
+        if is_short || shared.options.small_segment_bytes == shared.options.segment_bytes {
+            return Ok(());
+        }
+        if shared.disk.allocates_zeros() || !self.writer.begin_last_segment(clock)? {
+            return Ok(());
+        }
+        if !self.active.is_empty() {
+            self.cut();
+        }
+        while flush(&shared) == Worked::Done {}
+        drop_dead(&shared);
+        preparer::remove_spares(&shared, 0);
         Ok(())
     }
 }
