@@ -54,9 +54,15 @@ pub trait Clock: Send + Sync + fmt::Debug + 'static {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClock;
 
+#[cfg(target_os = "linux")]
+const ELAPSED: ClockId = ClockId::Boottime;
+/// On macOS it includes suspend.
+#[cfg(not(target_os = "linux"))]
+const ELAPSED: ClockId = ClockId::Monotonic;
+
 impl Clock for SystemClock {
     fn read(&self) -> ClockSample {
-        ClockSample { elapsed_ns: ns(ClockId::Boottime), wall_ns: ns(ClockId::Realtime) }
+        ClockSample { elapsed_ns: ns(ELAPSED), wall_ns: ns(ClockId::Realtime) }
     }
 
     fn boot(&self) -> Option<BootId> {

@@ -106,6 +106,21 @@ pub(crate) fn flush(shared: &StoreShared) -> Worked {
     Worked::Done
 }
 
+/// Unlists the runs of which nothing is left.
+pub(crate) fn drop_dead(shared: &StoreShared) -> Worked {
+    let work = &mut *lock(&shared.work);
+    let parts = shared.view().parts.clone();
+    let now = work.ledger.clock().map_or(EngineMs(0), |clock| clock.engine);
+    let dead: Vec<FileNo> = dead(&parts, &work.ledger, now).collect();
+    if dead.is_empty() {
+        return Worked::Nothing;
+    }
+    match drop_runs(shared, work, &dead) {
+        Ok(()) => Worked::Done,
+        Err(trouble) => give_up(shared, trouble, || {}),
+    }
+}
+
 /// Unlists full segments that the last flush has covered: the owner left them after it.
 fn drop_covered(shared: &StoreShared, work: &Work) -> Worked {
     let covered = covered(shared, work.ledger.applied());

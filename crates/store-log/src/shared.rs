@@ -79,6 +79,8 @@ pub(crate) struct StoreShared {
     journal_changed: Condvar,
     poison: OnceLock<StoreError>,
     stopping: AtomicBool,
+    /// Whether segments are prepared; not any more while the store is closed.
+    preparing_more: AtomicBool,
 }
 
 /// The initial state of a new owner.
@@ -145,7 +147,7 @@ impl StoreShared {
     pub(crate) fn new(disk: Arc<dyn Disk>, options: Options, waker: Waker, start: Start) -> Self {
         let Start { syncer, manifest, journal, parts, work } = start;
         let hasher = manifest.hasher();
-        let held = manifest.run_bytes() + journal.sealed.iter().map(|s| s.entry.bytes).sum::<u64>();
+        let held = manifest.run_bytes() + journal.sealed.iter().map(|s| s.frames).sum::<u64>();
         StoreShared {
             disk,
             readers: Arc::clone(options.pool.readers()),
@@ -179,6 +181,7 @@ impl StoreShared {
             journal_changed: Condvar::new(),
             poison: OnceLock::new(),
             stopping: AtomicBool::new(false),
+            preparing_more: AtomicBool::new(true),
         }
     }
 
@@ -409,6 +412,14 @@ impl StoreShared {
     /// Whether the workers should stop.
     pub(crate) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire) || self.poison.get().is_some()
+    }
+
+    pub(crate) fn is_preparing(&self) -> bool {
+        self.preparing_more.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn prepares_no_more(&self) {
+        self.preparing_more.store(false, Ordering::Release);
     }
 
     pub(crate) fn stop(&self) {

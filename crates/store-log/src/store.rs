@@ -299,7 +299,8 @@ impl LogStore {
         }
         let options = &self.shared.options;
         let journal = self.shared.journal();
-        let files: u64 = journal.sealed.iter().map(|s| s.entry.bytes).sum();
+        let sealed = |of: fn(&Sealed) -> u64| journal.sealed.iter().map(of).sum::<u64>();
+        let (files, frames) = (sealed(|s| s.entry.bytes), sealed(|s| s.frames));
         match journal.space {
             // A flush must free enough to be worth it, or a full disk would be kept busy for nothing.
             DiskSpace::Short => {
@@ -310,7 +311,10 @@ impl LogStore {
                 tells || self.has_removed() || files.saturating_sub(most) >= options.segment_bytes
             }
             // Segments that crashes have cut short hold little, and take a file each.
-            DiskSpace::Enough => files > options.journal_bytes.saturating_mul(2) || self.should_tell(),
+            DiskSpace::Enough => {
+                let most = self.shared.segment_bytes().saturating_mul(2).min(options.journal_bytes);
+                files.saturating_sub(frames) > most || self.should_tell()
+            }
         }
     }
 
@@ -677,7 +681,7 @@ impl Store for LogStore {
 
     fn close(&mut self, clock: ClockPair) -> Result<Progress, StoreError> {
         self.check()?;
-        let closed = self.writer.close(clock);
+        let closed = self.pack(clock).and_then(|()| self.writer.close(clock));
         let closed = self.or_poison(closed);
         let written = self.writer.written();
         self.end();

@@ -108,7 +108,7 @@ async fn m6_an_unknown_type_is_kept_and_reported_and_runs_when_its_handler_comes
 }
 
 #[tokio::test]
-async fn m6_body_of_another_type_is_dead_at_once() {
+async fn m6_unreadable_body_is_dead_at_once() {
     #[derive(serde::Serialize, serde::Deserialize, Debug, PartialEq)]
     struct Order {
         id: u64,

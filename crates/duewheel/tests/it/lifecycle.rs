@@ -209,7 +209,7 @@ async fn m7_a_folder_that_is_in_use_or_no_folder_is_said() {
 /// Story: a handler enqueued the next message by a clone of the wheel that it held, and the folder stayed open after the
 /// last other handle was dropped.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_handler_with_a_weak_wheel_keeps_no_folder_open() {
+async fn weak_handles_keep_no_folder_open() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data");
     let wheel = Duewheel::open(&data).await.unwrap();

@@ -179,6 +179,9 @@ enum CliCommand {
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().collect();
+    if let Some(failed) = work_child::become_command(&args) {
+        return failed;
+    }
     let command = variables::without_beaten(command(), &args);
     let read = command.clone().try_get_matches_from(&args).and_then(|mut matches| {
         let given = matches.clone();

@@ -1,6 +1,8 @@
 //! `duewheel work QUEUE... -- COMMAND`: leases messages one by one and runs a command for each.
 
+use std::env;
 use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -33,6 +35,10 @@ const NOT_YET: i32 = 75;
 const REST: Duration = Duration::from_secs(1);
 
 #[derive(Args, Debug)]
+#[command(
+    after_help = "When this process is killed (SIGKILL), so is the command. What the command has started itself may run \
+on, beside the next run of its message."
+)]
 pub(super) struct WorkArgs {
     /// The queues; the best message of all is taken, by priority, then by due time
     #[arg(required = true, value_name = "QUEUE", value_parser = queue_name)]
@@ -80,6 +86,7 @@ impl ClientCommand for WorkArgs {
             remote,
             slots,
             waits: Mutex::default(),
+            own: env::current_exe().ok().filter(|own| own.exists()),
         };
         if !self.until_empty {
             let names: Vec<&str> = self.queues.iter().map(QueueName::as_str).collect();
@@ -105,6 +112,8 @@ struct WorkJobs<'a> {
     left: Option<AtomicU64>,
     /// The code of the reported reason for waiting; empty if the server cannot be reached.
     waits: Mutex<Option<String>>,
+    /// The file of this program.
+    own: Option<PathBuf>,
 }
 
 impl WorkJobs<'_> {
@@ -201,7 +210,14 @@ impl WorkJobs<'_> {
             _ => Vec::new(),
         };
         let limit = self.args.timeout.map(Duration::from);
-        let child = match WorkChild::start(&self.args.command, message, body, limit, &self.slots.children) {
+        let child = match WorkChild::start(
+            &self.args.command,
+            self.own.as_deref(),
+            message,
+            body,
+            limit,
+            &self.slots.children,
+        ) {
             Ok(child) => child,
             Err(error) => {
                 let what = format!("cannot run {}: {error}", self.args.command[0]);

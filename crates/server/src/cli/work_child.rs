@@ -1,10 +1,11 @@
 //! The command that handles one message: a process group of its own, with a time limit.
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::io::{self, Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -95,15 +96,48 @@ pub(super) struct WorkChild<'a> {
     killed: Option<Instant>,
 }
 
+/// The first argument of a process of this program that becomes the command of a worker.
+const BECOME: &str = "--become-command";
+
+/// Becomes the command of a worker, if the arguments say so; returns if it cannot. The system kills the command when the
+/// thread of the worker that has started it ends, which waits for it: so a worker that was killed leaves no command
+/// behind that runs while its message is delivered again.
+pub(super) fn become_command(args: &[OsString]) -> Option<ExitCode> {
+    let [_, word, worker, command, rest @ ..] = args else { return None };
+    if word != BECOME {
+        return None;
+    }
+    #[cfg(target_os = "linux")]
+    let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+    let parent = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().to_string());
+    if parent.is_none() || parent.as_deref() != worker.to_str() {
+        return Some(ExitCode::FAILURE); // the worker has ended before it could be watched
+    }
+    let error = Command::new(command).args(rest).exec();
+    let _ = writeln!(io::stderr(), "cannot run {}: {error}", command.display());
+    Some(ExitCode::from(126))
+}
+
 impl<'a> WorkChild<'a> {
+    /// Starts a command for a message. `own` is this program, if the command is to end with it.
     pub(super) fn start(
         command: &[String],
+        own: Option<&Path>,
         message: &Value,
         body: Vec<u8>,
         limit: Option<Duration>,
         all: &'a Children,
     ) -> io::Result<Self> {
-        let mut child = Command::new(&command[0])
+        find(&command[0])?;
+        let mut starts = match own {
+            None => Command::new(&command[0]),
+            Some(own) => {
+                let mut starts = Command::new(own);
+                starts.arg(BECOME).arg(std::process::id().to_string()).arg(&command[0]);
+                starts
+            }
+        };
+        let mut child = starts
             .args(&command[1..])
             .envs(environment(message))
             .stdin(Stdio::piped())
@@ -373,7 +407,7 @@ mod tests {
         let children = Children::default();
         let command = ["sh".to_owned(), "-c".to_owned(), script];
         let message = serde_json::json!({"id": "1", "queue": "q"});
-        let mut child = WorkChild::start(&command, &message, Vec::new(), None, &children).unwrap();
+        let mut child = WorkChild::start(&command, None, &message, Vec::new(), None, &children).unwrap();
         until("it has begun", &mut || file("begun").exists());
         children.end_all();
         until("it was asked", &mut || file("asked").exists());

@@ -160,6 +160,22 @@ fn a_result_outlives_a_restart_of_the_server() {
     shell.fails(&["get", "1"], 3); // it was acked
 }
 
+/// Story: `work` was killed, and its command ran on beside the next run of its message.
+#[test]
+fn a_killed_worker_leaves_no_command_behind() {
+    let shell = Shell::new();
+    shell.ok(&["enqueue", "q", "x"]);
+    let mut worker = worker(&shell, &[], "echo begun >&2; exec sleep 300");
+    let mut lines = BufReader::new(worker.stderr.take().expect("stderr")).lines();
+    assert_eq!(lines.next().expect("a line").expect("text"), "begun");
+    let mut stdout = worker.stdout.take().expect("stdout");
+    worker.kill().expect("kill");
+    worker.wait().expect("wait");
+    let (send, closed) = channel();
+    std::thread::spawn(move || send.send(stdout.read_to_end(&mut Vec::new())));
+    closed.recv_timeout(PATIENCE).expect("the command runs on").expect("read");
+}
+
 /// What a command leaves in the background on purpose is none of the worker's business.
 #[test]
 fn a_command_that_ends_by_itself_may_leave_processes() {

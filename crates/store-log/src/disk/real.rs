@@ -270,7 +270,7 @@ impl DiskFile for RealFile {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        Ok(rustix::fs::fdatasync(&self.0)?)
+        self.0.sync_data() // fdatasync, or what the system has to flush the disk's own cache
     }
 }
 

@@ -53,7 +53,7 @@ pub(crate) fn serve(shared: &StoreShared) -> TaskPause {
 /// position in the manifest if that is due.
 pub(crate) fn step(shared: &StoreShared) -> Worked {
     let _preparing = lock(&shared.preparing);
-    if shared.is_stopping() {
+    if shared.is_stopping() || !shared.is_preparing() {
         return Worked::Nothing;
     }
     let (prepared, has_large) = {
@@ -273,6 +273,12 @@ fn remove_surplus(shared: &StoreShared, space: DiskSpace) {
         }
         DiskSpace::Short => 0,
     };
+    remove_spares(shared, keep);
+}
+
+/// Removes the files that are not listed any more, except so many that fit.
+pub(crate) fn remove_spares(shared: &StoreShared, keep: usize) {
+    let segment = shared.segment_bytes();
     loop {
         let surplus = shared.change_journal(|journal| {
             let misfit = journal.spares.iter().position(|spare| spare.bytes != segment);

@@ -294,7 +294,7 @@ fn choose(
         None => {
             let no = manifest.next_file;
             manifest.next_file = no.next();
-            let held = manifest.run_bytes() + replayed.used.iter().map(|s| s.entry.bytes).sum::<u64>();
+            let held = manifest.run_bytes() + replayed.used.iter().map(|s| s.frames).sum::<u64>();
             let bytes = options.segment_bytes_for(held).max(least.next_multiple_of(BLOCK as u64));
             let filled = options.filled_at_start.max(least).min(bytes);
             // A block more than those that are prepared: as a part of it has no zeros, it is never used again.

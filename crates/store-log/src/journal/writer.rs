@@ -245,6 +245,22 @@ impl JournalWriter {
         Ok(())
     }
 
+    /// Changes to a segment that has room for the marks of a close and for nothing else, and has no other one prepared.
+    /// False: there is no room for it.
+    pub(crate) fn begin_last_segment(&mut self, clock: ClockPair) -> Result<bool, StoreError> {
+        self.finish_turn()?;
+        self.wait_for_sync()?;
+        self.shared.prepares_no_more();
+        let next = match preparer::make_to_measure(&self.shared, 2 * BLOCK as u64) {
+            Err(error) if error.kind() == ErrorKind::Full => return Ok(false),
+            made => made?,
+        };
+        self.noted = Some(clock); // for the header
+        self.turn = Some(WaitingGroups::new(self.next));
+        self.turn_to(next)?;
+        Ok(true)
+    }
+
     /// Records the clocks and the durable position, if no group is being written and either has changed.
     pub(crate) fn idle(&mut self, clock: ClockPair) -> Result<(), StoreError> {
         let rests = self

@@ -9,11 +9,12 @@ use duewheel_core::store::StoreError;
 
 use super::LogStore;
 use crate::fault::failed;
+use crate::flush::{drop_dead, flush};
 use crate::hands::PoisonOnPanic;
 use crate::journal::{events, preparer, syncing};
 use crate::options::Workers;
 use crate::pool::{LaneKind, TaskBell, TaskPause};
-use crate::shared::{DiskSpace, StoreShared};
+use crate::shared::{DiskSpace, StoreShared, Worked};
 use crate::{background, loading};
 
 /// The name of the thread that syncs.
@@ -106,6 +107,26 @@ impl LogStore {
         if gives_back && !self.active.is_empty() && !self.writer.is_turning() {
             self.cut();
         }
+        Ok(())
+    }
+
+    /// Makes a folder that is being closed small: the records in memory are written to a run, and the journal is left with
+    /// one segment that has room for the last mark. Without room on the disk the folder stays as it is.
+    pub(super) fn pack(&mut self, clock: ClockPair) -> Result<(), StoreError> {
+        let shared = Arc::clone(&self.shared);
+        let is_short = shared.journal().space == DiskSpace::Short;
+        if is_short || shared.options.small_segment_bytes == shared.options.segment_bytes {
+            return Ok(());
+        }
+        if shared.disk.allocates_zeros() || !self.writer.begin_last_segment(clock)? {
+            return Ok(());
+        }
+        if !self.active.is_empty() {
+            self.cut();
+        }
+        while flush(&shared) == Worked::Done {}
+        drop_dead(&shared);
+        preparer::remove_spares(&shared, 0);
         Ok(())
     }
 }

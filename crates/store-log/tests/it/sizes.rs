@@ -127,3 +127,46 @@ fn a_folder_that_rests_does_nothing() {
     rest(&mut rig, 600_000);
     assert_eq!(calls(&rig), before);
 }
+
+/// Story: each short session left its segments and their records behind: 67 MB a session, up to 604 MB.
+#[test]
+fn a_closed_folder_takes_its_live_data() {
+    let disk = SimDisk::new(1);
+    let mut history = History::new(1);
+    for session in 0..6 {
+        let mut rig = Rig::open(&disk, options(), history);
+        prepare_all(&rig);
+        if session < 3 {
+            put(&mut rig, 1);
+        }
+        if session == 4 {
+            remove_all(&mut rig);
+        }
+        assert_all(&mut rig, "open");
+        let clock = rig.history.tick();
+        rig.store.close(clock).expect("close");
+        history = rig.history;
+        let live: u64 = history.model().rows().iter().map(|row| row.message.weight() as u64).sum();
+        let most = live + live / 8 + 2 * MIB;
+        assert!(bytes(&disk) <= most, "{} after session {session}, {live} live", bytes(&disk));
+    }
+}
+
+#[test]
+fn killed_sessions_do_not_add_up() {
+    let disk = SimDisk::new(1);
+    let mut history = History::new(1);
+    for session in 0..20 {
+        let mut rig = Rig::open(&disk, options(), history);
+        prepare_all(&rig);
+        let group = rig.history.group(3);
+        rig.store.append(&group).expect("append");
+        rig.sync();
+        work_all(&rig.store.hands());
+        prepare_all(&rig);
+        drop(rig.store);
+        disk.restart(Survivors::All);
+        history = rig.history;
+        assert!(bytes(&disk) <= 160 * MIB, "{} after session {session}", bytes(&disk));
+    }
+}
