@@ -224,6 +224,8 @@ pub enum Stage {
         reason: DeadReason,
         /// The time of death.
         at: Died,
+        /// The token of the lease whose end was the death; its holder may still ack or nack, once.
+        token: Option<LeaseToken>,
     },
 }
 

@@ -356,8 +356,9 @@ impl Totals {
             Record::Changed { life: Life { stage: Stage::Leased(_), marks, .. }, was, .. } => {
                 (&mut self.granted, u64::from(was.kind == Kind::Waiting && marks.limit.is_some()))
             }
-            Record::Changed { life, .. } => {
-                (&mut self.died, u64::from(matches!(life.stage, Stage::Dead { .. })))
+            Record::Changed { life, was, .. } => {
+                let died = was.kind != Kind::Dead && matches!(life.stage, Stage::Dead { .. });
+                (&mut self.died, u64::from(died))
             }
             Record::Removed { why, .. } => match why {
                 Gone::Acked => (&mut self.acked, 1),

@@ -80,10 +80,12 @@ fn stage() -> BoxedStrategy<Stage> {
     prop_oneof![
         proptest::option::of(token()).prop_map(|token| Stage::Waiting { token }),
         lease().prop_map(Stage::Leased),
-        (reason, number(), proptest::option::of(number())).prop_map(|(reason, at, engine)| {
-            let at = Died::from_raw(at);
-            Stage::Dead { reason, at: engine.map_or(at, |engine| at.since(EngineMs(engine))) }
-        }),
+        (reason, number(), proptest::option::of(number()), proptest::option::of(token())).prop_map(
+            |(reason, at, engine, token)| {
+                let at = Died::from_raw(at);
+                Stage::Dead { reason, at: engine.map_or(at, |engine| at.since(EngineMs(engine))), token }
+            }
+        ),
     ]
     .boxed()
 }

@@ -425,10 +425,7 @@ impl Problem {
             }
             ChangeRefusal::Dead => Problem::new(ErrorCode::Dead, "the message is dead; redrive or cancel it"),
             ChangeRefusal::NotDead => Problem::new(ErrorCode::NotDead, "the message is not dead"),
-            ChangeRefusal::KeyExists(id) => {
-                Problem::new(ErrorCode::KeyExists, "another message has taken the key meanwhile")
-                    .with(Extra::Existing(id))
-            }
+            ChangeRefusal::KeyExists(id) => key_taken(id),
             ChangeRefusal::GenerationMismatch(now) => Problem::new(
                 ErrorCode::GenerationMismatch,
                 format!("the message was changed meanwhile; its generation is {now}"),
@@ -456,12 +453,13 @@ impl Problem {
         match refusal {
             SettleRefusal::LeaseLost => Problem::new(
                 ErrorCode::LeaseLost,
-                "this lease is over: the message was settled, or another consumer has it or had it since",
+                "this lease is over: the message was settled, redriven or changed, or another consumer has it or had it since",
             ),
             SettleRefusal::NeverIssued => {
                 Problem::new(ErrorCode::MessageNotFound, "no message ever had this id")
             }
             SettleRefusal::TooLong(limit) => too_long(limit),
+            SettleRefusal::KeyExists(id) => key_taken(id),
         }
     }
 
@@ -696,6 +694,12 @@ fn at_limit(limit: Limit) -> Problem {
         }
         Limit::GrantRate(ms) => format!("the rate of the queue allows the next message in {ms} ms"),
     })
+}
+
+/// The refusal of a dead message whose key another message has.
+fn key_taken(id: MessageId) -> Problem {
+    Problem::new(ErrorCode::KeyExists, "another message has taken the key meanwhile")
+        .with(Extra::Existing(id))
 }
 
 fn busy() -> Problem {

@@ -516,7 +516,7 @@ mod tests {
     }
 
     fn dead(id: u64) -> Stage {
-        Stage::Dead { reason: DeadReason::Buried, at: Died::from_raw(id) }
+        Stage::Dead { reason: DeadReason::Buried, at: Died::from_raw(id), token: None }
     }
 
     /// Story: every message put with one key since the cut was decoded at each look-up of it. Ten thousand dead under

@@ -131,6 +131,7 @@ fn life(c: &mut Choices<'_>) -> Life {
                 } else {
                     Died::from_raw(c.number()).since(EngineMs(c.number()))
                 },
+                token: c.once_in(2).then(|| lease(c).token),
             },
         };
     }

@@ -160,7 +160,7 @@ impl Engine {
         });
         let stage = match e.begins {
             InitialState::Waiting => Stage::Waiting { token: None },
-            InitialState::Dead => Stage::Dead { reason: DeadReason::Buried, at: self.dies(now) },
+            InitialState::Dead => Stage::Dead { reason: DeadReason::Buried, at: self.dies(now), token: None },
         };
         let life = Life { generation, stage, ..Life::new(due, e.priority) };
         let record = Record::Put { message: message.clone(), life: life.clone(), was: None };

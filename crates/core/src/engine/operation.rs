@@ -162,7 +162,7 @@ impl Op {
             Op::CancelReserve { .. } => (const { &row("cancel_reserve", Node).settles().repeatable() }, Nothing),
             Op::Undelivered { .. } => (const { &row("undelivered", Leases).settles().repeatable() }, Nothing),
             Op::Ack { id, .. } => (const { &row("ack", Message).settles().lease(Ends) }, Id(*id)),
-            Op::Nack { id, .. } => (const { &row("nack", Message).settles().grows().lease(Ends) }, Id(*id)),
+            Op::Nack { id, .. } => (const { &row("nack", Message).settles().grows().revives().lease(Ends) }, Id(*id)),
             Op::Bury { id, .. } => (const { &row("bury", Message).settles().grows().lease(Ends) }, Id(*id)),
             Op::Delete { id, .. } => (const { &row("delete", Message).settles().lease(EndsOwn) }, Id(*id)),
             Op::Extend { id, .. } => (const { &row("extend", Message).settles().grows().lease(Extends) }, Id(*id)),

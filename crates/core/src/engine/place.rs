@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::id::{Lsn, MessageId};
 use crate::message::{DeadReason, Died, Ended, Kind, Life, MessageContent, PastAttempt, Row, Stage};
+use crate::mutant::{self, Mutant};
 use crate::policy::ReadyOrder;
 use crate::record::{Gone, Record, Was};
 use crate::store::ALL_COLUMNS;
@@ -278,12 +279,13 @@ impl Engine {
                 note: "".into(),
             };
             push_history(&mut life.history, past, max);
+            // The holder of the lease may still ack or nack until another consumer has the message, or a dead one is
+            // redriven. A closed connection cannot.
+            let lost = how != Ended::LeaseExpired || (dead && mutant::is(Mutant::LastTokenLost));
+            let token = (!lost).then_some(lease.token);
             life.stage = if dead {
-                Stage::Dead { reason: DeadReason::MaxAttempts, at }
+                Stage::Dead { reason: DeadReason::MaxAttempts, at, token }
             } else {
-                // The holder of the lease may still ack or nack until another consumer has the message. A closed
-                // connection cannot.
-                let token = (how == Ended::LeaseExpired).then_some(lease.token);
                 Stage::Waiting { token }
             };
         });

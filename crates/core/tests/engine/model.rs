@@ -188,7 +188,7 @@ impl Case {
                 S::Leased(_, _, session) if session != SessionId::NONE => {
                     if m.attempt - m.forgiven >= m.max {
                         died += 1;
-                        S::Dead(now.engine.0)
+                        S::Dead(now.engine.0, None)
                     } else if now.is_due(m.due) {
                         S::Ready(now.wall_of(m.due).0, None)
                     } else {
@@ -400,8 +400,18 @@ impl Case {
         let at = self.model.by_id(id)?;
         match self.model.live[at].stage {
             S::Leased(t, ..) if t == token => Some((at, true)),
-            S::Ready(_, Some(t)) | S::Scheduled(Some(t)) if t == token => Some((at, false)),
+            S::Ready(_, Some(t)) | S::Scheduled(Some(t)) | S::Dead(_, Some(t)) if t == token => {
+                Some((at, false))
+            }
             _ => None,
+        }
+    }
+
+    /// Since when it is dead, if it is.
+    fn died(&self, at: usize) -> Option<u64> {
+        match self.model.live[at].stage {
+            S::Dead(died, _) => Some(died),
+            S::Scheduled(_) | S::Ready(..) | S::Leased(..) => None,
         }
     }
 
@@ -448,12 +458,20 @@ impl Case {
         if delay_ms.is_some_and(|ms| ms > longest) {
             return assert_eq!(reply, Err(SettleRefusal::TooLong(longest)));
         }
+        let of = self.model.live[at].clone();
+        let died = self.died(at);
+        if died.is_some()
+            && attempt == Attempt::NotYet
+            && let Some(holder) = of.key.and_then(|k| self.model.holder(of.queue, k))
+        {
+            return assert_eq!(reply, Err(SettleRefusal::KeyExists(self.model.live[holder].id)));
+        }
         let m = &mut self.model.live[at];
         m.forgiven += u32::from(attempt == Attempt::NotYet);
-        if m.attempt - m.forgiven >= m.max {
+        if m.attempt - m.forgiven >= m.max || (died.is_some() && attempt != Attempt::NotYet) {
             assert_eq!(reply, Ok(Settled::Dead(DeadReason::MaxAttempts).into()));
-            m.stage = S::Dead(now.engine.0);
-            self.model.died += 1;
+            m.stage = S::Dead(died.unwrap_or(now.engine.0), None);
+            self.model.died += u64::from(died.is_none());
             return;
         }
         let Ok(Applied { what: Settled::Again(again), .. }) = reply else { panic!("{reply:?}") };
@@ -473,8 +491,9 @@ impl Case {
         match self.held(id, token) {
             Some((at, _)) => {
                 assert_eq!(reply, Ok(Settled::Dead(DeadReason::Buried).into()));
-                self.model.live[at].stage = S::Dead(self.rig.now.engine.0);
-                self.model.died += 1;
+                let died = self.died(at);
+                self.model.live[at].stage = S::Dead(died.unwrap_or(self.rig.now.engine.0), None);
+                self.model.died += u64::from(died.is_none());
             }
             None => assert_eq!(reply, Err(SettleRefusal::LeaseLost)),
         }
@@ -547,7 +566,7 @@ impl Case {
         let m = &mut self.model.live[at];
         match m.stage {
             S::Leased(..) => return assert_eq!(reply, Err(ChangeRefusal::Leased)),
-            S::Dead(_) => return assert_eq!(reply, Err(ChangeRefusal::Dead)),
+            S::Dead(..) => return assert_eq!(reply, Err(ChangeRefusal::Dead)),
             S::Scheduled(_) | S::Ready(..) => {}
         }
         if if_generation.is_some_and(|g| g != m.generation) {
@@ -581,7 +600,7 @@ impl Case {
         let m = &mut self.model.live[at];
         match m.stage {
             S::Leased(..) => assert_eq!(reply, Err(ChangeRefusal::Leased)),
-            S::Dead(_) => assert_eq!(reply, Err(ChangeRefusal::Dead)),
+            S::Dead(..) => assert_eq!(reply, Err(ChangeRefusal::Dead)),
             // Ready by name although its instant has gone: the engine may or may not have noticed.
             S::Ready(..) if !now.is_due(m.due) => {
                 let view = reply.expect("fired");
@@ -608,7 +627,7 @@ impl Case {
         let reply = self.change(Op::Redrive { id, delay_ms: None });
         let Some(at) = self.model.by_id(id) else { return assert_eq!(reply, Err(ChangeRefusal::NotFound)) };
         let m = self.model.live[at].clone();
-        if !matches!(m.stage, S::Dead(_)) {
+        if !matches!(m.stage, S::Dead(..)) {
             return assert_eq!(reply, Err(ChangeRefusal::NotDead));
         }
         if let Some(holder) = m.key.and_then(|k| self.model.holder(m.queue, k)) {
@@ -665,7 +684,7 @@ impl Case {
                 continue;
             }
             if m.attempt - m.forgiven >= m.max {
-                m.stage = S::Dead(now.engine.0);
+                m.stage = S::Dead(now.engine.0, None);
                 self.model.died += 1;
             } else {
                 self.model.place(at, now);

@@ -118,7 +118,7 @@ fn what_the_table_says_of_each_operation() {
     assert_eq!(those(|o| o.settles), settles);
     assert_eq!(those(|o| o.repeatable), repeatable);
     assert_eq!(those(|o| o.grows), grows);
-    assert_eq!(those(|o| o.revives), "reserve_one redrive");
+    assert_eq!(those(|o| o.revives), "reserve_one nack redrive");
     assert_eq!(those(|o| o.recalls), "recall");
     assert_eq!(those(|o| o.surveys), "fire_many redrive redrive_many peek list queue queues stats purge");
     assert_eq!(those(|o| o.lease == OnLease::Begins), "reserve reserve_one");

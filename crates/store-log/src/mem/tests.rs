@@ -232,7 +232,7 @@ impl OneKey {
 
 fn dead(at: u64) -> Stage {
     let at = duewheel_core::message::Died::from_raw(at);
-    Stage::Dead { reason: duewheel_core::message::DeadReason::Buried, at }
+    Stage::Dead { reason: duewheel_core::message::DeadReason::Buried, at, token: None }
 }
 
 /// Story: 10,000 dead messages of one constant key were compared and looked at one by one for each enqueue with that

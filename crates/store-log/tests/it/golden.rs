@@ -153,9 +153,9 @@ fn changed_bytes() {
     let reasons = [DeadReason::MaxAttempts, DeadReason::Buried, DeadReason::Expired].into_iter();
     for (code, reason) in reasons.chain(done.map(DeadReason::Done)).enumerate() {
         let dead = format!("07 8001 828080c413 02 03 01 {code:02x}");
-        life.stage = Stage::Dead { reason, at };
+        life.stage = Stage::Dead { reason, at, token: None };
         changed(&life, &dead, "00");
-        life.stage = Stage::Dead { reason, at: at.since(EngineMs(300)) };
+        life.stage = Stage::Dead { reason, at: at.since(EngineMs(300)), token: None };
         changed(&life, &dead, "01 2aac02");
     }
     life.stage = Stage::Waiting { token: None };

@@ -74,7 +74,7 @@ fn line(row: &Row) -> String {
             "leased,token:{}-{},until:{},session:{},granted:{}",
             l.token.epoch.0, l.token.counter, l.until.0, l.session.0, l.granted_at.0
         ),
-        Stage::Dead { reason, at } => {
+        Stage::Dead { reason, at, .. } => {
             let reason = match reason {
                 DeadReason::MaxAttempts => "max_attempts",
                 DeadReason::Buried => "buried",
@@ -526,7 +526,7 @@ fn one_of_everything() -> Vec<Vec<Record>> {
         for _ in 0..place {
             died = died.next(WallMs(1_700_000_000_900));
         }
-        life.stage = Stage::Dead { reason, at: died.since(EngineMs(900 + place)) };
+        life.stage = Stage::Dead { reason, at: died.since(EngineMs(900 + place)), token: None };
         life
     };
     let due_of = |id: usize| if id.is_multiple_of(3) { after } else { at };

@@ -62,7 +62,7 @@ fn dead_in_a_run() -> (SimDisk, Rig) {
             options: MessageOptions::default(),
             enqueued_at: WallMs(id.0),
         });
-        let dead = Stage::Dead { reason: DeadReason::Buried, at: Died::at(WallMs(id.0)) };
+        let dead = Stage::Dead { reason: DeadReason::Buried, at: Died::at(WallMs(id.0)), token: None };
         append(&mut rig, Record::Put { message, life: life(dead), was: None });
     }
     rig.sync();

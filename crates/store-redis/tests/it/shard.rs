@@ -54,7 +54,7 @@ pub(crate) fn parts(record: &Record) -> (&MessageContent, &Life, Was) {
 pub(crate) fn dead(record: &Record, at: u64) -> Record {
     let (message, life, was) = parts(record);
     let at = Died::at(WallMs(at));
-    let life = Life { stage: Stage::Dead { reason: DeadReason::Buried, at }, ..life.clone() };
+    let life = Life { stage: Stage::Dead { reason: DeadReason::Buried, at, token: None }, ..life.clone() };
     Record::Changed { id: message.id, life, was }
 }
 

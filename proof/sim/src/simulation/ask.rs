@@ -185,6 +185,7 @@ fn answer(call: &Call, reply: Reply) -> Result<Answer, Refusal> {
         Reply::Settle(Err(refusal)) | Reply::Extend(Err(refusal)) => Err(match refusal {
             SettleRefusal::LeaseLost => Refusal::LeaseLost,
             SettleRefusal::NeverIssued => Refusal::NotFound,
+            SettleRefusal::KeyExists(_) => Refusal::KeyExists,
             SettleRefusal::TooLong(_) => Refusal::Other(format!("{refusal:?}")),
         }),
         Reply::Reserve(Reserved::Grants(grants)) => Ok(Answer::Grants(grants.iter().map(grant).collect())),

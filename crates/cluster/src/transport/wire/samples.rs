@@ -549,6 +549,7 @@ fn settle_refusal() -> impl Strategy<Value = SettleRefusal> {
         Just(SettleRefusal::LeaseLost),
         Just(SettleRefusal::NeverIssued),
         any::<u64>().prop_map(SettleRefusal::TooLong),
+        id().prop_map(SettleRefusal::KeyExists),
     ]
 }
 

@@ -315,6 +315,7 @@ impl History {
                     _ => DeadReason::Buried,
                 },
                 at: Died::at(self.clock.wall),
+                token: self.rare.once_in(3).then(|| self.lease().token),
             },
             2 => Stage::Waiting { token: Some(self.lease().token) },
             _ => Stage::Waiting { token: None },

@@ -29,8 +29,8 @@ pub enum S {
     /// With its rank, fixed when it became ready.
     Ready(u64, Option<LeaseToken>),
     Leased(LeaseToken, u64, SessionId),
-    /// Since this time.
-    Dead(u64),
+    /// Since this time, with the token of the lease whose end was the death.
+    Dead(u64, Option<LeaseToken>),
 }
 
 /// A message that has ended in a queue that keeps such messages.
@@ -65,7 +65,7 @@ impl Model {
             S::Scheduled(_) => State::Scheduled,
             S::Ready(..) => State::Ready,
             S::Leased(..) => State::Leased,
-            S::Dead(_) => State::Dead,
+            S::Dead(..) => State::Dead,
         }
     }
 
@@ -98,7 +98,7 @@ impl Model {
             {
                 m.stage = if m.attempt - m.forgiven >= m.max {
                     died += 1;
-                    S::Dead(now.engine.0)
+                    S::Dead(now.engine.0, Some(token))
                 } else if now.is_due(m.due) {
                     S::Ready(now.wall_of(m.due).0, Some(token))
                 } else {
@@ -126,7 +126,7 @@ impl Model {
     }
 
     pub fn holder(&self, queue: usize, key: usize) -> Option<usize> {
-        let holds = |m: &M| m.queue == queue && m.key == Some(key) && !matches!(m.stage, S::Dead(_));
+        let holds = |m: &M| m.queue == queue && m.key == Some(key) && !matches!(m.stage, S::Dead(..));
         self.live.iter().position(holds)
     }
 

@@ -257,7 +257,7 @@ pub(crate) fn nack() -> OperationDoc {
             r#"{"lease_token": "000000010000000000000001", "delay_ms": 60000, "reason": "mail server away"}"#,
         )
         .gives(200, "The state of the message from now on.", &example)
-        .refuses(&[LeaseLost, MessageNotFound])
+        .refuses(&[LeaseLost, KeyExists, MessageNotFound])
 }
 
 pub(crate) fn extend() -> OperationDoc {

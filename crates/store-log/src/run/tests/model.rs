@@ -150,7 +150,7 @@ fn stage() -> impl Strategy<Value = Stage> {
             session: SessionId(n),
             granted_at: WallMs(n),
         })),
-        2 => (0..40u64).prop_map(|n| Stage::Dead { reason: DeadReason::Buried, at: Died::from_raw(n) }),
+        2 => (0..40u64).prop_map(|n| Stage::Dead { reason: DeadReason::Buried, at: Died::from_raw(n), token: None }),
     ]
 }
 
