@@ -27,6 +27,8 @@ pub struct MessageContent {
     pub headers: Headers,
     /// The message's own settings; the others come from its queue's settings at the moment of use.
     pub options: Options,
+    /// The `dedupe_id` of its enqueue.
+    pub dedupe_id: Option<Box<str>>,
     /// When it was accepted.
     pub enqueued_at: WallMs,
 }

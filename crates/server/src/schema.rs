@@ -222,7 +222,9 @@ pub(crate) fn enqueue_rules(schema: &mut Schema) {
         ["expires_in", "expires_at"],
     ];
     let options = pairs.iter().map(|pair| all(pair)).collect();
-    forbid(schema, [twice(), options, vec![none(&BODIES), none(&TIMES), past_of_nothing()]].concat());
+    let words_of_nothing = json!({ "allOf": [given("due_words"), none(&["due_at"])] });
+    let nothing = vec![none(&BODIES), none(&TIMES), past_of_nothing(), words_of_nothing];
+    forbid(schema, [twice(), options, nothing].concat());
 }
 
 /// The rules of the settings of a queue.

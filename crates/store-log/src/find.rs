@@ -499,6 +499,7 @@ mod tests {
 
     fn put(mem: &mut Mem, id: u64, stage: Stage) {
         let message = MessageContent {
+            dedupe_id: None,
             id: MessageId(id),
             queue: queue(),
             key: Key::new("k").ok(),

@@ -146,7 +146,10 @@ impl Seen {
                 Op::Extend { id, proof, lease_ms: c.once_in(2).then(|| c.number()) }
             }
             24 if c.once_in(4) => Op::RemoveDead { id: self.id(c), died: WallMs(c.number()) },
-            24 => Op::Cancel { target: self.target(c) },
+            24 => Op::Cancel {
+                target: self.target(c),
+                dedupe_id: if c.once_in(3) { DedupeId::Freed } else { DedupeId::Stays },
+            },
             25..=26 => Op::Postpone {
                 target: self.target(c),
                 edit: Box::new(Edit {
@@ -373,6 +376,7 @@ fn enqueue(c: &mut Choices<'_>) -> Enqueue {
     Enqueue {
         key: c.once_in(2).then(|| key(c)),
         when: when(c),
+        due_words: c.once_in(6).then(|| "1 month".into()),
         if_exists: *c.pick(&[IfExists::Reject, IfExists::Keep, IfExists::Replace]),
         dedupe_id: c.once_in(4).then(|| format!("once-{}", c.below(3)).into()),
         priority: priority(c),

@@ -56,6 +56,7 @@ pub(crate) fn record(c: &mut Choices<'_>) -> Record {
             purged: c.number(),
         },
         _ => Record::Deduped(DedupeRow {
+            defaults: None,
             queue: queue(c),
             dedupe_id: format!("once-{}", c.below(60)).into(),
             content: u128::from(c.number()),

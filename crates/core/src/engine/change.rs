@@ -12,20 +12,29 @@ use crate::time::{Due, Now, WallMs};
 use super::Engine;
 use super::effect::Effects;
 use super::enqueue::BadWhen;
-use super::input::{Edit, Target, When};
+use super::input::{DedupeId, Edit, Target, When};
 use super::reply::{ChangeRefusal, Limit, Outline, RefusedPart};
 use super::rows::RowIdx;
 
 type Changed = Result<Box<Outline>, ChangeRefusal>;
 
 impl Engine {
-    pub(super) fn cancel(&mut self, now: Now, target: &Target, fx: &mut Effects) -> Changed {
+    pub(super) fn cancel(
+        &mut self,
+        now: Now,
+        target: &Target,
+        dedupe_id: DedupeId,
+        fx: &mut Effects,
+    ) -> Changed {
         let slot = self.resolve(target).ok_or(ChangeRefusal::NotFound)?;
         if self.rows.get(slot).state(now) == State::Leased {
             return Err(ChangeRefusal::Leased);
         }
         let was = self.outline(now, slot);
-        self.remove(slot, Gone::Cancelled, fx);
+        let message = self.remove(slot, Gone::Cancelled, fx);
+        if dedupe_id == DedupeId::Freed {
+            self.free_dedupe_id(now, &message, fx);
+        }
         Ok(Box::new(was))
     }
 
@@ -34,7 +43,9 @@ impl Engine {
     pub(super) fn remove_dead(&mut self, now: Now, id: MessageId, died: WallMs, fx: &mut Effects) -> Changed {
         let slot = self.shown(id).ok_or(ChangeRefusal::NotFound)?;
         match &self.rows.get(slot).life.stage {
-            Stage::Dead { at, .. } if at.wall() == died => self.cancel(now, &Target::Id(id), fx),
+            Stage::Dead { at, .. } if at.wall() == died => {
+                self.cancel(now, &Target::Id(id), DedupeId::Stays, fx)
+            }
             Stage::Dead { .. } | Stage::Waiting { .. } | Stage::Leased(_) => Err(ChangeRefusal::NotDead),
         }
     }

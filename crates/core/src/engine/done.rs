@@ -95,6 +95,7 @@ impl Engine {
             queue: QueueName::done_ids(),
             dedupe_id: was.0.to_string().into(),
             content: 0,
+            defaults: None,
             until: self.now.after(keep_ms).unwrap_or(EngineMs(u64::MAX)),
             id,
             key: None,

@@ -527,7 +527,7 @@ impl Case {
 
     fn cancel(&mut self) {
         let target = self.target();
-        let reply = self.change(Op::Cancel { target: target.clone() });
+        let reply = self.change(Op::Cancel { dedupe_id: DedupeId::Stays, target: target.clone() });
         let Some(at) = self.model.resolve(&target) else {
             return assert_eq!(reply, Err(ChangeRefusal::NotFound));
         };

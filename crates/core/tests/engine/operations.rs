@@ -58,7 +58,7 @@ fn one_of_each() -> Vec<Op> {
         Op::Bury { id: ID, proof: PROOF, priority: None, note: "".into() },
         Op::Delete { id: ID, session },
         Op::Extend { id: ID, proof: PROOF, lease_ms: None },
-        Op::Cancel { target: keyed() },
+        Op::Cancel { dedupe_id: duewheel_core::engine::DedupeId::Stays, target: keyed() },
         Op::Postpone { target: keyed(), edit: Box::default(), if_generation: None },
         Op::Fire { target: keyed() },
         Op::FireMany { queue: q(), max: 1 },

@@ -332,7 +332,13 @@ impl Session {
             Command::ListTubeUsed => parts.push(BatchStep::Line(format!("USING {}\r\n", self.used))),
             Command::ListTubesWatched => parts.push(BatchStep::Block(stats::list(&self.watched))),
             Command::DeleteKey(key) => {
-                ask(BatchStep::DeleteKey, Op::Cancel { target: Target::Key(self.used.clone(), key) });
+                ask(
+                    BatchStep::DeleteKey,
+                    Op::Cancel {
+                        dedupe_id: duewheel::core::engine::DedupeId::Stays,
+                        target: Target::Key(self.used.clone(), key),
+                    },
+                );
             }
             Command::PeekKey(key) => {
                 ask(BatchStep::Found, Op::Get { target: Target::Key(self.used.clone(), key) });

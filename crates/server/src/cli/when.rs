@@ -271,6 +271,11 @@ fn clock_time(text: &str) -> Option<Time> {
 }
 
 /// The text after this word, if the text begins with it.
+/// What follows the word `in`.
+pub(super) fn strip_in(text: &str) -> Option<&str> {
+    strip_word(text.trim(), "in")
+}
+
 fn strip_word<'a>(text: &'a str, word: &str) -> Option<&'a str> {
     let (first, rest) = text.split_once(' ')?;
     first.eq_ignore_ascii_case(word).then(|| rest.trim())

@@ -258,6 +258,7 @@ fn purged_bytes() {
 #[test]
 fn deduped_bytes() {
     let row = DedupeRow {
+        defaults: None,
         queue: queue(),
         dedupe_id: "once".into(),
         content: 0x0102_0304_0506_0708_090a_0b0c_0d0e_0f10,

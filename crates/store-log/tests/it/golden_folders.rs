@@ -422,6 +422,7 @@ fn name(name: &str) -> QueueName {
 
 fn message(id: u64, queue: &str, key: Option<&str>) -> MessageContent {
     MessageContent {
+        dedupe_id: None,
         id: MessageId(id),
         queue: name(queue),
         key: key.map(|key| Key::new(key).expect("a good key")),
@@ -537,6 +538,7 @@ fn one_of_everything() -> Vec<Vec<Record>> {
     };
     let dedupe = |dedupe_id: &str, created, key: Option<&str>| {
         Record::Deduped(DedupeRow {
+            defaults: None,
             queue: name("mail"),
             dedupe_id: dedupe_id.into(),
             content: 0x0123_4567_89ab_cdef_0011_2233_4455_6677,

@@ -32,6 +32,7 @@ pub(crate) fn put(queue: &QueueName, id: u64, key: Option<&str>, body: Bytes) ->
     let key = key.map(|key| Key::new(key).expect("a good key"));
     let (options, enqueued_at) = (duewheel_core::message::Options::default(), WallMs(7));
     let message = MessageContent {
+        dedupe_id: None,
         id: MessageId(id),
         queue: queue.clone(),
         key,

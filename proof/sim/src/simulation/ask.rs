@@ -56,7 +56,9 @@ pub(super) fn op(call: &Call) -> Op {
             },
             ..engine::Enqueue::new(queue(&e.queue), bytes(&e.body))
         })),
-        Call::Cancel(t) => Op::Cancel { target: target(t) },
+        Call::Cancel(t) => {
+            Op::Cancel { dedupe_id: duewheel_core::engine::DedupeId::Stays, target: target(t) }
+        }
         Call::Postpone { target: t, when: w, body } => Op::Postpone {
             target: target(t),
             edit: Box::new(Edit { body: body.as_ref().map(bytes), ..Edit::due(when(w)) }),

@@ -184,16 +184,17 @@ fn cursor() -> impl Strategy<Value = ListCursor> {
 }
 
 fn enqueue() -> impl Strategy<Value = Enqueue> {
-    let what = (name(), of(key()), body(), headers(), when());
+    let what = (name(), of(key()), body(), headers(), when(), of(text()));
     let exists = select(vec![IfExists::Reject, IfExists::Keep, IfExists::Replace]);
     let begins = select(vec![InitialState::Waiting, InitialState::Dead]);
     let how = (exists, of(text()), any::<Option<u32>>(), message_options(), begins, of(order()), ms());
-    (what, how).prop_map(|((queue, key, body, headers, when), how)| Enqueue {
+    (what, how).prop_map(|((queue, key, body, headers, when, due_words), how)| Enqueue {
         queue,
         key,
         body,
         headers,
         when,
+        due_words,
         if_exists: how.0,
         dedupe_id: how.1,
         dedupe_window_ms: how.6,
@@ -274,7 +275,8 @@ pub(crate) fn op() -> impl Strategy<Value = Op> {
         (id(), proof(), ms()).prop_map(|(id, proof, lease_ms)| Op::Extend { id, proof, lease_ms }),
     ];
     let change = prop_oneof![
-        target().prop_map(|target| Op::Cancel { target }),
+        (target(), select(vec![DedupeId::Stays, DedupeId::Freed]))
+            .prop_map(|(target, dedupe_id)| Op::Cancel { target, dedupe_id }),
         (target(), edit(), any::<Option<u32>>()).prop_map(|(target, edit, if_generation)| Op::Postpone {
             target,
             edit: Box::new(edit),
@@ -323,9 +325,9 @@ pub(crate) fn op() -> impl Strategy<Value = Op> {
 }
 
 fn message() -> impl Strategy<Value = Arc<MessageContent>> {
-    (id(), name(), of(key()), body(), headers(), message_options(), wall()).prop_map(
-        |(id, queue, key, body, headers, options, enqueued_at)| {
-            Arc::new(MessageContent { id, queue, key, body, headers, options, enqueued_at })
+    (id(), name(), of(key()), body(), headers(), message_options(), of(text()), wall()).prop_map(
+        |(id, queue, key, body, headers, options, dedupe_id, enqueued_at)| {
+            Arc::new(MessageContent { id, queue, key, body, headers, options, dedupe_id, enqueued_at })
         },
     )
 }

@@ -139,6 +139,7 @@ impl History {
         let mut records = Vec::new();
         for lsn in (first.0..).take(messages) {
             let message = MessageContent {
+                dedupe_id: None,
                 id: MessageId(self.model.next_id()),
                 queue: self.queue(),
                 key: None,
@@ -273,6 +274,7 @@ impl History {
             },
         };
         let message = MessageContent {
+            dedupe_id: None,
             id,
             queue,
             key,
@@ -402,6 +404,7 @@ impl History {
     fn dedupe(&mut self) -> DedupeRow {
         let (queue, n) = (self.queue(), self.dice.below(60));
         DedupeRow {
+            defaults: None,
             queue,
             dedupe_id: format!("once-{n}").into(),
             content: u128::from(self.dice.roll()) * u128::from(self.dice.roll()),

@@ -231,7 +231,10 @@ fn what_was_cancelled_is_not_said_to_be_acked() {
     let id = rig.put("q", 0, None);
     let grant = rig.reserve("q", 1).remove(0);
     rig.pass(30_000);
-    assert!(matches!(rig.call(Op::Cancel { target: Target::Id(id) }), Reply::Change(Ok(_))));
+    assert!(matches!(
+        rig.call(Op::Cancel { dedupe_id: DedupeId::Stays, target: Target::Id(id) }),
+        Reply::Change(Ok(_))
+    ));
     let ack = Op::Ack { id, proof: grant.token.into() };
     assert_eq!(rig.call(ack), Reply::Settle(Err(SettleRefusal::LeaseLost)));
 }
@@ -296,7 +299,7 @@ fn late_settles_of_the_last_attempt_are_taken() {
 }
 
 fn lapsed_again(rig: &mut Rig, restart: bool) -> (MessageId, LeaseToken) {
-    rig.call(Op::Cancel { target: Target::Key(queue("q"), key("k")) });
+    rig.call(Op::Cancel { dedupe_id: DedupeId::Stays, target: Target::Key(queue("q"), key("k")) });
     lapsed(rig, restart)
 }
 
@@ -312,7 +315,7 @@ fn late_not_yet_revives_unless_the_key_went() {
     let taken = Reply::Settle(Err(SettleRefusal::KeyExists(other)));
     assert_eq!(rig.call(nack(id, token, Attempt::NotYet)), taken);
     assert_eq!((view(&mut rig, id).state, view(&mut rig, id).forgiven), (State::Dead, 0));
-    rig.call(Op::Cancel { target: Target::Id(other) });
+    rig.call(Op::Cancel { dedupe_id: DedupeId::Stays, target: Target::Id(other) });
     let again = rig.call(nack(id, token, Attempt::NotYet));
     assert!(matches!(again, Reply::Settle(Ok(Applied { what: Settled::Again(_), .. }))), "{again:?}");
     assert_eq!((view(&mut rig, id).state, view(&mut rig, id).forgiven), (State::Ready, 1));

@@ -24,7 +24,9 @@ use crate::http::identity::{IdentityAnswer, TokenAnswer, TokensAnswer};
 use crate::http::limits::{GrantRateAnswer, LimitsAnswer, OnExpiryWord, TraceWord};
 use crate::http::line::EnqueueLine;
 use crate::http::listing::{self, QueuesAnswer};
-use crate::http::message::{CancelledAnswer, CancelledWord, Nothing, PostponeRequest, ReplayRequest};
+use crate::http::message::{
+    CancelRequest, CancelledAnswer, CancelledWord, Nothing, PostponeRequest, ReplayRequest,
+};
 use crate::http::ndjson::{AcceptedLine, LineAnswer};
 use crate::http::queue::{
     PauseFor, PausedAnswer, PurgedAnswer, Redrive, RedriveResult, RedrivenAnswer, RedrivenId, ResumedAnswer,
@@ -81,6 +83,7 @@ pub(crate) fn enqueue() -> OperationDoc {
         generation: 1,
         created: true,
         replaced: None,
+        replayed: false,
         durability: FSYNC,
     };
     let refused = Problem::field("delay", "must be whole numbers with units");
@@ -98,7 +101,7 @@ pub(crate) fn enqueue() -> OperationDoc {
             200,
             "",
             &[
-                LineAnswer::Accepted(AcceptedLine { message: accepted(), status: 201, replayed: false }),
+                LineAnswer::Accepted(AcceptedLine { message: accepted(), status: 201 }),
                 LineAnswer::Refused(ItemProblem::of(&refused)),
             ],
         )
@@ -136,6 +139,7 @@ fn cancelling(id: &'static str) -> OperationDoc {
         durability: FSYNC,
     };
     OperationDoc::new(Tag::Produce, id, "Cancel a message")
+        .may_take::<CancelRequest>(r#"{"forget_dedupe": true}"#)
         .gives(200, "The message was taken back.", &example)
         .refuses(&[MessageNotFound, Leased])
 }
@@ -171,6 +175,7 @@ pub(crate) fn replay() -> OperationDoc {
         generation: 1,
         created: true,
         replaced: None,
+        replayed: false,
         durability: FSYNC,
     };
     OperationDoc::new(Tag::Produce, "replay", "Enqueue the content of a done or dead message again")
