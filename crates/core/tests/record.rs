@@ -10,7 +10,7 @@ use duewheel_core::answers::AnswerPosition;
 use duewheel_core::id::{Epoch, LeaseToken, SessionId};
 use duewheel_core::message::{
     DeadReason, Died, DoneOutcome, Ended, Expiry, Kind, Lease, Life, Marks, MaxAttempts, MessageContent,
-    Options, PastAttempt, Row, Stage,
+    Options, PastAttempt, QueueLimit, Row, Stage,
 };
 use duewheel_core::policy::{
     Backoff, GrantLimits, GrantRate, Lasting, OnExpiry, Policy, QueueSettings, ReadyOrder, TraceMode,
@@ -119,11 +119,12 @@ fn asked() -> impl Strategy<Value = Due> {
 fn marks() -> impl Strategy<Value = Marks> {
     let times = (proptest::option::of(number()), proptest::option::of(asked()));
     let limit = proptest::option::of((1..=u32::MAX).prop_filter_map("none", MaxAttempts::new));
-    let some = (any::<[u32; 4]>(), times, limit).prop_map(|(n, (delay_ms, asked), limit)| Marks {
+    let some = (any::<[u32; 5]>(), times, limit).prop_map(|(n, (delay_ms, asked), limit)| Marks {
         timeouts: n[0],
         releases: n[1],
         burials: n[2],
         fires: n[3],
+        losses: n[4],
         delay_ms,
         asked,
         limit,
@@ -158,6 +159,7 @@ fn message() -> BoxedStrategy<MessageContent> {
         |(lease_ms, max_attempts, backoff, (spread_ms, expiry))| Options {
             lease_ms,
             max_attempts,
+            queue_limit: if lease_ms > spread_ms { QueueLimit::Wins } else { QueueLimit::Yields },
             backoff,
             spread_ms,
             expiry,
@@ -330,7 +332,16 @@ fn a_record_of_the_largest_numbers_is_not_longer_than_its_weight() {
     let lease = Lease { token, until, session: SessionId(u64::MAX), granted_at };
     let delay_ms = Some(u64::MAX);
     let limit = MaxAttempts::new(n);
-    let marks = Marks { timeouts: n, releases: n, burials: n, fires: n, delay_ms, asked: Some(due), limit };
+    let marks = Marks {
+        timeouts: n,
+        releases: n,
+        burials: n,
+        fires: n,
+        losses: n,
+        delay_ms,
+        asked: Some(due),
+        limit,
+    };
     let life = Life {
         due,
         generation: n,
@@ -350,7 +361,14 @@ fn a_record_of_the_largest_numbers_is_not_longer_than_its_weight() {
         key: Some(Key::new(&"k".repeat(512)).unwrap()),
         body: vec![b'.'; 100_000].into(),
         headers: Vec::new(),
-        options: Options { lease_ms, max_attempts, backoff, spread_ms, expiry },
+        options: Options {
+            lease_ms,
+            max_attempts,
+            queue_limit: QueueLimit::Wins,
+            backoff,
+            spread_ms,
+            expiry,
+        },
         enqueued_at: WallMs(u64::MAX),
     });
     let name = message.queue.clone();

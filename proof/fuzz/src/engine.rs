@@ -7,7 +7,7 @@ use duewheel_core::engine::{
     Attempt, Edit, Enqueue, Grant, Hold, IfExists, InitialState, ListCursor, Op, Past, Proof, Reply,
     Reserved, Target, View, When,
 };
-use duewheel_core::message::{Expiry, MaxAttempts, Options, State};
+use duewheel_core::message::{Expiry, MaxAttempts, Options, QueueLimit, State};
 use duewheel_core::policy::{
     Backoff, GrantLimits, GrantRate, Lasting, OnExpiry, Policy, QueueSettings, ReadyOrder, TraceMode,
 };
@@ -383,6 +383,7 @@ fn enqueue(c: &mut Choices<'_>) -> Enqueue {
         options: Options {
             lease_ms: c.once_in(3).then(|| c.number()),
             max_attempts: attempts(c),
+            queue_limit: if c.once_in(4) { QueueLimit::Wins } else { QueueLimit::Yields },
             backoff: backoff(c),
             spread_ms: c.once_in(4).then(|| c.number()),
             expiry: match c.below(6) {

@@ -142,6 +142,7 @@ fn life(c: &mut Choices<'_>) -> Life {
             releases: c.number32(),
             burials: c.number32(),
             fires: c.number32(),
+            losses: c.number32(),
             delay_ms: maybe(c),
             asked: c.once_in(2).then(|| due(c)),
             limit: if c.once_in(2) { MaxAttempts::new(c.number32()) } else { None },

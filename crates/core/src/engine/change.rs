@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::id::MessageId;
-use crate::message::{Life, MessageContent, Stage, State};
+use crate::message::{Life, MessageContent, QueueLimit, Stage, State};
 use crate::record::{Gone, Record};
 use crate::spread::{SpreadBy, offset_ms};
 use crate::store::Capacity;
@@ -188,6 +188,7 @@ impl Engine {
             life.due = due;
             life.marks.delay_ms = Some(delay_ms);
             life.marks.asked = None;
+            life.marks.losses = 0;
         });
     }
 
@@ -199,6 +200,7 @@ impl Engine {
         let asked = if self.has_expired(now, slot) { past.or(Some(present)) } else { self.asked_due(slot) };
         self.change_life(now, slot, fx, |life| {
             life.marks.asked = asked;
+            life.marks.losses = 0;
             life.forgiven = life.attempt;
             life.stage = Stage::Waiting { token: None };
             // A message that was buried before it was due (by id) becomes due now: redriven means Ready.
@@ -282,7 +284,10 @@ fn edited(message: &MessageContent, edit: Edit) -> MessageContent {
     let Edit { when: _, body, headers, priority: _, max_attempts, lease_ms } = edit;
     message.body = body.unwrap_or(message.body);
     message.headers = headers.unwrap_or(message.headers);
-    message.options.max_attempts = max_attempts.or(message.options.max_attempts);
+    if max_attempts.is_some() {
+        message.options.max_attempts = max_attempts;
+        message.options.queue_limit = QueueLimit::Yields;
+    }
     message.options.lease_ms = lease_ms.or(message.options.lease_ms);
     message
 }
@@ -313,5 +318,6 @@ fn moved(life: &mut Life, due: Due, delay_ms: u64) {
 /// Invalidates former leases after a change by the producer: their holders cannot settle the message any more.
 fn changed(life: &mut Life) {
     life.generation = life.generation.saturating_add(1);
+    life.marks.losses = 0;
     life.stage = Stage::Waiting { token: None };
 }

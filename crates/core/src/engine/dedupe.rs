@@ -61,7 +61,7 @@ pub(super) fn content(e: &Enqueue, defaults: &EnqueueDefaults) -> u128 {
         dedupe_id: _,
         dedupe_window_ms: _,
         priority,
-        options: Options { lease_ms, max_attempts, backoff, spread_ms, expiry },
+        options: Options { lease_ms, max_attempts, queue_limit: _, backoff, spread_ms, expiry },
         begins,
         order_if_new: _,
     } = e;
@@ -214,6 +214,7 @@ mod tests {
             backoff: Some(left_out.backoff),
             spread_ms: Some(0),
             expiry: Some(Expiry::In(5)),
+            ..Options::default()
         };
         let written = Enqueue { priority: Some(left_out.priority), options, ..enqueue() };
         let of_queue = EnqueueDefaults { expires_in_ms: Some(5), ..left_out };

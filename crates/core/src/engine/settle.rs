@@ -1,7 +1,7 @@
 //! Settle: ack, nack, bury, extend. Each needs proof of the latest lease. Also delete, which settles or cancels.
 
 use crate::id::{MessageId, SessionId};
-use crate::message::{DeadReason, Ended, Kind, Lease, PastAttempt, Stage};
+use crate::message::{DeadReason, Ended, Kind, Lease, PastAttempt, QueueLimit, Stage};
 use crate::mutant::{self, Mutant};
 use crate::name::QueueName;
 use crate::record::Gone;
@@ -91,7 +91,10 @@ impl Engine {
         {
             return Err(SettleRefusal::KeyExists(holder));
         }
-        if attempt == Attempt::NotYet {
+        // Protocols without attempts return a message as often as they want to.
+        let returned = matches!(proof, Proof::Session(_))
+            && self.rows.get(slot).message.options.queue_limit == QueueLimit::Wins;
+        if attempt == Attempt::NotYet || returned {
             // The priority is recorded with the change itself.
             let life = &mut self.rows.get_mut(slot).life;
             life.forgiven = life.forgiven.saturating_add(1);
@@ -109,9 +112,7 @@ impl Engine {
         let entry = self.rows.get(slot);
         let tries = entry.life.attempt.saturating_sub(entry.life.forgiven);
         let random = self.random(id.0, u64::from(entry.life.attempt));
-        let backoff = entry.message.options.backoff.or(self.queues.get(entry.queue).settings.backoff);
-        let backoff = backoff.unwrap_or(self.policy.defaults.backoff);
-        let delay_ms = delay_ms.unwrap_or_else(|| backoff.delay_ms(tries, random));
+        let delay_ms = delay_ms.unwrap_or_else(|| self.backoff(slot).delay_ms(tries, random));
         let due = Due::After(now.after(delay_ms).unwrap_or(EngineMs(u64::MAX)));
         let (max, past) = (self.policy.max_history, self.past(now, slot, lease, Ended::Nacked, note));
         let asked = self.asked_due(slot);
@@ -122,6 +123,7 @@ impl Engine {
             life.priority = priority.or(life.priority);
             life.stage = Stage::Waiting { token: None };
             life.marks.releases = life.marks.releases.saturating_add(1);
+            life.marks.losses = 0;
             life.marks.delay_ms = Some(delay_ms);
             push_history(&mut life.history, past, max);
         });
@@ -187,6 +189,7 @@ impl Engine {
         self.change_life(now, slot, fx, |life| {
             life.priority = priority.or(life.priority);
             life.stage = Stage::Dead { reason, at, token: None };
+            life.marks.losses = 0;
             match how {
                 Ended::Buried => life.marks.burials = life.marks.burials.saturating_add(1),
                 Ended::Nacked => life.marks.releases = life.marks.releases.saturating_add(1),

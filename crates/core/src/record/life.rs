@@ -28,8 +28,9 @@ mod field {
     pub(super) const HISTORY: u64 = 11;
     /// The token of the lease whose end was the death.
     pub(super) const LAPSED: u64 = 12;
+    pub(super) const LOSSES: u64 = 13;
     /// The highest one.
-    pub(super) const LAST: u64 = LAPSED;
+    pub(super) const LAST: u64 = LOSSES;
 }
 
 impl Writer {
@@ -109,6 +110,7 @@ impl Writer {
             let history = Some(&life.history[..]).filter(|history| !history.is_empty());
             fields.bytes(field::HISTORY, history, Writer::history);
             fields.bytes(field::LAPSED, lapsed, Writer::token);
+            fields.number(field::LOSSES, counted(marks.losses));
         });
     }
 
@@ -192,6 +194,7 @@ impl Reader {
                 field::RELEASES => marks.releases = value.number_u32()?,
                 field::BURIALS => marks.burials = value.number_u32()?,
                 field::FIRES => marks.fires = value.number_u32()?,
+                field::LOSSES => marks.losses = value.number_u32()?,
                 field::DELAY => marks.delay_ms = Some(value.number()?),
                 field::ASKED_AT => marks.asked = Some(Due::At(WallMs(value.number()?))),
                 field::ASKED_AFTER if marks.asked.is_some() => return Err(DecodeError::Unknown("due time")),

@@ -3,7 +3,7 @@
 use super::fields::{FieldKnown, FieldWriter, skip_fields};
 use super::primitive::{Reader, Writer};
 use super::{DecodeError, Decoded};
-use crate::message::{Expiry, MaxAttempts, Options};
+use crate::message::{Expiry, MaxAttempts, Options, QueueLimit};
 use crate::policy::{GrantRate, Lasting, OnExpiry, QueueSettings, ReadyOrder, TraceMode};
 use crate::time::WallMs;
 
@@ -17,8 +17,9 @@ mod option {
     pub(super) const EXPIRES_AT: u64 = 6;
     /// The dedupe id of the enqueue, which is no option.
     pub(super) const DEDUPE_ID: u64 = 7;
+    pub(super) const QUEUE_LIMIT: u64 = 8;
     /// The highest one.
-    pub(super) const LAST: u64 = DEDUPE_ID;
+    pub(super) const LAST: u64 = QUEUE_LIMIT;
 }
 
 /// Numbers of the fields of a queue's settings.
@@ -57,7 +58,7 @@ impl Writer {
 
     /// The options of a message, and its dedupe id.
     pub(super) fn content_options(&mut self, options: &Options, dedupe_id: Option<&str>) {
-        let Options { lease_ms, max_attempts, backoff, spread_ms, expiry } = *options;
+        let Options { lease_ms, max_attempts, queue_limit, backoff, spread_ms, expiry } = *options;
         self.fields(|fields: &mut FieldWriter<'_>| {
             fields.number(option::LEASE, lease_ms);
             fields.number(option::MAX_ATTEMPTS, attempts(max_attempts));
@@ -69,6 +70,7 @@ impl Writer {
                 Some(Expiry::At(at)) => fields.number(option::EXPIRES_AT, Some(at.0)),
             }
             fields.bytes(option::DEDUPE_ID, dedupe_id, |to, id| to.blob(id.as_bytes()));
+            fields.number(option::QUEUE_LIMIT, (queue_limit == QueueLimit::Wins).then_some(1));
         });
     }
 
@@ -134,6 +136,12 @@ impl Reader {
                     return Err(DecodeError::Unknown("expiry"));
                 }
                 option::EXPIRES_AT => options.expiry = Some(Expiry::At(WallMs(value.number()?))),
+                option::QUEUE_LIMIT => {
+                    options.queue_limit = match value.number()? {
+                        1 => QueueLimit::Wins,
+                        _ => return Err(DecodeError::Unknown("limit of the queue")),
+                    };
+                }
                 option::DEDUPE_ID => dedupe_id = Some(value.bytes(|from| from.text("dedupe id"))?),
                 _ => return Ok(FieldKnown::No),
             }

@@ -171,6 +171,7 @@ impl Case {
         }
         self.rig.timeout();
         self.model.tick(self.rig.now);
+        self.learn();
         if self.rng.chance(3) {
             self.restart();
         }
@@ -183,6 +184,11 @@ impl Case {
         let now = self.rig.now;
         let mut died = 0;
         for m in &mut self.model.live {
+            if let S::Leased(_, _, session) = m.stage
+                && session != SessionId::NONE
+            {
+                m.lose(session, None);
+            }
             m.stage = match m.stage {
                 // A connection does not survive: its lease is released, and its token worthless.
                 S::Leased(_, _, session) if session != SessionId::NONE => {
@@ -202,6 +208,31 @@ impl Case {
             };
         }
         self.model.died += died;
+        self.learn();
+    }
+
+    /// Takes the due times that the engine has drawn for messages which are lost too often.
+    fn learn(&mut self) {
+        let now = self.rig.now;
+        let held_off: Vec<usize> =
+            (0..self.model.live.len()).filter(|&at| self.model.live[at].held_off.is_some()).collect();
+        for at in held_off {
+            let m = &mut self.model.live[at];
+            let token = m.held_off.take().unwrap();
+            let row = self.rig.table.rows().into_iter().find(|row| row.message.id == m.id).unwrap();
+            assert_eq!(row.life.marks.losses, m.losses);
+            let Due::After(due) = row.life.due else { panic!("{:?}", row.life) };
+            let waits = row.life.marks.delay_ms.unwrap();
+            assert!((1_000..=3_600_000).contains(&waits) && due.0 <= now.engine.0 + waits, "{waits}");
+            m.due = row.life.due;
+            self.model.place(at, now);
+            let m = &mut self.model.live[at];
+            m.stage = match m.stage {
+                S::Ready(rank, _) => S::Ready(rank, token),
+                S::Scheduled(_) => S::Scheduled(token),
+                stage => stage,
+            };
+        }
     }
 
     fn operation(&mut self) {
@@ -341,6 +372,8 @@ impl Case {
             attempt: 0,
             forgiven: 0,
             max,
+            losses: 0,
+            held_off: None,
             body,
             stage: S::Scheduled(None),
         });
@@ -468,6 +501,7 @@ impl Case {
         }
         let m = &mut self.model.live[at];
         m.forgiven += u32::from(attempt == Attempt::NotYet);
+        m.losses = 0;
         if m.attempt - m.forgiven >= m.max || (died.is_some() && attempt != Attempt::NotYet) {
             assert_eq!(reply, Ok(Settled::Dead(DeadReason::MaxAttempts).into()));
             m.stage = S::Dead(died.unwrap_or(now.engine.0), None);
@@ -492,6 +526,7 @@ impl Case {
             Some((at, _)) => {
                 assert_eq!(reply, Ok(Settled::Dead(DeadReason::Buried).into()));
                 let died = self.died(at);
+                self.model.live[at].losses = 0;
                 self.model.live[at].stage = S::Dead(died.unwrap_or(self.rig.now.engine.0), None);
                 self.model.died += u64::from(died.is_none());
             }
@@ -581,6 +616,7 @@ impl Case {
         m.priority = priority.unwrap_or(m.priority);
         m.max = max.unwrap_or(m.max);
         m.generation += 1;
+        m.losses = 0;
         m.body = body.unwrap_or(m.body);
         let (id, generation, body) = (m.id, m.generation, m.body);
         self.model.place(at, now);
@@ -606,6 +642,7 @@ impl Case {
                 let view = reply.expect("fired");
                 if view.generation > m.generation {
                     m.generation += 1;
+                    m.losses = 0;
                     m.due = Due::After(now.engine);
                     self.model.place(at, now);
                 }
@@ -613,6 +650,7 @@ impl Case {
             S::Ready(..) => assert_eq!(reply.expect("unchanged").generation, m.generation),
             S::Scheduled(_) => {
                 m.generation += 1;
+                m.losses = 0;
                 m.due = Due::After(now.engine);
                 let generation = m.generation;
                 self.model.place(at, now);
@@ -637,6 +675,7 @@ impl Case {
         let now = self.rig.now;
         let m = &mut self.model.live[at];
         m.forgiven = m.attempt;
+        m.losses = 0;
         if !now.is_due(m.due) {
             m.due = Due::After(now.engine);
         }
@@ -683,6 +722,7 @@ impl Case {
             if !matches!(m.stage, S::Leased(_, _, s) if s == session) {
                 continue;
             }
+            m.lose(session, None);
             if m.attempt - m.forgiven >= m.max {
                 m.stage = S::Dead(now.engine.0, None);
                 self.model.died += 1;
@@ -690,6 +730,7 @@ impl Case {
                 self.model.place(at, now);
             }
         }
+        self.learn();
     }
 
     /// Whether the engine's word for the state is right. After a wall clock that went back, a message that was ready

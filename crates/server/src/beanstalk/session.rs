@@ -12,7 +12,7 @@ use duewheel::core::engine::{
     Applied, Attempt, ChangeRefusal, Enqueue, EnqueueRefusal, Hold, IfExists, Op, Proof, Reply, Reserve,
     Reserved, Settled, Target, WaiterId, When,
 };
-use duewheel::core::message::{MaxAttempts, Options, State};
+use duewheel::core::message::{MaxAttempts, Options, QueueLimit, State};
 use duewheel::core::policy::ReadyOrder;
 use duewheel::core::{Key, MessageId, QueueName, SessionId};
 
@@ -370,6 +370,7 @@ impl Session {
             options: Options {
                 lease_ms: Some(u64::from(ttr.max(1)) * 1_000),
                 max_attempts: Some(MaxAttempts::UNLIMITED),
+                queue_limit: QueueLimit::Wins,
                 ..Options::default()
             },
             order_if_new: Some(ReadyOrder::Arrival),

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use duewheel::core::engine::{Enqueue, IfExists, InitialState, Past, When};
-use duewheel::core::message::{Expiry, Headers, MaxAttempts, Options};
+use duewheel::core::message::{Expiry, Headers, MaxAttempts, Options, QueueLimit};
 use duewheel::core::policy::{Backoff, OWN_DEDUPE};
 use duewheel::core::{Key, QueueName};
 use schemars::JsonSchema;
@@ -183,6 +183,7 @@ impl EnqueueLine<'_> {
             options: Options {
                 lease_ms: self.lease_ms.map(|n| n.0),
                 max_attempts: self.max_attempts.and_then(|n| MaxAttempts::new(n.get())),
+                queue_limit: QueueLimit::Yields,
                 backoff: self.backoff.map(|b| b.0.check()).transpose()?,
                 spread_ms: limits::either(self.spread_ms.map(|ms| ms.0), self.spread.as_ref(), "spread")?,
                 expiry: expiry(self.expires_in_ms, self.expires_in.as_ref(), self.expires_at.as_ref())?,

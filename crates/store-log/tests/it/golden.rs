@@ -168,6 +168,7 @@ fn changed_bytes() {
         delay_ms: Some(1_000),
         asked: Some(Due::At(WallMs(5_000))),
         limit: MaxAttempts::new(9),
+        losses: 0,
     };
     let waits = "01 8001 02 03 01";
     changed(&life, waits, "08 0607 0a01 0e02 12ac02 1604 1ae807 1e8827 2609");

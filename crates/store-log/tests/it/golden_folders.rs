@@ -503,6 +503,7 @@ fn one_of_everything() -> Vec<Vec<Record>> {
         delay_ms: Some(5_000),
         asked: None,
         limit: MaxAttempts::new(9),
+        losses: 0,
     };
     let mut retried = Life::new(at, None);
     retried.marks = Marks { releases: 1, asked: Some(after), ..Marks::default() };

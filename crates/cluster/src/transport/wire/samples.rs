@@ -8,7 +8,8 @@ use duewheel_core::engine::*;
 use duewheel_core::event::{EventKind, EventReason, MessageEvent};
 use duewheel_core::id::{Epoch, LeaseToken, Lsn, MessageId, SessionId, ShardId};
 use duewheel_core::message::{
-    DeadReason, DoneOutcome, Ended, Expiry, Marks, MaxAttempts, MessageContent, Options, PastAttempt, State,
+    DeadReason, DoneOutcome, Ended, Expiry, Marks, MaxAttempts, MessageContent, Options, PastAttempt,
+    QueueLimit, State,
 };
 use duewheel_core::name::{Key, QueueName};
 use duewheel_core::policy::{
@@ -111,6 +112,7 @@ fn message_options() -> impl Strategy<Value = Options> {
         |(lease_ms, max_attempts, backoff, spread_ms, expiry)| Options {
             lease_ms,
             max_attempts,
+            queue_limit: QueueLimit::Wins,
             backoff,
             spread_ms,
             expiry,
@@ -367,6 +369,7 @@ fn view() -> impl Strategy<Value = View> {
         delay_ms,
         asked: None,
         limit: None,
+        losses: 0,
     });
     let rest = (of(wall()), of((dead_reason(), wall())), marks, vec(past, 0..3));
     (message(), state(), any::<[u32; 5]>(), any::<[u64; 4]>(), rest).prop_map(

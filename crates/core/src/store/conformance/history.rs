@@ -9,7 +9,7 @@ use crate::answers::AnswerPosition;
 use crate::id::{Epoch, LeaseToken, Lsn, MessageId, SessionId};
 use crate::message::{
     DeadReason, Died, DoneOutcome, Ended, Expiry, Kind, Lease, Life, MaxAttempts, MessageContent, Options,
-    PastAttempt, Stage,
+    PastAttempt, QueueLimit, Stage,
 };
 use crate::name::{Key, QueueName};
 use crate::policy::{Backoff, GrantLimits, GrantRate, OnExpiry, QueueSettings, ReadyOrder, TraceMode};
@@ -263,6 +263,7 @@ impl History {
             .map(|n| (format!("name{n}").into(), format!("value{}", self.dice.roll()).into()))
             .collect();
         let options = Options {
+            queue_limit: if self.rare.once_in(5) { QueueLimit::Wins } else { QueueLimit::Yields },
             lease_ms: self.maybe(100_000),
             max_attempts: self.maybe(30).and_then(|n| MaxAttempts::new(u32::try_from(n).unwrap_or(1))),
             backoff: self.maybe(50).map(|min_ms| Backoff { min_ms, max_ms: min_ms * 9 }),

@@ -18,6 +18,10 @@ pub struct M {
     pub attempt: u32,
     pub forgiven: u32,
     pub max: u32,
+    /// Sessions in a row that have lost it.
+    pub losses: u32,
+    /// It waits for a time that only the engine knows, with this token.
+    pub held_off: Option<Option<LeaseToken>>,
     pub body: u8,
     pub stage: S,
 }
@@ -59,6 +63,17 @@ pub struct Model {
     pub died: u64,
 }
 
+impl M {
+    /// Its lease ends without a settle.
+    pub fn lose(&mut self, session: SessionId, token: Option<LeaseToken>) {
+        self.losses += u32::from(session != SessionId::NONE);
+        let is_dead = self.attempt - self.forgiven >= self.max;
+        if session != SessionId::NONE && self.losses > 2 && !is_dead {
+            self.held_off = Some(token);
+        }
+    }
+}
+
 impl Model {
     pub fn state(m: &M) -> State {
         match m.stage {
@@ -93,9 +108,10 @@ impl Model {
     pub fn tick(&mut self, now: Now) {
         let mut died = 0;
         for m in &mut self.live {
-            if let S::Leased(token, until, _) = m.stage
+            if let S::Leased(token, until, session) = m.stage
                 && until <= now.engine.0
             {
+                m.lose(session, Some(token));
                 m.stage = if m.attempt - m.forgiven >= m.max {
                     died += 1;
                     S::Dead(now.engine.0, Some(token))
