@@ -49,7 +49,7 @@ pub struct Options {
     pub lease_ms: Option<u64>,
     /// Number of grants after which the message is dead.
     pub max_attempts: Option<MaxAttempts>,
-    /// What a `max_attempts` that is set on the queue does.
+    /// The effect of a `max_attempts` that is set on the queue.
     pub queue_limit: QueueLimit,
     /// Delay before the next attempt after a nack.
     pub backoff: Option<Backoff>,
@@ -59,13 +59,13 @@ pub struct Options {
     pub expiry: Option<Expiry>,
 }
 
-/// What a `max_attempts` that is set on the queue of a message does.
+/// The effect of a `max_attempts` that is set on the queue of a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum QueueLimit {
-    /// It counts if the message has none of its own.
+    /// The limit holds if the message has none of its own.
     #[default]
     Yields,
-    /// It counts in place of the message's own, and a grant whose session returns the message does not count: for
+    /// The limit holds in place of the message's own, and a grant whose session returns the message does not count: for
     /// messages of protocols without attempts.
     Wins,
 }

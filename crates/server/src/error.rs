@@ -425,7 +425,10 @@ impl Problem {
             }
             ChangeRefusal::Dead => Problem::new(ErrorCode::Dead, "the message is dead; redrive or cancel it"),
             ChangeRefusal::NotDead => Problem::new(ErrorCode::NotDead, "the message is not dead"),
-            ChangeRefusal::KeyExists(id) => key_taken(id),
+            ChangeRefusal::KeyExists(id) => {
+                Problem::new(ErrorCode::KeyExists, "another message has taken the key meanwhile")
+                    .with(Extra::Existing(id))
+            }
             ChangeRefusal::GenerationMismatch(now) => Problem::new(
                 ErrorCode::GenerationMismatch,
                 format!("the message was changed meanwhile; its generation is {now}"),
@@ -459,7 +462,7 @@ impl Problem {
                 Problem::new(ErrorCode::MessageNotFound, "no message ever had this id")
             }
             SettleRefusal::TooLong(limit) => too_long(limit),
-            SettleRefusal::KeyExists(id) => key_taken(id),
+            SettleRefusal::KeyExists(id) => Problem::from_change(ChangeRefusal::KeyExists(id), "due_at"),
         }
     }
 
@@ -694,12 +697,6 @@ fn at_limit(limit: Limit) -> Problem {
         }
         Limit::GrantRate(ms) => format!("the rate of the queue allows the next message in {ms} ms"),
     })
-}
-
-/// The refusal of a dead message whose key another message has.
-fn key_taken(id: MessageId) -> Problem {
-    Problem::new(ErrorCode::KeyExists, "another message has taken the key meanwhile")
-        .with(Extra::Existing(id))
 }
 
 fn busy() -> Problem {

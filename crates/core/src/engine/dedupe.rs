@@ -190,7 +190,7 @@ mod tests {
     }
 
     /// The half of a SHA-256, computed by another program from the bytes that `docs/format.md` describes. Story: it was an
-    /// xxh3, of which everybody can make two contents with one number.
+    /// xxh3, of which a caller can make two contents with one number.
     #[test]
     fn a_content_has_this_fingerprint() {
         assert_eq!(of(&enqueue()), 0x5d3d_9f33_5269_2768_7379_572f_e18c_02c1);

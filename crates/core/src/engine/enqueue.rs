@@ -54,10 +54,10 @@ impl Engine {
         fx: &mut Effects,
     ) -> Result<Enqueued, RefusedEnqueue> {
         self.check_limits(&e)?;
-        let defaults = self.enqueue_defaults(&e.queue);
         let content = match &e.dedupe_id {
             None => 0,
             Some(id) => {
+                let defaults = self.enqueue_defaults(&e.queue);
                 let found = self.dedupe.find(&e.queue, id, now.engine);
                 if let Some(first) = found.filter(|row| self.remembers(row)) {
                     let defaults = first.defaults.unwrap_or(defaults);

@@ -411,7 +411,6 @@ fn a_reserve_takes_no_more_bytes_than_it_wants() {
     assert_eq!(take(&mut rig, usize::MAX), 2);
 }
 
-/// What a client of beanstalkd puts, and one that dies: the state of the job afterwards, and ms until it is due.
 impl Rig {
     fn put_over(&mut self, name: &str) -> MessageId {
         let options = Options {

@@ -254,7 +254,7 @@ impl EnqueueArgs {
     }
 }
 
-/// What an answer to an earlier enqueue says, and what has become of its message as far as that can be read.
+/// The words for an answer to an earlier enqueue: with the present state of its message, if it can be read.
 fn enqueued_before(remote: &Remote, answer: &Value) -> String {
     let id = cell(answer, "id");
     let before = format!("{id}  was enqueued before as {id}");

@@ -271,7 +271,7 @@ fn clock_time(text: &str) -> Option<Time> {
 }
 
 /// The text after this word, if the text begins with it.
-/// What follows the word `in`.
+/// The rest of a text that begins with the word `in`.
 pub(super) fn strip_in(text: &str) -> Option<&str> {
     strip_word(text.trim(), "in")
 }

@@ -76,7 +76,7 @@ fn wrong_refusals() {
         }
         s.refused(Call::Ack(proof(1, 1)), Refusal::LeaseLost);
     });
-    // The last attempt: the message is dead, and nobody has got it since.
+    // The last attempt: the message is dead, and no other consumer has got it since.
     case(Check::WronglyRefused, |s| {
         s.enqueue(1, None, 0);
         for n in 1..=3 {

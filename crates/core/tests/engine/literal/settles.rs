@@ -252,7 +252,7 @@ fn lapsed(rig: &mut Rig, restart: bool) -> (MessageId, LeaseToken) {
     (grant.message.id, grant.token)
 }
 
-/// Story: `max_attempts: 1`, and an ack half a second late: 409, although nobody had the message since. It was dead, and a
+/// Story: `max_attempts: 1`, and an ack half a second late: 409, although no other consumer had the message since. It was dead, and a
 /// redrive repeated finished work.
 #[test]
 fn late_settles_of_the_last_attempt_are_taken() {

@@ -20,7 +20,7 @@ pub struct M {
     pub max: u32,
     /// Sessions in a row that have lost it.
     pub losses: u32,
-    /// It waits for a time that only the engine knows, with this token.
+    /// Set while its due time is one that only the engine knows; with its token.
     pub held_off: Option<Option<LeaseToken>>,
     pub body: u8,
     pub stage: S,

@@ -74,8 +74,8 @@ const fn by_id(operation: &'static str) -> Link {
 
 // ----- produce -----
 
-pub(crate) fn enqueue() -> OperationDoc {
-    let accepted = || EnqueuedAnswer {
+fn accepted() -> EnqueuedAnswer<'static> {
+    EnqueuedAnswer {
         id: ID,
         queue: QUEUE,
         key: KEY,
@@ -85,7 +85,10 @@ pub(crate) fn enqueue() -> OperationDoc {
         replaced: None,
         replayed: false,
         durability: FSYNC,
-    };
+    }
+}
+
+pub(crate) fn enqueue() -> OperationDoc {
     let refused = Problem::field("delay", "must be whole numbers with units");
     OperationDoc::new(Tag::Produce, "enqueue", "Schedule a message, or a message a line")
         .takes::<EnqueueLine<'_>>(r#"{"body": "order 42", "delay": "48h", "key": "order-42"}"#)
@@ -167,17 +170,7 @@ fn postponing(id: &'static str) -> OperationDoc {
 }
 
 pub(crate) fn replay() -> OperationDoc {
-    let answer = EnqueuedAnswer {
-        id: ID,
-        queue: QUEUE,
-        key: None,
-        due_at: DUE_AT,
-        generation: 1,
-        created: true,
-        replaced: None,
-        replayed: false,
-        durability: FSYNC,
-    };
+    let answer = EnqueuedAnswer { key: None, ..accepted() };
     OperationDoc::new(Tag::Produce, "replay", "Enqueue the content of a done or dead message again")
         .may_take::<ReplayRequest>(r#"{"key": "order-42-again"}"#)
         .gives(201, "A new message, due now.", &answer)
