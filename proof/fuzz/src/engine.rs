@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use duewheel_core::engine::{
-    Attempt, Edit, Enqueue, Grant, Hold, IfExists, InitialState, ListCursor, Op, Past, Proof, Reply,
-    Reserved, Target, View, When,
+    Attempt, DedupeId, Edit, Enqueue, Grant, Hold, IfExists, InitialState, ListCursor, Op, Past, Proof,
+    Reply, Reserved, Target, View, When,
 };
 use duewheel_core::message::{Expiry, MaxAttempts, Options, QueueLimit, State};
 use duewheel_core::policy::{

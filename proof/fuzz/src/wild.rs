@@ -6,7 +6,7 @@ use bytes::Bytes;
 use duewheel_core::answers::AnswerPosition;
 use duewheel_core::message::{
     DeadReason, Died, Ended, Expiry, Kind, Lease, Life, Marks, MaxAttempts, MessageContent, Options,
-    PastAttempt, Stage,
+    PastAttempt, QueueLimit, Stage,
 };
 use duewheel_core::policy::{
     Backoff, GrantLimits, GrantRate, Lasting, OnExpiry, QueueSettings, ReadyOrder, TraceMode,
@@ -30,6 +30,7 @@ pub(crate) fn record(c: &mut Choices<'_>) -> Record {
                 options: Options {
                     lease_ms: maybe(c),
                     max_attempts: max_attempts(c),
+                    queue_limit: if c.once_in(4) { QueueLimit::Wins } else { QueueLimit::Yields },
                     backoff: backoff(c),
                     spread_ms: maybe(c),
                     expiry: match c.below(4) {
@@ -38,6 +39,7 @@ pub(crate) fn record(c: &mut Choices<'_>) -> Record {
                         _ => None,
                     },
                 },
+                dedupe_id: c.once_in(3).then(|| format!("once-{}", c.below(60)).into()),
                 enqueued_at: WallMs(c.number()),
             };
             Record::Put { message: Arc::new(message), life: life(c), was }
