@@ -27,6 +27,8 @@ pub struct MessageContent {
     pub headers: Headers,
     /// The message's own settings; the others come from its queue's settings at the moment of use.
     pub options: Options,
+    /// The `dedupe_id` of its enqueue.
+    pub dedupe_id: Option<Box<str>>,
     /// When it was accepted.
     pub enqueued_at: WallMs,
 }
@@ -47,12 +49,25 @@ pub struct Options {
     pub lease_ms: Option<u64>,
     /// Number of grants after which the message is dead.
     pub max_attempts: Option<MaxAttempts>,
+    /// The effect of a `max_attempts` that is set on the queue.
+    pub queue_limit: QueueLimit,
     /// Delay before the next attempt after a nack.
     pub backoff: Option<Backoff>,
     /// The spread of the due time: it lies up to this many ms after the one that was asked for ([`crate::spread`]).
     pub spread_ms: Option<u64>,
     /// When it expires.
     pub expiry: Option<Expiry>,
+}
+
+/// The effect of a `max_attempts` that is set on the queue of a message.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum QueueLimit {
+    /// The limit holds if the message has none of its own.
+    #[default]
+    Yields,
+    /// The limit holds in place of the message's own, and a grant whose session returns the message does not count: for
+    /// messages of protocols without attempts.
+    Wins,
 }
 
 /// When a message expires.
@@ -101,6 +116,9 @@ pub struct Marks {
     pub burials: u32,
     /// Number of times that it was fired or redriven.
     pub fires: u32,
+    /// Sessions in a row that have lost it: each was closed, or its lease ran out.
+    #[cfg_attr(feature = "serde", serde(skip))] // for the owner of the shard alone
+    pub losses: u32,
     /// The delay that was asked for last, in ms. `None`: the delay of the enqueue, which the due time contains.
     pub delay_ms: Option<u64>,
     /// The due time that the producer asked for, once a retry has moved it.
@@ -224,6 +242,8 @@ pub enum Stage {
         reason: DeadReason,
         /// The time of death.
         at: Died,
+        /// The token of the lease whose end was the death; its holder may still ack or nack, once.
+        token: Option<LeaseToken>,
     },
 }
 

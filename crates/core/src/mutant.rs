@@ -12,6 +12,8 @@ pub enum Mutant {
     OneLongSleep,
     /// Any token settles a message.
     TokenUnchecked,
+    /// A message whose last lease ran out loses the token of that lease.
+    LastTokenLost,
     /// Attempts are counted when a message comes back, not when it is granted.
     AttemptAtNack,
     /// While the disk is full, a nack loses its message.

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use crate::answers::AnswerPosition;
 use crate::id::{Lsn, MessageId};
 use crate::id_set::IdSet;
-use crate::message::{Kind, Lease, Life, MessageContent, Stage};
+use crate::message::{Kind, Lease, Life, MaxAttempts, MessageContent, Stage};
 use crate::name::{Key, QueueName};
-use crate::policy::{OF_A_NUMBER, QueueSettings};
+use crate::policy::{Backoff, OF_A_NUMBER, QueueSettings};
 use crate::time::{Due, EngineMs, Now, Partial, WallMs};
 
 mod codec;
@@ -163,7 +163,8 @@ impl Record {
                 Record::Put { message, life, was } => {
                     let was = if was.is_some() { OF_A_RECORD + name } else { 0 };
                     let headers = message.headers.len() * 2 * OF_A_NUMBER;
-                    message.weight() + headers + of_history(life) + was
+                    let dedupe_id = message.dedupe_id.as_deref().map_or(0, str::len);
+                    message.weight() + headers + dedupe_id + of_history(life) + was
                 }
                 Record::Changed { life, .. } => of_history(life),
                 Record::Granted { .. }
@@ -275,8 +276,11 @@ pub struct DedupeRow {
     pub queue: QueueName,
     /// The caller's id.
     pub dedupe_id: Box<str>,
-    /// Hash of the request (XXH3, 128 bits); the same id with another content is refused.
+    /// The fingerprint of the request, with `defaults` in place of what it left out; the same id with another content
+    /// is refused.
     pub content: u128,
+    /// The values that applied to what the request left out; `None` for an answer to no enqueue.
+    pub defaults: Option<EnqueueDefaults>,
     /// The end of the dedupe window.
     pub until: EngineMs,
     /// The answer's message.
@@ -292,6 +296,21 @@ pub struct DedupeRow {
     /// The position in the queue's log of answers; `None` for an answer that duewheel itself needs: it is in no limit,
     /// and remembered until it expires.
     pub position: Option<AnswerPosition>,
+}
+
+/// The values that apply to what an enqueue leaves out, at the time of its decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EnqueueDefaults {
+    /// `priority`
+    pub priority: u32,
+    /// `lease_ms`
+    pub lease_ms: u64,
+    /// `max_attempts`
+    pub max_attempts: MaxAttempts,
+    /// `backoff`
+    pub backoff: Backoff,
+    /// `expires_in_ms`, if the queue has one.
+    pub expires_in_ms: Option<u64>,
 }
 
 /// Memory and space of an answer without its names, in bytes.
@@ -356,8 +375,9 @@ impl Totals {
             Record::Changed { life: Life { stage: Stage::Leased(_), marks, .. }, was, .. } => {
                 (&mut self.granted, u64::from(was.kind == Kind::Waiting && marks.limit.is_some()))
             }
-            Record::Changed { life, .. } => {
-                (&mut self.died, u64::from(matches!(life.stage, Stage::Dead { .. })))
+            Record::Changed { life, was, .. } => {
+                let died = was.kind != Kind::Dead && matches!(life.stage, Stage::Dead { .. });
+                (&mut self.died, u64::from(died))
             }
             Record::Removed { why, .. } => match why {
                 Gone::Acked => (&mut self.acked, 1),

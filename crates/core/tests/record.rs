@@ -10,14 +10,14 @@ use duewheel_core::answers::AnswerPosition;
 use duewheel_core::id::{Epoch, LeaseToken, SessionId};
 use duewheel_core::message::{
     DeadReason, Died, DoneOutcome, Ended, Expiry, Kind, Lease, Life, Marks, MaxAttempts, MessageContent,
-    Options, PastAttempt, Row, Stage,
+    Options, PastAttempt, QueueLimit, Row, Stage,
 };
 use duewheel_core::policy::{
     Backoff, GrantLimits, GrantRate, Lasting, OnExpiry, Policy, QueueSettings, ReadyOrder, TraceMode,
 };
 use duewheel_core::record::{
-    ClockPair, Created, DecodeError, DedupeRow, Gone, NewPut, Pause, Reader, Record, RowHead, StageKind,
-    Totals, Was, Writer,
+    ClockPair, Created, DecodeError, DedupeRow, EnqueueDefaults, Gone, NewPut, Pause, Reader, Record,
+    RowHead, StageKind, Totals, Was, Writer,
 };
 use duewheel_core::time::Class;
 use duewheel_core::{Due, EngineMs, IdSet, Key, Lsn, MessageId, QueueName, WallMs};
@@ -80,10 +80,12 @@ fn stage() -> BoxedStrategy<Stage> {
     prop_oneof![
         proptest::option::of(token()).prop_map(|token| Stage::Waiting { token }),
         lease().prop_map(Stage::Leased),
-        (reason, number(), proptest::option::of(number())).prop_map(|(reason, at, engine)| {
-            let at = Died::from_raw(at);
-            Stage::Dead { reason, at: engine.map_or(at, |engine| at.since(EngineMs(engine))) }
-        }),
+        (reason, number(), proptest::option::of(number()), proptest::option::of(token())).prop_map(
+            |(reason, at, engine, token)| {
+                let at = Died::from_raw(at);
+                Stage::Dead { reason, at: engine.map_or(at, |engine| at.since(EngineMs(engine))), token }
+            }
+        ),
     ]
     .boxed()
 }
@@ -117,11 +119,12 @@ fn asked() -> impl Strategy<Value = Due> {
 fn marks() -> impl Strategy<Value = Marks> {
     let times = (proptest::option::of(number()), proptest::option::of(asked()));
     let limit = proptest::option::of((1..=u32::MAX).prop_filter_map("none", MaxAttempts::new));
-    let some = (any::<[u32; 4]>(), times, limit).prop_map(|(n, (delay_ms, asked), limit)| Marks {
+    let some = (any::<[u32; 5]>(), times, limit).prop_map(|(n, (delay_ms, asked), limit)| Marks {
         timeouts: n[0],
         releases: n[1],
         burials: n[2],
         fires: n[3],
+        losses: n[4],
         delay_ms,
         asked,
         limit,
@@ -156,6 +159,7 @@ fn message() -> BoxedStrategy<MessageContent> {
         |(lease_ms, max_attempts, backoff, (spread_ms, expiry))| Options {
             lease_ms,
             max_attempts,
+            queue_limit: if lease_ms > spread_ms { QueueLimit::Wins } else { QueueLimit::Yields },
             backoff,
             spread_ms,
             expiry,
@@ -163,8 +167,9 @@ fn message() -> BoxedStrategy<MessageContent> {
     );
     let headers = proptest::collection::vec((text(), text()), 0..4);
     let body = proptest::collection::vec(any::<u8>(), 0..300);
-    (number(), queue(), key(), body, headers, options, number())
-        .prop_map(|(id, queue, key, body, headers, options, enqueued_at)| MessageContent {
+    (number(), queue(), key(), body, headers, options, proptest::option::of(text()), number())
+        .prop_map(|(id, queue, key, body, headers, options, dedupe_id, enqueued_at)| MessageContent {
+            dedupe_id,
             id: MessageId(id),
             queue,
             key,
@@ -232,22 +237,44 @@ fn dedupe() -> BoxedStrategy<DedupeRow> {
     let position = proptest::option::of(
         (number(), number()).prop_map(|(nth, at)| AnswerPosition { nth: Lsn(nth), at: EngineMs(at) }),
     );
-    ((queue(), text(), any::<u128>(), number()), (number(), key(), number(), any::<u32>(), created), position)
-        .prop_map(|((queue, dedupe_id, content, until), (id, key, due_at, generation, created), position)| {
-            DedupeRow {
-                queue,
-                dedupe_id,
-                content,
-                until: EngineMs(until),
-                id: MessageId(id),
-                key,
-                due_at: WallMs(due_at),
-                generation,
-                created,
+    let of_message = (number(), key(), number(), any::<u32>(), created);
+    ((queue(), text(), any::<u128>(), number()), of_message, position, proptest::option::of(defaults()))
+        .prop_map(
+            |(
+                (queue, dedupe_id, content, until),
+                (id, key, due_at, generation, created),
                 position,
-            }
-        })
+                defaults,
+            )| {
+                DedupeRow {
+                    defaults,
+                    queue,
+                    dedupe_id,
+                    content,
+                    until: EngineMs(until),
+                    id: MessageId(id),
+                    key,
+                    due_at: WallMs(due_at),
+                    generation,
+                    created,
+                    position,
+                }
+            },
+        )
         .boxed()
+}
+
+fn defaults() -> impl Strategy<Value = EnqueueDefaults> {
+    let attempts = (1..=u32::MAX).prop_filter_map("none", MaxAttempts::new);
+    (any::<u32>(), number(), attempts, any::<[u64; 2]>(), proptest::option::of(1..u64::MAX)).prop_map(
+        |(priority, lease_ms, max_attempts, [min_ms, max_ms], expires_in_ms)| EnqueueDefaults {
+            priority,
+            lease_ms,
+            max_attempts,
+            backoff: Backoff { min_ms, max_ms },
+            expires_in_ms,
+        },
+    )
 }
 
 fn was() -> BoxedStrategy<Was> {
@@ -305,7 +332,16 @@ fn a_record_of_the_largest_numbers_is_not_longer_than_its_weight() {
     let lease = Lease { token, until, session: SessionId(u64::MAX), granted_at };
     let delay_ms = Some(u64::MAX);
     let limit = MaxAttempts::new(n);
-    let marks = Marks { timeouts: n, releases: n, burials: n, fires: n, delay_ms, asked: Some(due), limit };
+    let marks = Marks {
+        timeouts: n,
+        releases: n,
+        burials: n,
+        fires: n,
+        losses: n,
+        delay_ms,
+        asked: Some(due),
+        limit,
+    };
     let life = Life {
         due,
         generation: n,
@@ -319,12 +355,20 @@ fn a_record_of_the_largest_numbers_is_not_longer_than_its_weight() {
     let max_attempts = Some(MaxAttempts::UNLIMITED);
     let (spread_ms, expiry) = (Some(u64::MAX), Some(Expiry::In(u64::MAX)));
     let message = Arc::new(MessageContent {
+        dedupe_id: Some("d".repeat(256).into()),
         id: MessageId(u64::MAX),
         queue: QueueName::new(&"q".repeat(200)).unwrap(),
         key: Some(Key::new(&"k".repeat(512)).unwrap()),
         body: vec![b'.'; 100_000].into(),
         headers: Vec::new(),
-        options: Options { lease_ms, max_attempts, backoff, spread_ms, expiry },
+        options: Options {
+            lease_ms,
+            max_attempts,
+            queue_limit: QueueLimit::Wins,
+            backoff,
+            spread_ms,
+            expiry,
+        },
         enqueued_at: WallMs(u64::MAX),
     });
     let name = message.queue.clone();
@@ -554,6 +598,7 @@ fn without_fields() -> Vec<(Record, Vec<(usize, &'static str)>)> {
     let (id, token) = (MessageId(7), LeaseToken { epoch: Epoch(1), counter: 1 });
     let lease = Lease { token, until: EngineMs(9), session: SessionId(1), granted_at: WallMs(2) };
     let message = Arc::new(MessageContent {
+        dedupe_id: None,
         id,
         queue: queue.clone(),
         key: None,
@@ -563,6 +608,7 @@ fn without_fields() -> Vec<(Record, Vec<(usize, &'static str)>)> {
         enqueued_at: WallMs(1),
     });
     let row = DedupeRow {
+        defaults: None,
         queue: queue.clone(),
         dedupe_id: "d".into(),
         content: 1,

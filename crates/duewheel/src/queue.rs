@@ -61,6 +61,9 @@ pub enum QueueError {
     /// The lease is not the message's latest, or the message is gone.
     #[error("the lease is lost: another consumer may have the message")]
     LeaseLost,
+    /// The message died when its last lease ran out, and this message has taken its key since.
+    #[error("the message is dead, and message {0} has its key now")]
+    KeyTaken(MessageId),
     /// The call was not answered. See [`CallError::outcome`].
     #[error(transparent)]
     Call(#[from] CallError),
@@ -319,7 +322,12 @@ impl Queue {
         &self,
         settlement: impl Ask<Reply = Result<Applied<Settled>, SettleRefusal>>,
     ) -> Result<Applied<Settled>, QueueError> {
-        self.wheel.client().ask(settlement).await?.map_err(|_| QueueError::LeaseLost)
+        self.wheel.client().ask(settlement).await?.map_err(|refusal| match refusal {
+            SettleRefusal::KeyExists(id) => QueueError::KeyTaken(id),
+            SettleRefusal::LeaseLost | SettleRefusal::NeverIssued | SettleRefusal::TooLong(_) => {
+                QueueError::LeaseLost
+            }
+        })
     }
 }
 

@@ -457,12 +457,13 @@ impl Problem {
         match refusal {
             SettleRefusal::LeaseLost => Problem::new(
                 ErrorCode::LeaseLost,
-                "this lease is over: the message was settled, or another consumer has it or had it since",
+                "this lease is over: the message was settled, redriven or changed, or another consumer has it or had it since",
             ),
             SettleRefusal::NeverIssued => {
                 Problem::new(ErrorCode::MessageNotFound, "no message ever had this id")
             }
             SettleRefusal::TooLong(limit) => too_long(limit),
+            SettleRefusal::KeyExists(id) => Problem::from_change(ChangeRefusal::KeyExists(id), "due_at"),
         }
     }
 

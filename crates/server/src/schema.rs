@@ -224,7 +224,9 @@ pub(crate) fn enqueue_rules(schema: &mut Schema) {
         ["expires_in", "expires_at"],
     ];
     let options = pairs.iter().map(|pair| all(pair)).collect();
-    forbid(schema, [twice(), options, vec![none(&BODIES), none(&TIMES), past_of_nothing()]].concat());
+    let words_of_nothing = json!({ "allOf": [given("due_words"), none(&["due_at"])] });
+    let nothing = vec![none(&BODIES), none(&TIMES), past_of_nothing(), words_of_nothing];
+    forbid(schema, [twice(), options, nothing].concat());
 }
 
 /// Each of these lengths is given as a number of milliseconds or as text.

@@ -246,6 +246,7 @@ fn make(first: u64, rows: u64, queues: u64) -> Vec<Row> {
             body.truncate(BODY);
             let of = dice.next() % queues;
             let message = MessageContent {
+                dedupe_id: None,
                 id: MessageId(id),
                 queue: names[usize::try_from(of).expect("a queue")].clone(),
                 key: Some(Key::new(&format!("order-{id}")).expect("a key")),

@@ -499,6 +499,7 @@ mod tests {
 
     fn put(mem: &mut Mem, id: u64, stage: Stage) {
         let message = MessageContent {
+            dedupe_id: None,
             id: MessageId(id),
             queue: queue(),
             key: Key::new("k").ok(),
@@ -516,7 +517,7 @@ mod tests {
     }
 
     fn dead(id: u64) -> Stage {
-        Stage::Dead { reason: DeadReason::Buried, at: Died::from_raw(id) }
+        Stage::Dead { reason: DeadReason::Buried, at: Died::from_raw(id), token: None }
     }
 
     /// Story: every message put with one key since the cut was decoded at each look-up of it. Ten thousand dead under

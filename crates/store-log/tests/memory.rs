@@ -41,6 +41,7 @@ fn puts(first: u64) -> Vec<Record> {
     let queue = QueueName::new("orders").expect("a good name");
     let put = |id: u64| {
         let message = MessageContent {
+            dedupe_id: None,
             id: MessageId(id),
             queue: queue.clone(),
             key: None,

@@ -128,6 +128,7 @@ fn put(queue: &QueueName, id: u64, keyed: Keyed) -> Result<Record, Failed> {
         Keyed::Yes => Some(Key::new(&format!("order-{id}"))?),
     };
     let message = MessageContent {
+        dedupe_id: None,
         id: MessageId(id),
         queue: queue.clone(),
         key,

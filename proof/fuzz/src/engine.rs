@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use duewheel_core::engine::{
-    Attempt, Edit, Enqueue, Grant, Hold, IfExists, InitialState, ListCursor, Op, Past, Proof, Reply,
-    Reserved, Target, View, When,
+    Attempt, DedupeId, Edit, Enqueue, Grant, Hold, IfExists, InitialState, ListCursor, Op, Past, Proof,
+    Reply, Reserved, Target, View, When,
 };
-use duewheel_core::message::{Expiry, MaxAttempts, Options, State};
+use duewheel_core::message::{Expiry, MaxAttempts, Options, QueueLimit, State};
 use duewheel_core::policy::{
     Backoff, GrantLimits, GrantRate, Lasting, OnExpiry, Policy, QueueSettings, ReadyOrder, TraceMode,
 };
@@ -146,7 +146,10 @@ impl Seen {
                 Op::Extend { id, proof, lease_ms: c.once_in(2).then(|| c.number()) }
             }
             24 if c.once_in(4) => Op::RemoveDead { id: self.id(c), died: WallMs(c.number()) },
-            24 => Op::Cancel { target: self.target(c) },
+            24 => Op::Cancel {
+                target: self.target(c),
+                dedupe_id: if c.once_in(3) { DedupeId::Freed } else { DedupeId::Stays },
+            },
             25..=26 => Op::Postpone {
                 target: self.target(c),
                 edit: Box::new(Edit {
@@ -373,12 +376,14 @@ fn enqueue(c: &mut Choices<'_>) -> Enqueue {
     Enqueue {
         key: c.once_in(2).then(|| key(c)),
         when: when(c),
+        due_words: c.once_in(6).then(|| "1 month".into()),
         if_exists: *c.pick(&[IfExists::Reject, IfExists::Keep, IfExists::Replace]),
         dedupe_id: c.once_in(4).then(|| format!("once-{}", c.below(3)).into()),
         priority: priority(c),
         options: Options {
             lease_ms: c.once_in(3).then(|| c.number()),
             max_attempts: attempts(c),
+            queue_limit: if c.once_in(4) { QueueLimit::Wins } else { QueueLimit::Yields },
             backoff: backoff(c),
             spread_ms: c.once_in(4).then(|| c.number()),
             expiry: match c.below(6) {

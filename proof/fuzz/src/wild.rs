@@ -6,7 +6,7 @@ use bytes::Bytes;
 use duewheel_core::answers::AnswerPosition;
 use duewheel_core::message::{
     DeadReason, Died, Ended, Expiry, Kind, Lease, Life, Marks, MaxAttempts, MessageContent, Options,
-    PastAttempt, Stage,
+    PastAttempt, QueueLimit, Stage,
 };
 use duewheel_core::policy::{
     Backoff, GrantLimits, GrantRate, Lasting, OnExpiry, QueueSettings, ReadyOrder, TraceMode,
@@ -30,6 +30,7 @@ pub(crate) fn record(c: &mut Choices<'_>) -> Record {
                 options: Options {
                     lease_ms: maybe(c),
                     max_attempts: max_attempts(c),
+                    queue_limit: if c.once_in(4) { QueueLimit::Wins } else { QueueLimit::Yields },
                     backoff: backoff(c),
                     spread_ms: maybe(c),
                     expiry: match c.below(4) {
@@ -38,6 +39,7 @@ pub(crate) fn record(c: &mut Choices<'_>) -> Record {
                         _ => None,
                     },
                 },
+                dedupe_id: c.once_in(3).then(|| format!("once-{}", c.below(60)).into()),
                 enqueued_at: WallMs(c.number()),
             };
             Record::Put { message: Arc::new(message), life: life(c), was }
@@ -56,6 +58,7 @@ pub(crate) fn record(c: &mut Choices<'_>) -> Record {
             purged: c.number(),
         },
         _ => Record::Deduped(DedupeRow {
+            defaults: None,
             queue: queue(c),
             dedupe_id: format!("once-{}", c.below(60)).into(),
             content: u128::from(c.number()),
@@ -131,6 +134,7 @@ fn life(c: &mut Choices<'_>) -> Life {
                 } else {
                     Died::from_raw(c.number()).since(EngineMs(c.number()))
                 },
+                token: c.once_in(2).then(|| lease(c).token),
             },
         };
     }
@@ -140,6 +144,7 @@ fn life(c: &mut Choices<'_>) -> Life {
             releases: c.number32(),
             burials: c.number32(),
             fires: c.number32(),
+            losses: c.number32(),
             delay_ms: maybe(c),
             asked: c.once_in(2).then(|| due(c)),
             limit: if c.once_in(2) { MaxAttempts::new(c.number32()) } else { None },

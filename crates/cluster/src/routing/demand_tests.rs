@@ -122,6 +122,7 @@ impl Rig {
 pub(crate) fn grant(id: u64) -> Grant {
     Grant {
         message: Arc::new(MessageContent {
+            dedupe_id: None,
             id: MessageId(id),
             queue: queue("q"),
             key: None,

@@ -11,7 +11,7 @@ use crate::name::QueueName;
 use crate::policy::QueueSettings;
 use crate::time::WallMs;
 
-use super::input::{Attempt, Edit, Enqueue, Hold, ListCursor, Op, Proof, Reserve, Target};
+use super::input::{Attempt, DedupeId, Edit, Enqueue, Hold, ListCursor, Op, Proof, Reserve, Target};
 use super::quota::QuotaUse;
 use super::reply::{
     Applied, ChangeRefusal, EnqueueRefusal, Enqueued, Grant, Histogram, Outline, Page, QueueView, Reply,
@@ -151,7 +151,15 @@ impl Op {
 
     /// [`Op::Cancel`]
     pub fn cancel(target: Target) -> Typed<Result<Applied<Box<Outline>>, ChangeRefusal>> {
-        Typed::new(Op::Cancel { target })
+        Op::cancel_with(target, DedupeId::Stays)
+    }
+
+    /// [`Op::Cancel`], with the fate of the message's `dedupe_id`.
+    pub fn cancel_with(
+        target: Target,
+        dedupe_id: DedupeId,
+    ) -> Typed<Result<Applied<Box<Outline>>, ChangeRefusal>> {
+        Typed::new(Op::Cancel { target, dedupe_id })
     }
 
     /// [`Op::RemoveDead`]

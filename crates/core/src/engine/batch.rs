@@ -7,7 +7,7 @@ use crate::store::{Found, Lookups};
 
 use super::Engine;
 use super::fresh::FreshRow;
-use super::input::Op;
+use super::input::{DedupeId, Op};
 use super::operation::Named;
 use super::rows::{RowIdx, RowLocation};
 
@@ -26,6 +26,13 @@ impl Engine {
         }
         if let Op::Recall { target } = op {
             self.look_up_done(self.now, target, lookups);
+        }
+        if let Op::Cancel { target, dedupe_id: DedupeId::Freed } = op
+            && let Some(message) = self.resolve(target).map(|slot| &self.rows.get(slot).message)
+            && let Some(id) = &message.dedupe_id
+            && !self.dedupe.knows(&message.queue, id)
+        {
+            lookups.answers.push((message.queue.clone(), id.clone()));
         }
         match op.names() {
             Named::Nothing => {}

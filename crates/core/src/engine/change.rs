@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::id::MessageId;
-use crate::message::{Life, MessageContent, Stage, State};
+use crate::message::{Life, MessageContent, QueueLimit, Stage, State};
 use crate::record::{Gone, Record};
 use crate::spread::{SpreadBy, offset_ms};
 use crate::store::Capacity;
@@ -12,20 +12,29 @@ use crate::time::{Due, Now, WallMs};
 use super::Engine;
 use super::effect::Effects;
 use super::enqueue::BadWhen;
-use super::input::{Edit, Past, Target, When};
+use super::input::{DedupeId, Edit, Past, Target, When};
 use super::reply::{ChangeRefusal, Limit, Outline, RefusedPart};
 use super::rows::RowIdx;
 
 type Changed = Result<Box<Outline>, ChangeRefusal>;
 
 impl Engine {
-    pub(super) fn cancel(&mut self, now: Now, target: &Target, fx: &mut Effects) -> Changed {
+    pub(super) fn cancel(
+        &mut self,
+        now: Now,
+        target: &Target,
+        dedupe_id: DedupeId,
+        fx: &mut Effects,
+    ) -> Changed {
         let slot = self.resolve(target).ok_or(ChangeRefusal::NotFound)?;
         if self.rows.get(slot).state(now) == State::Leased {
             return Err(ChangeRefusal::Leased);
         }
         let was = self.outline(now, slot);
-        self.remove(slot, Gone::Cancelled, fx);
+        let message = self.remove(slot, Gone::Cancelled, fx);
+        if dedupe_id == DedupeId::Freed {
+            self.free_dedupe_id(now, &message, fx);
+        }
         Ok(Box::new(was))
     }
 
@@ -34,7 +43,9 @@ impl Engine {
     pub(super) fn remove_dead(&mut self, now: Now, id: MessageId, died: WallMs, fx: &mut Effects) -> Changed {
         let slot = self.shown(id).ok_or(ChangeRefusal::NotFound)?;
         match &self.rows.get(slot).life.stage {
-            Stage::Dead { at, .. } if at.wall() == died => self.cancel(now, &Target::Id(id), fx),
+            Stage::Dead { at, .. } if at.wall() == died => {
+                self.cancel(now, &Target::Id(id), DedupeId::Stays, fx)
+            }
             Stage::Dead { .. } | Stage::Waiting { .. } | Stage::Leased(_) => Err(ChangeRefusal::NotDead),
         }
     }
@@ -185,6 +196,7 @@ impl Engine {
             life.due = due;
             life.marks.delay_ms = Some(delay_ms);
             life.marks.asked = None;
+            life.marks.losses = 0;
         });
     }
 
@@ -196,6 +208,7 @@ impl Engine {
         let asked = if self.has_expired(now, slot) { past.or(Some(present)) } else { self.asked_due(slot) };
         self.change_life(now, slot, fx, |life| {
             life.marks.asked = asked;
+            life.marks.losses = 0;
             life.forgiven = life.attempt;
             life.stage = Stage::Waiting { token: None };
             // A message that was buried before it was due (by id) becomes due now: redriven means Ready.
@@ -279,7 +292,10 @@ fn edited(message: &MessageContent, edit: Edit) -> MessageContent {
     let Edit { when: _, body, headers, priority: _, max_attempts, lease_ms } = edit;
     message.body = body.unwrap_or(message.body);
     message.headers = headers.unwrap_or(message.headers);
-    message.options.max_attempts = max_attempts.or(message.options.max_attempts);
+    if max_attempts.is_some() {
+        message.options.max_attempts = max_attempts;
+        message.options.queue_limit = QueueLimit::Yields;
+    }
     message.options.lease_ms = lease_ms.or(message.options.lease_ms);
     message
 }
@@ -310,5 +326,6 @@ fn moved(life: &mut Life, due: Due, delay_ms: u64) {
 /// Invalidates former leases after a change by the producer: their holders cannot settle the message any more.
 fn changed(life: &mut Life) {
     life.generation = life.generation.saturating_add(1);
+    life.marks.losses = 0;
     life.stage = Stage::Waiting { token: None };
 }

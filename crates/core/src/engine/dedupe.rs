@@ -4,9 +4,9 @@ use hashbrown::HashMap;
 use sha2::{Digest, Sha256};
 
 use crate::hash_key::HashKey;
-use crate::message::{Expiry, is_of_a_trace};
+use crate::message::{Expiry, Options, is_of_a_trace};
 use crate::name::QueueName;
-use crate::record::DedupeRow;
+use crate::record::{DedupeRow, EnqueueDefaults};
 use crate::time::EngineMs;
 
 use super::input::{Enqueue, IfExists, InitialState, Past, When};
@@ -41,32 +41,56 @@ impl Dedupe {
     }
 }
 
-/// A fingerprint of the content of an enqueue: the same content gives the same number, in every version. The headers that
-/// name a trace are no content: each try has a span of its own.
+/// A fingerprint of the meaning of an enqueue: the same meaning gives the same number, however it is written. `defaults`
+/// are those of the first decision. No part of it are the headers that name a trace (each try has a span of its own),
+/// and how long the answer is remembered.
 ///
 /// Half of a SHA-256: with a hash that is not collision-resistant, a caller could get another content's answer. Texts
 /// have their length in front and numbers a mark, and the number of headers comes before them, so that no two contents
 /// are written alike.
-pub(super) fn content(e: &Enqueue) -> u128 {
+pub(super) fn content(e: &Enqueue, defaults: &EnqueueDefaults) -> u128 {
+    // Without `..`: a new field must be decided upon here.
+    let Enqueue {
+        queue: _,
+        key,
+        body,
+        headers,
+        when,
+        due_words,
+        if_exists,
+        dedupe_id: _,
+        dedupe_window_ms: _,
+        priority,
+        options: Options { lease_ms, max_attempts, queue_limit: _, backoff, spread_ms, expiry },
+        begins,
+        order_if_new: _,
+    } = e;
     let mut h = ContentHash(Sha256::new());
-    h.text(&e.body);
-    h.text(e.key.as_ref().map_or("", |k| k.as_str()).as_bytes());
-    let headers = || e.headers.iter().filter(|(name, _)| !is_of_a_trace(name));
-    h.number(Some(headers().count() as u64));
-    for (name, value) in headers() {
+    h.text(body);
+    h.text(key.as_ref().map_or("", |k| k.as_str()).as_bytes());
+    let headers = headers.iter().filter(|(name, _)| !is_of_a_trace(name));
+    let mut headers: Vec<(String, &str)> =
+        headers.map(|(name, value)| (name.to_ascii_lowercase(), &**value)).collect();
+    headers.sort_by(|(one, _), (other, _)| one.cmp(other)); // stable: repeated names keep their order
+    h.number(Some(headers.len() as u64));
+    for (name, value) in headers {
         h.text(name.as_bytes());
         h.text(value.as_bytes());
     }
-    match e.when {
-        When::After(ms) => {
+    match (due_words, *when) {
+        (Some(words), _) => {
+            h.number(Some(u64::MAX)); // no instant
+            h.text(words.as_bytes());
+        }
+        (None, When::After(ms)) => {
             h.number(None);
             h.number(Some(ms));
         }
-        When::Seconds(s) => {
+        (None, When::Seconds(s)) => {
             h.number(None);
             h.number(Some(u64::from(s) * 1_000));
         }
-        When::At { due_at, past } => {
+        (None, When::At { due_at, past }) => {
             h.number(Some(due_at.0));
             h.number(Some(match past {
                 Past::Refuse => 0,
@@ -75,28 +99,33 @@ pub(super) fn content(e: &Enqueue) -> u128 {
             }));
         }
     }
-    h.number(Some(match e.if_exists {
+    h.number(Some(match if_exists {
         IfExists::Reject => 0,
         IfExists::Keep => 1,
         IfExists::Replace => 2,
     }));
-    h.number(e.priority.map(u64::from));
-    h.number(e.options.lease_ms);
-    h.number(e.options.max_attempts.map(|n| u64::from(n.count())));
-    h.number(e.options.backoff.map(|b| b.min_ms));
-    h.number(e.options.backoff.map(|b| b.max_ms));
-    // Without them the number is that of a version that did not have them.
-    if let Some(ms) = e.options.spread_ms {
-        h.option("spread", Some(ms));
+    h.number(Some(u64::from(priority.unwrap_or(defaults.priority))));
+    h.number(Some(lease_ms.unwrap_or(defaults.lease_ms)));
+    h.number(Some(u64::from(max_attempts.unwrap_or(defaults.max_attempts).count())));
+    let backoff = backoff.unwrap_or(defaults.backoff);
+    h.number(Some(backoff.min_ms));
+    h.number(Some(backoff.max_ms));
+    h.number(Some(spread_ms.unwrap_or(0)));
+    match expiry.or(defaults.expires_in_ms.map(Expiry::In)) {
+        None => h.number(None),
+        Some(Expiry::In(ms)) => {
+            h.number(Some(0));
+            h.number(Some(ms));
+        }
+        Some(Expiry::At(at)) => {
+            h.number(Some(1));
+            h.number(Some(at.0));
+        }
     }
-    match e.options.expiry {
-        None => {}
-        Some(Expiry::In(ms)) => h.option("expires in", Some(ms)),
-        Some(Expiry::At(at)) => h.option("expires at", Some(at.0)),
-    }
-    if e.begins == InitialState::Dead {
-        h.option("dead", None);
-    }
+    h.number(Some(match begins {
+        InitialState::Waiting => 0,
+        InitialState::Dead => 1,
+    }));
     h.end()
 }
 
@@ -119,12 +148,6 @@ impl ContentHash {
         }
     }
 
-    /// An option that earlier versions did not have.
-    fn option(&mut self, name: &str, value: Option<u64>) {
-        self.text(name.as_bytes());
-        self.number(value);
-    }
-
     fn end(self) -> u128 {
         let hash = self.0.finalize();
         hash.iter().take(16).rev().fold(0, |number, byte| number << 8 | u128::from(*byte))
@@ -135,8 +158,9 @@ impl ContentHash {
 mod tests {
     use std::collections::BTreeSet;
 
-    use crate::message::Options;
+    use crate::message::MaxAttempts;
     use crate::name::Key;
+    use crate::policy::Backoff;
     use crate::time::WallMs;
 
     use super::*;
@@ -150,44 +174,87 @@ mod tests {
         }
     }
 
-    /// The halves of two SHA-256, computed by another program from the bytes that `docs/format.md` describes. Story: it
-    /// was an xxh3, of which everybody can make two contents with one number.
+    fn defaults() -> EnqueueDefaults {
+        EnqueueDefaults {
+            priority: 1_024,
+            lease_ms: 30_000,
+            max_attempts: MaxAttempts::new(20).unwrap(),
+            backoff: Backoff { min_ms: 1_000, max_ms: 3_600_000 },
+            expires_in_ms: None,
+        }
+    }
+
+    fn of(e: &Enqueue) -> u128 {
+        content(e, &defaults())
+    }
+
+    fn with_headers(of: &[(&str, &str)]) -> Enqueue {
+        let headers = of.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+        Enqueue { headers, ..enqueue() }
+    }
+
+    /// The half of a SHA-256, computed by another program from the bytes that `docs/format.md` describes. Story: it was an
+    /// xxh3, of which a caller can make two contents with one number.
     #[test]
     fn a_content_has_this_fingerprint() {
-        assert_eq!(content(&enqueue()), 0x3e04_d3b7_84f4_9938_5b0a_bcfa_78f5_4ecf);
-        let options = Options { spread_ms: Some(7), expiry: Some(Expiry::In(9)), ..Options::default() };
-        let full = Enqueue { options, begins: InitialState::Dead, ..enqueue() };
-        assert_eq!(content(&full), 0x6123_c50d_9c08_cbbb_dffb_6bd0_d8ba_a68a);
+        assert_eq!(of(&enqueue()), 0x5d3d_9f33_5269_2768_7379_572f_e18c_02c1);
+    }
+
+    /// Story: another order of the headers, another case of their names or a default that was written out were another
+    /// content, and the retry of a client with hash tables was refused.
+    #[test]
+    fn one_meaning_has_one_fingerprint() {
+        let two = with_headers(&[("a", "1"), ("b", "2")]);
+        for same in [with_headers(&[("b", "2"), ("a", "1")]), with_headers(&[("A", "1"), ("b", "2")])] {
+            assert_eq!(of(&same), of(&two));
+        }
+        let one_name = |values: [&str; 2]| with_headers(&[("x", values[0]), ("X", values[1])]);
+        assert_ne!(of(&one_name(["1", "2"])), of(&one_name(["2", "1"])), "their order is kept");
+
+        let left_out = defaults();
+        let options = Options {
+            lease_ms: Some(left_out.lease_ms),
+            max_attempts: Some(left_out.max_attempts),
+            backoff: Some(left_out.backoff),
+            spread_ms: Some(0),
+            expiry: Some(Expiry::In(5)),
+            ..Options::default()
+        };
+        let written = Enqueue { priority: Some(left_out.priority), options, ..enqueue() };
+        let of_queue = EnqueueDefaults { expires_in_ms: Some(5), ..left_out };
+        assert_eq!(content(&written, &of_queue), content(&enqueue(), &of_queue));
+
+        let at = |due_at| When::At { due_at: WallMs(due_at), past: Past::Refuse };
+        let said = |when| Enqueue { due_words: Some("1 month".into()), when, ..enqueue() };
+        assert_eq!(of(&said(at(5))), of(&said(at(6))), "calendar delays count by their words");
+        assert_ne!(of(&said(at(5))), of(&Enqueue { when: at(5), ..enqueue() }));
     }
 
     #[test]
     fn other_contents_have_other_fingerprints() {
         let e = enqueue;
         let options = |options: Options| Enqueue { options, ..e() };
-        let headers = |of: &[(&str, &str)]| Enqueue {
-            headers: of.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect(),
-            ..e()
-        };
         let all = [
             e(),
             Enqueue { body: "bod".into(), key: Key::new("yk").ok(), ..e() },
             Enqueue { key: None, ..e() },
-            headers(&[]),
-            headers(&[("ab", "")]),
-            headers(&[("a", "b"), ("", "")]),
-            headers(&[("a", ""), ("b", "")]),
+            with_headers(&[]),
+            with_headers(&[("ab", "")]),
+            with_headers(&[("a", "b"), ("", "")]),
+            with_headers(&[("a", ""), ("b", "")]),
             Enqueue { when: When::After(1), ..e() },
             Enqueue { when: When::At { due_at: WallMs(1_000), past: Past::Fire }, ..e() },
             Enqueue { if_exists: IfExists::Keep, ..e() },
             Enqueue { priority: Some(1_000), ..e() },
+            Enqueue { due_words: Some("x".into()), ..e() },
             options(Options { lease_ms: Some(1_000), ..Options::default() }),
             options(Options { spread_ms: Some(1_000), ..Options::default() }),
             options(Options { expiry: Some(Expiry::In(1_000)), ..Options::default() }),
             options(Options { expiry: Some(Expiry::At(WallMs(1_000))), ..Options::default() }),
             Enqueue { begins: InitialState::Dead, ..e() },
         ];
-        assert_eq!(all.iter().map(content).collect::<BTreeSet<_>>().len(), all.len());
-        let traced = headers(&[("a", "b"), ("traceparent", "00-1-2-01")]);
-        assert_eq!(content(&traced), content(&e()), "each try has a span of its own");
+        assert_eq!(all.iter().map(of).collect::<BTreeSet<_>>().len(), all.len());
+        let traced = with_headers(&[("a", "b"), ("traceparent", "00-1-2-01")]);
+        assert_eq!(of(&traced), of(&e()), "each try has a span of its own");
     }
 }

@@ -75,7 +75,7 @@ impl Engine {
         let mut content = MessageContent { id, queue: name, ..(*message).clone() };
         content.headers.push((ID_HEADER.into(), was_id.0.to_string().into()));
         let (message, at) = (Arc::new(content), self.dies(now));
-        let life = Life { stage: Stage::Dead { reason: DeadReason::Done(outcome), at }, ..life };
+        let life = Life { stage: Stage::Dead { reason: DeadReason::Done(outcome), at, token: None }, ..life };
         let record = Record::Put { message: message.clone(), life: life.clone(), was: None };
         let idx = self.queues.find_or_make(&message.queue);
         self.count(idx, &record);
@@ -95,6 +95,7 @@ impl Engine {
             queue: QueueName::done_ids(),
             dedupe_id: was.0.to_string().into(),
             content: 0,
+            defaults: None,
             until: self.now.after(keep_ms).unwrap_or(EngineMs(u64::MAX)),
             id,
             key: None,

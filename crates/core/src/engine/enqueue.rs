@@ -8,7 +8,7 @@ use crate::message::{DeadReason, Expiry, Life, MessageContent, Options, Row, Sta
 use crate::mutant::{self, Mutant};
 use crate::name::QueueName;
 use crate::policy::{OWN_DEDUPE, OWN_DEDUPE_WINDOW_MS};
-use crate::record::{Created, DedupeRow, Gone, Record};
+use crate::record::{Created, DedupeRow, EnqueueDefaults, Gone, Record};
 use crate::spread::{SpreadBy, offset_ms};
 use crate::store::{Capacity, Level};
 use crate::time::{Due, Now};
@@ -57,11 +57,14 @@ impl Engine {
         let content = match &e.dedupe_id {
             None => 0,
             Some(id) => {
-                let content = dedupe::content(&e);
+                let defaults = self.enqueue_defaults(&e.queue);
                 let found = self.dedupe.find(&e.queue, id, now.engine);
                 if let Some(first) = found.filter(|row| self.remembers(row)) {
+                    let defaults = first.defaults.unwrap_or(defaults);
                     // An id of duewheel's own names what it enqueues, and nobody else knows it.
-                    return if first.content == content || id.starts_with(OWN_DEDUPE) {
+                    let is_same =
+                        id.starts_with(OWN_DEDUPE) || first.content == dedupe::content(&e, &defaults);
+                    return if is_same {
                         Ok(Enqueued {
                             id: first.id,
                             due_at: first.due_at,
@@ -74,7 +77,7 @@ impl Engine {
                         Err(RefusedEnqueue::DedupeMismatch(first.id))
                     };
                 }
-                content
+                dedupe::content(&e, &defaults)
             }
         };
         let due = self.due(now, e.when).map_err(|bad| match bad {
@@ -162,11 +165,12 @@ impl Engine {
             body: e.body,
             headers: e.headers,
             options: e.options,
+            dedupe_id: e.dedupe_id,
             enqueued_at: now.wall,
         });
         let stage = match e.begins {
             InitialState::Waiting => Stage::Waiting { token: None },
-            InitialState::Dead => Stage::Dead { reason: DeadReason::Buried, at: self.dies(now) },
+            InitialState::Dead => Stage::Dead { reason: DeadReason::Buried, at: self.dies(now), token: None },
         };
         let life = Life { generation, stage, ..Life::new(due, e.priority) };
         let record = Record::Put { message: message.clone(), life: life.clone(), was: None };
@@ -311,6 +315,7 @@ impl Engine {
             queue: e.queue.clone(),
             dedupe_id: dedupe_id.clone(),
             content,
+            defaults: Some(self.enqueue_defaults(&e.queue)),
             until: now.after(window).unwrap_or(crate::EngineMs(u64::MAX)),
             id: answer.id,
             key: e.key.clone(),
@@ -320,6 +325,19 @@ impl Engine {
             position,
         };
         self.append_answer(row, fx);
+    }
+
+    /// The values that apply to what an enqueue in this queue leaves out.
+    fn enqueue_defaults(&self, name: &QueueName) -> EnqueueDefaults {
+        let (defaults, idx) = (&self.policy.defaults, self.queues.find(name));
+        let set = idx.map(|idx| &self.queues.get(idx).settings);
+        EnqueueDefaults {
+            priority: set.and_then(|s| s.priority).unwrap_or(defaults.priority),
+            lease_ms: set.and_then(|s| s.lease_ms).unwrap_or(defaults.lease_ms),
+            max_attempts: set.and_then(|s| s.max_attempts).unwrap_or(defaults.max_attempts),
+            backoff: set.and_then(|s| s.backoff).unwrap_or(defaults.backoff),
+            expires_in_ms: set.and_then(|s| s.expires_in_ms),
+        }
     }
 
     /// How long a queue remembers answers, in ms.

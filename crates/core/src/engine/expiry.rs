@@ -66,7 +66,7 @@ impl Engine {
             OnExpiry::Drop if mutant::is(Mutant::ExpiredGranted) => return GrantVerdict::Late,
             OnExpiry::Dead => {
                 let at = self.dies(now);
-                let stage = Stage::Dead { reason: DeadReason::Expired, at };
+                let stage = Stage::Dead { reason: DeadReason::Expired, at, token: None };
                 self.change_life(now, slot, fx, |life| life.stage = stage);
                 self.count_expired(self.rows.get(slot).queue, ExpiredCounts { dead: 1, late: 0 });
                 self.notice_death(slot, fx);

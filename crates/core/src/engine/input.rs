@@ -91,6 +91,8 @@ pub enum Op {
     Cancel {
         /// The message.
         target: Target,
+        /// The fate of the message's `dedupe_id`.
+        dedupe_id: DedupeId,
     },
     /// Gives a waiting message another due time, or other content or settings. Answer: [`super::Reply::Change`].
     Postpone {
@@ -271,6 +273,17 @@ pub enum Op {
     },
 }
 
+/// Whether a cancel also frees the `dedupe_id` of its message.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum DedupeId {
+    /// A repeated enqueue with this id gets the answer of the cancelled message.
+    #[default]
+    Stays,
+    /// The answer is forgotten: the next enqueue with this id is a new one.
+    Freed,
+}
+
 /// A kind of interest in a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -328,6 +341,8 @@ pub struct Enqueue {
     pub headers: Headers,
     /// The due time.
     pub when: When,
+    /// The words from which the due time was computed, such as a calendar delay: repeated enqueues are compared by them.
+    pub due_words: Option<Box<str>>,
     /// How a key that is already taken is handled.
     pub if_exists: IfExists,
     /// A retried enqueue with the same value gets the first answer.
@@ -364,6 +379,7 @@ impl Enqueue {
             body: body.into(),
             headers: Headers::new(),
             when: When::After(0),
+            due_words: None,
             if_exists: IfExists::Reject,
             dedupe_id: None,
             dedupe_window_ms: None,

@@ -275,7 +275,7 @@ fn without(all: Counts, own: Counts) -> Counts {
 /// Reason and time of a message's death.
 fn died(life: &Life) -> Option<(DeadReason, WallMs)> {
     match life.stage {
-        Stage::Dead { reason, at } => Some((reason, at.wall())),
+        Stage::Dead { reason, at, .. } => Some((reason, at.wall())),
         Stage::Waiting { .. } | Stage::Leased(_) => None,
     }
 }

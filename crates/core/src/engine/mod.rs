@@ -83,8 +83,8 @@ pub use duewheel_wheel::GeometryError;
 pub use effect::{After, Effect, Effects, Notice};
 pub use ids::Ids;
 pub use input::{
-    Attempt, Edit, Enqueue, Hold, IfExists, InitialState, ListCursor, Op, Past, Proof, Reserve, Target,
-    WaiterId, When,
+    Attempt, DedupeId, Edit, Enqueue, Hold, IfExists, InitialState, ListCursor, Op, Past, Proof, Reserve,
+    Target, WaiterId, When,
 };
 pub use operation::{Named, OnLease, Operation, Routing};
 pub use quota::{ANSWERS_PER_MESSAGE, BadQuota, OverQuota, Pace, Quota, QuotaUse, Quotas, Resource};
@@ -425,7 +425,9 @@ impl Engine {
                 Reply::Extend(self.extend(now, id, proof, lease_ms, fx).map(Applied::from))
             }
             Op::Delete { id, session } => Reply::Settle(self.delete(now, id, session, fx).map(Applied::from)),
-            Op::Cancel { target } => Reply::Change(self.cancel(now, &target, fx).map(Applied::from)),
+            Op::Cancel { target, dedupe_id } => {
+                Reply::Change(self.cancel(now, &target, dedupe_id, fx).map(Applied::from))
+            }
             Op::Postpone { target, edit, if_generation } => {
                 Reply::Change(self.postpone(now, &target, *edit, if_generation, fx).map(Applied::from))
             }

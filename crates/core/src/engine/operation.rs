@@ -12,7 +12,7 @@
 use crate::id::{LeaseToken, MessageId, ShardId};
 use crate::name::{Key, QueueName};
 
-use super::input::{Enqueue, Op, Target};
+use super::input::{DedupeId, Enqueue, Op, Target};
 
 /// The properties of an operation that are known before it is decided: a row of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +32,8 @@ pub struct Operation {
     pub grows: bool,
     /// The operation may bring a dead message back: the message's key must be free, and is also looked up.
     pub revives: bool,
+    /// The operation forgets the answer to the `dedupe_id` of its message, which is also looked up.
+    pub frees: bool,
     /// The operation also shows a message that has ended, if its queue keeps it: the answer that leads to it is looked
     /// up, and then the message.
     pub recalls: bool,
@@ -106,6 +108,7 @@ const fn row(name: &'static str, routing: Routing) -> Operation {
         repeatable: false,
         grows: false,
         revives: false,
+        frees: false,
         recalls: false,
         surveys: false,
     }
@@ -128,13 +131,17 @@ impl Operation {
         Operation { revives: true, ..self }
     }
 
+    const fn frees(self) -> Self {
+        Operation { frees: true, ..self }
+    }
+
     const fn recalls(self) -> Self {
         Operation { recalls: true, ..self }
     }
 
     /// Whether the operation needs a second look-up, by what the first one has found.
     pub const fn looks_twice(&self) -> bool {
-        self.revives || self.recalls
+        self.revives || self.frees || self.recalls
     }
 
     const fn surveys(self) -> Self {
@@ -162,11 +169,12 @@ impl Op {
             Op::CancelReserve { .. } => (const { &row("cancel_reserve", Node).settles().repeatable() }, Nothing),
             Op::Undelivered { .. } => (const { &row("undelivered", Leases).settles().repeatable() }, Nothing),
             Op::Ack { id, .. } => (const { &row("ack", Message).settles().lease(Ends) }, Id(*id)),
-            Op::Nack { id, .. } => (const { &row("nack", Message).settles().grows().lease(Ends) }, Id(*id)),
+            Op::Nack { id, .. } => (const { &row("nack", Message).settles().grows().revives().lease(Ends) }, Id(*id)),
             Op::Bury { id, .. } => (const { &row("bury", Message).settles().grows().lease(Ends) }, Id(*id)),
             Op::Delete { id, .. } => (const { &row("delete", Message).settles().lease(EndsOwn) }, Id(*id)),
             Op::Extend { id, .. } => (const { &row("extend", Message).settles().grows().lease(Extends) }, Id(*id)),
-            Op::Cancel { target } => (const { &row("cancel", Message).settles() }, target.into()),
+            Op::Cancel { target, dedupe_id: DedupeId::Stays } => (const { &row("cancel", Message).settles() }, target.into()),
+            Op::Cancel { target, dedupe_id: DedupeId::Freed } => (const { &row("cancel", Message).settles().frees() }, target.into()),
             Op::Postpone { target, .. } => (const { &row("postpone", Message).grows() }, target.into()),
             Op::Fire { target } => (const { &row("fire", Message).grows() }, target.into()),
             Op::FireMany { .. } => (const { &row("fire_many", All).grows().surveys() }, Nothing),

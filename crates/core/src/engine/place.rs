@@ -3,13 +3,16 @@
 
 use std::sync::Arc;
 
-use crate::id::{Lsn, MessageId};
-use crate::message::{DeadReason, Died, Ended, Kind, Life, MessageContent, PastAttempt, Row, Stage};
-use crate::policy::ReadyOrder;
+use crate::id::{Lsn, MessageId, SessionId};
+use crate::message::{
+    DeadReason, Died, Ended, Kind, Life, MessageContent, PastAttempt, QueueLimit, Row, Stage,
+};
+use crate::mutant::{self, Mutant};
+use crate::policy::{Backoff, ReadyOrder};
 use crate::record::{Gone, Record, Was};
 use crate::store::ALL_COLUMNS;
 use crate::tally::columns_per_queue;
-use crate::time::{Due, Now};
+use crate::time::{Due, EngineMs, Now};
 
 use super::effect::{Effect, Effects, Notice};
 use super::input::Target;
@@ -17,6 +20,9 @@ use super::queue::{Event, QueueIdx, URGENT};
 use super::reply::Attended;
 use super::rows::{GrantRank, MessageEntry, RowIdx, RowLocation};
 use super::{Engine, push_history};
+
+/// Returns of a message to its queue, in a row, that follow the loss of its session at once.
+const IMMEDIATE_RETURNS: u32 = 2;
 
 impl Engine {
     /// Takes a row into memory and puts it into the structure of its state.
@@ -106,7 +112,7 @@ impl Engine {
                 queue.leased_weight += weight;
                 queue.leased_by_due[due.class() as usize].insert((due.raw(), id));
                 self.leased_weight += weight;
-                if session != crate::SessionId::NONE {
+                if session != SessionId::NONE {
                     self.bound.insert((session, until, id));
                 }
                 RowLocation::Leased(self.schedule.insert_lease(until, id, slot))
@@ -266,11 +272,21 @@ impl Engine {
     pub(super) fn end_lease(&mut self, now: Now, slot: RowIdx, how: Ended, fx: &mut Effects) {
         let Some(lease) = self.rows.get(slot).life.lease().copied() else { return };
         let dead = self.attempts_used_up(slot);
+        let held_off = if dead || lease.session == SessionId::NONE { None } else { self.held_off(slot) };
+        let asked = self.asked_due(slot);
         let max = self.policy.max_history;
         let at = if dead { self.dies(now) } else { Died::default() };
         self.change_life(now, slot, fx, |life| {
             if how == Ended::LeaseExpired {
                 life.marks.timeouts = life.marks.timeouts.saturating_add(1);
+            }
+            if lease.session != SessionId::NONE {
+                life.marks.losses = life.marks.losses.saturating_add(1);
+            }
+            if let Some(delay_ms) = held_off {
+                life.due = Due::After(now.after(delay_ms).unwrap_or(EngineMs(u64::MAX)));
+                life.marks.delay_ms = Some(delay_ms);
+                life.marks.asked = asked;
             }
             let past = PastAttempt {
                 attempt: life.attempt,
@@ -280,18 +296,29 @@ impl Engine {
                 note: "".into(),
             };
             push_history(&mut life.history, past, max);
+            // The holder of the lease may still ack or nack until another consumer has the message, or a dead one is
+            // redriven. A closed connection cannot.
+            let lost = how != Ended::LeaseExpired || (dead && mutant::is(Mutant::LastTokenLost));
+            let token = (!lost).then_some(lease.token);
             life.stage = if dead {
-                Stage::Dead { reason: DeadReason::MaxAttempts, at }
+                Stage::Dead { reason: DeadReason::MaxAttempts, at, token }
             } else {
-                // The holder of the lease may still ack or nack until another consumer has the message. A closed
-                // connection cannot.
-                let token = (how == Ended::LeaseExpired).then_some(lease.token);
                 Stage::Waiting { token }
             };
         });
         if dead {
             self.notice_death(slot, fx);
         }
+    }
+
+    /// The delay before a message returns that a session has lost, if it is lost too often in a row; otherwise it
+    /// returns at once.
+    fn held_off(&self, slot: RowIdx) -> Option<u64> {
+        let entry = self.rows.get(slot);
+        let losses = entry.life.marks.losses.saturating_add(1);
+        let held_off = losses.saturating_sub(IMMEDIATE_RETURNS);
+        let random = self.random(entry.message.id.0, u64::from(entry.life.attempt));
+        (held_off > 0).then(|| self.backoff(slot).delay_ms(held_off, random))
     }
 
     /// The time stamp of a death that happens now.
@@ -350,9 +377,20 @@ impl Engine {
         message.options.lease_ms.or(settings.lease_ms).unwrap_or(self.policy.defaults.lease_ms)
     }
 
+    pub(super) fn backoff(&self, slot: RowIdx) -> Backoff {
+        let entry = self.rows.get(slot);
+        let backoff = entry.message.options.backoff.or(self.queues.get(entry.queue).settings.backoff);
+        backoff.unwrap_or(self.policy.defaults.backoff)
+    }
+
     pub(super) fn max_attempts(&self, queue: QueueIdx, message: &MessageContent, life: &Life) -> u32 {
-        let max = message.options.max_attempts.or(life.marks.limit);
-        let max = max.or(self.queues.get(queue).settings.max_attempts);
+        let of_queue = self.queues.get(queue).settings.max_attempts;
+        let own = message.options.max_attempts;
+        let own = match message.options.queue_limit {
+            QueueLimit::Yields => own,
+            QueueLimit::Wins => of_queue.or(own),
+        };
+        let max = own.or(life.marks.limit).or(of_queue);
         max.unwrap_or(self.policy.defaults.max_attempts).count()
     }
 

@@ -1,7 +1,8 @@
 //! Remembers answers, and forgets the oldest ones at the limits that [`answers`](super::answers) lists.
 
-use crate::answers::AnswerLog;
+use crate::answers::{AnswerLog, AnswerPosition};
 use crate::id::Lsn;
+use crate::message::MessageContent;
 use crate::name::QueueName;
 use crate::record::{DedupeRow, Record};
 use crate::store::Capacity;
@@ -60,6 +61,17 @@ impl Engine {
         }
         self.append(Record::Deduped(row.clone()), fx);
         self.dedupe.insert(row);
+    }
+
+    /// Forgets the answer to the `dedupe_id` of a message, unless the id has got another answer since. An answer that
+    /// has expired takes its place, and hides it.
+    pub(super) fn free_dedupe_id(&mut self, now: Now, message: &MessageContent, fx: &mut Effects) {
+        let Some(id) = &message.dedupe_id else { return };
+        let found = self.dedupe.find(&message.queue, id, now.engine);
+        let Some(row) = found.filter(|row| row.id == message.id && self.remembers(row)) else { return };
+        let position = row.position.map(|_| AnswerPosition { nth: self.last.next(), at: now.engine });
+        let expired = DedupeRow { until: now.engine, position, ..row.clone() };
+        self.append_answer(expired, fx);
     }
 
     /// Forgets answers of a queue.

@@ -362,6 +362,8 @@ pub enum SettleRefusal {
     NeverIssued,
     /// The lease asked for is longer than this many ms.
     TooLong(u64),
+    /// The message is dead and cannot wait again, because this message has taken its key since.
+    KeyExists(MessageId),
 }
 
 /// Why a change was refused. Nothing was changed.

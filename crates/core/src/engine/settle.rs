@@ -1,7 +1,7 @@
 //! Settle: ack, nack, bury, extend. Each needs proof of the latest lease. Also delete, which settles or cancels.
 
 use crate::id::{MessageId, SessionId};
-use crate::message::{DeadReason, Ended, Lease, PastAttempt, Stage};
+use crate::message::{DeadReason, Ended, Kind, Lease, PastAttempt, QueueLimit, Stage};
 use crate::mutant::{self, Mutant};
 use crate::name::QueueName;
 use crate::record::Gone;
@@ -83,7 +83,18 @@ impl Engine {
         if delay_ms.is_some_and(|ms| ms > longest) {
             return Err(SettleRefusal::TooLong(longest));
         }
-        if attempt == Attempt::NotYet {
+        // Its last lease ran out: only an attempt that does not count brings it back.
+        let dead = self.rows.get(slot).life.stage.kind() == Kind::Dead;
+        if dead
+            && attempt == Attempt::NotYet
+            && let Some(holder) = self.key_taken(slot)
+        {
+            return Err(SettleRefusal::KeyExists(holder));
+        }
+        // Protocols without attempts return a message as often as they want to.
+        let returned = matches!(proof, Proof::Session(_))
+            && self.rows.get(slot).message.options.queue_limit == QueueLimit::Wins;
+        if attempt == Attempt::NotYet || returned {
             // The priority is recorded with the change itself.
             let life = &mut self.rows.get_mut(slot).life;
             life.forgiven = life.forgiven.saturating_add(1);
@@ -94,16 +105,14 @@ impl Engine {
             Attempt::NotYet => self.rows.get(slot).life.marks.limit,
         };
         self.rows.get_mut(slot).life.marks.limit = limit; // recorded with the change itself
-        if self.attempts_used_up(slot) {
+        if self.attempts_used_up(slot) || (dead && attempt != Attempt::NotYet) {
             self.park(now, slot, lease, Ended::Nacked, DeadReason::MaxAttempts, priority, note, fx);
             return Ok(Settled::Dead(DeadReason::MaxAttempts));
         }
         let entry = self.rows.get(slot);
         let tries = entry.life.attempt.saturating_sub(entry.life.forgiven);
         let random = self.random(id.0, u64::from(entry.life.attempt));
-        let backoff = entry.message.options.backoff.or(self.queues.get(entry.queue).settings.backoff);
-        let backoff = backoff.unwrap_or(self.policy.defaults.backoff);
-        let delay_ms = delay_ms.unwrap_or_else(|| backoff.delay_ms(tries, random));
+        let delay_ms = delay_ms.unwrap_or_else(|| self.backoff(slot).delay_ms(tries, random));
         let due = Due::After(now.after(delay_ms).unwrap_or(EngineMs(u64::MAX)));
         let (max, past) = (self.policy.max_history, self.past(now, slot, lease, Ended::Nacked, note));
         let asked = self.asked_due(slot);
@@ -114,6 +123,7 @@ impl Engine {
             life.priority = priority.or(life.priority);
             life.stage = Stage::Waiting { token: None };
             life.marks.releases = life.marks.releases.saturating_add(1);
+            life.marks.losses = 0;
             life.marks.delay_ms = Some(delay_ms);
             push_history(&mut life.history, past, max);
         });
@@ -171,10 +181,15 @@ impl Engine {
         fx: &mut Effects,
     ) {
         let (max, past) = (self.policy.max_history, self.past(now, slot, lease, how, note));
-        let at = self.dies(now);
+        let died = match &self.rows.get(slot).life.stage {
+            Stage::Dead { at, .. } => Some(*at),
+            Stage::Waiting { .. } | Stage::Leased(_) => None,
+        };
+        let at = died.unwrap_or_else(|| self.dies(now));
         self.change_life(now, slot, fx, |life| {
             life.priority = priority.or(life.priority);
-            life.stage = Stage::Dead { reason, at };
+            life.stage = Stage::Dead { reason, at, token: None };
+            life.marks.losses = 0;
             match how {
                 Ended::Buried => life.marks.burials = life.marks.burials.saturating_add(1),
                 Ended::Nacked => life.marks.releases = life.marks.releases.saturating_add(1),
@@ -202,7 +217,8 @@ impl Engine {
         note[..end].into()
     }
 
-    /// The message whose latest lease the proof belongs to, and the lease itself if it has not run out.
+    /// The message whose latest lease the proof belongs to, and the lease itself if it has not run out. A message that is
+    /// dead because that lease ran out is still its holder's to settle, once.
     fn held(&mut self, id: MessageId, proof: Proof) -> Refused<(RowIdx, Option<Lease>)> {
         let Some(slot) = self.live(id) else {
             if id.0 == 0 || id.0 >= self.next_id {
@@ -213,7 +229,10 @@ impl Engine {
         };
         let held = match (&self.rows.get(slot).life.stage, proof) {
             (Stage::Leased(lease), Proof::Token(token)) if lease.token == token => Ok((slot, Some(*lease))),
-            (Stage::Waiting { token: Some(last) }, Proof::Token(token)) if *last == token => Ok((slot, None)),
+            (
+                Stage::Waiting { token: Some(last) } | Stage::Dead { token: Some(last), .. },
+                Proof::Token(token),
+            ) if *last == token => Ok((slot, None)),
             (Stage::Leased(lease), Proof::Session(session)) if lease.is_of(session) => {
                 Ok((slot, Some(*lease)))
             }

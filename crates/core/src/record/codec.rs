@@ -8,7 +8,10 @@ use bytes::Bytes;
 
 use super::fields::FieldKnown;
 use super::primitive::{Reader, Writer};
-use super::{ClockPair, Created, DecodeError, Decoded, DedupeRow, Gone, Pause, Record, Totals, Was};
+use super::settings::max_attempts;
+use super::{
+    ClockPair, Created, DecodeError, Decoded, DedupeRow, EnqueueDefaults, Gone, Pause, Record, Totals, Was,
+};
 use crate::answers::{AnswerLog, AnswerPosition, AnswerSpan};
 use crate::id::{Lsn, MessageId};
 use crate::id_set::IdSet;
@@ -118,7 +121,7 @@ impl Writer {
     /// The fields of a message after its key.
     pub(super) fn content(&mut self, m: &MessageContent) {
         self.varint(m.enqueued_at.0);
-        self.options(&m.options);
+        self.content_options(&m.options, m.dedupe_id.as_deref());
         self.varint(m.headers.len() as u64);
         for (name, value) in &m.headers {
             self.blob(name.as_bytes());
@@ -166,6 +169,14 @@ impl Writer {
         self.fields(|fields| {
             fields.number(1, row.position.map(|position| position.nth.0));
             fields.number(2, row.position.map(|position| position.at.0));
+            fields.bytes(3, row.defaults, |to, defaults| {
+                let EnqueueDefaults { priority, lease_ms, max_attempts, backoff, expires_in_ms } = defaults;
+                for number in [u64::from(priority), lease_ms, u64::from(max_attempts.count())] {
+                    to.varint(number);
+                }
+                to.backoff(backoff);
+                to.varint(expires_in_ms.unwrap_or(0)); // never 0 if there is one
+            });
         });
     }
 
@@ -316,12 +327,15 @@ impl Reader {
         queue: QueueName,
         key: Option<Key>,
     ) -> Decoded<MessageContent> {
+        let enqueued_at = WallMs(self.varint()?);
+        let (options, dedupe_id) = self.content_options()?;
         Ok(MessageContent {
             id,
             queue,
             key,
-            enqueued_at: WallMs(self.varint()?),
-            options: self.options()?,
+            enqueued_at,
+            options,
+            dedupe_id,
             headers: self.headers()?,
             body: Bytes::copy_from_slice(&self.blob()?), // a slice would keep the whole segment in memory
         })
@@ -368,6 +382,7 @@ impl Reader {
                 2 => Created::Kept,
                 _ => return Err(DecodeError::Unknown("answer of an enqueue")),
             },
+            defaults: None,
             position: None,
         };
         let (mut nth, mut at) = (None, None);
@@ -375,6 +390,17 @@ impl Reader {
             match number {
                 1 => nth = Some(Lsn(value.number()?)),
                 2 => at = Some(EngineMs(value.number()?)),
+                3 => {
+                    row.defaults = Some(value.bytes(|from| {
+                        Ok(EnqueueDefaults {
+                            priority: from.varint_u32()?,
+                            lease_ms: from.varint()?,
+                            max_attempts: max_attempts(from.varint_u32()?)?,
+                            backoff: from.backoff()?,
+                            expires_in_ms: Some(from.varint()?).filter(|ms| *ms > 0),
+                        })
+                    })?);
+                }
                 _ => return Ok(FieldKnown::No),
             }
             Ok(FieldKnown::Yes)

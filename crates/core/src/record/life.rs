@@ -26,8 +26,11 @@ mod field {
     pub(super) const LIMIT: u64 = 9;
     pub(super) const DIED: u64 = 10;
     pub(super) const HISTORY: u64 = 11;
+    /// The token of the lease whose end was the death.
+    pub(super) const LAPSED: u64 = 12;
+    pub(super) const LOSSES: u64 = 13;
     /// The highest one.
-    pub(super) const LAST: u64 = HISTORY;
+    pub(super) const LAST: u64 = LOSSES;
 }
 
 impl Writer {
@@ -66,7 +69,7 @@ impl Writer {
         for n in [life.generation, life.attempt, life.forgiven] {
             self.varint(u64::from(n));
         }
-        let mut died = None;
+        let (mut died, mut lapsed) = (None, None);
         match &life.stage {
             Stage::Waiting { token: None } => {}
             Stage::Waiting { token: Some(token) } => self.token(*token),
@@ -75,7 +78,7 @@ impl Writer {
                 self.varint(lease.session.0);
                 self.varint(lease.granted_at.0);
             }
-            Stage::Dead { reason, at } => {
+            Stage::Dead { reason, at, token } => {
                 self.byte(match reason {
                     DeadReason::MaxAttempts => 0,
                     DeadReason::Buried => 1,
@@ -85,7 +88,7 @@ impl Writer {
                     DeadReason::Done(DoneOutcome::Replaced) => 5,
                     DeadReason::Done(DoneOutcome::Expired) => 6,
                 });
-                died = at.engine();
+                (died, lapsed) = (at.engine(), *token);
             }
         }
         let marks = &life.marks;
@@ -106,6 +109,8 @@ impl Writer {
             fields.number(field::DIED, died.map(|engine| engine.0));
             let history = Some(&life.history[..]).filter(|history| !history.is_empty());
             fields.bytes(field::HISTORY, history, Writer::history);
+            fields.bytes(field::LAPSED, lapsed, Writer::token);
+            fields.number(field::LOSSES, counted(marks.losses));
         });
     }
 
@@ -177,7 +182,7 @@ impl Reader {
                 session: SessionId(self.varint()?),
                 granted_at: WallMs(self.varint()?),
             }),
-            StageKind::Dead { at } => Stage::Dead { reason: self.dead_reason()?, at },
+            StageKind::Dead { at } => Stage::Dead { reason: self.dead_reason()?, at, token: None },
         };
         let mut life = Life::new(head.due, None);
         (life.generation, life.attempt, life.forgiven, life.stage) = (generation, attempt, forgiven, stage);
@@ -189,6 +194,7 @@ impl Reader {
                 field::RELEASES => marks.releases = value.number_u32()?,
                 field::BURIALS => marks.burials = value.number_u32()?,
                 field::FIRES => marks.fires = value.number_u32()?,
+                field::LOSSES => marks.losses = value.number_u32()?,
                 field::DELAY => marks.delay_ms = Some(value.number()?),
                 field::ASKED_AT => marks.asked = Some(Due::At(WallMs(value.number()?))),
                 field::ASKED_AFTER if marks.asked.is_some() => return Err(DecodeError::Unknown("due time")),
@@ -201,6 +207,12 @@ impl Reader {
                     }
                 },
                 field::HISTORY => life.history = value.bytes(Reader::history)?,
+                field::LAPSED => match &mut life.stage {
+                    Stage::Dead { token, .. } => *token = Some(value.bytes(Reader::token)?),
+                    Stage::Waiting { .. } | Stage::Leased(_) => {
+                        return Err(DecodeError::Unknown("token of a dead message"));
+                    }
+                },
                 _ => return Ok(FieldKnown::No),
             }
             Ok(FieldKnown::Yes)

@@ -3,7 +3,7 @@
 use super::fields::{FieldKnown, FieldWriter, skip_fields};
 use super::primitive::{Reader, Writer};
 use super::{DecodeError, Decoded};
-use crate::message::{Expiry, MaxAttempts, Options};
+use crate::message::{Expiry, MaxAttempts, Options, QueueLimit};
 use crate::policy::{GrantRate, Lasting, OnExpiry, QueueSettings, ReadyOrder, TraceMode};
 use crate::time::WallMs;
 
@@ -15,8 +15,11 @@ mod option {
     pub(super) const SPREAD: u64 = 4;
     pub(super) const EXPIRES_IN: u64 = 5;
     pub(super) const EXPIRES_AT: u64 = 6;
+    /// The dedupe id of the enqueue, which is no option.
+    pub(super) const DEDUPE_ID: u64 = 7;
+    pub(super) const QUEUE_LIMIT: u64 = 8;
     /// The highest one.
-    pub(super) const LAST: u64 = EXPIRES_AT;
+    pub(super) const LAST: u64 = QUEUE_LIMIT;
 }
 
 /// Numbers of the fields of a queue's settings.
@@ -50,7 +53,12 @@ pub(super) fn max_attempts(n: u32) -> Decoded<MaxAttempts> {
 impl Writer {
     /// The options of a message.
     pub fn options(&mut self, options: &Options) {
-        let Options { lease_ms, max_attempts, backoff, spread_ms, expiry } = *options;
+        self.content_options(options, None);
+    }
+
+    /// The options of a message, and its dedupe id.
+    pub(super) fn content_options(&mut self, options: &Options, dedupe_id: Option<&str>) {
+        let Options { lease_ms, max_attempts, queue_limit, backoff, spread_ms, expiry } = *options;
         self.fields(|fields: &mut FieldWriter<'_>| {
             fields.number(option::LEASE, lease_ms);
             fields.number(option::MAX_ATTEMPTS, attempts(max_attempts));
@@ -61,6 +69,8 @@ impl Writer {
                 Some(Expiry::In(ms)) => fields.number(option::EXPIRES_IN, Some(ms)),
                 Some(Expiry::At(at)) => fields.number(option::EXPIRES_AT, Some(at.0)),
             }
+            fields.bytes(option::DEDUPE_ID, dedupe_id, |to, id| to.blob(id.as_bytes()));
+            fields.number(option::QUEUE_LIMIT, (queue_limit == QueueLimit::Wins).then_some(1));
         });
     }
 
@@ -109,7 +119,12 @@ impl Writer {
 impl Reader {
     /// The options of a message.
     pub fn options(&mut self) -> Decoded<Options> {
-        let mut options = Options::default();
+        self.content_options().map(|(options, _)| options)
+    }
+
+    /// The options of a message, and its dedupe id.
+    pub(super) fn content_options(&mut self) -> Decoded<(Options, Option<Box<str>>)> {
+        let (mut options, mut dedupe_id) = (Options::default(), None);
         self.fields("message", |number, value| {
             match number {
                 option::LEASE => options.lease_ms = Some(value.number()?),
@@ -121,11 +136,18 @@ impl Reader {
                     return Err(DecodeError::Unknown("expiry"));
                 }
                 option::EXPIRES_AT => options.expiry = Some(Expiry::At(WallMs(value.number()?))),
+                option::QUEUE_LIMIT => {
+                    options.queue_limit = match value.number()? {
+                        1 => QueueLimit::Wins,
+                        _ => return Err(DecodeError::Unknown("limit of the queue")),
+                    };
+                }
+                option::DEDUPE_ID => dedupe_id = Some(value.bytes(|from| from.text("dedupe id"))?),
                 _ => return Ok(FieldKnown::No),
             }
             Ok(FieldKnown::Yes)
         })?;
-        Ok(options)
+        Ok((options, dedupe_id))
     }
 
     /// A queue's settings.

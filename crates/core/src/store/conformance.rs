@@ -554,6 +554,7 @@ fn look_ups_are_bounded<F: Fixture>(fixture: &mut F, case: Case) {
     let clock = history.tick();
     let put = |id: u64| {
         let message = MessageContent {
+            dedupe_id: None,
             id: MessageId(id),
             queue: queue.clone(),
             key: Some(key(id)),

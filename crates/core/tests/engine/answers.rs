@@ -232,7 +232,7 @@ fn queues_with_answers_alone_are_limited() {
     let mut rig = rig(policy, &[]);
     let brief = |rig: &mut Rig, n: u64| {
         let done = put(rig, Enqueue { key: None, ..with_id(&format!("q{n}"), "a") })?;
-        rig.call(Op::Cancel { target: Target::Id(done.id) });
+        rig.call(Op::Cancel { dedupe_id: DedupeId::Stays, target: Target::Id(done.id) });
         Ok::<_, EnqueueRefusal>(())
     };
     for n in 0..4 {
@@ -328,4 +328,61 @@ fn queues_with_settings_are_within_the_quota() {
     assert!(configure(&mut rig, 50, QueueSettings::default()), "no settings of its own");
     assert!(configure(&mut rig, 3, QueueSettings::default()));
     assert!(configure(&mut rig, 50, own()), "another one has none any more");
+}
+
+/// Story: a retry of a client that wrote `priority: 1024` out was another content. What counts is what applied when the
+/// enqueue was decided, also after the queue's settings have changed.
+#[test]
+fn defaults_count_as_of_the_first_enqueue() {
+    let mut rig = rig(Policy::default(), &[]);
+    let plain = || Enqueue { priority: None, ..with_id("q", "a") };
+    put(&mut rig, plain()).unwrap();
+    let settings = QueueSettings { priority: Some(7), lease_ms: Some(5_000), ..QueueSettings::default() };
+    rig.call(Op::Configure { queue: queue("q"), settings });
+    for restart in [false, true] {
+        if restart {
+            rig.restart();
+        }
+        assert_eq!(put(&mut rig, plain()).unwrap().answered, Answered::Before, "left out as before");
+        let written = Enqueue { priority: Some(1_024), ..plain() };
+        assert_eq!(put(&mut rig, written).unwrap().answered, Answered::Before, "written out");
+        let other = put(&mut rig, Enqueue { priority: Some(7), ..plain() });
+        assert!(matches!(other, Err(EnqueueRefusal::DedupeMismatch(_))), "{other:?}");
+    }
+    let later = put(&mut rig, Enqueue { priority: Some(7), ..with_id("q", "b") }).unwrap();
+    assert_eq!(later.answered, Answered::Now);
+    assert_eq!(put(&mut rig, with_id("q", "b")).unwrap().answered, Answered::Before, "7 applies now");
+}
+
+#[test]
+fn a_cancel_frees_the_dedupe_id() {
+    for restart in [false, true] {
+        let mut rig = rig(Policy::default(), &[]);
+        let cancel = |target, dedupe_id| Op::Cancel { target, dedupe_id };
+        let first = put(&mut rig, with_id("q", "a")).unwrap().id;
+        let again = |rig: &mut Rig| {
+            if restart {
+                rig.restart();
+            }
+            put(rig, with_id("q", "a")).unwrap()
+        };
+        rig.call(cancel(Target::Id(first), DedupeId::Stays));
+        assert_eq!(again(&mut rig).answered, Answered::Before, "it stays unless it is freed");
+        let gone = rig.call(cancel(Target::Id(first), DedupeId::Freed));
+        assert_eq!(gone, Reply::Change(Err(ChangeRefusal::NotFound)));
+        assert_eq!(again(&mut rig).answered, Answered::Before, "a cancel that was refused frees nothing");
+
+        let two = put(&mut rig, with_id("q", "b")).unwrap().id;
+        rig.call(cancel(Target::Key(queue("q"), key("one")), DedupeId::Freed));
+        if restart {
+            rig.restart();
+        }
+        let new = put(&mut rig, with_id("q", "b")).unwrap();
+        assert!(new.answered == Answered::Now && new.id > two);
+        // The id has another answer by now: a message that had it before does not free it.
+        rig.pass(25 * 3_600_000);
+        let newer = put(&mut rig, with_id("q", "b")).unwrap();
+        assert_eq!(newer.answered, Answered::Now, "its window is over");
+        assert!(newer.id > new.id);
+    }
 }

@@ -40,7 +40,7 @@ fn operation(rng: &mut Rng, issued: u64) -> Op {
                 ..message(q, delay)
             }))
         }
-        4 | 5 => Op::Cancel { target },
+        4 | 5 => Op::Cancel { dedupe_id: DedupeId::Stays, target },
         6 => {
             let body = rng.chance(50).then(|| "another".into());
             let edit = Box::new(Edit { body, ..Edit::due(When::After(rng.below(200_000))) });

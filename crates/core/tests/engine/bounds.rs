@@ -199,7 +199,7 @@ fn what_changes_while_many_are_fired_is_fired_as_it_is_then() {
     rig.settle();
     let (first, _) = rig.raw(Op::FireMany { queue: queue("q"), max: 10 });
     rig.slow_step(0);
-    rig.raw(Op::Cancel { target: Target::Id(ids[1]) });
+    rig.raw(Op::Cancel { dedupe_id: DedupeId::Stays, target: Target::Id(ids[1]) });
     rig.settle();
     let Some(Reply::Count(fired)) = rig.reply(first) else { panic!() };
     assert!((9..=10).contains(&*fired), "{}", *fired);

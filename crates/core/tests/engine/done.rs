@@ -32,7 +32,7 @@ fn outcome(rig: &mut Rig, id: MessageId) -> Option<DoneOutcome> {
 }
 
 fn cancel(rig: &mut Rig, id: MessageId) {
-    let reply = rig.call(Op::Cancel { target: Target::Id(id) });
+    let reply = rig.call(Op::Cancel { dedupe_id: DedupeId::Stays, target: Target::Id(id) });
     assert!(matches!(reply, Reply::Change(Ok(_))), "{reply:?}");
 }
 
@@ -145,7 +145,9 @@ fn a_key_shows_what_had_it_last() {
     assert_eq!(by_key(&mut rig), Some((dead, State::Dead)));
     // Changes mean the dead one all the same.
     let target = Target::Key(queue("q"), key("k"));
-    assert!(matches!(rig.call(Op::Cancel { target }), Reply::Change(Ok(was)) if was.what.id == dead));
+    assert!(
+        matches!(rig.call(Op::Cancel { dedupe_id: DedupeId::Stays, target }), Reply::Change(Ok(was)) if was.what.id == dead)
+    );
     assert_eq!(by_key(&mut rig), Some((dead, State::Done)));
 }
 
@@ -160,7 +162,7 @@ fn a_done_message_is_gone_for_every_other_operation() {
     for id in [id, kept] {
         let target = Target::Id(id);
         let changes = [
-            Op::Cancel { target: target.clone() },
+            Op::Cancel { dedupe_id: DedupeId::Stays, target: target.clone() },
             Op::Fire { target: target.clone() },
             Op::Redrive { id, delay_ms: None },
             Op::Outline { id },
@@ -285,7 +287,7 @@ fn done_messages_are_the_first_to_go_when_there_is_no_room() {
 fn a_queue_that_keeps_nothing_pays_nothing() {
     let mut rig = Rig::new(Policy::default());
     let id = rig.put("q", 5_000, Some("k"));
-    let (_, fx) = rig.raw(Op::Cancel { target: Target::Id(id) });
+    let (_, fx) = rig.raw(Op::Cancel { dedupe_id: DedupeId::Stays, target: Target::Id(id) });
     let records: Vec<&Record> =
         fx.iter().filter_map(|e| if let Effect::Append(record) = e { Some(record) } else { None }).collect();
     assert!(matches!(records[..], [Record::Removed { .. }]), "{records:?}");

@@ -143,7 +143,7 @@ fn a_life_from_its_beginning_to_its_end() {
 fn the_other_ends_of_a_life() {
     let mut rig = followed();
     let cancelled = rig.put("q", 1_000, None);
-    rig.call(Op::Cancel { target: Target::Id(cancelled) });
+    rig.call(Op::Cancel { dedupe_id: duewheel_core::engine::DedupeId::Stays, target: Target::Id(cancelled) });
     rig.put("q", 1_000, Some("k"));
     let replaced = Enqueue { key: Some(key("k")), if_exists: IfExists::Replace, ..message("q", 5_000) };
     rig.call(Op::Enqueue(Box::new(replaced)));

@@ -332,7 +332,7 @@ fn a_check_for_dead_messages_outlives_its_queue() {
     rig.call(Op::Configure { queue: queue("q"), settings });
     let grant = rig.reserve("q", 1).remove(0);
     rig.call(Op::Bury { id, proof: grant.token.into(), priority: None, note: "".into() });
-    rig.call(Op::Cancel { target: Target::Id(id) });
+    rig.call(Op::Cancel { dedupe_id: DedupeId::Stays, target: Target::Id(id) });
     rig.call(Op::Configure { queue: queue("q"), settings: Default::default() });
     rig.pass(10_000);
     rig.timeout();
@@ -586,7 +586,10 @@ fn backlogs_wait_for_the_horizon_page() {
     }
     rig.put("q", 2 * HOUR, None);
     for full in 1..=60 {
-        rig.raw(Op::Cancel { target: Target::Id(duewheel_core::id::MessageId(full)) });
+        rig.raw(Op::Cancel {
+            dedupe_id: DedupeId::Stays,
+            target: Target::Id(duewheel_core::id::MessageId(full)),
+        });
     }
     let (mut unreadable, mut asked) = (vec![], 0);
     for _ in 0..500 {

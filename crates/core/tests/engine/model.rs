@@ -18,6 +18,8 @@ use crate::harness::*;
 // By its path, because the fuzz targets take this file in by its own.
 #[path = "model/done.rs"]
 mod done;
+#[path = "model/lost.rs"]
+mod lost;
 #[path = "model/messages.rs"]
 mod messages;
 
@@ -171,6 +173,7 @@ impl Case {
         }
         self.rig.timeout();
         self.model.tick(self.rig.now);
+        self.learn();
         if self.rng.chance(3) {
             self.restart();
         }
@@ -183,12 +186,17 @@ impl Case {
         let now = self.rig.now;
         let mut died = 0;
         for m in &mut self.model.live {
+            if let S::Leased(_, _, session) = m.stage
+                && session != SessionId::NONE
+            {
+                m.lose(session, None);
+            }
             m.stage = match m.stage {
                 // A connection does not survive: its lease is released, and its token worthless.
                 S::Leased(_, _, session) if session != SessionId::NONE => {
                     if m.attempt - m.forgiven >= m.max {
                         died += 1;
-                        S::Dead(now.engine.0)
+                        S::Dead(now.engine.0, None)
                     } else if now.is_due(m.due) {
                         S::Ready(now.wall_of(m.due).0, None)
                     } else {
@@ -202,6 +210,7 @@ impl Case {
             };
         }
         self.model.died += died;
+        self.learn();
     }
 
     fn operation(&mut self) {
@@ -342,6 +351,8 @@ impl Case {
             attempt: 0,
             forgiven: 0,
             max,
+            losses: 0,
+            held_off: None,
             body,
             stage: S::Scheduled(None),
         });
@@ -401,7 +412,9 @@ impl Case {
         let at = self.model.by_id(id)?;
         match self.model.live[at].stage {
             S::Leased(t, ..) if t == token => Some((at, true)),
-            S::Ready(_, Some(t)) | S::Scheduled(Some(t)) if t == token => Some((at, false)),
+            S::Ready(_, Some(t)) | S::Scheduled(Some(t)) | S::Dead(_, Some(t)) if t == token => {
+                Some((at, false))
+            }
             _ => None,
         }
     }
@@ -449,12 +462,21 @@ impl Case {
         if delay_ms.is_some_and(|ms| ms > longest) {
             return assert_eq!(reply, Err(SettleRefusal::TooLong(longest)));
         }
+        let of = self.model.live[at].clone();
+        let died = self.died(at);
+        if died.is_some()
+            && attempt == Attempt::NotYet
+            && let Some(holder) = of.key.and_then(|k| self.model.holder(of.queue, k))
+        {
+            return assert_eq!(reply, Err(SettleRefusal::KeyExists(self.model.live[holder].id)));
+        }
         let m = &mut self.model.live[at];
         m.forgiven += u32::from(attempt == Attempt::NotYet);
-        if m.attempt - m.forgiven >= m.max {
+        m.losses = 0;
+        if m.attempt - m.forgiven >= m.max || (died.is_some() && attempt != Attempt::NotYet) {
             assert_eq!(reply, Ok(Settled::Dead(DeadReason::MaxAttempts).into()));
-            m.stage = S::Dead(now.engine.0);
-            self.model.died += 1;
+            m.stage = S::Dead(died.unwrap_or(now.engine.0), None);
+            self.model.died += u64::from(died.is_none());
             return;
         }
         let Ok(Applied { what: Settled::Again(again), .. }) = reply else { panic!("{reply:?}") };
@@ -474,8 +496,10 @@ impl Case {
         match self.held(id, token) {
             Some((at, _)) => {
                 assert_eq!(reply, Ok(Settled::Dead(DeadReason::Buried).into()));
-                self.model.live[at].stage = S::Dead(self.rig.now.engine.0);
-                self.model.died += 1;
+                let died = self.died(at);
+                self.model.live[at].losses = 0;
+                self.model.live[at].stage = S::Dead(died.unwrap_or(self.rig.now.engine.0), None);
+                self.model.died += u64::from(died.is_none());
             }
             None => assert_eq!(reply, Err(SettleRefusal::LeaseLost)),
         }
@@ -509,7 +533,7 @@ impl Case {
 
     fn cancel(&mut self) {
         let target = self.target();
-        let reply = self.change(Op::Cancel { target: target.clone() });
+        let reply = self.change(Op::Cancel { dedupe_id: DedupeId::Stays, target: target.clone() });
         let Some(at) = self.model.resolve(&target) else {
             return assert_eq!(reply, Err(ChangeRefusal::NotFound));
         };
@@ -548,7 +572,7 @@ impl Case {
         let m = &mut self.model.live[at];
         match m.stage {
             S::Leased(..) => return assert_eq!(reply, Err(ChangeRefusal::Leased)),
-            S::Dead(_) => return assert_eq!(reply, Err(ChangeRefusal::Dead)),
+            S::Dead(..) => return assert_eq!(reply, Err(ChangeRefusal::Dead)),
             S::Scheduled(_) | S::Ready(..) => {}
         }
         if if_generation.is_some_and(|g| g != m.generation) {
@@ -563,6 +587,7 @@ impl Case {
         m.priority = priority.unwrap_or(m.priority);
         m.max = max.unwrap_or(m.max);
         m.generation += 1;
+        m.losses = 0;
         m.body = body.unwrap_or(m.body);
         let (id, generation, body) = (m.id, m.generation, m.body);
         self.model.place(at, now);
@@ -582,12 +607,13 @@ impl Case {
         let m = &mut self.model.live[at];
         match m.stage {
             S::Leased(..) => assert_eq!(reply, Err(ChangeRefusal::Leased)),
-            S::Dead(_) => assert_eq!(reply, Err(ChangeRefusal::Dead)),
+            S::Dead(..) => assert_eq!(reply, Err(ChangeRefusal::Dead)),
             // Ready by name although its instant has gone: the engine may or may not have noticed.
             S::Ready(..) if !now.is_due(m.due) => {
                 let view = reply.expect("fired");
                 if view.generation > m.generation {
                     m.generation += 1;
+                    m.losses = 0;
                     m.due = Due::After(now.engine);
                     self.model.place(at, now);
                 }
@@ -595,6 +621,7 @@ impl Case {
             S::Ready(..) => assert_eq!(reply.expect("unchanged").generation, m.generation),
             S::Scheduled(_) => {
                 m.generation += 1;
+                m.losses = 0;
                 m.due = Due::After(now.engine);
                 let generation = m.generation;
                 self.model.place(at, now);
@@ -609,7 +636,7 @@ impl Case {
         let reply = self.change(Op::Redrive { id, delay_ms: None });
         let Some(at) = self.model.by_id(id) else { return assert_eq!(reply, Err(ChangeRefusal::NotFound)) };
         let m = self.model.live[at].clone();
-        if !matches!(m.stage, S::Dead(_)) {
+        if !matches!(m.stage, S::Dead(..)) {
             return assert_eq!(reply, Err(ChangeRefusal::NotDead));
         }
         if let Some(holder) = m.key.and_then(|k| self.model.holder(m.queue, k)) {
@@ -619,6 +646,7 @@ impl Case {
         let now = self.rig.now;
         let m = &mut self.model.live[at];
         m.forgiven = m.attempt;
+        m.losses = 0;
         if !now.is_due(m.due) {
             m.due = Due::After(now.engine);
         }
@@ -665,13 +693,15 @@ impl Case {
             if !matches!(m.stage, S::Leased(_, _, s) if s == session) {
                 continue;
             }
+            m.lose(session, None);
             if m.attempt - m.forgiven >= m.max {
-                m.stage = S::Dead(now.engine.0);
+                m.stage = S::Dead(now.engine.0, None);
                 self.model.died += 1;
             } else {
                 self.model.place(at, now);
             }
         }
+        self.learn();
     }
 
     /// Whether the engine's word for the state is right. After a wall clock that went back, a message that was ready

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::fmt::Debug;
 
 use duewheel_core::engine::{
-    Ask, Attempt, ChangeRefusal, Edit, Enqueue, Hold, IfExists, Named, OnLease, Op, Operation, Proof, Reply,
-    Reserve, Reserved, Routing, Target, WaiterId, When,
+    Ask, Attempt, ChangeRefusal, DedupeId, Edit, Enqueue, Hold, IfExists, Named, OnLease, Op, Operation,
+    Proof, Reply, Reserve, Reserved, Routing, Target, WaiterId, When,
 };
 use duewheel_core::id::{Epoch, LeaseToken, MessageId, SessionId, ShardId};
 use duewheel_core::message::State;
@@ -62,7 +62,7 @@ pub fn each_operation(name: &QueueName, key: &Key, id: MessageId, proof: Proof) 
         Op::Bury { id, proof, priority: None, note: "".into() },
         Op::Delete { id, session },
         Op::Extend { id, proof, lease_ms: None },
-        Op::Cancel { target: keyed() },
+        Op::Cancel { target: keyed(), dedupe_id: DedupeId::Stays },
         Op::Postpone { target: keyed(), edit: Box::default(), if_generation: None },
         Op::Fire { target: keyed() },
         Op::FireMany { queue: q(), max: 1 },
@@ -122,7 +122,7 @@ fn what_the_table_says_of_each_operation() {
     assert_eq!(those(|o| o.settles), settles);
     assert_eq!(those(|o| o.repeatable), repeatable);
     assert_eq!(those(|o| o.grows), grows);
-    assert_eq!(those(|o| o.revives), "reserve_one redrive");
+    assert_eq!(those(|o| o.revives), "reserve_one nack redrive");
     assert_eq!(those(|o| o.recalls), "recall");
     assert_eq!(those(|o| o.surveys), "fire_many redrive redrive_many peek list queue queues stats purge");
     assert_eq!(those(|o| o.lease == OnLease::Begins), "reserve reserve_one");

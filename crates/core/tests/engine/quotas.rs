@@ -131,7 +131,10 @@ fn bytes_are_charged_by_growth_and_nothing_that_settles_is_ever_refused() {
     let bury = Op::Bury { id, proof: grant.token.into(), priority: None, note: "".into() };
     assert!(matches!(rig.call(bury), Reply::Settle(Ok(_))));
     assert!(matches!(rig.call(Op::Redrive { id, delay_ms: None }), Reply::Change(Ok(_))));
-    assert!(matches!(rig.call(Op::Cancel { target: Target::Id(id) }), Reply::Change(Ok(_))));
+    assert!(matches!(
+        rig.call(Op::Cancel { dedupe_id: DedupeId::Stays, target: Target::Id(id) }),
+        Reply::Change(Ok(_))
+    ));
     assert_eq!(rig.call(Op::Purge { queue: queue("q") }), Reply::Count(1.into()));
     assert_eq!(use_of(&mut rig, "q").used, [0, 0, 0, 0, 0]);
 }
@@ -371,7 +374,7 @@ fn history(seed: u64) -> u64 {
             }
             9 => Op::Redrive { id: MessageId(1 + rng.below(30)), delay_ms: None },
             10 => Op::Purge { queue: queue(name) },
-            11 => Op::Cancel { target: Target::Id(MessageId(1 + rng.below(30))) },
+            11 => Op::Cancel { dedupe_id: DedupeId::Stays, target: Target::Id(MessageId(1 + rng.below(30))) },
             12 => Op::Postpone {
                 target: Target::Key(queue(name), key("k")),
                 edit: Box::new(Edit {

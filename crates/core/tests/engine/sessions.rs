@@ -6,7 +6,7 @@ use duewheel_core::engine::{
     Reply, Reserve, Reserved, SettleRefusal, Settled, Target, View, When,
 };
 use duewheel_core::id::{Epoch, MessageId, SessionId};
-use duewheel_core::message::{Marks, State};
+use duewheel_core::message::{Marks, MaxAttempts, Options, QueueLimit, State};
 use duewheel_core::policy::{Lasting, Policy, QueueSettings, ReadyOrder};
 use duewheel_core::record::Pause;
 use duewheel_core::time::{EngineMs, WallMs};
@@ -94,7 +94,7 @@ fn a_lease_that_ran_out_is_no_proof_but_the_message_may_be_deleted_by_anybody() 
     rig.take_as(A, &["q"], 9);
     rig.pass(30_000);
     assert_eq!(rig.release(id, A, 1, 0), Reply::Settle(Err(SettleRefusal::LeaseLost)));
-    assert_eq!(rig.view(id).unwrap().marks, Marks { timeouts: 1, ..Marks::default() });
+    assert_eq!(rig.view(id).unwrap().marks, Marks { timeouts: 1, losses: 1, ..Marks::default() });
     assert_eq!(rig.call(Op::Delete { id, session: B }), Reply::Settle(Ok(Settled::Acked.into())));
     let view = rig.call(Op::Stats);
     let Reply::Stats(stats) = view else { panic!() };
@@ -409,4 +409,79 @@ fn a_reserve_takes_no_more_bytes_than_it_wants() {
     assert_eq!(take(&mut rig, 0), 1, "the first always fits");
     assert_eq!(take(&mut rig, 8), 2);
     assert_eq!(take(&mut rig, usize::MAX), 2);
+}
+
+impl Rig {
+    fn put_over(&mut self, name: &str) -> MessageId {
+        let options = Options {
+            max_attempts: Some(MaxAttempts::UNLIMITED),
+            queue_limit: QueueLimit::Wins,
+            ..Options::default()
+        };
+        let e = Enqueue { options, order_if_new: Some(ReadyOrder::Arrival), ..message(name, 0) };
+        let Reply::Enqueue(Ok(done)) = self.call(Op::Enqueue(Box::new(e))) else { panic!() };
+        done.id
+    }
+
+    fn lose(&mut self, id: MessageId) -> (State, u64) {
+        assert_eq!(self.take_as(A, &["q"], 1), [id.0]);
+        self.call(Op::SessionClosed { session: A });
+        let view = self.view(id).unwrap();
+        (view.state, view.due_in_ms)
+    }
+}
+
+/// Story: a job whose consumer died came again at once and for ever, sixty times in 0.2 s.
+#[test]
+fn jobs_lost_in_a_row_wait_the_backoff() {
+    let mut rig = rig();
+    let id = rig.put_over("q");
+    for ends in ["release", "kick"] {
+        assert_eq!([rig.lose(id), rig.lose(id)], [(State::Ready, 0); 2]);
+        let mut least = 1_000;
+        for _ in 0..3 {
+            let (state, waits) = rig.lose(id);
+            assert_eq!(state, State::Scheduled);
+            assert!(waits >= least, "{waits} of {least}");
+            least *= 2;
+            rig.restart();
+            rig.pass(waits);
+        }
+        // The end of a TTR is a loss as well.
+        assert_eq!(rig.take_as(A, &["q"], 1), [id.0]);
+        rig.pass(30_000);
+        rig.timeout();
+        assert_eq!(rig.view(id).unwrap().state, State::Scheduled);
+        if ends == "kick" {
+            rig.call(Op::Fire { target: Target::Id(id) });
+        } else {
+            rig.pass(3_600_000);
+            assert_eq!(rig.take_as(A, &["q"], 1), [id.0]);
+            rig.release(id, A, 1, 0);
+        }
+    }
+    assert_eq!(rig.lose(id), (State::Ready, 0), "from the beginning");
+}
+
+#[test]
+fn a_set_limit_also_buries_lost_jobs() {
+    let mut rig = rig();
+    let id = rig.put_over("q");
+    let settings = QueueSettings { max_attempts: MaxAttempts::new(3), ..QueueSettings::default() };
+    let capped = Op::Configure { queue: queue("q"), settings };
+    for _ in 0..25 {
+        rig.lose(id);
+        rig.call(Op::Fire { target: Target::Id(id) });
+    }
+    assert_eq!(rig.view(id).unwrap().state, State::Ready, "the default is no limit for it");
+    assert_eq!(rig.take_as(A, &["q"], 1), [id.0]);
+    rig.bury(id, A);
+    rig.call(Op::Redrive { id, delay_ms: None });
+    rig.call(capped);
+    for _ in 0..5 {
+        assert_eq!(rig.take_as(A, &["q"], 1), [id.0]);
+        rig.release(id, A, 1, 0);
+    }
+    assert_eq!([rig.lose(id), rig.lose(id)], [(State::Ready, 0); 2], "a release does not count");
+    assert_eq!(rig.lose(id).0, State::Dead);
 }

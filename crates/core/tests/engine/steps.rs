@@ -230,7 +230,7 @@ fn a_lease_that_has_run_out_stands_in_nobodys_way() {
     let replaced = Created::Replacing(grants[29].message.id);
     assert!(matches!(rig.reply(to), Some(Reply::Enqueue(Ok(e))) if e.created == replaced));
 
-    let (to, _) = rig.raw(Op::Cancel { target: target(28) });
+    let (to, _) = rig.raw(Op::Cancel { dedupe_id: DedupeId::Stays, target: target(28) });
     assert!(matches!(rig.reply(to), Some(Reply::Change(Ok(_)))));
     let (to, _) = rig.raw(Op::Fire { target: target(27) });
     assert!(matches!(rig.reply(to), Some(Reply::Change(Ok(_)))));
@@ -308,7 +308,10 @@ fn the_next_due_time_takes_few_looks_a_step() {
     }
     rig.settle();
     for n in (0..MANY).filter(|n| due(*n) < 7_200_000 + MANY / 10) {
-        rig.raw(Op::Cancel { target: Target::Key(queue("q"), key(&n.to_string())) });
+        rig.raw(Op::Cancel {
+            dedupe_id: DedupeId::Stays,
+            target: Target::Key(queue("q"), key(&n.to_string())),
+        });
     }
     rig.settle();
     let (to, _) = rig.raw(Op::NextDue);
@@ -518,7 +521,7 @@ fn a_queue_that_vanishes_and_comes_back_within_a_step_is_a_new_one() {
         let mut rig = Rig::new(Policy::default());
         rig.call(hold("t"));
         let Reply::Enqueue(Ok(first)) = rig.call(put("t")) else { panic!() };
-        rig.call(Op::Cancel { target: Target::Id(first.id) });
+        rig.call(Op::Cancel { dedupe_id: DedupeId::Stays, target: Target::Id(first.id) });
         assert_eq!(enqueued(&mut rig, "t"), Some(1));
         rig.raw(let_go("t"));
         let is_put = matches!(comes_back, Op::Enqueue(_));

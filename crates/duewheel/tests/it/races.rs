@@ -107,7 +107,13 @@ fn at_the_due_instant_a_cancel_wins_or_a_grant_does() {
                     let clock = clock.clone();
                     moving = Some(std::thread::spawn(move || clock.advance(Duration::from_millis(1))));
                 }
-                let ops = piece.iter().map(|&id| Op::Cancel { target: Target::Id(id) }).collect();
+                let ops = piece
+                    .iter()
+                    .map(|&id| Op::Cancel {
+                        dedupe_id: duewheel_core::engine::DedupeId::Stays,
+                        target: Target::Id(id),
+                    })
+                    .collect();
                 let answers = client.submit(ops).unwrap().await;
                 for (&id, answer) in piece.iter().zip(answers) {
                     match answer {

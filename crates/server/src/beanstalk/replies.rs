@@ -12,7 +12,8 @@ use crate::error::{ErrorCode, Problem};
 pub(super) fn lost(refusal: SettleRefusal) -> &'static str {
     match refusal {
         SettleRefusal::LeaseLost | SettleRefusal::NeverIssued => "NOT_FOUND\r\n",
-        SettleRefusal::TooLong(_) => ErrorCode::Internal.beanstalk(), // the protocol cannot say so much
+        // The protocol has no longer times, and no "not yet".
+        SettleRefusal::TooLong(_) | SettleRefusal::KeyExists(_) => ErrorCode::Internal.beanstalk(),
     }
 }
 

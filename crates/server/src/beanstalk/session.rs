@@ -12,7 +12,7 @@ use duewheel::core::engine::{
     Applied, Attempt, ChangeRefusal, Enqueue, EnqueueRefusal, Hold, IfExists, Op, Proof, Reply, Reserve,
     Reserved, Settled, Target, WaiterId, When,
 };
-use duewheel::core::message::{MaxAttempts, Options, State};
+use duewheel::core::message::{MaxAttempts, Options, QueueLimit, State};
 use duewheel::core::policy::ReadyOrder;
 use duewheel::core::{Key, MessageId, QueueName, SessionId};
 
@@ -332,7 +332,13 @@ impl Session {
             Command::ListTubeUsed => parts.push(BatchStep::Line(format!("USING {}\r\n", self.used))),
             Command::ListTubesWatched => parts.push(BatchStep::Block(stats::list(&self.watched))),
             Command::DeleteKey(key) => {
-                ask(BatchStep::DeleteKey, Op::Cancel { target: Target::Key(self.used.clone(), key) });
+                ask(
+                    BatchStep::DeleteKey,
+                    Op::Cancel {
+                        dedupe_id: duewheel::core::engine::DedupeId::Stays,
+                        target: Target::Key(self.used.clone(), key),
+                    },
+                );
             }
             Command::PeekKey(key) => {
                 ask(BatchStep::Found, Op::Get { target: Target::Key(self.used.clone(), key) });
@@ -364,6 +370,7 @@ impl Session {
             options: Options {
                 lease_ms: Some(u64::from(ttr.max(1)) * 1_000),
                 max_attempts: Some(MaxAttempts::UNLIMITED),
+                queue_limit: QueueLimit::Wins,
                 ..Options::default()
             },
             order_if_new: Some(ReadyOrder::Arrival),

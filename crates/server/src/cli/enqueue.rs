@@ -117,6 +117,15 @@ enum IfExistsArg {
 }
 
 impl DueArgs {
+    /// The words of a time that counts from now, such as `1 month` of `--delay "1 month"` and `--at "in 1 month"`.
+    fn relative_words(&self) -> Option<&str> {
+        match (&self.delay, &self.at) {
+            (Some(text), _) => Some(when::strip_in(text).unwrap_or(text.trim())),
+            (None, Some(text)) => when::strip_in(text),
+            (None, None) => None,
+        }
+    }
+
     /// Writes it to a request; without `--delay` and `--at`, `default` is used, if there is one. Says how it was read where
     /// people should know.
     pub(super) fn write(
@@ -197,6 +206,10 @@ impl ClientCommand for EnqueueArgs {
             print_json(&mut out, &answer)?;
             return Ok(());
         }
+        if answer["replayed"] == true {
+            writeln!(out, "{}", enqueued_before(&remote, &answer))?;
+            return Ok(());
+        }
         let what = match (answer["created"].as_bool(), answer.get("replaced").and_then(Value::as_str)) {
             (Some(false), _) => "kept".to_owned(),
             (_, Some(old)) => format!("enqueued in place of {old}"),
@@ -211,6 +224,12 @@ impl EnqueueArgs {
     fn request(&self) -> Result<Map<String, Value>, CommandFailure> {
         let mut request = Map::new();
         self.when.write(&mut request, Some(0))?;
+        // A retry computes another instant from the same words.
+        if let (Some(_), true, Some(words)) =
+            (&self.dedupe_id, request.contains_key("due_at"), self.when.relative_words())
+        {
+            request.insert("due_words".into(), words.into());
+        }
         if !self.headers.is_empty() {
             request.insert("headers".into(), headers(&self.headers)?);
         }
@@ -234,6 +253,23 @@ impl EnqueueArgs {
         });
         put("if_exists", if_exists.map(Value::from));
         Ok(request)
+    }
+}
+
+/// The words for an answer to an earlier enqueue: with the present state of its message, if it can be read.
+fn enqueued_before(remote: &Remote, answer: &Value) -> String {
+    let id = cell(answer, "id");
+    let before = format!("{id}  was enqueued before as {id}");
+    match remote.get(&format!("/v1/messages/{id}")) {
+        Ok(message) => match message["state"].as_str() {
+            Some("scheduled") => format!("{before}, due {}", when::due(&message)),
+            Some(state @ ("ready" | "leased" | "dead")) => format!("{before}; it is {state}"),
+            _ => format!("{before}; it is not pending any more"),
+        },
+        Err(ApiError::Refused(refusal)) if refusal.code == "message_not_found" => {
+            format!("{before}; it is not pending any more")
+        }
+        Err(_) => before,
     }
 }
 

@@ -60,6 +60,9 @@ impl ClientCommand for GetArgs {
 pub(super) struct CancelArgs {
     #[command(flatten)]
     target: MessageArgs,
+    /// Also forget the answer to its dedupe id, so that the next enqueue with it is a new one
+    #[arg(long)]
+    forget_dedupe: bool,
     #[command(flatten)]
     server: ServerArgs,
 }
@@ -70,7 +73,11 @@ impl ClientCommand for CancelArgs {
     }
 
     fn run(self) -> Result<(), CommandFailure> {
-        let answer = Remote::new(&self.server)?.delete(&self.target.path()?)?;
+        let (remote, path) = (Remote::new(&self.server)?, self.target.path()?);
+        let answer = match self.forget_dedupe {
+            true => remote.delete_with(&path, &json!({"forget_dedupe": true}))?,
+            false => remote.delete(&path)?,
+        };
         let mut out = io::stdout().lock();
         if self.server.json {
             writeln!(out, "{answer}")?;

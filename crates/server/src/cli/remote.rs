@@ -110,6 +110,10 @@ impl Remote {
         self.json(Request::delete(self.url(path)).body(()), ANSWER, None)
     }
 
+    pub(super) fn delete_with(&self, path: &str, body: &Value) -> Result<Value, ApiError> {
+        self.send(Request::delete(self.url(path)), body, ANSWER)
+    }
+
     pub(super) fn post(&self, path: &str, body: &Value) -> Result<Value, ApiError> {
         self.post_waiting(path, body, Duration::ZERO)
     }

@@ -280,6 +280,11 @@ fn clock_time(text: &str) -> Option<Time> {
 }
 
 /// The text after this word, if the text begins with it.
+/// The rest of a text that begins with the word `in`.
+pub(super) fn strip_in(text: &str) -> Option<&str> {
+    strip_word(text.trim(), "in")
+}
+
 fn strip_word<'a>(text: &'a str, word: &str) -> Option<&'a str> {
     let (first, rest) = text.split_once(' ')?;
     first.eq_ignore_ascii_case(word).then(|| rest.trim())

@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::call::Call;
-use super::message::CancelledWord;
+use super::message::{CancelledWord, dedupe_id};
 use super::reach::of_queue;
 use super::settle::RefusedId;
 use super::strict::{self, Id, Text};
@@ -26,11 +26,13 @@ pub(crate) struct CancelMany<'a> {
     #[schemars(with = "Option<Vec<KeySchema>>")]
     keys: Option<Vec<Text<'a>>>,
     ids: Option<Vec<Id>>,
+    /// The answers that are remembered for the `dedupe_id`s of the cancelled messages are forgotten.
+    forget_dedupe: Option<bool>,
 }
 
 pub(crate) async fn cancel_many(mut call: Call) -> Answer {
     let queue = call.queue()?;
-    let (keys, ids) = {
+    let (keys, ids, dedupe_id) = {
         let bytes = call.json_bytes(call.app.policy.max_batch_bytes).await?;
         let asked: CancelMany<'_> = strict::parse(&bytes)?;
         if asked.keys.is_none() && asked.ids.is_none() {
@@ -42,12 +44,17 @@ pub(crate) async fn cancel_many(mut call: Call) -> Answer {
         let key = |(n, text): (usize, &Text<'_>)| {
             Key::new(&text.0).map_err(|what| Problem::field(format!("keys[{n}]"), what))
         };
-        (keys.iter().enumerate().map(key).collect::<Result<Vec<_>, _>>()?, ids)
+        (
+            keys.iter().enumerate().map(key).collect::<Result<Vec<_>, _>>()?,
+            ids,
+            dedupe_id(asked.forget_dedupe),
+        )
     };
     let ids: Vec<MessageId> = ids.into_iter().map(|id| id.0).collect();
-    let by_key = keys.iter().map(|key| Op::cancel(Target::Key(queue.clone(), key.clone()))).collect();
+    let cancel = |target| Op::cancel_with(target, dedupe_id);
+    let by_key = keys.iter().map(|key| cancel(Target::Key(queue.clone(), key.clone()))).collect();
     let key_results = call.app.ask_many(by_key).await?;
-    let id_results = of_queue(&call.app, &queue, &ids, |id| Op::cancel(Target::Id(id))).await?;
+    let id_results = of_queue(&call.app, &queue, &ids, |id| cancel(Target::Id(id))).await?;
 
     let key_results: Vec<_> = key_results.into_iter().map(level_of).collect();
     let id_results: Vec<_> = id_results.into_iter().map(level_of).collect();

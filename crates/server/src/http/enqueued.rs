@@ -1,7 +1,7 @@
 //! The answer to an accepted enqueue.
 
 use axum::http::StatusCode;
-use duewheel::core::engine::Enqueued;
+use duewheel::core::engine::{Answered, Enqueued};
 use duewheel::core::record::Created;
 use duewheel::core::{Key, QueueName};
 use schemars::JsonSchema;
@@ -35,8 +35,17 @@ pub(crate) struct EnqueuedAnswer<'a> {
     /// The message that it has replaced.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) replaced: Option<IdText>,
+    /// The `dedupe_id` was remembered: this is the answer to an earlier enqueue, which nothing was added to. Its message
+    /// may have ended since.
+    #[serde(skip_serializing_if = "is_false")]
+    #[schemars(default)]
+    pub(super) replayed: bool,
     #[schemars(with = "LevelSchema")]
     pub(super) durability: &'static str,
+}
+
+fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
 impl<'a> EnqueuedAnswer<'a> {
@@ -52,6 +61,7 @@ impl<'a> EnqueuedAnswer<'a> {
                 Created::Replacing(old) => Some(IdText(old)),
                 Created::New | Created::Kept => None,
             },
+            replayed: done.answered == Answered::Before,
             durability: done.level.as_str(),
         }
     }

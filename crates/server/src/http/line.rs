@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use duewheel::core::engine::{Enqueue, IfExists, InitialState, Past, When};
-use duewheel::core::message::{Expiry, Headers, MaxAttempts, Options};
+use duewheel::core::message::{Expiry, Headers, MaxAttempts, Options, QueueLimit};
 use duewheel::core::policy::{Backoff, OWN_DEDUPE};
 use duewheel::core::{Key, QueueName};
 use schemars::JsonSchema;
@@ -44,6 +44,10 @@ pub(crate) struct EnqueueLine<'a> {
     /// What happens if `due_at` has passed: refuse, which is the default, make it due now (`fire`), or keep it.
     #[serde(default, deserialize_with = "strict::word")]
     past: Option<PastWord>,
+    /// The words from which `due_at` was computed, such as `1 month`: an enqueue that is repeated with its `dedupe_id` is
+    /// compared by them, not by the instant.
+    #[schemars(length(min = 1, max = 256))]
+    due_words: Option<Text<'a>>,
     #[schemars(with = "Option<KeySchema>")]
     key: Option<Text<'a>>,
     /// What happens if the key is taken: reject, which is the default, keep the existing message, or replace it.
@@ -180,6 +184,7 @@ impl EnqueueLine<'_> {
             body,
             headers,
             when,
+            due_words: self.due_words.map(|words| due_words(words, time)).transpose()?,
             if_exists: match self.if_exists {
                 None | Some(IfExistsWord::Reject) => IfExists::Reject,
                 Some(IfExistsWord::Keep) => IfExists::Keep,
@@ -191,6 +196,7 @@ impl EnqueueLine<'_> {
             options: Options {
                 lease_ms: limits::either(self.lease_ms, self.lease, "lease")?,
                 max_attempts: self.max_attempts.and_then(|n| MaxAttempts::new(n.get())),
+                queue_limit: QueueLimit::Yields,
                 backoff: self.backoff.map(|b| b.0.check()).transpose()?,
                 spread_ms: limits::either(self.spread_ms, self.spread, "spread")?,
                 expiry: expiry(self.expires_in_ms, self.expires_in, self.expires_at.as_ref())?,
@@ -220,6 +226,19 @@ fn expiry(
             Ok(Some(Expiry::At(at)))
         }
     }
+}
+
+/// Longest words of a due time, in bytes.
+const MAX_DUE_WORDS: usize = 256;
+
+fn due_words(words: Text<'_>, time: TimeField) -> Result<Box<str>, Problem> {
+    if time != "due_at" {
+        return Err(Problem::field("due_words", "goes with due_at, which is not given"));
+    }
+    if words.0.is_empty() || words.0.len() > MAX_DUE_WORDS {
+        return Err(Problem::field("due_words", format_args!("must have 1 to {MAX_DUE_WORDS} bytes")));
+    }
+    Ok(words.0.into())
 }
 
 fn dedupe_id(id: Text<'_>) -> Result<Box<str>, Problem> {

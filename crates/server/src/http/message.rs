@@ -1,7 +1,7 @@
 //! A message by its id or its key: get, cancel, postpone, fire, replay.
 
 use axum::http::StatusCode;
-use duewheel::core::engine::{Applied, ChangeRefusal, Edit, Op, Outline, Target, View};
+use duewheel::core::engine::{Applied, ChangeRefusal, DedupeId, Edit, Op, Outline, Target, View};
 use duewheel::core::message::{Headers, MaxAttempts};
 use duewheel::core::{Key, MessageContent};
 use duewheel_delivery::{MessageUrl, deliveries};
@@ -123,8 +123,23 @@ pub(crate) async fn replay(mut call: Call) -> Answer {
     Ok(reply(status(&done), &EnqueuedAnswer::of(&done, &queue, key.as_ref())))
 }
 
-async fn cancel(call: Call, target: Target) -> Answer {
-    let was = call.app.ask(Op::cancel(target)).await?;
+/// How a message is cancelled.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "Cancel")]
+pub(crate) struct CancelRequest {
+    /// The answer that is remembered for the `dedupe_id` of the message is forgotten, if the message is cancelled.
+    forget_dedupe: Option<bool>,
+}
+
+/// The fate of a dedupe id by `forget_dedupe`.
+pub(super) fn dedupe_id(forget: Option<bool>) -> DedupeId {
+    if forget == Some(true) { DedupeId::Freed } else { DedupeId::Stays }
+}
+
+async fn cancel(mut call: Call, target: Target) -> Answer {
+    let asked: CancelRequest = call.json(call.app.policy.max_batch_bytes).await?;
+    let was = call.app.ask(Op::cancel_with(target, dedupe_id(asked.forget_dedupe))).await?;
     let was = was.map_err(|refusal| Problem::from_change(refusal, "due_at"))?;
     let answer = CancelledAnswer {
         result: CancelledWord::Cancelled,

@@ -16,7 +16,7 @@ use axum::body::{Body, HttpBody};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use duewheel::core::engine::{Answered, Enqueue, Op};
+use duewheel::core::engine::{Enqueue, Op};
 use duewheel::core::{Key, QueueName};
 use duewheel::{CallError, Client, Outcome};
 use duewheel_shard::inbox::{Answers, WhenBusy};
@@ -277,9 +277,7 @@ impl Slice {
                     Ok(Ok(done)) => {
                         let message = EnqueuedAnswer::of(&done, queue, key.as_ref());
                         let status = enqueued::status(&done).as_u16();
-                        let replayed = done.answered == Answered::Before;
-                        let accepted = AcceptedLine { message, status, replayed };
-                        json::write(&mut out, &LineAnswer::Accepted(accepted));
+                        json::write(&mut out, &LineAnswer::Accepted(AcceptedLine { message, status }));
                     }
                     Ok(Err(refusal)) => {
                         refused(&mut out, &caller.readable(Problem::from_enqueue(refusal, time)));
@@ -314,14 +312,6 @@ pub(crate) struct AcceptedLine<'a> {
     #[serde(flatten)]
     pub(super) message: EnqueuedAnswer<'a>,
     pub(super) status: u16,
-    /// The `dedupe_id` was remembered: this is the answer to an earlier enqueue, which nothing was added to.
-    #[serde(skip_serializing_if = "is_false")]
-    #[schemars(default)]
-    pub(super) replayed: bool,
-}
-
-fn is_false(flag: &bool) -> bool {
-    !flag
 }
 
 /// The problem of a line without an answer: it may be unknown whether it was applied.

@@ -135,7 +135,28 @@ fn bodies_come_from_the_argument_or_standard_input() {
     assert_eq!(messages[1]["body_base64"], "/wA=");
     assert_eq!((&messages[2]["body"], &messages[2]["priority"]), (&json!("-5 degrees"), &json!(1)));
     let again = shell.ok(&["enqueue", "q", "--priority", "1", "-5 degrees", "--dedupe-id", "d"]);
-    assert!(again.starts_with("3  enqueued"), "{again}");
+    assert_eq!(again, "3  was enqueued before as 3; it is ready\n");
+}
+
+/// Story: a repeated enqueue whose message was cancelled said "enqueued, due in 1 h", and nothing was pending. A calendar
+/// delay a second later was another content.
+#[test]
+fn a_repeated_enqueue_says_so() {
+    let shell = Shell::new();
+    let enqueue = |words: &str| shell.ok(&["enqueue", "q", "a", "--delay", words, "--dedupe-id", "d"]);
+    assert!(enqueue("1 month").starts_with("1  enqueued, due "));
+    let first = shell.json(&["get", "1", "--json"])["due_at"].clone();
+    std::thread::sleep(std::time::Duration::from_millis(5)); // another instant
+    assert!(enqueue("in 1 month").starts_with("1  was enqueued before as 1, due "));
+    assert_eq!(shell.json(&["get", "1", "--json"])["due_at"], first);
+    shell.fails(&["enqueue", "q", "a", "--delay", "2 months", "--dedupe-id", "d"], 4);
+
+    shell.ok(&["cancel", "1"]);
+    assert_eq!(enqueue("1 month"), "1  was enqueued before as 1; it is not pending any more\n");
+    let body = ["enqueue", "q", "a", "--delay", "1h", "--dedupe-id", "e", "--key", "k"];
+    shell.ok(&body);
+    shell.ok(&["cancel", "q", "--key", "k", "--forget-dedupe"]);
+    assert!(shell.ok(&body).starts_with("3  enqueued, due "), "its id is free");
 }
 
 #[test]

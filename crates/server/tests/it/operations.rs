@@ -320,7 +320,8 @@ async fn binary_bodies_travel_in_base64_and_text_comes_back_as_text() {
 async fn a_repeated_enqueue_gets_the_first_answer_with_its_status() {
     let server = Server::start().await;
     let path = "/v1/queues/q/messages";
-    let body = r#"{"body": "a", "delay": "1h", "key": "k", "dedupe_id": "d1"}"#;
+    let body =
+        r#"{"body": "a", "delay": "1h", "key": "k", "dedupe_id": "d1", "headers": {"a": "1", "b": "2"}}"#;
     let first = server.call("POST", path, body).await;
     server.ok("DELETE", &format!("/v1/messages/{}", first.json()["id"].as_str().expect("id")), "").await;
     let second = server.call("POST", path, body).await;

@@ -388,7 +388,10 @@ fn at_its_bound_a_store_takes_removals_and_nothing_else() {
     assert_eq!(rig.disk.groups().len(), before);
     let ack = Op::Ack { id: proofs[1].0, proof: proofs[1].1.into() };
     assert!(matches!(rig.submit(vec![ack]).try_recv().unwrap()[0], Ok(Reply::Settle(Ok(_)))));
-    let cancel = Op::Cancel { target: Target::Id(duewheel_core::MessageId(4)) };
+    let cancel = Op::Cancel {
+        dedupe_id: duewheel_core::engine::DedupeId::Stays,
+        target: Target::Id(duewheel_core::MessageId(4)),
+    };
     assert!(matches!(rig.submit(vec![cancel]).try_recv().unwrap()[0], Ok(Reply::Change(Ok(_)))));
     // A lease that ends makes its message ready, and nobody is given it.
     rig.pass(40_000);
@@ -406,7 +409,10 @@ fn the_driver_sleeps_until_something_is_due() {
     rig.pass(200); // past the note that follows an append
     rig.step();
     assert_eq!(rig.driver.next_wakeup(rig.now).map(|t| t.0), Some(500));
-    rig.submit(vec![Op::Cancel { target: Target::Id(duewheel_core::MessageId(1)) }]);
+    rig.submit(vec![Op::Cancel {
+        dedupe_id: duewheel_core::engine::DedupeId::Stays,
+        target: Target::Id(duewheel_core::MessageId(1)),
+    }]);
     rig.pass(200);
     rig.step();
     assert_eq!(rig.driver.next_wakeup(rig.now), None);
@@ -470,7 +476,10 @@ fn what_a_page_decides_is_appended_before_the_next_look_up() {
     rig.submit(vec![Op::Bury { id, proof: token.into(), priority: None, note: "".into() }]);
     rig.pass(1_000);
     rig.step(); // asks for the page; it comes with the next step, and so does the cancel
-    let mut cancel = rig.submit(vec![Op::Cancel { target: Target::Id(id) }]);
+    let mut cancel = rig.submit(vec![Op::Cancel {
+        dedupe_id: duewheel_core::engine::DedupeId::Stays,
+        target: Target::Id(id),
+    }]);
     let refused = matches!(cancel.try_recv().unwrap()[0], Ok(Reply::Change(Err(_))));
     assert!(refused, "it is gone");
     let groups = rig.disk.groups();
@@ -538,7 +547,10 @@ fn a_look_up_that_cannot_be_read_fails_alone() {
         call(&mut driver, vec![put(60_000), put(60_000), put(60_000)]);
     }
     let get = |id| Op::Get { target: Target::Id(MessageId(id)) };
-    let cancel = |id| Op::Cancel { target: Target::Id(MessageId(id)) };
+    let cancel = |id| Op::Cancel {
+        dedupe_id: duewheel_core::engine::DedupeId::Stays,
+        target: Target::Id(MessageId(id)),
+    };
     bad.store(1, Relaxed);
     let answers = call(&mut driver, vec![get(1), get(2), cancel(1), put(0), cancel(2)]);
     for refused in [&answers[0], &answers[2]] {

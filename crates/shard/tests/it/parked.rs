@@ -213,7 +213,7 @@ fn get(id: u64) -> Op {
 }
 
 pub(crate) fn cancel(id: u64) -> Op {
-    Op::Cancel { target: Target::Id(MessageId(id)) }
+    Op::Cancel { dedupe_id: duewheel_core::engine::DedupeId::Stays, target: Target::Id(MessageId(id)) }
 }
 
 fn is_found(answers: &mut Pending) -> Option<Vec<bool>> {

@@ -111,8 +111,14 @@ fn a_batch_brings_no_more_into_memory_than_one_look_up_may() {
     let by_id = |id| Target::Id(MessageId(id));
     for target in [&by_key as &dyn Fn(u64) -> Target, &by_id] {
         let mut rig = filled();
-        let (answers, steps) =
-            rig.submit((1..=MESSAGES).map(|id| Op::Cancel { target: target(id) }).collect());
+        let (answers, steps) = rig.submit(
+            (1..=MESSAGES)
+                .map(|id| Op::Cancel {
+                    dedupe_id: duewheel_core::engine::DedupeId::Stays,
+                    target: target(id),
+                })
+                .collect(),
+        );
         for (id, answer) in (1..).zip(&answers) {
             let Ok(Reply::Change(Ok(was))) = answer else { panic!("{id}: {answer:?}") };
             assert_eq!((was.id, was.key.as_ref()), (MessageId(id), Some(&key(id))));
@@ -121,7 +127,14 @@ fn a_batch_brings_no_more_into_memory_than_one_look_up_may() {
         let heaviest = rig.heaviest.load(Relaxed);
         assert!((BODY..2 * FOUND).contains(&heaviest), "{heaviest} bytes at once");
         assert!(steps >= 5, "the inbox is looked at between two parts: {steps}");
-        let (answers, _) = rig.submit((1..=MESSAGES).map(|id| Op::Cancel { target: target(id) }).collect());
+        let (answers, _) = rig.submit(
+            (1..=MESSAGES)
+                .map(|id| Op::Cancel {
+                    dedupe_id: duewheel_core::engine::DedupeId::Stays,
+                    target: target(id),
+                })
+                .collect(),
+        );
         assert!(answers.iter().all(|answer| matches!(answer, Ok(Reply::Change(Err(_))))), "each is gone");
     }
 }
@@ -131,7 +144,10 @@ fn a_batch_brings_no_more_into_memory_than_one_look_up_may() {
 fn the_parts_of_a_batch_keep_its_order() {
     let mut rig = filled();
     let fire = |id| Op::Fire { target: Target::Id(MessageId(id)) };
-    let cancel = |id| Op::Cancel { target: Target::Key(queue(), key(id)) };
+    let cancel = |id| Op::Cancel {
+        dedupe_id: duewheel_core::engine::DedupeId::Stays,
+        target: Target::Key(queue(), key(id)),
+    };
     let ops = (1..=MESSAGES).flat_map(|id| [fire(id), cancel(id), fire(id)]).collect();
     let (answers, _) = rig.submit(ops);
     for three in answers.chunks(3) {

@@ -116,7 +116,7 @@ fn settlements_go_on_when_the_store_refuses_the_new_messages_of_their_group() {
     let both = rig.submit(vec![put(60_000), ack(&grants[0]), put(60_000)]);
     let behind = rig.submit(vec![ack(&grants[1])]);
     let stale = rig.submit(vec![ack(&grants[1])]);
-    let cancel = rig.submit(vec![Op::Cancel { target }]);
+    let cancel = rig.submit(vec![Op::Cancel { dedupe_id: duewheel_core::engine::DedupeId::Stays, target }]);
     rig.refuse(ErrorKind::Full);
     let waits = rig.submit(vec![ack(&grants[2])]);
     let both = rig.answers(both);

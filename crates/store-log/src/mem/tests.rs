@@ -155,6 +155,7 @@ fn a_busy_key_takes_one_place() {
     for id in 1..=2_000 {
         let due = Due::from_raw(Class::After, dice.below(100));
         let message = duewheel_core::MessageContent {
+            dedupe_id: None,
             id: MessageId(id),
             queue: queue.clone(),
             key: Some(key.clone()),
@@ -192,6 +193,7 @@ impl OneKey {
 
     fn put(&mut self, id: u64, stage: Stage) {
         let message = duewheel_core::MessageContent {
+            dedupe_id: None,
             id: MessageId(id),
             queue: self.queue.clone(),
             key: Some(self.key.clone()),
@@ -232,7 +234,7 @@ impl OneKey {
 
 fn dead(at: u64) -> Stage {
     let at = duewheel_core::message::Died::from_raw(at);
-    Stage::Dead { reason: duewheel_core::message::DeadReason::Buried, at }
+    Stage::Dead { reason: duewheel_core::message::DeadReason::Buried, at, token: None }
 }
 
 /// Story: 10,000 dead messages of one constant key were compared and looked at one by one for each enqueue with that
@@ -270,6 +272,7 @@ fn with_answers(hasher: NameHasher, queue: &QueueName, ids: &[String]) -> Mem {
     let mut mem = Mem::new(hasher, Lsn(0), (1, 1), None);
     for id in ids {
         let record = Record::Deduped(DedupeRow {
+            defaults: None,
             queue: queue.clone(),
             dedupe_id: id.as_str().into(),
             content: 1,

@@ -225,7 +225,7 @@ fn little() -> Model {
         session: SessionId(4),
         granted_at: WallMs(60),
     };
-    let dead = Stage::Dead { reason: DeadReason::MaxAttempts, at: Died::from_raw(50) };
+    let dead = Stage::Dead { reason: DeadReason::MaxAttempts, at: Died::from_raw(50), token: None };
     let waiting = Stage::Waiting { token: None };
     for (id, of, due, stage, key) in [
         (1, 0, Due::At(WallMs(10)), waiting.clone(), Some("a")),
@@ -443,7 +443,7 @@ fn a_key_that_died_often_is_found_without_reading_all_its_dead() {
     // key up must not read them all.
     let mut model = Model::default();
     for id in 1..3_000 {
-        let stage = Stage::Dead { reason: DeadReason::Buried, at: Died::from_raw(id) };
+        let stage = Stage::Dead { reason: DeadReason::Buried, at: Died::from_raw(id), token: None };
         model.rows.insert(MessageId(id), row(id, 0, Due::At(WallMs(id)), stage, Some("job"), 50));
     }
     let waiting = Stage::Waiting { token: None };
@@ -559,7 +559,7 @@ const GOLDEN: [(u8, u32, &str); 17] = [
 #[test]
 fn the_bytes_of_a_run() {
     let mut model = Model::default();
-    let stage = Stage::Dead { reason: DeadReason::Buried, at: Died::from_raw(5) };
+    let stage = Stage::Dead { reason: DeadReason::Buried, at: Died::from_raw(5), token: None };
     model.rows.insert(MessageId(3), row(3, 1, Due::At(WallMs(300)), stage, Some("k"), 2));
     model.answers.push(answer(1, "d", 9));
     let (disk, entry) = written(&model, Shape::default());

@@ -17,6 +17,7 @@ fn queue(name: &str) -> QueueName {
 
 fn answer(name: &str, nth: u64) -> DedupeRow {
     DedupeRow {
+        defaults: None,
         queue: queue(name),
         dedupe_id: format!("{nth:0>250}").into(),
         content: u128::from(nth) << 70,

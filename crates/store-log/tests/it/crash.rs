@@ -386,6 +386,7 @@ fn copies_of_an_attempt_that_failed_do_not_come_back() {
         first: Lsn(lsn),
         clock: ClockPair::default(),
         records: vec![Record::Deduped(DedupeRow {
+            defaults: None,
             queue: QueueName::new("q").expect("a good name"),
             dedupe_id: "once".into(),
             content: 0,

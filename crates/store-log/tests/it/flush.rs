@@ -655,6 +655,7 @@ fn due(id: u64) -> Due {
 
 fn put(id: u64, body: usize) -> Record {
     let message = MessageContent {
+        dedupe_id: None,
         id: MessageId(id),
         queue: QueueName::new("orders").expect("a good name"),
         key: None,

@@ -30,6 +30,7 @@ fn append(rig: &mut Rig, records: Vec<Record>) {
 fn put(rig: &Rig, n: u64, queue: QueueName, body: usize) -> Record {
     let id = MessageId(rig.history.model().next_id() + n);
     let message = MessageContent {
+        dedupe_id: None,
         id,
         queue,
         key: None,

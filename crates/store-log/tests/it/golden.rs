@@ -153,9 +153,9 @@ fn changed_bytes() {
     let reasons = [DeadReason::MaxAttempts, DeadReason::Buried, DeadReason::Expired].into_iter();
     for (code, reason) in reasons.chain(done.map(DeadReason::Done)).enumerate() {
         let dead = format!("07 8001 828080c413 02 03 01 {code:02x}");
-        life.stage = Stage::Dead { reason, at };
+        life.stage = Stage::Dead { reason, at, token: None };
         changed(&life, &dead, "00");
-        life.stage = Stage::Dead { reason, at: at.since(EngineMs(300)) };
+        life.stage = Stage::Dead { reason, at: at.since(EngineMs(300)), token: None };
         changed(&life, &dead, "01 2aac02");
     }
     life.stage = Stage::Waiting { token: None };
@@ -168,6 +168,7 @@ fn changed_bytes() {
         delay_ms: Some(1_000),
         asked: Some(Due::At(WallMs(5_000))),
         limit: MaxAttempts::new(9),
+        losses: 0,
     };
     let waits = "01 8001 02 03 01";
     changed(&life, waits, "08 0607 0a01 0e02 12ac02 1604 1ae807 1e8827 2609");
@@ -258,6 +259,7 @@ fn purged_bytes() {
 #[test]
 fn deduped_bytes() {
     let row = DedupeRow {
+        defaults: None,
         queue: queue(),
         dedupe_id: "once".into(),
         content: 0x0102_0304_0506_0708_090a_0b0c_0d0e_0f10,

@@ -74,7 +74,7 @@ fn line(row: &Row) -> String {
             "leased,token:{}-{},until:{},session:{},granted:{}",
             l.token.epoch.0, l.token.counter, l.until.0, l.session.0, l.granted_at.0
         ),
-        Stage::Dead { reason, at } => {
+        Stage::Dead { reason, at, .. } => {
             let reason = match reason {
                 DeadReason::MaxAttempts => "max_attempts",
                 DeadReason::Buried => "buried",
@@ -422,6 +422,7 @@ fn name(name: &str) -> QueueName {
 
 fn message(id: u64, queue: &str, key: Option<&str>) -> MessageContent {
     MessageContent {
+        dedupe_id: None,
         id: MessageId(id),
         queue: name(queue),
         key: key.map(|key| Key::new(key).expect("a good key")),
@@ -502,6 +503,7 @@ fn one_of_everything() -> Vec<Vec<Record>> {
         delay_ms: Some(5_000),
         asked: None,
         limit: MaxAttempts::new(9),
+        losses: 0,
     };
     let mut retried = Life::new(at, None);
     retried.marks = Marks { releases: 1, asked: Some(after), ..Marks::default() };
@@ -526,7 +528,7 @@ fn one_of_everything() -> Vec<Vec<Record>> {
         for _ in 0..place {
             died = died.next(WallMs(1_700_000_000_900));
         }
-        life.stage = Stage::Dead { reason, at: died.since(EngineMs(900 + place)) };
+        life.stage = Stage::Dead { reason, at: died.since(EngineMs(900 + place)), token: None };
         life
     };
     let due_of = |id: usize| if id.is_multiple_of(3) { after } else { at };
@@ -537,6 +539,7 @@ fn one_of_everything() -> Vec<Vec<Record>> {
     };
     let dedupe = |dedupe_id: &str, created, key: Option<&str>| {
         Record::Deduped(DedupeRow {
+            defaults: None,
             queue: name("mail"),
             dedupe_id: dedupe_id.into(),
             content: 0x0123_4567_89ab_cdef_0011_2233_4455_6677,

@@ -54,6 +54,7 @@ fn dead_in_a_run() -> (SimDisk, Rig) {
     let mut rig = Rig::open(&disk, options, History::new(1));
     for id in (1..=MANY).map(MessageId) {
         let message = Arc::new(MessageContent {
+            dedupe_id: None,
             id,
             queue: queue(),
             key: Some(key()),
@@ -62,7 +63,7 @@ fn dead_in_a_run() -> (SimDisk, Rig) {
             options: MessageOptions::default(),
             enqueued_at: WallMs(id.0),
         });
-        let dead = Stage::Dead { reason: DeadReason::Buried, at: Died::at(WallMs(id.0)) };
+        let dead = Stage::Dead { reason: DeadReason::Buried, at: Died::at(WallMs(id.0)), token: None };
         append(&mut rig, Record::Put { message, life: life(dead), was: None });
     }
     rig.sync();

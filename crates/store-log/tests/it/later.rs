@@ -17,6 +17,7 @@ const CLOCK: ClockPair = ClockPair { engine: EngineMs(1_000), wall: WallMs(1_700
 
 fn row() -> Row {
     let message = MessageContent {
+        dedupe_id: None,
         id: MessageId(1),
         queue: QueueName::new("q").expect("a good name"),
         key: None,

@@ -32,6 +32,7 @@ pub(crate) fn put(queue: &QueueName, id: u64, key: Option<&str>, body: Bytes) ->
     let key = key.map(|key| Key::new(key).expect("a good key"));
     let (options, enqueued_at) = (duewheel_core::message::Options::default(), WallMs(7));
     let message = MessageContent {
+        dedupe_id: None,
         id: MessageId(id),
         queue: queue.clone(),
         key,
@@ -54,7 +55,7 @@ pub(crate) fn parts(record: &Record) -> (&MessageContent, &Life, Was) {
 pub(crate) fn dead(record: &Record, at: u64) -> Record {
     let (message, life, was) = parts(record);
     let at = Died::at(WallMs(at));
-    let life = Life { stage: Stage::Dead { reason: DeadReason::Buried, at }, ..life.clone() };
+    let life = Life { stage: Stage::Dead { reason: DeadReason::Buried, at, token: None }, ..life.clone() };
     Record::Changed { id: message.id, life, was }
 }
 

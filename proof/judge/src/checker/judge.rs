@@ -309,13 +309,13 @@ impl<'h> Judge<'_, 'h> {
             self.ops(&life.changes).chain(self.ops(&life.loose)).any(|c| c.possible() && c.inv.idx < ret.idx);
         let ended = life.may_have_ended(ret.idx);
         let lost = world.lost_between(&life.queue, g.inv.idx, ret.idx) > 0;
-        let dead = g.grant.attempt >= life.max_attempts || life.may_have_expired_dead(ret.idx);
+        let expired = life.may_have_expired_dead(ret.idx);
         let needs_a_running_lease = match op.call {
             Call::Extend { .. } => true,
             Call::Nack { .. } | Call::Bury(_) => world.rules.leases == Leases::OfConnections,
             _ => false,
         };
-        if !(newer || changed || ended || lost || dead || needs_a_running_lease) {
+        if !(newer || changed || ended || lost || expired || needs_a_running_lease) {
             let what = "refused although nobody can have got the message since the lease ran out".to_owned();
             self.blame(Check::WronglyRefused, what);
         }

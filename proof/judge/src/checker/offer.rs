@@ -1,6 +1,6 @@
 //! Overdue messages are offered to every consumer.
 
-use crate::history::{Call, QueueLimits};
+use crate::history::{Call, Leases, QueueLimits};
 
 use super::Check;
 use super::due::Due;
@@ -111,6 +111,16 @@ impl Judge<'_, '_> {
                 Due::At(ms) => self.world.shows(ms, s.latest),
             };
             ready = ready.max(due.saturating_add(s.spread_ns));
+        }
+        // From the third loss in a row on, a job of a connection waits a backoff.
+        if world.rules.leases == Leases::OfConnections
+            && let Some(since) = since
+        {
+            let granted = life.grants.iter().filter(|g| g.ret.idx <= since.ret.idx).count() as u64;
+            let losses = granted + world.lost_between(&life.queue, life.born(world), until);
+            if losses > 2 {
+                ready = ready.saturating_add(world.backoff(losses - 2).saturating_mul(3 * NS / 2));
+            }
         }
         // A nack without a delay waits for up to one and a half times its step.
         for op in self.ops(&life.settles).filter(|op| op.possible() && op.inv.idx < until) {

@@ -366,8 +366,7 @@ impl Toy {
         let Some(m) = self.messages.get_mut(&proof.id) else { return Err(Refusal::LeaseLost) };
         let holds = match m.stage {
             Stage::Leased(_) => true,
-            Stage::Waiting => after_end,
-            Stage::Dead => false,
+            Stage::Waiting | Stage::Dead => after_end,
         };
         let unchecked = bug == Some(Bug::TokenUnchecked);
         if holds && (unchecked || m.token.as_ref() == Some(&proof.token.0)) {

@@ -76,6 +76,16 @@ fn wrong_refusals() {
         }
         s.refused(Call::Ack(proof(1, 1)), Refusal::LeaseLost);
     });
+    // The last attempt: the message is dead, and no other consumer has got it since.
+    case(Check::WronglyRefused, |s| {
+        s.enqueue(1, None, 0);
+        for n in 1..=3 {
+            s.grant(1, None, n, n);
+            s.wait(200);
+        }
+        let ack = Call::Ack(proof(1, 3));
+        if s.bad { s.refused(ack, Refusal::LeaseLost) } else { s.done(ack, Answer::Settled) }
+    });
 }
 
 #[test]

@@ -56,7 +56,9 @@ pub(super) fn op(call: &Call) -> Op {
             },
             ..engine::Enqueue::new(queue(&e.queue), bytes(&e.body))
         })),
-        Call::Cancel(t) => Op::Cancel { target: target(t) },
+        Call::Cancel(t) => {
+            Op::Cancel { dedupe_id: duewheel_core::engine::DedupeId::Stays, target: target(t) }
+        }
         Call::Postpone { target: t, when: w, body } => Op::Postpone {
             target: target(t),
             edit: Box::new(Edit { body: body.as_ref().map(bytes), ..Edit::due(when(w)) }),
@@ -185,6 +187,7 @@ fn answer(call: &Call, reply: Reply) -> Result<Answer, Refusal> {
         Reply::Settle(Err(refusal)) | Reply::Extend(Err(refusal)) => Err(match refusal {
             SettleRefusal::LeaseLost => Refusal::LeaseLost,
             SettleRefusal::NeverIssued => Refusal::NotFound,
+            SettleRefusal::KeyExists(_) => Refusal::KeyExists,
             SettleRefusal::TooLong(_) => Refusal::Other(format!("{refusal:?}")),
         }),
         Reply::Reserve(Reserved::Grants(grants)) => Ok(Answer::Grants(grants.iter().map(grant).collect())),

@@ -83,7 +83,7 @@ enum Inside {
 }
 
 /// All bugs, by name.
-pub const BUGS: [(&str, Bug); 33] = [
+pub const BUGS: [(&str, Bug); 34] = [
     ("ack before fsync", Bug(Inside::Code(Mutant::AckBeforeSync))),
     ("skip every 50th fsync", Bug(Inside::Disk(Lie::SkipSync(50)))),
     ("no directory sync", Bug(Inside::Disk(Lie::NoDirSync))),
@@ -94,6 +94,7 @@ pub const BUGS: [(&str, Bug); 33] = [
     ("leases on the wall clock", Bug(Inside::WallLeases)),
     ("token reused after a restart", Bug(Inside::Store(StoreBug::EpochKept))),
     ("ack without a token check", Bug(Inside::Code(Mutant::TokenUnchecked))),
+    ("the last token lost", Bug(Inside::Code(Mutant::LastTokenLost))),
     ("attempts counted at nack", Bug(Inside::Code(Mutant::AttemptAtNack))),
     ("cancel in two steps", Bug(Inside::CancelInTwoSteps)),
     ("key not persisted", Bug(Inside::Store(StoreBug::KeysDropped))),

@@ -291,8 +291,8 @@ async fn what_settles_is_not_refused_for_what_stands_next_to_it() {
     rig.local.set(0, Mood::Full);
     let ops = vec![
         Op::Get { target: Target::Id(put) },
-        Op::Cancel { target: Target::Id(put) },
-        Op::Cancel { target: Target::Id(put) },
+        Op::Cancel { dedupe_id: duewheel_core::engine::DedupeId::Stays, target: Target::Id(put) },
+        Op::Cancel { dedupe_id: duewheel_core::engine::DedupeId::Stays, target: Target::Id(put) },
     ];
     let answers = rig.client.submit(ops).unwrap().await;
     assert!(matches!(answers[0], Err(CallError::Overloaded)));
@@ -306,7 +306,11 @@ async fn a_door_that_is_closed_lets_through_what_settles() {
     let id = rig.put("q", "x").await;
     rig.inbox.close_door(duewheel_shard::inbox::Admission::Draining);
     assert!(matches!(rig.client.call(keyed("k")).await, Err(CallError::Draining)));
-    assert!(matches!(rig.call(Op::Cancel { target: Target::Id(id) }).await, Reply::Change(Ok(_))));
+    assert!(matches!(
+        rig.call(Op::Cancel { dedupe_id: duewheel_core::engine::DedupeId::Stays, target: Target::Id(id) })
+            .await,
+        Reply::Change(Ok(_))
+    ));
     assert_eq!(stats(&rig).await.counts.ready, 0);
 }
 

@@ -274,7 +274,7 @@ fn any_op(random: &mut Random, tags: &mut u64, wall: u64) -> Ask {
         16 => Ask::One(tag, session),
         17 => Ask::Id(tag, |id| Op::Redrive { id, delay_ms: None }),
         18 => Ask::Id(tag, |id| Op::Fire { target: Target::Id(id) }),
-        19 => Ask::Op(Op::Cancel { target }),
+        19 => Ask::Op(Op::Cancel { dedupe_id: duewheel_core::engine::DedupeId::Stays, target }),
         20 => Ask::Op(Op::Postpone { target, edit: Box::new(Edit::due(when)), if_generation: None }),
         21 => Ask::Op(Op::Get { target }),
         22 => match random.below(6) {

@@ -8,7 +8,8 @@ use duewheel_core::engine::*;
 use duewheel_core::event::{EventKind, EventReason, MessageEvent};
 use duewheel_core::id::{Epoch, LeaseToken, Lsn, MessageId, SessionId, ShardId};
 use duewheel_core::message::{
-    DeadReason, DoneOutcome, Ended, Expiry, Marks, MaxAttempts, MessageContent, Options, PastAttempt, State,
+    DeadReason, DoneOutcome, Ended, Expiry, Marks, MaxAttempts, MessageContent, Options, PastAttempt,
+    QueueLimit, State,
 };
 use duewheel_core::name::{Key, QueueName};
 use duewheel_core::policy::{
@@ -111,6 +112,7 @@ fn message_options() -> impl Strategy<Value = Options> {
         |(lease_ms, max_attempts, backoff, spread_ms, expiry)| Options {
             lease_ms,
             max_attempts,
+            queue_limit: QueueLimit::Wins,
             backoff,
             spread_ms,
             expiry,
@@ -185,16 +187,17 @@ fn cursor() -> impl Strategy<Value = ListCursor> {
 }
 
 fn enqueue() -> impl Strategy<Value = Enqueue> {
-    let what = (name(), of(key()), body(), headers(), when());
+    let what = (name(), of(key()), body(), headers(), when(), of(text()));
     let exists = select(vec![IfExists::Reject, IfExists::Keep, IfExists::Replace]);
     let begins = select(vec![InitialState::Waiting, InitialState::Dead]);
     let how = (exists, of(text()), any::<Option<u32>>(), message_options(), begins, of(order()), ms());
-    (what, how).prop_map(|((queue, key, body, headers, when), how)| Enqueue {
+    (what, how).prop_map(|((queue, key, body, headers, when, due_words), how)| Enqueue {
         queue,
         key,
         body,
         headers,
         when,
+        due_words,
         if_exists: how.0,
         dedupe_id: how.1,
         dedupe_window_ms: how.6,
@@ -275,7 +278,8 @@ pub(crate) fn op() -> impl Strategy<Value = Op> {
         (id(), proof(), ms()).prop_map(|(id, proof, lease_ms)| Op::Extend { id, proof, lease_ms }),
     ];
     let change = prop_oneof![
-        target().prop_map(|target| Op::Cancel { target }),
+        (target(), select(vec![DedupeId::Stays, DedupeId::Freed]))
+            .prop_map(|(target, dedupe_id)| Op::Cancel { target, dedupe_id }),
         (target(), edit(), any::<Option<u32>>()).prop_map(|(target, edit, if_generation)| Op::Postpone {
             target,
             edit: Box::new(edit),
@@ -324,9 +328,9 @@ pub(crate) fn op() -> impl Strategy<Value = Op> {
 }
 
 fn message() -> impl Strategy<Value = Arc<MessageContent>> {
-    (id(), name(), of(key()), body(), headers(), message_options(), wall()).prop_map(
-        |(id, queue, key, body, headers, options, enqueued_at)| {
-            Arc::new(MessageContent { id, queue, key, body, headers, options, enqueued_at })
+    (id(), name(), of(key()), body(), headers(), message_options(), of(text()), wall()).prop_map(
+        |(id, queue, key, body, headers, options, dedupe_id, enqueued_at)| {
+            Arc::new(MessageContent { id, queue, key, body, headers, options, dedupe_id, enqueued_at })
         },
     )
 }
@@ -366,6 +370,7 @@ fn view() -> impl Strategy<Value = View> {
         delay_ms,
         asked: None,
         limit: None,
+        losses: 0,
     });
     let rest = (of(wall()), of((dead_reason(), wall())), marks, vec(past, 0..3));
     (message(), state(), any::<[u32; 5]>(), any::<[u64; 4]>(), rest).prop_map(
@@ -551,6 +556,7 @@ fn settle_refusal() -> impl Strategy<Value = SettleRefusal> {
         Just(SettleRefusal::LeaseLost),
         Just(SettleRefusal::NeverIssued),
         any::<u64>().prop_map(SettleRefusal::TooLong),
+        id().prop_map(SettleRefusal::KeyExists),
     ]
 }
 

@@ -9,7 +9,7 @@ use crate::answers::AnswerPosition;
 use crate::id::{Epoch, LeaseToken, Lsn, MessageId, SessionId};
 use crate::message::{
     DeadReason, Died, DoneOutcome, Ended, Expiry, Kind, Lease, Life, MaxAttempts, MessageContent, Options,
-    PastAttempt, Stage,
+    PastAttempt, QueueLimit, Stage,
 };
 use crate::name::{Key, QueueName};
 use crate::policy::{Backoff, GrantLimits, GrantRate, OnExpiry, QueueSettings, ReadyOrder, TraceMode};
@@ -139,6 +139,7 @@ impl History {
         let mut records = Vec::new();
         for lsn in (first.0..).take(messages) {
             let message = MessageContent {
+                dedupe_id: None,
                 id: MessageId(self.model.next_id()),
                 queue: self.queue(),
                 key: None,
@@ -262,6 +263,7 @@ impl History {
             .map(|n| (format!("name{n}").into(), format!("value{}", self.dice.roll()).into()))
             .collect();
         let options = Options {
+            queue_limit: if self.rare.once_in(5) { QueueLimit::Wins } else { QueueLimit::Yields },
             lease_ms: self.maybe(100_000),
             max_attempts: self.maybe(30).and_then(|n| MaxAttempts::new(u32::try_from(n).unwrap_or(1))),
             backoff: self.maybe(50).map(|min_ms| Backoff { min_ms, max_ms: min_ms * 9 }),
@@ -273,6 +275,7 @@ impl History {
             },
         };
         let message = MessageContent {
+            dedupe_id: None,
             id,
             queue,
             key,
@@ -315,6 +318,7 @@ impl History {
                     _ => DeadReason::Buried,
                 },
                 at: Died::at(self.clock.wall),
+                token: self.rare.once_in(3).then(|| self.lease().token),
             },
             2 => Stage::Waiting { token: Some(self.lease().token) },
             _ => Stage::Waiting { token: None },
@@ -401,6 +405,7 @@ impl History {
     fn dedupe(&mut self) -> DedupeRow {
         let (queue, n) = (self.queue(), self.dice.below(60));
         DedupeRow {
+            defaults: None,
             queue,
             dedupe_id: format!("once-{n}").into(),
             content: u128::from(self.dice.roll()) * u128::from(self.dice.roll()),

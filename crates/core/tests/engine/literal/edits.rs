@@ -146,7 +146,7 @@ fn refusals_change_nothing() {
     rig.put("q", 1_000, None);
     let over = Err(ChangeRefusal::Overloaded(Limit::Bytes(10)));
     assert_eq!(edit(&mut rig, id, headers("123")), over, "over the bytes of all");
-    rig.call(Op::Cancel { target: Target::Id(MessageId(2)) });
+    rig.call(Op::Cancel { dedupe_id: DedupeId::Stays, target: Target::Id(MessageId(2)) });
     let mut fx = Effects::new();
     rig.engine.handle(rig.now, Input::Room(Capacity::SettleOnly), &mut fx);
     assert_eq!(edit(&mut rig, id, headers("1")), Err(ChangeRefusal::DiskFull));

@@ -268,7 +268,7 @@ fn a_message_of_a_system_queue_is_not_found_by_its_id() {
     assert_eq!(rig.call(Op::Get { target: target() }), Reply::View(None));
     let change = [
         Op::Outline { id },
-        Op::Cancel { target: target() },
+        Op::Cancel { dedupe_id: DedupeId::Stays, target: target() },
         postpone(target()),
         Op::Fire { target: target() },
         Op::Redrive { id, delay_ms: None },
@@ -283,7 +283,10 @@ fn a_message_of_a_system_queue_is_not_found_by_its_id() {
     // The server itself reaches it.
     assert!(matches!(rig.call(Op::Get { target: Target::Own(id) }), Reply::View(Some(_))));
     assert!(matches!(rig.call(postpone(Target::Own(id))), Reply::Change(Ok(_))));
-    assert!(matches!(rig.call(Op::Cancel { target: Target::Own(id) }), Reply::Change(Ok(_))));
+    assert!(matches!(
+        rig.call(Op::Cancel { dedupe_id: DedupeId::Stays, target: Target::Own(id) }),
+        Reply::Change(Ok(_))
+    ));
 }
 
 #[test]

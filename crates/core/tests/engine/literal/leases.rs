@@ -183,7 +183,7 @@ fn dead_after_exactly_max_attempts_with_history_and_redriven_with_new_ones() {
         rig.call(Op::Redrive { id, delay_ms: None }),
         Reply::Change(Err(ChangeRefusal::KeyExists(MessageId(2))))
     );
-    rig.call(Op::Cancel { target: Target::Id(MessageId(2)) });
+    rig.call(Op::Cancel { dedupe_id: DedupeId::Stays, target: Target::Id(MessageId(2)) });
     let too_far = Op::Redrive { id, delay_ms: Some(u64::MAX) };
     assert!(matches!(rig.call(too_far), Reply::Change(Err(ChangeRefusal::TooFar(_)))));
     let later = Op::Redrive { id, delay_ms: Some(60_000) };

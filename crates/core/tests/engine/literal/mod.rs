@@ -33,6 +33,7 @@ fn durable(n: u64) -> After {
 
 fn plain(id: u64, name: &str, k: Option<&str>) -> Arc<MessageContent> {
     Arc::new(MessageContent {
+        dedupe_id: None,
         id: MessageId(id),
         queue: queue(name),
         key: k.map(key),

@@ -270,7 +270,7 @@ fn the_first_ready_message_of_a_queue_nobody_reads_is_reported_and_kept() {
 fn a_queue_vanishes_with_its_last_message() {
     let mut rig = rig();
     let id = rig.put("q", 5, None);
-    rig.call(Op::Cancel { target: Target::Id(id) });
+    rig.call(Op::Cancel { dedupe_id: DedupeId::Stays, target: Target::Id(id) });
     assert_eq!(rig.call(Op::Queues { after: None, limit: 9 }), Reply::Queues(vec![]));
     let to = ReplyTo(0);
     assert_eq!(rig.reply(to), None);
@@ -286,7 +286,7 @@ fn a_queue_that_vanishes_within_a_step_is_not_served() {
     rig.raw(Op::Reserve(demand));
     rig.raw(Op::Enqueue(Box::new(Enqueue { key: Some(key("k")), ..message("q", 0) })));
     rig.raw(Op::CancelReserve { waiter });
-    rig.raw(Op::Cancel { target: Target::Key(queue("q"), key("k")) });
+    rig.raw(Op::Cancel { dedupe_id: DedupeId::Stays, target: Target::Key(queue("q"), key("k")) });
     rig.timeout();
 
     let demand = rig.demand(&["q"], 1, 60_000);

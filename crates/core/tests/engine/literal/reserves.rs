@@ -211,7 +211,7 @@ fn reserve_one_of_a_dead_message_redrives_it_if_its_key_is_free() {
     let other = rig.put("q", 60_000, Some("k"));
     let one = || Op::ReserveOne { id, session: SessionId::NONE, lease_ms: None };
     assert_eq!(rig.call(one()), Reply::ReserveOne(Err(ChangeRefusal::KeyExists(other))));
-    rig.call(Op::Cancel { target: Target::Id(other) });
+    rig.call(Op::Cancel { dedupe_id: DedupeId::Stays, target: Target::Id(other) });
     assert!(matches!(rig.call(one()), Reply::ReserveOne(Ok(grant)) if grant.attempt == 2));
 }
 

@@ -231,7 +231,101 @@ fn what_was_cancelled_is_not_said_to_be_acked() {
     let id = rig.put("q", 0, None);
     let grant = rig.reserve("q", 1).remove(0);
     rig.pass(30_000);
-    assert!(matches!(rig.call(Op::Cancel { target: Target::Id(id) }), Reply::Change(Ok(_))));
+    assert!(matches!(
+        rig.call(Op::Cancel { dedupe_id: DedupeId::Stays, target: Target::Id(id) }),
+        Reply::Change(Ok(_))
+    ));
     let ack = Op::Ack { id, proof: grant.token.into() };
     assert_eq!(rig.call(ack), Reply::Settle(Err(SettleRefusal::LeaseLost)));
+}
+
+/// A message of one attempt, dead because its lease ran out, and its token. `restart`: the engine is a new one.
+fn lapsed(rig: &mut Rig, restart: bool) -> (MessageId, LeaseToken) {
+    rig.call(Op::Enqueue(Box::new(Enqueue { key: Some(key("k")), ..attempts(1) })));
+    let grant = rig.reserve("q", 1).remove(0);
+    rig.pass(30_000);
+    rig.timeout();
+    if restart {
+        rig.restart();
+    }
+    assert_eq!(view(rig, grant.message.id).state, State::Dead);
+    (grant.message.id, grant.token)
+}
+
+/// Story: `max_attempts: 1`, and an ack half a second late: 409, although no other consumer had the message since. It was dead, and a
+/// redrive repeated finished work.
+#[test]
+fn late_settles_of_the_last_attempt_are_taken() {
+    for restart in [false, true] {
+        let mut rig = rig();
+        rig.put("q", 900_000_000, None); // the queue keeps its totals
+        let (id, token) = lapsed(&mut rig, restart);
+        // The dead hold no keys: another one has it.
+        rig.put("q", 60_000, Some("k"));
+        let extend = rig.call(Op::Extend { id, proof: token.into(), lease_ms: None });
+        assert_eq!(extend, Reply::Extend(Err(SettleRefusal::LeaseLost)));
+        let other = LeaseToken { counter: token.counter + 1, ..token };
+        let lost = Reply::Settle(Err(SettleRefusal::LeaseLost));
+        assert_eq!(rig.call(Op::Ack { id, proof: other.into() }), lost);
+        let ack = || Op::Ack { id, proof: token.into() };
+        assert_eq!(rig.call(ack()), Reply::Settle(Ok(Settled::Acked.into())));
+        assert_eq!(rig.call(ack()), Reply::Settle(Ok(Settled::Already { queue: queue("q") }.into())));
+        let Reply::Queues(views) = rig.call(Op::Queue { queue: queue("q") }) else { panic!() };
+        assert_eq!((views[0].counts.dead, views[0].totals.died, views[0].totals.acked), (0, 1, 1));
+
+        let (id, token) = lapsed_again(&mut rig, restart);
+        let dead = |reason| Reply::Settle(Ok(Settled::Dead(reason).into()));
+        let died = view(&mut rig, id).dead;
+        let said = Op::Nack {
+            id,
+            proof: token.into(),
+            attempt: Attempt::Failed,
+            delay_ms: None,
+            priority: None,
+            note: "why".into(),
+        };
+        assert_eq!(rig.call(said), dead(DeadReason::MaxAttempts));
+        let now = view(&mut rig, id);
+        assert_eq!((now.dead, &*now.history.last().unwrap().note), (died, "why"));
+        assert_eq!(rig.call(ack_of(id, token)), lost, "once");
+
+        let (id, token) = lapsed_again(&mut rig, restart);
+        let bury = Op::Bury { id, proof: token.into(), priority: None, note: "no".into() };
+        assert_eq!(rig.call(bury), dead(DeadReason::Buried));
+        assert_eq!(view(&mut rig, id).dead.map(|(reason, _)| reason), Some(DeadReason::Buried));
+        let Reply::Queues(views) = rig.call(Op::Queue { queue: queue("q") }) else { panic!() };
+        assert_eq!(views[0].totals.died, 3, "each died once");
+    }
+}
+
+fn lapsed_again(rig: &mut Rig, restart: bool) -> (MessageId, LeaseToken) {
+    rig.call(Op::Cancel { dedupe_id: DedupeId::Stays, target: Target::Key(queue("q"), key("k")) });
+    lapsed(rig, restart)
+}
+
+fn ack_of(id: MessageId, token: LeaseToken) -> Op {
+    Op::Ack { id, proof: token.into() }
+}
+
+#[test]
+fn late_not_yet_revives_unless_the_key_went() {
+    let mut rig = rig();
+    let (id, token) = lapsed(&mut rig, true);
+    let other = rig.put("q", 60_000, Some("k"));
+    let taken = Reply::Settle(Err(SettleRefusal::KeyExists(other)));
+    assert_eq!(rig.call(nack(id, token, Attempt::NotYet)), taken);
+    assert_eq!((view(&mut rig, id).state, view(&mut rig, id).forgiven), (State::Dead, 0));
+    rig.call(Op::Cancel { dedupe_id: DedupeId::Stays, target: Target::Id(other) });
+    let again = rig.call(nack(id, token, Attempt::NotYet));
+    assert!(matches!(again, Reply::Settle(Ok(Applied { what: Settled::Again(_), .. }))), "{again:?}");
+    assert_eq!((view(&mut rig, id).state, view(&mut rig, id).forgiven), (State::Ready, 1));
+    assert_eq!(rig.call(ack_of(id, token)), Reply::Settle(Err(SettleRefusal::LeaseLost)));
+}
+
+#[test]
+fn redriving_spends_the_token_of_the_last_lease() {
+    let mut rig = rig();
+    let (id, token) = lapsed(&mut rig, false);
+    rig.call(Op::Redrive { id, delay_ms: None });
+    assert_eq!(rig.call(ack_of(id, token)), Reply::Settle(Err(SettleRefusal::LeaseLost)));
 }

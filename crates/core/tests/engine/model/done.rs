@@ -13,7 +13,7 @@ impl Case {
         let Reply::View(view) = self.rig.call(Op::Recall { target: target.clone() }) else { panic!() };
         let found = self.model.resolve(&target).map(|at| (at, self.model.live[at].stage));
         match (found, self.model.recall(&target, self.rig.now).cloned()) {
-            (Some((at, S::Dead(died))), Some(done)) => {
+            (Some((at, S::Dead(died, _))), Some(done)) => {
                 let view = view.expect("it is there");
                 // Within a millisecond either may be the newer one.
                 if view.state == State::Done {

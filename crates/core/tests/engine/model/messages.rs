@@ -18,6 +18,10 @@ pub struct M {
     pub attempt: u32,
     pub forgiven: u32,
     pub max: u32,
+    /// Sessions in a row that have lost it.
+    pub losses: u32,
+    /// Set while its due time is one that only the engine knows; with its token.
+    pub held_off: Option<Option<LeaseToken>>,
     pub body: u8,
     pub stage: S,
 }
@@ -29,8 +33,8 @@ pub enum S {
     /// With its rank, fixed when it became ready.
     Ready(u64, Option<LeaseToken>),
     Leased(LeaseToken, u64, SessionId),
-    /// Since this time.
-    Dead(u64),
+    /// Since this time, with the token of the lease whose end was the death.
+    Dead(u64, Option<LeaseToken>),
 }
 
 /// A message that has ended in a queue that keeps such messages.
@@ -59,13 +63,24 @@ pub struct Model {
     pub died: u64,
 }
 
+impl M {
+    /// Its lease ends without a settle.
+    pub fn lose(&mut self, session: SessionId, token: Option<LeaseToken>) {
+        self.losses += u32::from(session != SessionId::NONE);
+        let is_dead = self.attempt - self.forgiven >= self.max;
+        if session != SessionId::NONE && self.losses > 2 && !is_dead {
+            self.held_off = Some(token);
+        }
+    }
+}
+
 impl Model {
     pub fn state(m: &M) -> State {
         match m.stage {
             S::Scheduled(_) => State::Scheduled,
             S::Ready(..) => State::Ready,
             S::Leased(..) => State::Leased,
-            S::Dead(_) => State::Dead,
+            S::Dead(..) => State::Dead,
         }
     }
 
@@ -93,12 +108,13 @@ impl Model {
     pub fn tick(&mut self, now: Now) {
         let mut died = 0;
         for m in &mut self.live {
-            if let S::Leased(token, until, _) = m.stage
+            if let S::Leased(token, until, session) = m.stage
                 && until <= now.engine.0
             {
+                m.lose(session, Some(token));
                 m.stage = if m.attempt - m.forgiven >= m.max {
                     died += 1;
-                    S::Dead(now.engine.0)
+                    S::Dead(now.engine.0, Some(token))
                 } else if now.is_due(m.due) {
                     S::Ready(now.wall_of(m.due).0, Some(token))
                 } else {
@@ -126,7 +142,7 @@ impl Model {
     }
 
     pub fn holder(&self, queue: usize, key: usize) -> Option<usize> {
-        let holds = |m: &M| m.queue == queue && m.key == Some(key) && !matches!(m.stage, S::Dead(_));
+        let holds = |m: &M| m.queue == queue && m.key == Some(key) && !matches!(m.stage, S::Dead(..));
         self.live.iter().position(holds)
     }
 

@@ -24,7 +24,9 @@ use crate::http::identity::{IdentityAnswer, TokenAnswer, TokensAnswer};
 use crate::http::limits::{GrantRateAnswer, LimitsAnswer, OnExpiryWord, TraceWord};
 use crate::http::line::EnqueueLine;
 use crate::http::listing::{self, QueuesAnswer};
-use crate::http::message::{CancelledAnswer, CancelledWord, Nothing, PostponeRequest, ReplayRequest};
+use crate::http::message::{
+    CancelRequest, CancelledAnswer, CancelledWord, Nothing, PostponeRequest, ReplayRequest,
+};
 use crate::http::ndjson::{AcceptedLine, LineAnswer};
 use crate::http::queue::{
     PauseFor, PausedAnswer, PurgedAnswer, Redrive, RedriveResult, RedrivenAnswer, RedrivenId, ResumedAnswer,
@@ -72,8 +74,8 @@ const fn by_id(operation: &'static str) -> Link {
 
 // ----- produce -----
 
-pub(crate) fn enqueue() -> OperationDoc {
-    let accepted = || EnqueuedAnswer {
+fn accepted() -> EnqueuedAnswer<'static> {
+    EnqueuedAnswer {
         id: ID,
         queue: QUEUE,
         key: KEY,
@@ -81,8 +83,12 @@ pub(crate) fn enqueue() -> OperationDoc {
         generation: 1,
         created: true,
         replaced: None,
+        replayed: false,
         durability: FSYNC,
-    };
+    }
+}
+
+pub(crate) fn enqueue() -> OperationDoc {
     let refused = Problem::field("delay", "must be whole numbers with units");
     OperationDoc::new(Tag::Produce, "enqueue", "Schedule a message, or a message a line")
         .takes::<EnqueueLine<'_>>(r#"{"body": "order 42", "delay": "48h", "key": "order-42"}"#)
@@ -98,7 +104,7 @@ pub(crate) fn enqueue() -> OperationDoc {
             200,
             "",
             &[
-                LineAnswer::Accepted(AcceptedLine { message: accepted(), status: 201, replayed: false }),
+                LineAnswer::Accepted(AcceptedLine { message: accepted(), status: 201 }),
                 LineAnswer::Refused(ItemProblem::of(&refused)),
             ],
         )
@@ -136,6 +142,7 @@ fn cancelling(id: &'static str) -> OperationDoc {
         durability: FSYNC,
     };
     OperationDoc::new(Tag::Produce, id, "Cancel a message")
+        .may_take::<CancelRequest>(r#"{"forget_dedupe": true}"#)
         .gives(200, "The message was taken back.", &example)
         .refuses(&[MessageNotFound, Leased])
 }
@@ -163,16 +170,7 @@ fn postponing(id: &'static str) -> OperationDoc {
 }
 
 pub(crate) fn replay() -> OperationDoc {
-    let answer = EnqueuedAnswer {
-        id: ID,
-        queue: QUEUE,
-        key: None,
-        due_at: DUE_AT,
-        generation: 1,
-        created: true,
-        replaced: None,
-        durability: FSYNC,
-    };
+    let answer = EnqueuedAnswer { key: None, ..accepted() };
     OperationDoc::new(Tag::Produce, "replay", "Enqueue the content of a done or dead message again")
         .may_take::<ReplayRequest>(r#"{"key": "order-42-again"}"#)
         .gives(201, "A new message, due now.", &answer)
@@ -257,7 +255,7 @@ pub(crate) fn nack() -> OperationDoc {
             r#"{"lease_token": "000000010000000000000001", "delay_ms": 60000, "reason": "mail server away"}"#,
         )
         .gives(200, "The state of the message from now on.", &example)
-        .refuses(&[LeaseLost, MessageNotFound])
+        .refuses(&[LeaseLost, KeyExists, MessageNotFound])
 }
 
 pub(crate) fn extend() -> OperationDoc {

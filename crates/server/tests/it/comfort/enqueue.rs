@@ -104,6 +104,7 @@ async fn an_idempotency_key_is_a_dedupe_id() {
     let again = enqueue_with(&server, "idempotency-key: \"order 42\"\r\n", message).await;
     assert_eq!((again.status, again.header("idempotent-replayed")), (201, Some("true")));
     assert_eq!(again.json()["id"], first.json()["id"]);
+    assert_eq!((&first.json()["replayed"], &again.json()["replayed"]), (&json!(null), &json!(true)));
     // As the field, with the quotes, which are a part of it.
     let field = r#"{"body": "a", "delay_ms": 0, "dedupe_id": "\"order 42\""}"#;
     let by_field = enqueue_with(&server, "", field).await;

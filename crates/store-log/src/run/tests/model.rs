@@ -123,6 +123,7 @@ pub(crate) fn row(id: u64, of: u64, due: Due, stage: Stage, key: Option<&str>, b
 
 pub(crate) fn answer(of: u64, dedupe_id: &str, until: u64) -> DedupeRow {
     DedupeRow {
+        defaults: None,
         queue: queue(of),
         dedupe_id: dedupe_id.into(),
         content: 1 << 100,
@@ -150,7 +151,7 @@ fn stage() -> impl Strategy<Value = Stage> {
             session: SessionId(n),
             granted_at: WallMs(n),
         })),
-        2 => (0..40u64).prop_map(|n| Stage::Dead { reason: DeadReason::Buried, at: Died::from_raw(n) }),
+        2 => (0..40u64).prop_map(|n| Stage::Dead { reason: DeadReason::Buried, at: Died::from_raw(n), token: None }),
     ]
 }
 
