@@ -433,6 +433,10 @@ async fn an_occurrence_waits_for_the_one_before_or_is_skipped() {
         rig.clock.advance(MINUTE);
         let skips = u64::from(overlap == "skip");
         counts((1, skips)).await;
+        until("it waits", async || {
+            overlap == "skip" || rig.get("report").await.record.state.buffered.is_some()
+        })
+        .await;
         rig.clock.advance(MINUTE);
         counts(first).await;
         rig.cancel(rig.messages().await[0].message.id).await;
