@@ -1,5 +1,6 @@
 //! Failures of commands, and their exit codes.
 
+use std::io::Write as _;
 use std::{fmt, io};
 
 use duewheel_import::api::{ApiError, ServerRefusal};
@@ -322,19 +323,21 @@ impl CommandFailure {
             CommandFailure::Unreachable(what) => ("unreachable", what),
             CommandFailure::Refused(refusal) => (refusal.code.as_str(), &refusal.detail),
         };
-        if json {
+        let line = if json {
             let mut fields = match self {
                 CommandFailure::Refused(refusal) => refusal_json(refusal),
                 _ => coded(code, detail),
             };
             fields.insert("exit_code".into(), json!(self.exit_code()));
             invocation::add_notes(&mut fields);
-            eprintln!("{}", Value::Object(fields));
+            Value::Object(fields).to_string()
         } else if let CommandFailure::Refused(refusal) = self {
-            eprintln!("duewheel: {}", plain(&refusal.to_string()));
+            format!("duewheel: {}", plain(&refusal.to_string()))
         } else {
-            eprintln!("duewheel: {detail}");
-        }
+            format!("duewheel: {detail}")
+        };
+        // The terminal may be gone.
+        let _ = writeln!(io::stderr(), "{line}");
     }
 }
 

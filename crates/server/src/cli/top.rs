@@ -67,11 +67,11 @@ impl ClientCommand for TopArgs {
         let looks = Looks::start(remote, Duration::from_millis(self.interval.0));
         let mut terminal = ratatui::try_init()?;
         let result = watch(&mut terminal, screen, &looks, &read_events(), &interrupt);
-        let restored = ratatui::try_restore();
         if is_hung_up() {
-            return Ok(()); // there is no screen left to restore
+            // There is no screen left to restore, and an attempt prints its failure to it.
+            std::process::exit(0);
         }
-        restored?;
+        ratatui::try_restore()?;
         Ok(result?)
     }
 }

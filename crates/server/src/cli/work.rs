@@ -188,7 +188,7 @@ impl WorkJobs<'_> {
         };
         let mut last = self.lock_wait();
         if last.as_ref() != Some(&code) {
-            eprintln!("{}", refused_line(None, "waiting for the server", trouble));
+            let _ = writeln!(io::stderr(), "{}", refused_line(None, "waiting for the server", trouble));
             *last = Some(code);
         }
         drop(last);
@@ -429,7 +429,8 @@ impl JobSlots {
         } else {
             state.stopping = true;
             let busy = state.busy;
-            eprintln!(
+            let _ = writeln!(
+                io::stderr(),
                 "finishing {busy} message{}; once more to end the commands",
                 if busy == 1 { "" } else { "s" }
             );

@@ -40,12 +40,14 @@ impl TopTerminal {
     }
 
     fn with(server: &str, (columns, rows): (u16, u16), more: &[(&str, &str)], args: &[&str]) -> TopTerminal {
-        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a pseudo-terminal");
+        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)
+            .expect("a pseudo-terminal");
         grantpt(&master).expect("grant");
         unlockpt(&master).expect("unlock");
         let name = ptsname(&master, Vec::new()).expect("name");
         tcsetwinsize(&master, size(columns, rows)).expect("size");
-        let slave = open(name.as_c_str(), OFlags::RDWR | OFlags::NOCTTY, Mode::empty()).expect("open");
+        let slave = open(name.as_c_str(), OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty())
+            .expect("open");
         let end = || Stdio::from(slave.try_clone().expect("clone"));
         // It makes the terminal the controlling one, so that a change of its size is signalled.
         let mut command = Command::new("setsid");
@@ -251,7 +253,8 @@ fn interactive_commands_end_with_their_terminal() {
         });
         terminal.hangs_up();
     }
-    assert_eq!(shell.json(&["stats", "--json"])["counts"]["scheduled"], json!(3), "nothing was purged");
+    let figures = shell.json(&["top", "--json"]);
+    assert_eq!(figures["stats"]["counts"]["scheduled"], json!(3), "nothing was purged");
 }
 
 #[test]
