@@ -9,6 +9,7 @@ use duewheel_core::{Due, MessageContent, MessageId, QueueName, WallMs};
 /// A new message without a key, with a body of this size.
 pub fn put(id: MessageId, queue: &QueueName, body: usize, due: Due, enqueued_at: WallMs) -> Record {
     let message = MessageContent {
+        dedupe_id: None,
         id,
         queue: queue.clone(),
         key: None,

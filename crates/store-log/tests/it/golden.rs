@@ -62,6 +62,7 @@ const WAS: &str = "0171 00 8827 05 00";
 
 fn put() -> Record {
     let message = MessageContent {
+        dedupe_id: None,
         id: MessageId(1),
         queue: queue(),
         key: key(),

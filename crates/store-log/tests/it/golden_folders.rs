@@ -468,6 +468,7 @@ fn one_of_everything() -> Vec<Vec<Record>> {
     let of = |id: usize| &plain[id - 1];
     let mut own = message(13, "own", None);
     own.options = Options {
+        queue_limit: duewheel_core::message::QueueLimit::Yields,
         lease_ms: Some(1_500),
         max_attempts: MaxAttempts::new(3),
         backoff: Some(Backoff { min_ms: 10, max_ms: 60_000 }),

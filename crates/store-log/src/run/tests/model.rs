@@ -96,6 +96,7 @@ pub(crate) fn queue(n: u64) -> QueueName {
 /// A plain row.
 pub(crate) fn row(id: u64, of: u64, due: Due, stage: Stage, key: Option<&str>, body: usize) -> Row {
     let message = MessageContent {
+        dedupe_id: None,
         id: MessageId(id),
         queue: queue(of),
         key: key.map(|key| Key::new(key).unwrap()),
