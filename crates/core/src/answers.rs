@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn expired_spans_leave_with_the_next_answer() {
+    fn expired_spans_leave_with_next_answer() {
         let mut log = AnswerLog::default();
         for nth in 1..=10 {
             add(&mut log, nth, 100, 50);
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn an_emptied_log_remembers_no_earlier_answer() {
+    fn emptied_log_forgets_earlier_answers() {
         let mut log = AnswerLog::default();
         add(&mut log, 5, 1, 50);
         log.forget(Lsn(5));

@@ -358,7 +358,7 @@ mod tests {
 
     /// Story: a table of ten million ids that doubled moved all of them in one step.
     #[test]
-    fn an_insert_moves_few_entries_however_many_there_are() {
+    fn table_insert_moves_few_entries() {
         for apart in [1, 16, 1_000] {
             let hasher = FixedState::with_seed(apart);
             let (mut table, looked, mut most) = (SplitTable::new(), Counter::new(0), 0);
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_in_parts_is_a_table() {
+    fn split_table_matches_map_model() {
         let hasher = FixedState::with_seed(5);
         let (mut table, mut model, mut dice) = (SplitTable::new(), BTreeMap::new(), 1u64);
         for n in 0..60_000u64 {
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vector_in_pieces_is_a_vector() {
+    fn piece_vec_behaves_like_vec() {
         let mut vec = PieceVec::new();
         for round in 0..2 {
             assert!(vec.is_empty() && vec.get(0).is_none());

@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn token_text_sorts_like_the_token_and_comes_back() {
+    fn token_text_round_trips_and_sorts() {
         let old = LeaseToken { epoch: Epoch(3), counter: u64::MAX };
         let new = LeaseToken { epoch: Epoch(10), counter: 1 };
         assert!(old < new && old.to_string() < new.to_string());

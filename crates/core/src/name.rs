@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_of_any_script_in_one_form() {
+    fn queue_names_allow_normalized_scripts() {
         for good in
             ["größe", "заказы/закрыть", "注文:締切", "कतार", "طابور", "คิว", "eu:orders", "a١٢", "ǅ", "ªº"]
         {
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_stored_is_read_whatever_its_letters_are() {
+    fn stored_names_allow_any_letters() {
         for text in ["a\u{378}", "#targets", "-a"] {
             assert_eq!(QueueName::stored(text).map(|name| name.to_string()).as_deref(), Ok(text));
         }

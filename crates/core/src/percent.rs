@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_percent_encoding_is_refused() {
+    fn invalid_percent_encoding_is_refused() {
         assert_eq!(decode("a%2Fb%c3%bc+").as_deref(), Ok("a/bü+"));
         assert_eq!(decode("%25%"), Err(BadPercent::Escape));
         // `%+1` was taken for a byte 1.
@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_without_escapes_is_not_copied() {
+    fn unescaped_text_is_not_copied() {
         for text in ["", "order-42", "ü"] {
             assert!(matches!(decode(text), Ok(Cow::Borrowed(same)) if same == text));
         }

@@ -487,7 +487,7 @@ mod tests {
     use crate::record::{Record, Writer};
 
     #[test]
-    fn a_policy_fits_the_groups_of_its_store() {
+    fn policy_fits_store_group_size() {
         let default = Policy::default();
         assert_eq!(default.clone().fitting(AGREED_GROUP_BYTES), default, "every store takes the defaults");
         let large = Policy { max_body: 100 * MIB, max_headers: MIB, ..Policy::default() };
@@ -504,7 +504,7 @@ mod tests {
     /// Story: the record of a purge names the leases that stay, and with enough of them it was larger than the store
     /// had agreed to.
     #[test]
-    fn a_purge_names_no_more_leases_than_a_group_takes() {
+    fn purge_record_fits_store_group() {
         for group in [64 * KIB, 256 * KIB, MIB] {
             let policy = Policy { max_leased: 100_000_000, ..Policy::default() }.fitting(group);
             let far_apart = u64::MAX / policy.max_leased as u64;
@@ -522,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn backoff_stays_between_its_bounds_and_grows() {
+    fn backoff_grows_within_its_bounds() {
         let b = Backoff { min_ms: 1_000, max_ms: 3_600_000 };
         for attempt in 1..100 {
             for random in [0, 1, u64::MAX / 2, u64::MAX] {

@@ -523,7 +523,7 @@ mod tests {
     /// Story: the fuzzer wrote two purges of nearly 2^64 messages into a journal, with a right checksum; adding them up
     /// ended the process.
     #[test]
-    fn totals_stay_as_high_as_they_can_be() {
+    fn totals_saturate_at_their_maximum() {
         let queue = QueueName::new("q").unwrap();
         let purged = |purged| Record::Purged {
             queue: queue.clone(),
@@ -539,7 +539,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restart_gains_no_time_by_rounding() {
+    fn restart_gains_no_time_by_rounding() {
         // Story: left at engine 100.0, wall 5000.9; opened at wall 6000.0. Both rounded down, the downtime of 999.1 ms
         // became 1000, and a message could be 0.9 ms early for each restart.
         let left = Now { engine: EngineMs(100), wall: WallMs(5_000), partial: Partial::Cut };

@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_spread_evenly_over_the_whole_range() {
+    fn spread_offsets_are_evenly_distributed() {
         let queue = QueueName::new("campaign").unwrap();
         let mut tenths = [0u32; 10];
         for n in 0..100_000u64 {

@@ -219,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_delay_counts_from_the_reading_rounded_up() {
+    fn delay_counts_from_rounded_up_now() {
         // Story: asked at 10.9 ms for 5 ms, due at floor(10.9) + 5 = 15 would be 0.9 ms early for the caller.
         let now = Now { engine: EngineMs(10), wall: WallMs(0), partial: Partial::Cut };
         assert_eq!(now.after(5), Some(EngineMs(16)));
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wall_step_moves_at_and_not_after() {
+    fn wall_step_moves_only_absolute_times() {
         let before = Now::whole(1_000, 50_000);
         let stepped = Now::whole(1_000, 40_000);
         assert_eq!(before.until(Due::At(WallMs(51_000))), 1_000);

@@ -323,7 +323,7 @@ fn record() -> impl Strategy<Value = Record> {
 
 /// Story: new fields made the longest record longer than the bound, and random numbers are seldom all large at once.
 #[test]
-fn a_record_of_the_largest_numbers_is_not_longer_than_its_weight() {
+fn extreme_record_stays_within_weight() {
     let (lease_ms, n) = (Some(u64::MAX), u32::MAX);
     let backoff = Some(Backoff { min_ms: u64::MAX, max_ms: u64::MAX });
     let due = Due::After(EngineMs(u64::MAX));
@@ -411,7 +411,7 @@ proptest! {
 
     /// Groups are bounded by it, and a store agrees to encoded bytes.
     #[test]
-    fn a_record_is_never_longer_than_its_weight(record in record()) {
+    fn record_length_never_exceeds_weight(record in record()) {
         let mut writer = Writer::default();
         writer.record(&record);
         prop_assert!(writer.bytes.len() <= record.weight(), "{} > {}", writer.bytes.len(), record.weight());
@@ -462,7 +462,7 @@ proptest! {
     }
 
     #[test]
-    fn a_stored_row_comes_back_and_its_head_is_read_alone(message in message(), life in life()) {
+    fn stored_row_and_head_round_trip(message in message(), life in life()) {
         let row = Row { message: Arc::new(message), life };
         let mut writer = Writer::default();
         writer.stored(&row);
@@ -481,7 +481,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_read_of_a_new_message_is_what_the_record_says(message in message(), life in life(), plain in any::<bool>()) {
+    fn new_put_reader_matches_record(message in message(), life in life(), plain in any::<bool>()) {
         let life = if plain { Life::new(life.due, life.priority) } else { life };
         let fresh = life.stage == Stage::Waiting { token: None };
         let message = Arc::new(message);
@@ -540,7 +540,7 @@ fn a_huge_count_allocates_nothing() {
 }
 
 #[test]
-fn a_number_has_at_most_64_bits() {
+fn varint_is_limited_to_64_bits() {
     let read = |bytes: &[u8]| Reader::new(Bytes::copy_from_slice(bytes)).varint();
     let mut largest = [0xff; 10];
     largest[9] = 1;
@@ -554,7 +554,7 @@ fn a_number_has_at_most_64_bits() {
 /// Story: the record of a purge named each lease that stayed with up to ten bytes. With half a million leases the step
 /// wrote 5 MB, and every caller of the shard waited for it.
 #[test]
-fn a_purge_with_all_leases_that_a_policy_allows_fits_a_step() {
+fn purge_with_maximum_leases_fits_step() {
     let policy = Policy::default();
     for between in [1, 7, 100, 1_000, 10_000] {
         let keep: IdSet = (1..=policy.max_leased as u64)
@@ -574,7 +574,7 @@ fn a_purge_with_all_leases_that_a_policy_allows_fits_a_step() {
 
 /// Differences that add up to more than an id can be are refused.
 #[test]
-fn kept_ids_beyond_all_ids_are_refused() {
+fn overflowing_kept_ids_are_refused() {
     let mut writer = Writer::default();
     writer.byte(6);
     writer.blob(b"q");

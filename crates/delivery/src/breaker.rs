@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn ten_unreachable_in_a_row_open_it() {
+    fn ten_unreachable_attempts_open_breaker() {
         let mut it = Bench::new();
         it.succeeds(0);
         for n in 1..10 {
@@ -473,7 +473,7 @@ mod tests {
 
     /// Story: one message that its target cannot take opened the breaker by itself, and was forgiven for good.
     #[test]
-    fn failures_of_one_message_alone_do_not_open_it() {
+    fn single_message_does_not_open_breaker() {
         let mut it = Breaker::new(Duration::from_secs(30));
         let failed = outcome(PushVerdict::Failed, PushClass::Status(500));
         let mut fails = |message, ms| {
@@ -493,7 +493,7 @@ mod tests {
     /// Story: one message alone, whose target was away for longer than its attempts lasted, was dead: the tenth failure
     /// opened the breaker and was its last one, and each restart began the count of ten anew.
     #[test]
-    fn what_gets_no_answer_uses_up_no_attempt_while_nothing_answers() {
+    fn unanswered_attempts_are_forgiven_during_outage() {
         let refused = outcome(PushVerdict::Failed, PushClass::ConnectionRefused);
         let alone = RequestMark { message: MessageId(1), probe: None };
         for _restart in 0..3 {
@@ -518,7 +518,7 @@ mod tests {
 
     /// Story: each restart of a server began the five days anew.
     #[test]
-    fn a_time_of_failures_goes_on_in_another_breaker() {
+    fn failure_period_survives_restart() {
         let mut earlier = Bench::new();
         for n in 0..10 {
             earlier.fails(n * MINUTE);
@@ -548,7 +548,7 @@ mod tests {
     }
 
     #[test]
-    fn two_failures_or_three_over_a_longer_time_do_not() {
+    fn few_sparse_failures_keep_breaker_closed() {
         let mut it = Bench::new();
         for ms in [0, MINUTE, 6 * MINUTE, 7 * MINUTE, 12 * MINUTE] {
             it.fails(ms);
@@ -581,7 +581,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_that_never_ends_is_followed_by_another() {
+    fn lost_probe_is_replaced() {
         let mut it = Bench::new();
         for ms in [0, 1, 2] {
             it.fails(ms);
@@ -591,7 +591,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_latest_probe_moves_the_next_one() {
+    fn only_latest_probe_schedules_next() {
         let mut it = Bench::new();
         for ms in [0, 1, 2] {
             it.fails(ms);
@@ -614,7 +614,7 @@ mod tests {
     }
 
     #[test]
-    fn a_success_of_a_request_from_before_closes_it() {
+    fn earlier_success_closes_breaker() {
         let mut it = Bench::new();
         for ms in [0, 1, 2] {
             it.fails(ms);
@@ -625,7 +625,7 @@ mod tests {
 
     /// An edit may be the cure: nothing is known of the target that it makes.
     #[test]
-    fn after_an_edit_it_begins_anew_and_earlier_requests_say_nothing() {
+    fn edit_resets_breaker_state() {
         let mut it = Bench::new();
         for ms in [0, 1, 2] {
             it.fails(ms);
@@ -652,7 +652,7 @@ mod tests {
     }
 
     #[test]
-    fn retry_after_slows_the_target_and_forgives() {
+    fn retry_after_slows_target() {
         let mut it = Bench::new();
         let busy = |seconds| PushVerdict::Slowed(Duration::from_secs(seconds));
         assert_eq!(it.end(0, busy(60), PushClass::Status(429)), Charge::Forgiven);
@@ -688,7 +688,7 @@ mod tests {
     }
 
     #[test]
-    fn five_days_of_nothing_but_failures_pause_it() {
+    fn five_days_of_failures_pause_target() {
         let mut it = Bench::new();
         it.succeeds(0);
         // Rarely used: nine failures over five days are not enough.
@@ -707,7 +707,7 @@ mod tests {
     }
 
     #[test]
-    fn a_success_begins_the_five_days_anew() {
+    fn success_restarts_five_day_period() {
         let mut it = Bench::new();
         for n in 0..4 {
             it.fails(n * DAY);

@@ -168,7 +168,7 @@ mod tests {
     /// Story: names whose servers hang filled the runtime's pool of threads, and what else runs there, such as reading
     /// the tokens again, waited for them.
     #[test]
-    fn look_ups_use_no_thread_of_the_runtime() {
+    fn lookups_use_no_runtime_threads() {
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = runtime.enable_all().max_blocking_threads(1).build().unwrap();
         let (release, hangs) = std::sync::mpsc::channel::<()>();
@@ -184,7 +184,7 @@ mod tests {
     /// A target with an address that is not permitted does not come to be. Should one do so all the same, nothing is
     /// connected to.
     #[tokio::test]
-    async fn an_address_in_a_url_is_judged_when_it_is_connected_to() {
+    async fn url_address_is_checked_on_connect() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let target = PushTarget::new(&TargetSettings::new("http://example.com/")).unwrap();

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_slow_name_is_looked_up_once_and_holds_no_other_up() {
+    async fn slow_lookup_is_shared_and_nonblocking() {
         let gate = Arc::new(Gate { open: Arc::new(Semaphore::new(0)), asked: Mutex::default() });
         let lookups = NameLookups::new(gate.clone()).shared(OriginKind::Own, Duration::from_secs(600));
         let slow: Vec<_> = (0..50).map(|_| tokio::spawn(lookups.resolve("slow.example"))).collect();
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn names_that_hang_keep_to_their_places() {
+    async fn hanging_lookups_are_bounded() {
         let gate = Arc::new(Gate { open: Arc::new(Semaphore::new(0)), asked: Mutex::default() });
         let (lookups, limit) = (NameLookups::new(gate.clone()), Duration::from_secs(30));
         let of_urls = lookups.shared(OriginKind::Foreign, limit);

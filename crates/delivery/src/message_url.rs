@@ -93,7 +93,7 @@ mod tests {
     use crate::target::TargetSettings;
 
     #[test]
-    fn bad_urls_are_refused_by_field_and_not_repeated() {
+    fn bad_message_url_is_not_echoed() {
         for (text, says) in [
             ("", "relative URL"),
             ("customer.example/hook", "relative URL"),
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn an_origin_is_scheme_host_and_port() {
+    fn origin_is_scheme_host_and_port() {
         let target = PushTarget::new(&TargetSettings::new("https://shop.example/hook?a=b")).unwrap();
         for (text, kind) in [
             ("https://shop.example/", OriginKind::Own),
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn another_origin_gets_nothing_that_is_meant_for_the_target() {
+    fn foreign_origin_gets_no_target_credentials() {
         let rcgen::CertifiedKey { cert, signing_key } =
             rcgen::generate_simple_self_signed(["shop.example".to_owned()]).unwrap();
         let settings = TargetSettings {

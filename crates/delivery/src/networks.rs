@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn first_and_last_address_of_each_special_network() {
+    fn special_network_boundaries_are_refused() {
         let special = [
             "0.0.0.0",
             "0.255.255.255",
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn the_neighbours_of_special_networks_are_public() {
+    fn neighbours_of_special_networks_are_public() {
         let public = [
             "1.0.0.0",
             "9.255.255.255",
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn link_and_metadata_addresses_are_named_one_by_one() {
+    fn link_local_needs_explicit_address() {
         for address in [
             "169.254.169.254",
             "169.254.170.2",
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_gateway_unpacks_is_judged_too() {
+    fn embedded_ipv4_address_is_checked() {
         assert!(!permits(&["2002::/16"], "2002:a00:1::1"), "10.0.0.1 is not named");
         assert!(permits(&["2002::/16", "10.0.0.0/8"], "2002:a00:1::1"));
         assert!(!permits(&["2001::/32", "public"], "2001:0:808:808::f5ff:fffe"), "the client is 10.0.0.1");

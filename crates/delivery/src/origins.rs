@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn each_origin_has_a_breaker_and_no_more_than_the_bound_are_kept() {
+    fn origin_breakers_are_separate_and_bounded() {
         let mut it = breakers(3);
         for ms in 0..3 {
             assert_eq!(fails(&mut it, &origin(0), ms), Charge::Counted);
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_goes_alone_and_a_busy_origin_gets_one_at_a_time() {
+    fn probes_and_slowed_origins_run_singly() {
         let mut it = breakers(10);
         for ms in 0..3 {
             fails(&mut it, &origin(0), ms);
@@ -245,7 +245,7 @@ mod tests {
 
     /// The limit of requests is that of all targets of a node together.
     #[tokio::test(start_paused = true)]
-    async fn there_are_so_many_requests_to_urls_at_a_time() {
+    async fn message_url_requests_are_limited() {
         let ground = Arc::new(UrlGround::default());
         let mut hands = Vec::new();
         for _ in 0..URL_CONCURRENCY {

@@ -60,7 +60,7 @@ mod tests {
 
     /// Story: settling gave up after five tries in a third of a second, and a message that was delivered came again.
     #[tokio::test(start_paused = true)]
-    async fn a_store_that_is_behind_for_most_of_the_lease_loses_nothing() {
+    async fn overloaded_store_is_retried_until_settled() {
         let (answer, calls) = run(LEASE - Duration::from_secs(2), CallError::Overloaded).await;
         assert_eq!(answer.unwrap(), 7);
         assert!((30..60).contains(&calls), "about once a second: {calls}");
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_ends_with_the_lease_or_when_nothing_helps() {
+    async fn retries_end_with_lease_or_closure() {
         let begun = Instant::now();
         assert!(run(2 * LEASE, CallError::Overloaded).await.0.is_err());
         assert!(begun.elapsed() < LEASE + Duration::from_secs(2));

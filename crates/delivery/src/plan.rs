@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_default_plan_without_jitter_in_the_middle() {
+    fn default_retry_plan_without_jitter() {
         let plan = RetryPlan::default();
         let middle = u64::MAX / 2;
         let seconds: Vec<u64> = (1..=8).map(|n| plan.delay(n, middle).as_secs()).collect();

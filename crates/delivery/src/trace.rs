@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_traceparent_is_read_as_w3c_says() {
+    fn traceparent_parsing_follows_w3c() {
         for (flags, sampled) in [("00", false), ("01", true), ("02", false), ("03", true), ("ff", true)] {
             let text = format!("00-{TRACE}-{SPAN}-{flags}");
             let context = TraceContext::new(&text, None).unwrap();
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tracestate_that_nobody_has_to_pass_on_is_left_out() {
+    fn unforwardable_tracestate_is_omitted() {
         let text = format!("00-{TRACE}-{SPAN}-01");
         let state =
             |state: &str| TraceContext::new(&text, Some(state)).unwrap().tracestate().map(ToOwned::to_owned);

@@ -84,7 +84,7 @@ mod tests {
 
     /// Story: `TZDIR` named a folder without zones. Those of the system were used, and said to be those built in.
     #[test]
-    fn a_named_folder_counts_alone_and_what_is_told_is_what_is_used() {
+    fn named_zone_folder_is_used_exclusively() {
         let folder = tempfile::tempdir().unwrap();
         let find = || ZoneFolder::find(Some(folder.path().into()));
         let hours = |found: Option<TimeZone>| {

@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_is_one_copy_at_a_time() {
+    fn backups_run_one_by_one() {
         let newest = Arc::new(Newest::of(1));
         let turn = CopyPermit::take(newest.clone()).unwrap_or_else(|_| panic!("nobody else copies"));
         assert!(matches!(CopyPermit::take(newest.clone()), Err(BackupError::Busy)));
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_inside_of_the_data_is_found_out_by_any_name() {
+    fn backup_inside_data_folder_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let data = dir.path().join("data");
         std::fs::create_dir(&data).unwrap();

@@ -314,7 +314,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_marker_is_known_by_its_words() {
+    fn marker_is_recognised_by_its_words() {
         let name = random_name().unwrap();
         assert_eq!(marker_name(&format!("{WORDS}{name}")), Some(&*name));
         assert_ne!(name, random_name().unwrap());

@@ -196,7 +196,7 @@ mod tests {
                        time-left: 5\nfile: 0\nreserves: 0\ntimeouts: 0\nreleases: 0\nburies: 0\nkicks: 0\n";
 
     #[test]
-    fn a_job_of_an_older_and_of_a_newer_version() {
+    fn job_stats_of_any_version_parse() {
         let job = JobStats {
             id: 7,
             tube: "a/b".into(),
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_as_documented_is_refused() {
+    fn malformed_source_replies_are_refused() {
         for (from, to) in [
             ("---\n", ""),
             ("delayed", "asleep"),
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_of_a_server_and_of_a_tube() {
+    fn server_and_tube_counts_parse() {
         let text = "---\ncurrent-jobs-urgent: 0\ncurrent-jobs-ready: 1\ncurrent-jobs-reserved: 2\n\
                     current-jobs-delayed: 3\ncurrent-jobs-buried: 4\ntotal-jobs: 99\nversion: \"1.13\"\n\
                     draining: false\nid: 6d4f\n";

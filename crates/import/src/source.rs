@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hostile_source_is_refused_without_taking_its_word_for_a_size() {
+    fn hostile_source_reply_is_refused() {
         let endless = vec![b'a'; 100_000];
         for answer in [
             &b"OK 9999999999999\r\n---\n"[..],
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_that_is_too_large_is_passed_over() {
+    fn oversized_source_body_is_skipped() {
         let size = MAX_BODY + 1;
         let mut answer = format!("FOUND 1 {size}\r\n").into_bytes();
         answer.resize(answer.len() + usize::try_from(size).unwrap(), b'x');

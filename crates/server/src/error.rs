@@ -754,7 +754,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_code_has_a_paragraph_in_the_documentation() {
+    fn every_error_code_is_documented() {
         let page = include_str!("../../../docs/errors.md");
         for code in ErrorCode::ALL {
             let title = format!("\n## `{}` ({})\n\n", code.as_str(), code.status().as_u16());
@@ -767,7 +767,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_failed_says_whether_the_call_may_have_been_applied() {
+    fn store_failure_carries_its_outcome() {
         let closed = Problem::from(CallError::Lost("over"));
         assert_eq!(closed.code, ErrorCode::StorageUnavailable);
         assert_eq!(closed.extra, Extra::Outcome(Outcome::Unknown));

@@ -189,7 +189,7 @@ mod tests {
 
     /// Story: lines of JSON had no request id, and with `--log warn` no line had one.
     #[test]
-    fn a_line_says_to_which_request_it_belongs() {
+    fn log_line_carries_request_id() {
         let lines = Lines::default();
         let subscriber = tracing_subscriber::fmt()
             .with_env_filter(EnvFilter::new("warn"))
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_has_its_values_with_their_types() {
+    fn json_log_line_keeps_value_types() {
         let lines = Lines::default();
         let subscriber =
             tracing_subscriber::fmt().event_format(JsonLines).with_writer(lines.clone()).finish();

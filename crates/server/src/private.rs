@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_secret_is_roots_or_ours_read_by_a_group_of_ours_and_written_by_nobody_else() {
+    fn secret_file_permissions_are_enforced() {
         let us = ProcessUser { user: 1000, groups: vec![1000, 2000] };
         for (owner, group, mode, says) in [
             (1000, 1000, 0o600, None),
@@ -144,7 +144,7 @@ mod tests {
     /// Story: systemd makes credentials with an access list where the folder's file system has them: for root, and its
     /// user by name.
     #[test]
-    fn the_mask_of_a_credentials_access_list_is_not_a_group() {
+    fn credential_acl_mask_is_no_group() {
         let us = ProcessUser { user: 1000, groups: vec![1000] };
         let folder = Path::new("/run/credentials/duewheel.service");
         let source = |file: &str| SecretSource::of(Path::new(file), Some(folder));

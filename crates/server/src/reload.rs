@@ -237,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_is_written_replaced_removed_or_linked_elsewhere_has_changed() {
+    fn watched_file_changes_are_detected() {
         let dir = tempfile::tempdir().unwrap();
         let (first, second, link) = (dir.path().join("1"), dir.path().join("2"), dir.path().join("link"));
         std::fs::write(&first, "a").unwrap();

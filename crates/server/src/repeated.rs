@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_beginning_of_what_is_long_is_repeated() {
+    fn refusals_truncate_long_input() {
         let (long, kept) = ("ä".repeat(20_000), "ä".repeat(100));
         assert_eq!(name(long.clone().into()), format!("{kept}…"));
         assert_eq!(name("header.a".into()), "header.a");

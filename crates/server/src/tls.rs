@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_certificate_of_an_authority_is_told_from_that_of_a_server() {
+    fn authority_certificates_are_distinguished() {
         let made = |is_ca: IsCa| {
             let mut params = CertificateParams::new(vec!["h".to_owned()]).unwrap();
             params.is_ca = is_ca;

@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_grow_up_to_the_longest_and_begin_again() {
+    fn backoff_grows_to_maximum_and_resets() {
         let ms = Duration::from_millis;
         let mut pause = RetryPause::new(ms(10), ms(35), &Jitter::seeded(1));
         for whole in [10, 20, 35, 35] {
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_that_was_doubled_very_often_is_the_longest() {
+    fn doubling_saturates_at_maximum() {
         let (first, longest) = (Duration::from_millis(1), Duration::from_secs(3_600));
         let lengths = [0, 1, 10, 20].map(|times| doubled(first, Duration::MAX, times).as_millis());
         assert_eq!(lengths, [1, 2, 1_024, 1 << 20]);
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_gives_its_own_pauses_and_the_same_ones_each_time() {
+    fn jitter_is_deterministic_per_seed() {
         let of = |seed| {
             let jitter = Jitter::seeded(seed);
             (0..50).map(|_| jitter.of(Duration::from_secs(1))).collect::<Vec<_>>()

@@ -115,7 +115,7 @@ mod tests {
     /// Story: a submission that had waited for its ten seconds, and did not get into the driver's step, was put behind
     /// all others and waited again.
     #[test]
-    fn who_has_waited_for_long_enough_does_not_wait_again() {
+    fn expired_wait_is_not_repeated() {
         let mut waiting = WaitingSubmissions::new(&Policy::default());
         let mut some = vec![put("a", WhenBusy::Wait)];
         waiting.sort(&mut some, Gate::Closed, Duration::ZERO);
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn new_messages_of_the_patient_wait_while_the_store_is_busy_and_nothing_else_does() {
+    fn busy_store_delays_only_patient_enqueues() {
         let mut waiting = WaitingSubmissions::new(&Policy::default());
         let mut some = vec![
             put("a", WhenBusy::Wait),
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_waits_than_there_is_room_for_and_nothing_at_the_end() {
+    fn waiting_submissions_are_bounded() {
         let mut waiting = WaitingSubmissions::new(&Policy { max_inbox_bytes: 3 * 200, ..Policy::default() });
         let mut some: Vec<_> = (0..20).map(|_| put("x", WhenBusy::Wait)).collect();
         waiting.sort(&mut some, Gate::Closed, Duration::ZERO);

@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_brings_messages_is_refused_when_too_much_is_under_way_and_what_settles_is_not() {
+    fn call_budget_refuses_enqueues_not_settlements() {
         let budget = CallBudget::new(&Policy { max_inbox_requests: 3, ..Policy::default() });
         let put = || Op::Enqueue(Box::new(Enqueue::new(QueueName::new("q").unwrap(), "")));
         let first = budget.take(&[put(), put()]).unwrap();
@@ -123,7 +123,7 @@ mod tests {
 
     /// The limit of bytes is enforced like that of requests.
     #[test]
-    fn bytes_are_limited_too_and_a_load_comes_back_whole() {
+    fn byte_limit_is_enforced_and_returned() {
         let put = |bytes: usize| {
             Op::Enqueue(Box::new(Enqueue::new(QueueName::new("q").unwrap(), vec![b'x'; bytes])))
         };

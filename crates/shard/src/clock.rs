@@ -204,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_boot_is_known_by_its_id_unless_its_clock_is_shifted() {
+    fn boot_id_requires_unshifted_clock() {
         let id = boot_id("0f3c7a52-9b1d-4e6f-8a70-123456789abc\n");
         assert_eq!(id, Some(BootId(0x0f3c_7a52_9b1d_4e6f_8a70_1234_5678_9abc)));
         for text in
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn every_reading_of_the_machine_is_of_one_boot() {
+    fn clock_readings_share_one_boot() {
         assert_eq!(SystemClock.boot(), SystemClock.boot());
         assert_ne!(VirtualClock::at_2026().boot(), VirtualClock::at_2026().boot());
         let clock = VirtualClock::at_2026();

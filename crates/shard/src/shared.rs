@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn time_in_the_store_is_not_counted_as_a_stall_of_the_thread() {
+    fn store_time_is_not_a_stall() {
         let (clock, shared) = watched();
         let pass = |seconds| clock.pass(seconds);
         let health = || seconds(&shared);
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn rounds_that_decide_nothing_are_no_activity() {
+    fn undecided_rounds_are_not_activity() {
         let (clock, shared) = watched();
         let stuck = DriverWork { decided: 7, has_undecided: true, ..DriverWork::default() };
         shared.tick(stuck);
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn one_round_that_decides_nothing_is_no_stall() {
+    fn single_undecided_round_is_not_stalled() {
         let (clock, shared) = watched();
         let stuck = DriverWork { has_undecided: true, ..DriverWork::default() };
         shared.tick(stuck);
@@ -448,7 +448,7 @@ mod tests {
 
     /// Story: while a sync hung on a thread of the store, each probe said that all was well.
     #[test]
-    fn rounds_without_reports_wait_for_the_store() {
+    fn rounds_without_reports_await_store() {
         let (clock, shared) = watched();
         let rounds = |work: &mut dyn FnMut(u64) -> DriverWork| {
             for n in 0..10 {
@@ -472,7 +472,7 @@ mod tests {
 
     /// A thread that stalls in duewheel's own code while a sync is under way.
     #[test]
-    fn a_stall_during_a_sync_is_ours() {
+    fn stall_during_sync_counts_as_ours() {
         let (clock, shared) = watched();
         let syncs = DriverWork { awaits_position: true, ..DriverWork::default() };
         for _ in 0..2 {

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn engine_time_begins_where_the_store_was_left_whatever_the_uptime() {
+    fn engine_time_ignores_machine_uptime() {
         // Story: the first open compared with a keeper that had not been set, which showed the machine's uptime. On a
         // host that was up for longer than the folder was old, every delay would have ended at once; on any other, each
         // restart gained the time between two readings, and messages came some ms early. Found by the kill -9 test.
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn opened_again_in_mid_life_elapsed_time_counts_and_no_step_of_the_wall_clock() {
+    fn reopening_counts_elapsed_time_only() {
         let at = |ms: u64| Machine::at(ms * MS, 50_000 * MS).of(BOOT);
         let first = Timekeeper::resume(None, None, None, &at(100));
         let left = pair(10, 40_000); // stepped by ten seconds since
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_between_the_readings_gains_no_time() {
+    fn preemption_between_readings_gains_no_time() {
         // Story: elapsed time was read before the wall clock. What passed in between counted as downtime, and again as
         // time that had elapsed since: a process that was preempted there showed messages early by as much.
         for pause_ns in [0, 1, 3 * MS, 70 * MS] {
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn on_the_same_boot_neither_a_step_nor_a_slew_of_the_wall_clock_counts_as_downtime() {
+    fn same_boot_ignores_wall_clock_changes() {
         // Story: downtime was what the wall clock showed. An hour by which it was stepped while the process was down
         // ended every delay of an hour, and a slew that was not noted yet made all of them early.
         let clock = Machine::at(5_000 * MS + 123, 70_000 * MS + 456_789).of(BOOT);
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn on_another_boot_the_wall_clock_tells_the_downtime() {
+    fn wall_clock_measures_downtime_across_boots() {
         let clock = Machine::at(5_000 * MS, 70_000 * MS).of(BOOT);
         let anchor = Timekeeper::resume(None, pair(500, 70_000), None, &clock).anchor(&clock);
         let left = pair(700, 70_200);

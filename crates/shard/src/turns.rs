@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_step_can_do_goes_through_untouched() {
+    fn small_batches_pass_turns_unchanged() {
         let mut turns = turns();
         let mut some: Vec<_> = (0..10).map(|n| reserve(["t1", "t2"][n % 2], n as u64, 100)).collect();
         turns.sort(&mut some, tenant_of);
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_one_tenant_does_not_keep_the_others() {
+    fn tenant_flood_does_not_starve_others() {
         let mut turns = turns();
         let mut some: Vec<_> = (0..10_000).map(|n| reserve("t1", n, 100)).collect();
         some.push(reserve("t2", 10_000, 1));
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ends_a_reserve_comes_after_it_and_nothing_is_lost() {
+    fn reserve_cancellation_follows_its_reserve() {
         let mut turns = turns();
         let mut some: Vec<_> = (0..100).map(|n| reserve("t1", n, 100)).collect();
         some.push(submission(Op::CancelReserve { waiter: WaiterId(90) }));
@@ -334,7 +334,7 @@ mod tests {
     /// Story: reserves that a step did not take after their turn were sorted again, and came behind all that had
     /// arrived later.
     #[test]
-    fn what_a_step_did_not_take_keeps_its_place() {
+    fn unserved_reserves_keep_their_place() {
         let policy = Policy { max_turn: 100, max_batch_ops: 10, ..Policy::default() };
         let mut runner = runner(policy, &["flood"], 1_000);
         let client = runner.client();
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_let_out_than_a_step_takes() {
+    fn turns_release_at_most_one_step() {
         let mut turns = Turns::new(&Policy { max_turn: 1_000, max_batch_ops: 50, ..Policy::default() });
         let mut some: Vec<_> = (0..2_000).map(|n| reserve("t1", n, 1)).collect();
         turns.sort(&mut some, tenant_of);
@@ -362,7 +362,7 @@ mod tests {
 
     /// Counts what is decided before a consumer of another tenant is served, in steps of the real runner.
     #[test]
-    fn a_step_grants_a_bounded_number_to_a_flood_before_it_serves_another_tenant() {
+    fn flood_grants_are_bounded_per_step() {
         use duewheel_core::engine::{Config, Enqueue, Quota};
         use duewheel_core::store::{MemoryStore, Store};
 

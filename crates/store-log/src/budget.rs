@@ -324,7 +324,7 @@ mod tests {
 
     /// Story: while the flush of a large store ran, each of the others was asked to cut its few records, again and again.
     #[test]
-    fn small_memtables_are_not_cut_while_the_large_one_cannot_be() {
+    fn small_memtables_wait_for_large_flush() {
         let budget = MemoryBudget::new(160 * MIB);
         let stores = stores(&budget, 16);
         assert!(!stores[0].0.set_frozen(70 * MIB));
@@ -340,7 +340,7 @@ mod tests {
 
     /// Story: the flush of one store did not end, and no other store took a message.
     #[test]
-    fn a_reserve_is_free_whatever_others_do() {
+    fn memory_reserve_is_independent() {
         let budget = MemoryBudget::new(160 * MIB);
         let stores = stores(&budget, 4);
         assert!(!stores[0].0.set_frozen(130 * MIB));
@@ -360,7 +360,7 @@ mod tests {
     /// Story: a store that had used up its part waited for the flush of another one, which did not end, and nobody asked
     /// it to flush its own. Later it was asked when it had used up all of its reserve, and stopped during its flush.
     #[test]
-    fn a_store_on_its_reserve_flushes_one_half_and_fills_the_other() {
+    fn store_on_reserve_flushes_half() {
         let budget = MemoryBudget::new(160 * MIB);
         let stores = stores(&budget, 4);
         let (share, woken) = &stores[1];
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn the_smallest_budget_takes_a_message_at_a_time() {
+    fn smallest_budget_takes_single_messages() {
         for bytes in [0, 1, 3] {
             let budget = MemoryBudget::new(bytes);
             let stores = stores(&budget, 5);
@@ -399,7 +399,7 @@ mod tests {
 
     /// Story: stores together had up to twice the budget, since each could take an even part of all of it.
     #[test]
-    fn all_stores_together_stay_within_the_budget() {
+    fn all_stores_stay_within_budget() {
         for count in [1, 2, 3, 16] {
             let budget = MemoryBudget::new(192 * MIB);
             let stores = stores(&budget, count);
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_is_used_again_by_a_lone_store_if_it_keeps_little() {
+    fn lone_store_reuses_small_table() {
         let budget = MemoryBudget::new(80 * MIB);
         let mut stores = stores(&budget, 2);
         assert!(!stores[0].0.may_keep(0), "another store may need it");
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn who_finds_no_memory_is_woken_by_anybodys_flush() {
+    fn any_flush_wakes_short_store() {
         let budget = MemoryBudget::new(100 * MIB);
         let stores = stores(&budget, 2);
         assert!(!stores[0].0.set_frozen(80 * MIB));
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_is_gone_gives_its_part_back() {
+    fn dropped_store_returns_its_share() {
         let budget = MemoryBudget::new(100 * MIB);
         let mut stores = stores(&budget, 3);
         for (share, _) in &stores {

@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_folder_of_ours_that_is_empty_and_closed_to_others_is_taken() {
+    fn destination_must_be_private_and_empty() {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         assert!(matches!(prepared(&at("missing")), Err(FolderProblem::Missing)));
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_is_made_for_its_owner_alone_and_found_again_inside_of_another() {
+    fn made_folder_is_private_and_findable() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a/b");
         let made = EmptyFolder::open(&Destination::Made(path.clone())).unwrap();
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn below_a_root_everything_is_made_and_nothing_leads_out_of_it() {
+    fn root_destination_cannot_be_escaped() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().join("root");
         folder(&root, 0o755);

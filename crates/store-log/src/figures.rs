@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_value_is_in_the_column_of_its_edge() {
+    fn values_land_in_their_histogram_column() {
         let counters = Counters::default();
         for us in [0, 100, 101, 1_000_000, 5_000_001, u64::MAX] {
             counters.synced(Duration::from_micros(us));
@@ -165,7 +165,7 @@ mod tests {
 
     /// The word of a column's figure is its edge, and the edges ascend.
     #[test]
-    fn the_names_of_the_columns_say_their_edges() {
+    fn column_names_match_their_edges() {
         let edge = |name: &str| name.split_once('.').unwrap().1.parse::<f64>().unwrap();
         for (columns, scale) in [(&SYNC_COLUMNS[..], 1e6), (&GROUP_COLUMNS[..], 1.0)] {
             let (last, finite) = columns.split_last().unwrap();

@@ -523,7 +523,7 @@ mod tests {
     /// Story: every message put with one key since the cut was decoded at each look-up of it. Ten thousand dead under
     /// one constant key made each enqueue take ten milliseconds.
     #[test]
-    fn a_look_up_of_a_key_decodes_what_is_wanted_and_no_more() {
+    fn key_lookup_decodes_only_needed() {
         let hasher = NameHasher::new(HashKey::seeded(1));
         let new = || Mem::new(hasher, Lsn(0), (1, 1), None);
         let (mut frozen, mut active) = (new(), new());

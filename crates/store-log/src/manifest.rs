@@ -341,7 +341,7 @@ mod tests {
     /// Story: a manifest of which everything was right, but that it gave the number of a listed file once more. It was
     /// opened, and replaced by one that nobody could read.
     #[test]
-    fn what_would_end_in_a_manifest_that_cannot_be_read_is_refused() {
+    fn manifest_with_unreadable_successor_is_refused() {
         let segment = |no| SegmentEntry { no: FileNo(no), incarnation: Incarnation(1), bytes: 8_192 };
         let file = |no| StateEntry { no: FileNo(no), incarnation: Incarnation(1), bytes: 100, last: Lsn(1) };
         let healthy = Manifest {
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_manifest_comes_back_and_every_flipped_bit_shows() {
+    fn manifest_round_trips_detecting_flips() {
         let manifest = Manifest {
             epoch: Epoch(7),
             next_file: FileNo(19),

@@ -389,7 +389,7 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(20);
 
     #[test]
-    fn a_ring_during_a_step_is_served_by_another_one() {
+    fn ring_during_step_runs_another_step() {
         let pool = WorkerPool::new(1);
         let bell = Arc::new(TaskBell::default());
         let (begun, begins) = mpsc::channel();
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn tasks_are_served_in_turn_by_few_threads() {
+    fn few_threads_serve_tasks_in_turn() {
         let pool = WorkerPool::new(2);
         let (done, steps) = mpsc::channel();
         let (serving, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_that_rests_for_a_time_is_served_again() {
+    fn timed_pause_is_served_again() {
         let pool = WorkerPool::new(1);
         let (done, steps) = mpsc::channel();
         let bell = TaskBell::default();

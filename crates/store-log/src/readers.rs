@@ -176,7 +176,7 @@ mod tests {
     /// Story: all reads stood in one line. A look-up of the owner waited until a flush of a hundred thousand changed
     /// messages had read its rows, and read some of them itself.
     #[test]
-    fn the_owners_reads_go_before_those_of_flushes_and_merges() {
+    fn owner_reads_precede_background_reads() {
         let readers = Arc::new(Readers::default());
         let order = Arc::new(Mutex::new(Vec::new()));
         let reads = |whom: ReadPriority| -> Vec<ReadTask<ReadPriority>> {
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_that_panics_does_so_where_it_was_asked_for() {
+    fn read_panic_surfaces_at_its_caller() {
         let readers = Arc::new(Readers::default());
         readers.allow(2).expect("a thread");
         let reads = || -> Vec<ReadTask<u64>> {

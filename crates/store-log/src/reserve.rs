@@ -148,7 +148,7 @@ mod tests {
 
     /// Story: a purge was one record of 12 bytes, but added each id that it kept to the state file.
     #[test]
-    fn room_is_kept_for_the_ids_that_a_purge_keeps() {
+    fn reserve_covers_ids_kept_by_purge() {
         let mut mem = Mem::unused(NameHasher::new(HashKey::seeded(1)));
         let mut of_kept = |ids: u64| {
             let keep: Vec<_> = (0..ids).map(|n| MessageId(n << 40)).collect();

@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_shards_is_fixed_when_the_folder_is_made() {
+    fn shard_count_is_fixed_at_creation() {
         let dir = tempfile::tempdir().unwrap();
         let data = dir.path().join("data");
         assert_eq!(shards_in(&data).unwrap(), None);
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_shard_is_damage_and_an_interrupted_making_goes_on() {
+    fn missing_shard_differs_from_interrupted_creation() {
         let dir = tempfile::tempdir().unwrap();
         drop(made(dir.path(), 2));
         fs::rename(dir.path().join("1-of-2"), dir.path().join("away")).unwrap();
@@ -439,7 +439,7 @@ mod tests {
 
     /// Story: folders that had changed places were opened; keys were not found, and ids were given twice.
     #[test]
-    fn a_shard_stays_in_its_place_and_in_its_data_folder() {
+    fn shard_folders_cannot_change_places() {
         let dir = tempfile::tempdir().unwrap();
         let (data, other) = (dir.path().join("data"), dir.path().join("other"));
         let open = || ShardFolders::open(&data, 3);
@@ -487,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_damaged_is_never_taken_for_another_number() {
+    fn damaged_shards_file_is_refused() {
         let whole = text(4, 0xab);
         assert_eq!(read(whole.as_bytes()), Ok((4, 0xab)));
         for cut in 0..whole.len() {

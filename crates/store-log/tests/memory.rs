@@ -58,7 +58,7 @@ fn puts(first: u64) -> Vec<Record> {
 
 /// Story: each store had a memory of its own, some 400 MB when its shard was busy, so 16 shards took 16 times as much.
 #[test]
-fn the_shards_of_a_process_stay_within_one_budget() {
+fn shards_share_one_memory_budget() {
     let dir = tempfile::tempdir().expect("a folder");
     let before = allocated();
     let default = Options { sync: SyncMode::Buffered, segment_bytes: MIB, ..Options::default() };

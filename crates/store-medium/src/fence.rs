@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fence_ends_before_the_lease_does_and_for_ever() {
+    fn lease_fence_ends_before_lease() {
         let now = boot_ms();
         let fence = LeaseFence::new(now, Duration::from_secs(5));
         assert!(fence.left() > 4_000 && fence.left() < 5_000 - 100, "{}", fence.left());

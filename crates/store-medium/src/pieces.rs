@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_follows_is_joined_and_rows_are_bounded() {
+    fn adjacent_pieces_join_within_limit() {
         let mut pieces = Pieces::default();
         pieces.write(0, &[1; 10]);
         pieces.write(10, &vec![2; MAX_PIECE]);
@@ -113,7 +113,7 @@ mod tests {
     /// Story: a header and the groups behind it were one piece. When the header was written again, PostgreSQL replaced
     /// the whole piece.
     #[test]
-    fn a_head_is_a_piece_of_its_own() {
+    fn head_is_separate_piece() {
         let mut pieces = Pieces::with_head(100);
         let lengths = |pieces: &mut Pieces| {
             pieces.take().iter().map(|piece| (piece.at, piece.bytes.len())).collect::<Vec<_>>()

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_level_is_what_the_settings_reach() {
+    fn level_follows_commit_settings() {
         let settings = |fsync: &str, commit: &str, names: &str, standbys| CommitSettings {
             fsync: fsync.into(),
             synchronous_commit: commit.into(),

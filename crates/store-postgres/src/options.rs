@@ -280,7 +280,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn another_machine_is_reached_by_tls_alone() {
+    fn remote_postgres_requires_tls() {
         for (url, is_encrypted) in [
             ("postgres://u@127.0.0.1/d", false),
             ("postgresql://u@localhost:5433/d?sslmode=prefer", false),
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_refused_without_showing_it() {
+    fn invalid_url_error_hides_password() {
         for url in [
             "redis://u:geheim@h/1",
             "postgres://u:geheim@",

@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_counts_as_the_weaker() {
+    fn unknown_settings_count_as_weaker() {
         assert_eq!(all().level(), Level::Fsync);
         for (keeping, level) in [
             (Keeping { aof: Some(false), ..all() }, Level::Memory),
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn replicas_that_were_not_heard_of_do_not_count() {
+    fn silent_replicas_do_not_count() {
         let info = "role:master\r\nconnected_slaves:4\r\n\
                     slave0:ip=127.0.0.1,port=1,state=online,offset=14,lag=1\r\n\
                     slave1:ip=127.0.0.1,port=2,state=online,offset=14,lag=9\r\n\
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_is_told_and_an_unknown_is_no_refusal() {
+    fn unknown_settings_are_reported_not_refused() {
         let options = Options::parse("redis://h").unwrap();
         let keeping = Keeping { aof: None, appendfsync: None, version: None, maxmemory: None, ..all() };
         assert_eq!(keeping.refusal(&"h:1", &options), None);

@@ -103,7 +103,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     #[test]
-    fn what_is_under_way_counts_until_it_is_in_what_the_server_uses() {
+    fn pending_bytes_count_until_reported() {
         let memory = Memory::default();
         memory.note(0, 1_000 * MIB, 0);
         assert!(memory.free() > 0);

@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_name_the_field_and_hide_the_password() {
+    fn errors_name_field_without_password() {
         for (url, field) in [
             ("h:6379", "url"),
             ("http://h", "url scheme"),

@@ -197,13 +197,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_absent_high_half_saves_eight_bytes() {
+    fn absent_high_half_saves_bytes() {
         assert_eq!(size_of::<Option<Packed<u64>>>(), 24);
         assert_eq!(size_of::<Option<Packed<()>>>(), 16);
     }
 
     #[test]
-    fn due_times_come_out_as_they_went_in() {
+    fn due_times_round_trip() {
         let mut liveness = Liveness::new();
         for dues in [
             vec![7, 8, 9],

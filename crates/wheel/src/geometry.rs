@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_turn_has_round_zero_and_one_tick_more_has_round_one() {
+    fn full_turn_has_round_zero() {
         let geometry = Geometry::new(10, 1).unwrap();
         assert_eq!(geometry.place_after(3, 0), RingPosition { slot: 3, round: 0 });
         assert_eq!(geometry.place_after(3, 10), RingPosition { slot: 3, round: 0 });
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_time_has_a_place() {
+    fn end_of_time_has_place() {
         let geometry = Geometry::new(7, 1).unwrap();
         let expected = RingPosition { slot: geometry.slot_of(u64::MAX), round: (u64::MAX - 1) / 7 };
         assert_eq!(geometry.place_after(0, u64::MAX), expected);

@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_lies_on_the_level_of_its_highest_difference() {
+    fn level_follows_highest_difference() {
         assert_eq!(locate(1, 0), (0, 1));
         assert_eq!(locate(63, 62), (0, 63));
         assert_eq!(locate(64, 63), (1, 1));
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_as_many_levels_as_the_last_number_needs() {
+    fn level_count_fits_last_number() {
         let levels = |last| Levels::<()>::new(last).levels.len();
         assert_eq!([0, 1, 63, 64, 3599, u64::MAX].map(levels), [0, 1, 1, 2, 2, 11]);
     }

@@ -250,7 +250,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn free_groups_are_those_without_a_bit(word: u64, mask: u64) {
+        fn free_groups_have_no_bit(word: u64, mask: u64) {
             let word = word & mask;
             let expected = (0..GROUPS)
                 .filter(|group| word.to_le_bytes()[*group] == 0)
@@ -259,7 +259,7 @@ mod tests {
         }
 
         #[test]
-        fn an_index_is_given_out_once_in_each_generation(
+        fn index_is_unique_per_generation(
             steps in prop::collection::vec((0u8..5, any::<prop::sample::Index>()), 1..1000)
         ) {
             let mut liveness = Liveness::new();

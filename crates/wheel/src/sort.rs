@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn shifts_cut_off_no_more_than_needed() {
+    fn sort_shift_is_minimal() {
         for span in [0, 1, 2, 63, 64, 65, 999, 1000, 4095, 4096, u64::MAX - 1, u64::MAX] {
             for most in [64, 128, 4096] {
                 let shift = shift_for(span, most);

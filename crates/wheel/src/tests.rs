@@ -66,7 +66,7 @@ fn cancelled_entries_are_few() {
 /// A handle so old that its generation has come round again is taken for another's (see `Handle`). The due time that it
 /// names is then wrong, and so is the list whose dead entries are counted. Nothing else may follow from that.
 #[test]
-fn a_handle_of_a_generation_gone_round_does_no_more_harm_than_one_cancel() {
+fn wrapped_generation_cancels_at_most_one() {
     for (old_due, new_due) in [(15, 9_000), (9_000, 15), (300, 700), (15, 15), (40_000, 700), (700, 40_000)] {
         let (mut wheel, _) = spread();
         let new = wheel.insert(new_due, 2, 2);
@@ -94,7 +94,7 @@ fn a_handle_of_a_generation_gone_round_does_no_more_harm_than_one_cancel() {
 /// Story: a million entries on one slot were moved down and sorted in one call, and whoever drove the wheel was away
 /// for so long.
 #[test]
-fn a_crowded_slot_is_put_in_order_in_pieces() {
+fn crowded_slot_is_sorted_in_pieces() {
     const MANY: u64 = 20_000;
     const LOOKS: usize = 300;
     for due in
@@ -144,7 +144,7 @@ fn many_late_entries_are_runs() {
 }
 
 #[test]
-fn a_sample_looks_at_few_and_knows_about_all() {
+fn sample_represents_all_entries() {
     let (mut wheel, _) = spread();
     assert_eq!(wheel.sample(1).count(), wheel.len());
     for id in 0..50_000 {
@@ -245,7 +245,7 @@ proptest! {
 
 /// Story: whoever asked for the next due time had all entries of a crowded slot read in one call.
 #[test]
-fn the_next_due_time_of_a_crowded_slot_takes_few_looks_a_call() {
+fn crowded_next_due_takes_few_looks() {
     const MANY: u64 = 50_000;
     let mut wheel = Wheel::new(Geometry::default());
     let handles: Vec<_> = (0..MANY).map(|id| wheel.insert(60_000_000 + id * 7_919 % MANY, id, id)).collect();

@@ -13,7 +13,7 @@ fn wheel_at(slots: usize, pointer: u64) -> Wheel<&'static str> {
 /// M1: a ring of N slots, 3600 unless said otherwise; the pointer moves one slot each tick, 1 s unless said
 /// otherwise; each slot holds a set of tasks.
 #[test]
-fn m1_the_pointer_moves_one_slot_each_tick_round_the_ring() {
+fn m1_pointer_moves_slot_per_tick() {
     let mut wheel: Wheel<&str> = Wheel::new(Geometry::default());
     assert_eq!((wheel.geometry().slots(), wheel.geometry().tick()), (3600, SECOND));
     for second in 0..8000_u64 {
@@ -32,7 +32,7 @@ fn m1_the_pointer_moves_one_slot_each_tick_round_the_ring() {
 
 /// M1: the tick decides how many tasks share a slot, not how exactly they come out.
 #[test]
-fn m1_what_comes_out_is_exact_to_the_unit_for_any_tick() {
+fn m1_expiry_is_tick_independent() {
     for tick in [1, 2, 7, 100, 1000, 60_000, u64::MAX] {
         for slots in [1, 3, 60, 3600] {
             let mut wheel = Wheel::new(Geometry::new(slots, tick).expect("valid"));
@@ -53,7 +53,7 @@ fn m1_what_comes_out_is_exact_to_the_unit_for_any_tick() {
 
 /// M2, first worked example: pointer at slot 1, due in 3610 s, ring of 3600: slot 11, and one more round.
 #[test]
-fn m2_3610_seconds_from_slot_1_of_3600_is_slot_11_round_1() {
+fn m2_3610_seconds_is_round_1() {
     let mut wheel = wheel_at(3600, 1);
     assert_eq!(wheel.pointer(), 1);
     assert_eq!(wheel.place_after(3610), RingPosition { slot: 11, round: 1 });
@@ -67,7 +67,7 @@ fn m2_3610_seconds_from_slot_1_of_3600_is_slot_11_round_1() {
 
 /// M2, second worked example: pointer at slot 2, due in 147 s, ring of 60: slot 29, and two more rounds.
 #[test]
-fn m2_147_seconds_from_slot_2_of_60_is_slot_29_round_2() {
+fn m2_147_seconds_is_round_2() {
     let mut wheel = wheel_at(60, 2);
     assert_eq!(wheel.pointer(), 2);
     assert_eq!(wheel.place_after(147), RingPosition { slot: 29, round: 2 });
@@ -104,7 +104,7 @@ fn assert_fires_in_its_round(mut wheel: Wheel<&'static str>, slot: usize, round:
 
 /// M2: a delay of many turns fires in the right turn, whatever the number of turns.
 #[test]
-fn m2_a_delay_of_many_turns_fires_in_the_right_turn() {
+fn m2_many_turn_delay_fires_correctly() {
     for turns in [0, 1, 2, 63, 64, 65, 4095, 4096, 4097, 300_000] {
         let mut wheel = wheel_at(10, 3);
         let due = (3 + turns * 10 + 4) * SECOND;
@@ -118,7 +118,7 @@ fn m2_a_delay_of_many_turns_fires_in_the_right_turn() {
 
 /// M12: a generic queue of the caller's own type, with a ring of chosen length, driven by an external timer.
 #[test]
-fn m12_the_caller_drives_a_ring_of_its_own_type() {
+fn m12_caller_drives_own_ring_type() {
     #[derive(Debug, PartialEq)]
     struct Sms {
         to: &'static str,
@@ -140,7 +140,7 @@ fn m12_the_caller_drives_a_ring_of_its_own_type() {
 
 /// A wall clock that is stepped back makes nothing early, and what is inserted behind the pointer is not lost.
 #[test]
-fn nothing_is_early_when_time_steps_back() {
+fn backward_time_fires_nothing_early() {
     let mut wheel = Wheel::new(Geometry::default());
     wheel.insert(500_000, 1, "stays");
     assert!(wheel.pop_due(499_999).is_none());

@@ -119,7 +119,7 @@ fn replay(name: &str) {
 
 /// What a run finds does not depend on the runs before it: otherwise a finding could not be repeated.
 #[test]
-fn an_input_finds_the_same_state_whatever_was_before() {
+fn replay_is_independent_of_history() {
     type Talk = fn(&[u8]) -> Vec<u8>;
     for (name, answers) in [("beanstalk", beanstalk_answers as Talk), ("http", http_answers)] {
         let corpus = corpus(name);
@@ -165,7 +165,7 @@ macro_rules! targets {
         })*
 
         #[test]
-        fn every_target_is_replayed_and_has_a_binary() {
+        fn every_target_has_replay_and_binary() {
             let replayed = [$(stringify!($name)),*];
             assert_eq!(replayed.to_vec(), TARGETS.map(|target| target.name).to_vec());
             for name in replayed {

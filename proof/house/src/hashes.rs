@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn uses_that_depend_on_the_order_are_found() {
+    fn order_dependent_uses_are_found() {
         let text = "struct S { rows: HashMap<u8, u8>, list: Vec<u8>, pub(super) open: HashSet<u8> }\n\
                     struct T(HashTable<u8>);\n\
                     type Alias = HashTable<u8>;\n\
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn uses_that_show_no_order_are_permitted() {
+    fn order_free_uses_are_permitted() {
         let text = "struct S { rows: HashMap<u8, u8>, list: Vec<u8> }\n\
                     impl S {\n\
                     fn a(&mut self) { self.rows.insert(1, 2); self.rows.get(&1); (self.rows).clear(); }\n\

@@ -123,7 +123,7 @@ mod tests {
 
     /// Guards against answers and records that depend on the order of a hash table.
     #[test]
-    fn pure_crates_show_no_order_of_a_hash_table() {
+    fn pure_crates_avoid_hash_order() {
         let ordered = hashes::ordered(&House::read(&root()).expect("the source"));
         assert!(ordered.is_empty(), "{}", ordered.join("\n"));
     }
@@ -137,7 +137,7 @@ mod tests {
 
     /// Guards against documents that go on naming a test or a file after it got another name.
     #[test]
-    fn documents_name_tests_and_files_that_exist() {
+    fn documents_name_existing_tests_and_files() {
         let mut missing = documents::missing_tests(&root()).expect("documents and source");
         missing.extend(documents::missing_paths(&root()).expect("documents"));
         assert!(missing.is_empty(), "{}", missing.join("\n"));

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn phrases_in_texts_of_the_product_are_found() {
+    fn product_text_phrases_are_found() {
         let text = "fail(\"nobody owns it\");\nlet nobody = \"it has no owner\";\n// \"nobody\"\n\
                     log(\"a \\\"b\\\" of somebody\");\n#[cfg(test)]\nmod tests {\nassert!(x, \"nobody\");\n}\n";
         let found: Vec<usize> = unclear_texts_in(text).into_iter().map(|(line, _)| line).collect();
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn phrases_and_summaries_that_do_not_stand_alone_are_found() {
+    fn unclear_phrases_and_summaries_are_found() {
         let text = "//! Whoever asks is served.\n\n/// As [`put`].\n/// As [`get`], in a second line.\nfn f() {}\n\
                     // It is refused for want of room.\nlet whoever = 1;\n/// Serves every client.\nfn g() {}\n\
                     enum E {\n/// It is served.\nA,\n/// The client is served. It ends.\nB }\n";

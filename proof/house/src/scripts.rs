@@ -22,7 +22,7 @@ fn message(profile: &str) -> String {
 
 /// Story: a line of Cargo's messages that did not match was left out, and so were the tests of that binary.
 #[test]
-fn a_message_of_cargo_that_cannot_be_read_is_an_error() {
+fn unreadable_cargo_message_is_error() {
     let good = message(r#""profile":{"opt_level":"0","test":true}"#);
     let other = r#"{"reason":"build-finished","success":true}"#;
     let read = run("binaries", &["--read"], &format!("{good}{other}\n"));
@@ -35,7 +35,7 @@ fn a_message_of_cargo_that_cannot_be_read_is_an_error() {
 }
 
 #[test]
-fn a_subject_of_more_than_72_characters_is_an_error() {
+fn overlong_commit_subject_is_error() {
     let (most, more) = ("ä".repeat(72), "ä".repeat(73));
     let read = run("subjects", &["--read"], &format!("0a1b {most}\n2c3d Short\n"));
     assert!(read.status.success(), "{read:?}");
@@ -50,10 +50,10 @@ fn a_subject_of_more_than_72_characters_is_an_error() {
 
 /// Story: a filter that named no test, or a binary without tests, passed.
 #[test]
-fn a_test_binary_without_tests_is_an_error() {
+fn test_binary_without_tests_is_error() {
     let own = std::env::current_exe().expect("this binary");
     let own = own.to_str().expect("a path in UTF-8");
-    assert!(run("has-tests", &[own, "a_test_binary_without_tests"], "").status.success());
+    assert!(run("has-tests", &[own, "test_binary_without_tests"], "").status.success());
     let none = run("has-tests", &[own, "no test has this name"], "");
     assert_eq!(none.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&none.stderr).contains("there is no test in"), "{none:?}");

@@ -736,7 +736,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_body_names_its_request_and_a_changed_byte_shows() {
+    fn body_names_request_and_detects_changes() {
         let text = body(Tag(77), 200);
         let sent = Payload::of(Tag(77), text.as_bytes());
         assert_eq!(Seen::of(text.as_bytes()), sent.seen());
@@ -747,14 +747,14 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_compared_as_a_number_is() {
+    fn tokens_compare_as_numbers() {
         let t = |s: &str| Token(s.to_owned());
         assert!(t("0000000100000000000000ff") < t("000000020000000000000001"));
         assert!(t("9") < t("10"));
     }
 
     #[test]
-    fn a_history_comes_back_from_its_file_and_a_cut_last_line_is_dropped() {
+    fn history_loads_dropping_cut_line() {
         let recorder = Recorder::new();
         let text = body(Tag(1), 30);
         let enqueue = Enqueue {

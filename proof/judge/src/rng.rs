@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shuffle_keeps_all_items_and_a_seed_gives_one_order() {
+    fn shuffle_is_seeded_permutation() {
         let shuffled = |seed| {
             let mut items: Vec<u32> = (0..100).collect();
             Rng::new(seed).shuffle(&mut items);

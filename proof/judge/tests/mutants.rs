@@ -9,7 +9,7 @@ use duewheel_judge::model::{Bug, Fate, KEPT_MS, run, run_under};
 const SEEDS: u64 = 200;
 
 #[test]
-fn a_toy_without_a_bug_is_clean() {
+fn bugless_toy_is_clean() {
     let mut grants = 0;
     for seed in 0..SEEDS {
         let history = run(seed, None);
@@ -28,7 +28,7 @@ fn a_toy_without_a_bug_is_clean() {
 }
 
 #[test]
-fn each_bug_of_the_toy_is_caught() {
+fn every_toy_bug_is_caught() {
     let mut blind = Vec::new();
     for bug in Bug::ALL {
         let caught = (0..SEEDS).find_map(|seed| {
@@ -44,7 +44,7 @@ fn each_bug_of_the_toy_is_caught() {
 }
 
 #[test]
-fn what_failovers_of_the_toy_forget_is_no_violation() {
+fn toy_failover_losses_are_no_violation() {
     let (mut forgotten, mut failovers, mut again) = (0, 0, 0);
     for seed in 0..SEEDS {
         let report = check(&run_under(Fate::Failovers(KEPT_MS), seed, None));

@@ -16,7 +16,7 @@ fn bytes(text: &str) -> Value {
 }
 
 #[test]
-fn what_is_synced_survives_a_kill_and_nothing_else_does() -> io::Result<()> {
+fn only_synced_data_survives_kill() -> io::Result<()> {
     for (appendonly, after) in [(Appendonly::Always, bytes("1")), (Appendonly::Off, Value::Nothing)] {
         let mut redis = Redis::start(Settings { appendonly, ..Settings::default() })?;
         let (port, id) = (redis.port(), redis.id());
@@ -35,7 +35,7 @@ fn what_is_synced_survives_a_kill_and_nothing_else_does() -> io::Result<()> {
 }
 
 #[test]
-fn a_server_is_set_back_to_a_copy() -> io::Result<()> {
+fn server_restarts_from_copy() -> io::Result<()> {
     let mut redis = Redis::start(Settings::default())?;
     redis.command(&["SET", "a", "1"])?;
     let copy = redis.copy()?;
@@ -48,7 +48,7 @@ fn a_server_is_set_back_to_a_copy() -> io::Result<()> {
 }
 
 #[test]
-fn a_paused_server_answers_when_it_goes_on() -> io::Result<()> {
+fn paused_server_answers_after_resume() -> io::Result<()> {
     let redis = Redis::start(Settings::default())?;
     redis.pause()?;
     let mut wire = redis.connect(SHORT)?;
@@ -88,7 +88,7 @@ fn settings_are_taken() -> io::Result<()> {
 }
 
 #[test]
-fn a_cluster_fails_over_and_comes_back_with_its_files() -> io::Result<()> {
+fn cluster_fails_over_keeping_files() -> io::Result<()> {
     let mut cluster = RedisCluster::start(3, 1, Settings::default())?;
     let slot = cluster.slot_of_key("{a}b")?;
     assert_eq!(slot, cluster.slot_of_key("a")?);
@@ -120,7 +120,7 @@ fn a_cluster_fails_over_and_comes_back_with_its_files() -> io::Result<()> {
 }
 
 #[test]
-fn a_cluster_may_have_users_and_tls() -> io::Result<()> {
+fn cluster_supports_users_and_tls() -> io::Result<()> {
     let login = Login::User { name: "wheel".to_owned(), password: "secret".to_owned() };
     let settings = Settings { login, transport: Transport::Tls, ..Settings::default() };
     let cluster = RedisCluster::start(3, 0, settings)?;
@@ -182,7 +182,7 @@ fn a_network_is_cut_and_healed() -> io::Result<()> {
 }
 
 #[test]
-fn a_reply_is_lost_and_its_request_is_not() -> io::Result<()> {
+fn lost_reply_keeps_its_request() -> io::Result<()> {
     let redis = Redis::start(Settings::default())?;
     let proxy = Proxy::start(redis.address())?;
     let mut wire = Wire::open(proxy.address(), PATIENCE)?;

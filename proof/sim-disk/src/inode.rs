@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_part_may_be_lost_and_nothing_that_was_synced() {
+    fn only_unsynced_parts_may_be_lost() {
         let (mut whole, mut none, mut first, mut second) = (0, 0, 0, 0);
         for seed in 0..400 {
             let mut dice = Dice::new(seed);
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_failed_sync_has_not_written_no_later_sync_writes() {
+    fn failed_sync_loss_is_permanent() {
         let mut lost = 0;
         for seed in 0..100 {
             let mut dice = Dice::new(seed);
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_may_be_lost_without_the_data_and_the_data_without_the_length() {
+    fn length_and_data_are_lost_independently() {
         let mut lengths = Vec::new();
         for seed in 0..100 {
             let mut dice = Dice::new(seed);

@@ -226,7 +226,7 @@ mod tests {
     use std::net::TcpListener;
 
     #[test]
-    fn times_are_written_as_the_calendar_has_them() {
+    fn times_are_formatted_by_calendar() {
         assert_eq!(rfc3339(0), "1970-01-01T00:00:00.000Z");
         assert_eq!(rfc3339(951_782_400_001), "2000-02-29T00:00:00.001Z");
         assert_eq!(rfc3339(4_102_444_799_999), "2099-12-31T23:59:59.999Z");
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_chunked_and_cut_answers_are_told_apart() {
+    fn response_endings_are_distinguished() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let host = listener.local_addr().unwrap();
         let server = std::thread::spawn(move || {

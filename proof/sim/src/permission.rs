@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stage_is_left_out_by_its_whole_name_alone() {
+    fn stage_is_skipped_by_exact_name() {
         for listed in ["fulldisk", "syscalls,fulldisk", " syscalls , fulldisk "] {
             assert_eq!(left_out("fulldisk", listed), Ok(()), "{listed:?}");
         }
@@ -96,7 +96,7 @@ mod tests {
     /// green full-disk test that had never seen a full disk.
     #[test]
     #[should_panic(expected = "the stage no-such-stage cannot be run here")]
-    fn a_stage_that_cannot_be_run_fails() {
+    fn unrunnable_stage_fails() {
         not_permitted("no-such-stage", "this machine has no such thing");
     }
 }

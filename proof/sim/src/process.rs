@@ -273,7 +273,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_address_is_found_in_a_line() {
+    fn address_is_found_in_line() {
         let at = |line| address_in(line, "http").map(|a| a.port());
         assert_eq!(at("listening on http://127.0.0.1:4567"), Some(4567));
         assert_eq!(at("http: 127.0.0.1:80 (data in ./x)"), Some(80));

@@ -18,7 +18,7 @@ fn what_was_accepted_survives_kill_9() {
 }
 
 #[test]
-fn what_was_accepted_in_several_shards_survives_kill_9() {
+fn sharded_messages_survive_kill_9() {
     kill9(3);
 }
 

@@ -109,7 +109,7 @@ fn all_clean<F: Debug + Send>(
 }
 
 #[test]
-fn seeds_of_every_kind_of_run_are_clean() {
+fn seeds_of_all_kinds_are_clean() {
     be_quiet();
     let runs = all_clean("seeds", |seed| {
         let Outcome { history, broken, facts, .. } = run(seed, None, Trace::No);
@@ -176,7 +176,7 @@ const EVIDENCE: [Fact; 31] = [
 ];
 
 #[test]
-fn the_same_seed_gives_the_same_run_byte_by_byte() {
+fn same_seed_gives_identical_run() {
     be_quiet();
     for seed in 0..12 {
         let (first, second) = (run(seed, None, Trace::Yes), run(seed, None, Trace::Yes));
@@ -228,7 +228,7 @@ fn caught(bug: Bug, start: u64, seeds: u64) -> Option<(u64, String)> {
 }
 
 #[test]
-fn every_mutant_is_caught_from_each_start() {
+fn every_mutant_is_caught() {
     be_quiet();
     let only = std::env::var("DUEWHEEL_MUTANT").ok();
     let most = env("DUEWHEEL_MUTANT_SEEDS").unwrap_or(200);

@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_over_http_end_with_their_bodies() {
+    fn http_reply_ends_with_its_body() {
         let reply = b"HTTP/1.1 201 Created\r\ncontent-length: 2\r\n\r\n{}";
         for cut in 0..reply.len() {
             assert_eq!(Speech::Http.end(&reply[..cut], 0).unwrap(), None, "cut at {cut}");
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn puts_are_inserted_or_it_is_an_error() {
+    fn beanstalk_put_must_be_inserted() {
         assert_eq!(Speech::Beanstalk.end(b"INSERTED 1\r\nINSERTED 2\r\n", 12).unwrap(), Some(24));
         assert!(Speech::Beanstalk.end(b"DRAINING\r\n", 0).is_err());
     }

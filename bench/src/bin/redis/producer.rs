@@ -214,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn batches_have_a_line_for_each_message() {
+    fn ndjson_batch_has_line_per_message() {
         let mut producer = Producer::new(SendMethod::Ndjson(3, Keys::Own), Due::After(50), "q", 40);
         let mut out = Vec::new();
         producer.requests(0..5, &mut out);

@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn replies_are_measured_wherever_they_are_cut() {
+    fn resp_reply_length_ignores_cuts() {
         let reply = b"*2\r\n*2\r\n$2\r\n\r\n\r\n$1\r\nb\r\n:17\r\n";
         for cut in 0..reply.len() {
             assert_eq!(end(&reply[..cut], 0).unwrap(), None, "cut at {cut}");

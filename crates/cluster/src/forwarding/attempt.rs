@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_certainly_not_applied_is_tried_again() {
+    fn only_unapplied_submissions_are_resent() {
         let again = [
             CallError::Draining,
             CallError::Closed("x"),
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_reserve_has_waited_is_not_waited_again() {
+    fn resent_reserve_waits_remaining_time() {
         // Story: a reserve whose shard moved was sent to the next owner with all of its time, however much of it was
         // over.
         let reserve = |wait_ms| {
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn waiters_of_two_nodes_never_have_one_name() {
+    fn waiter_names_differ_between_nodes() {
         let reserve = |waiter| {
             Op::Reserve(Reserve {
                 waiter: WaiterId(waiter),

@@ -73,7 +73,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_balanced_whatever_the_order_of_the_list(nodes in some_nodes(), shards in 1_u32..300) {
+        fn assignment_is_balanced_in_any_order(nodes in some_nodes(), shards in 1_u32..300) {
             let mut list = names(&nodes);
             let all = owners(&list, shards);
             for name in &list {
@@ -86,7 +86,7 @@ mod tests {
         }
 
         #[test]
-        fn few_move_when_one_joins_or_leaves(nodes in some_nodes(), who in "new-[0-9]{1,4}", shards in 1_u32..300) {
+        fn join_or_leave_moves_few_shards(nodes in some_nodes(), who in "new-[0-9]{1,4}", shards in 1_u32..300) {
             let without = names(&nodes);
             let mut with = without.clone();
             with.push(&who);
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn on_average_a_join_moves_hardly_more_than_it_must() {
+    fn average_join_moves_near_minimum() {
         let (mut moved, mut must) = (0, 0);
         for n in 1..12 {
             for round in 0..20 {

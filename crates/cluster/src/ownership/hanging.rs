@@ -83,7 +83,7 @@ mod tests {
 
     /// Story: a node whose shards hung in their store was killed for it, and its successor hung in the same store.
     #[test]
-    fn a_node_is_held_up_by_its_store_only_if_no_shard_hangs_for_another_reason() {
+    fn store_hang_excludes_other_causes() {
         let of = |all: &[(u64, u64, ThreadIn)]| among(all).map(|hanging| (hanging.thread, hanging.others));
         let in_store = (LATE, 0, ThreadIn::Store);
         let well = (WELL, WELL, ThreadIn::Ours);
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn shards_that_wait_for_their_store_are_named() {
+    fn shards_waiting_for_store_are_named() {
         let well = (0, 0, ThreadIn::Ours);
         let words =
             |all: &[_]| among(all).and_then(|hanging| hanging.waiting_for_store()).unwrap_or_default();

@@ -497,7 +497,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_shards_together_take_no_more_than_the_node_was_given() {
+    fn shard_policies_fit_node_policy() {
         let whole = Policy::default();
         let one = share_of(&whole, 16);
         let within = |part: usize, whole: usize| assert!(part * 16 <= whole + 16, "{part} of {whole}");

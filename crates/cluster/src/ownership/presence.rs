@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_cluster_shares_out_at_once_and_one_that_comes_later_waits() {
+    fn late_node_waits_in_running_cluster() {
         let mut presence = Presence::new(s(10));
         let (a, b, c) = (node(1), node(2), node(3));
         let first = [a.clone(), b.clone()];
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_goes_and_comes_begins_anew_unless_it_still_owns_something() {
+    fn rejoining_node_settles_again_unless_owner() {
         let mut presence = Presence::new(s(10));
         let both = [node(1), node(2)];
         presence.saw(s(0), &both);

@@ -113,7 +113,7 @@ impl Router {
                 let dues = self.all(Op::next_due(), patience).await?;
                 Ok(Reply::NextDue(dues.into_iter().flatten().min()))
             }
-            // The test `every_operation_goes_where_the_table_says` calls each of these.
+            // The test `operations_are_routed_as_declared` calls each of these.
             _ => Err(NOT_ROUTED),
         }
     }

@@ -144,7 +144,7 @@ pub(crate) fn grant(id: u64) -> Grant {
 }
 
 #[test]
-fn one_post_at_each_shard_and_the_first_in_line_is_asked_for() {
+fn each_shard_has_one_wait() {
     let mut rig = Rig::new(2);
     let _first = rig.join(&["q"], 1, 9_000);
     assert_eq!(rig.wants(), ["arm q 0 as 1", "arm q 1 as 2"]);
@@ -165,7 +165,7 @@ fn one_post_at_each_shard_and_the_first_in_line_is_asked_for() {
 }
 
 #[test]
-fn more_are_asked_for_together_as_long_as_all_get_something() {
+fn batch_grows_while_all_are_granted() {
     let mut rig = Rig::new(1);
     let _all: Vec<_> = (0..8).map(|_| rig.join(&["q"], 1, 9_000)).collect();
     rig.wants();
@@ -181,7 +181,7 @@ fn more_are_asked_for_together_as_long_as_all_get_something() {
 }
 
 #[test]
-fn who_tells_in_vain_is_asked_after_longer_and_longer_pauses() {
+fn vain_notices_back_off_exponentially() {
     let mut rig = Rig::new(1);
     let _one = rig.join(&["q"], 1, 900_000);
     let mut waiter = 1;
@@ -213,7 +213,7 @@ fn who_tells_in_vain_is_asked_after_longer_and_longer_pauses() {
 }
 
 #[test]
-fn nobody_is_asked_for_twice_at_a_time() {
+fn demand_is_asked_for_serially() {
     let mut rig = Rig::new(2);
     let _one = rig.join(&["a", "b"], 1, 9_000);
     assert_eq!(rig.wants().len(), 4);
@@ -231,7 +231,7 @@ fn nobody_is_asked_for_twice_at_a_time() {
 }
 
 #[test]
-fn a_wait_that_is_over_while_it_is_asked_for_ends_with_the_answer() {
+fn expired_wait_ends_with_pending_answer() {
     for gave in [0, 1] {
         let mut rig = Rig::new(1);
         let (waiter, _receiver) = rig.join(&["q"], 1, 50);
@@ -249,7 +249,7 @@ fn a_wait_that_is_over_while_it_is_asked_for_ends_with_the_answer() {
 }
 
 #[test]
-fn waits_end_by_time_by_name_and_by_session() {
+fn waits_end_by_time_cancel_session() {
     let mut rig = Rig::new(1);
     let _first = rig.join(&["q"], 1, 50);
     let (second, _receiver) = rig.join(&["q"], 1, 500);
@@ -273,7 +273,7 @@ fn waits_end_by_time_by_name_and_by_session() {
 }
 
 #[test]
-fn a_demand_that_nobody_waits_for_is_passed_over() {
+fn demand_without_receiver_is_skipped() {
     let mut rig = Rig::new(1);
     let (_, receiver) = rig.join(&["q"], 1, 9_000);
     let _second = rig.join(&["q"], 1, 9_000);
@@ -285,7 +285,7 @@ fn a_demand_that_nobody_waits_for_is_passed_over() {
 }
 
 #[test]
-fn when_all_shards_fail_whoever_waits_hears_of_it() {
+fn demand_fails_when_all_shards_fail() {
     let mut rig = Rig::new(2);
     let _one = rig.join(&["q"], 1, 900_000);
     rig.wants();
@@ -301,7 +301,7 @@ fn when_all_shards_fail_whoever_waits_hears_of_it() {
 
 /// Story: consumers that waited for a second or two were told that the queue was empty, for as long as the store was away.
 #[test]
-fn a_wait_that_ends_while_all_shards_fail_is_not_told_that_there_is_nothing() {
+fn wait_ending_during_outage_gets_error() {
     let mut rig = Rig::new(2);
     let _one = rig.join(&["q"], 1, 900_000);
     rig.wants();
@@ -322,7 +322,7 @@ fn a_wait_that_ends_while_all_shards_fail_is_not_told_that_there_is_nothing() {
 }
 
 #[test]
-fn a_late_answer_of_an_earlier_wait_means_nothing() {
+fn stale_wait_answer_is_ignored() {
     let mut rig = Rig::new(1);
     let _one = rig.join(&["q"], 1, 900_000);
     rig.wants();
@@ -337,7 +337,7 @@ fn a_late_answer_of_an_earlier_wait_means_nothing() {
 }
 
 #[test]
-fn the_first_lease_of_a_session_is_looked_at_before_its_end_is_near() {
+fn session_lease_is_checked_before_deadline() {
     let mut rig = Rig::new(1);
     let (_, _receiver) = rig.join(&["q"], 1, 900_000);
     let arrival = Arrival(1);

@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_is_the_sum_of_its_parts() {
+    fn queue_view_is_sum_of_shards() {
         let settings = QueueSettings { max_attempts: MaxAttempts::new(3), ..QueueSettings::default() };
         let until = Pause::Until { end: EngineMs(9), length_ms: 5 };
         let rates = Rates { enqueued_milli: 5, granted_milli: 6, acked_milli: 7 };
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_is_there_while_anything_of_it_is() {
+    fn queue_exists_while_used_anywhere() {
         let waited_at = QueueView { waiters: 1, attended: Attended::Yes, ..view("node-waits", 0) };
         let paused = QueueView { pause: Pause::Paused, ..view("paused", 0) };
         let own = BTreeMap::from([(name("held"), LocalQueue { holds: [0, 0, 1], ..LocalQueue::default() })]);
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_are_added_and_queues_are_not_counted_twice() {
+    fn stats_add_up_counting_queues_once() {
         let one = Stats { queues: 3, bytes: 5, waiters: 7, lateness: vec![1, 2], ..Stats::default() };
         let sum = stats(vec![one.clone(), Stats { queues: 2, ..one }]);
         assert_eq!((sum.queues, sum.bytes, sum.waiters), (3, 10, 0));
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn the_coarsest_columns_count_and_the_others_are_asked_for_them() {
+    fn histogram_uses_coarsest_shard_columns() {
         let all = vec![columns(60, 60, 60, &[1, 2, 3]), columns(0, 120, 120, &[4, 5])];
         let wanted = Columns { from: WallMs(0), to: WallMs(240), columns: 2 };
         assert_eq!(common_columns(&all), Some(wanted));
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_says_what_all_shards_have_reached() {
+    fn count_reports_weakest_durability_level() {
         use duewheel_core::store::Level::{Buffered, Fsync, Memory, Quorum};
         let of = |all: &[(u64, _)]| {
             let Applied { what, level } =

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shard_of_a_name_never_changes() {
+    fn shard_of_name_never_changes() {
         let shards = |n| ["", "k", "order-42", "über"].map(|name| of_name(&queue("q"), name, n).0);
         assert_eq!(shards(1), [0; 4]);
         assert_eq!(shards(16), [11, 9, 2, 11], "data lies where these numbers say");
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_found_by_the_way_it_went() {
+    fn keyed_message_has_stable_placement() {
         for n in 0..100 {
             let key = Key::new(&format!("key-{n}")).unwrap();
             let put = Enqueue {

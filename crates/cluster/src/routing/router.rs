@@ -332,7 +332,7 @@ impl Router {
             Op::CancelReserve { waiter } => {
                 self.with_demands(|demands, now, out| demands.cancel(now, waiter, out))
             }
-            // The test `every_operation_goes_where_the_table_says` calls each of these.
+            // The test `operations_are_routed_as_declared` calls each of these.
             _ => return Err(NOT_ROUTED),
         }
         Ok(Reply::Done)

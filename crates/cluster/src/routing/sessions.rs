@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_end_follows_grants_extensions_and_settlements() {
+    fn first_lease_end_follows_settlements() {
         let sessions = Sessions::default();
         let first = |now: u64| sessions.first_end(SESSION, now * MS).map(|ns| ns / MS);
         sessions.asks(SESSION, ShardId(0));
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_session_leaves_nothing_and_says_where_it_may_have_leases() {
+    fn closing_session_lists_its_shards() {
         let sessions = Sessions::default();
         sessions.asks(SessionId::NONE, ShardId(1));
         let one = Op::ReserveOne { id: MessageId(3), session: SESSION, lease_ms: Some(10) };

@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shard_that_has_refused_is_not_asked_for_a_while_and_others_are() {
+    fn exhausted_shard_is_skipped_briefly() {
         let (used_up, lately) = (ExhaustedShards::default(), 100_000_000);
         used_up.note("a", ShardId(1), 1_000);
         assert!(used_up.has("a", ShardId(1), 1_000) && used_up.has("a", ShardId(1), 999 + lately));

@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proof_holds_for_its_session_its_hello_and_its_role_alone() {
+    fn proof_binds_session_hello_and_role() {
         let ring = ring(7, None);
         let (binding, hello) = ([4; 32], b"hello".as_slice());
         let Proofs(proofs) = ring.prove_all(&binding, hello);
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn while_a_secret_is_replaced_everybody_knows_everybody() {
+    fn nodes_authenticate_during_secret_rotation() {
         let (binding, hello) = ([4; 32], b"hello".as_slice());
         let (before, during, after) = (ring(1, None), ring(2, Some(1)), ring(2, None));
         for (a, b, meet) in [

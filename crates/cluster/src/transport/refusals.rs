@@ -164,7 +164,7 @@ mod tests {
 
     /// Story: a scanner that connected a thousand times a second wrote a thousand lines a second into the log.
     #[test]
-    fn a_flood_of_strangers_is_a_line_a_minute() {
+    fn scanner_flood_logs_once_per_minute() {
         let (mut lines, begin) = (LogQuotas::default(), Duration::from_secs(5));
         let scanner = refused(RefusalReason::WithoutTls, None);
         // Ten refusals a second, for five minutes.
@@ -176,7 +176,7 @@ mod tests {
 
     /// Story: strangers and nodes shared one line a minute, so a scanner hid that a node was refused for its version.
     #[test]
-    fn a_flood_hides_no_refusal_of_another_kind_or_node() {
+    fn flood_hides_no_other_refusals() {
         use RefusalReason::{Handshake, OtherNode, OtherVersions, Secret, WithoutTls};
         let (mut lines, now) = (LogQuotas::default(), Duration::from_secs(5));
         let mut said = |reason, node| lines.one_more(&refused(reason, node), now);
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn names_take_a_bounded_number_of_places_and_none_is_left_out() {
+    fn named_log_quotas_are_bounded() {
         let (mut lines, begin) = (LogQuotas::default(), Duration::from_secs(5));
         let of = |n: usize| refused(RefusalReason::Secret, Some(&format!("n{n}")));
         let said: u64 = (0..1_000).filter_map(|n| lines.one_more(&of(n), begin)).sum();

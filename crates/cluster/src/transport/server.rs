@@ -585,7 +585,7 @@ mod tests {
     }
 
     #[test]
-    fn grants_that_were_not_sent_when_the_connection_ends_go_back() {
+    fn unsent_grants_return_on_disconnect() {
         let nowhere = Arc::new(Nowhere(Mutex::default()));
         let (line, host) = (line(), nowhere.clone() as Arc<dyn Host>);
         let closing = CloseOnDrop { line: line.clone(), host: host.clone() };
@@ -598,7 +598,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_asker_that_does_not_read_is_not_answered_without_bounds() {
+    async fn answers_to_stalled_reader_are_bounded() {
         let line = line();
         for id in 0..10 {
             line.push(answer(id)).unwrap();

@@ -185,7 +185,7 @@ fn why(outcome: &PeerOutcome) -> String {
 }
 
 #[tokio::test]
-async fn many_requests_are_in_flight_and_each_gets_its_own_answer() {
+async fn pipelined_requests_get_their_own_answers() {
     let pair = pair().await;
     let asked: Vec<_> = (0..100_u64)
         .map(|n| pair.peer.ask(HERE, WhenBusy::Refuse, &[Op::CancelReserve { waiter: WaiterId(n) }]).unwrap())
@@ -212,7 +212,7 @@ async fn many_requests_are_in_flight_and_each_gets_its_own_answer() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_not_applied() {
+async fn request_for_absent_shard_is_refused() {
     let pair = pair().await;
     let outcome = pair.peer.ask(AWAY, WhenBusy::Refuse, &[Op::Stats]).unwrap().await.unwrap();
     assert_eq!(why(&outcome), "not mine: not here");
@@ -229,7 +229,7 @@ async fn what_is_not_there_is_not_applied() {
 }
 
 #[tokio::test]
-async fn unknown_operations_are_refused_and_the_line_stands() {
+async fn unknown_operation_is_refused_without_disconnect() {
     let pair = pair().await;
     let asked = pair.peer.request(|id, limits| {
         let mut frame = wire::request(id, HERE, WhenBusy::Refuse, &[Op::Stats, Op::NextDue], limits)?;
@@ -249,7 +249,7 @@ async fn unknown_operations_are_refused_and_the_line_stands() {
 }
 
 #[tokio::test]
-async fn an_unknown_answer_fails_its_call_alone() {
+async fn undecodable_answer_fails_only_its_call() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let me = node("owner", 2, &listener.local_addr().unwrap().to_string());
     let terms = terms(me.clone(), &SECRET);
@@ -281,7 +281,7 @@ async fn an_unknown_answer_fails_its_call_alone() {
 }
 
 #[tokio::test]
-async fn when_the_asker_is_gone_its_waits_end_and_its_grants_go_back() {
+async fn vanished_asker_ends_its_waits() {
     let pair = pair().await;
     drop(pair.peer.ask(HERE, WhenBusy::Refuse, &[wait_op()]).unwrap());
     let waiting = next(&pair.owner).await.pop().unwrap();
@@ -294,7 +294,7 @@ async fn when_the_asker_is_gone_its_waits_end_and_its_grants_go_back() {
 }
 
 #[tokio::test]
-async fn a_peer_that_hangs_is_noticed_and_what_was_sent_is_unknown() {
+async fn hanging_peer_leaves_outcome_unknown() {
     // A machine that accepts connections and says nothing more: its process is stopped.
     let (owner, _, mut node, listening) = owner(&SECRET).await;
     let (address, stopped, proxying) = proxy(node.advertise.to_string()).await;
@@ -336,7 +336,7 @@ async fn nobody_there_means_not_sent() {
 }
 
 #[tokio::test]
-async fn another_secret_another_node_and_another_life_are_refused() {
+async fn mismatched_secret_or_node_is_refused() {
     let (_owner, _, me, listening) = owner(&SECRET).await;
     let mut other_life = me.clone();
     other_life.number = 3;
@@ -398,7 +398,7 @@ async fn garbage_at_the_port_harms_nobody() {
 }
 
 #[tokio::test]
-async fn what_waits_to_be_sent_is_bounded() {
+async fn send_buffer_of_peer_is_bounded() {
     // The way to the owner takes nothing any more, so that everything waits.
     let (_owner, _, mut to, listening) = owner(&SECRET).await;
     let (address, stopped, proxying) = proxy(to.advertise.to_string()).await;

@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_builds_speak_the_highest_common_version() {
+    fn highest_common_version_is_spoken() {
         let this = SupportedVersions::default();
         let later = SupportedVersions { lowest: PROTOCOL + 1, highest: PROTOCOL + 2 };
         let turned = SupportedVersions { lowest: PROTOCOL + 1, highest: 0 };

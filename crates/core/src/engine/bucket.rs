@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn in_no_span_more_is_taken_than_rate_burst_and_arrears_allow() {
+    fn bucket_limit_holds_in_every_span() {
         each_pauses(|pauses| {
             for (rate, burst) in [(50, 1), (1_000, 10), (50_000, 500)] {
                 let most = TokenBucket::new(rate, burst, Ids::of(crate::ShardId(0), 1), EngineMs(0)).most;
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_that_are_short_and_rare_enough_cost_nothing() {
+    fn short_rare_pauses_lose_no_rate() {
         // Over five seconds: a pause of up to 100 ms in each half of a second, of which 10 ms are in the burst.
         for pause in [11, 25, 50, 90, 100] {
             let pauses = [vec![1; 500], vec![pause]].concat();
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn who_had_nothing_to_take_has_no_arrears() {
+    fn idle_bucket_accrues_no_arrears() {
         let pauses = [vec![1; 20], vec![60]].concat();
         let (idle, behind) = (served(1_000, 10, &pauses, false), served(1_000, 10, &pauses, true));
         let sum = |got: &[(u64, u64)]| got.iter().map(|(_, n)| n).sum::<u64>();
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn no_bucket_gives_more_than_its_rate_and_its_burst() {
+    fn bucket_stays_within_rate_and_burst() {
         for (rate, burst, shards) in
             [(1, 1, 1), (7, 3, 1), (1_000, 1, 1), (50_000, 10, 1), (3, 9, 16), (10_000, 100, 7)]
         {

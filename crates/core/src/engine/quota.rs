@@ -586,7 +586,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_prefix_of_a_name_counts() {
+    fn longest_matching_prefix_wins() {
         let list = ["a.", "", "a.b.c", "a.b"].map(quota).to_vec();
         let quotas = Quotas::new(list, &Policy::default()).unwrap();
         let prefix =
@@ -604,7 +604,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_by_the_name_of_its_field() {
+    fn invalid_quota_names_its_field() {
         let bad = |quotas: Vec<Quota>, says: &str| {
             let policy = Policy { max_quotas: 2, ..Policy::default() };
             let error = Quotas::new(quotas, &policy).unwrap_err().to_string();
@@ -633,7 +633,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quota_is_looked_up_once_a_queue_and_not_for_each_message() {
+    fn quota_lookup_is_once_per_queue() {
         let now = Now::whole(0, 0);
         let recovered = Recovered { next_lsn: Lsn(1), next_id: 1, ..Recovered::default() };
         let mut engine = Engine::new(Config::default(), recovered, now).unwrap();

@@ -299,7 +299,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_applied_is_taken_back_whole() {
+    fn applied_records_are_rolled_back_completely() {
         for seed in 0..20 {
             let mut history = History::new(seed);
             let mut ledger = Ledger::default();

@@ -741,7 +741,7 @@ mod tests {
     /// Story: levels were ordered, so a synced change and a replicated one together were said to be synced, and a power
     /// failure of the master lost the second.
     #[test]
-    fn two_levels_together_promise_what_both_do_and_no_more() {
+    fn combined_levels_promise_only_common_guarantees() {
         let all = [Memory, Buffered, Fsync, BestEffortReplicated, Quorum];
         for (a, b) in all.into_iter().flat_map(|a| all.map(|b| (a, b))) {
             let [of_a, of_b, of_both] = [a, b, a.and(b)].map(survives);

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn events_are_kept_from_the_first_request_on() {
+    fn events_are_kept_from_first_request() {
         let mut recent = RecentEvents::default();
         recent.take(&group(1, 0));
         let page = recent.page(ask(Some(0), 9), Lsn(2), Lsn(2));
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_are_forgotten_when_memory_is_used_up() {
+    fn oldest_events_leave_full_memory() {
         let two = MessageEvent::of_group(&group(1, 0)).map(|event| event.weight()).sum::<usize>();
         let mut recent = RecentEvents::new(two * 3 / 2);
         recent.page(ask(None, 9), Lsn(0), Lsn(0));
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_kept_ten_minutes_after_the_last_request() {
+    fn events_are_dropped_when_unrequested() {
         let mut recent = RecentEvents::default();
         recent.page(ask(None, 9), Lsn(0), Lsn(0));
         recent.take(&group(1, 1_000));

@@ -57,7 +57,7 @@ fn use_of(rig: &mut Rig) -> [u64; 5] {
 /// Story: a tenant with a quota of ten messages replaced one key with a new `dedupe_id` of 250 bytes each time. 4.8 million
 /// were accepted in a minute, the folder grew to 1.4 GB, and the quota showed three messages.
 #[test]
-fn new_dedupe_ids_stay_within_the_quota() {
+fn new_dedupe_ids_stay_within_quota() {
     let mut rig = rig(Policy::default(), &[small()]);
     let id = |n: u64| format!("{n:0>250}");
     let mut accepted = 0;
@@ -84,7 +84,7 @@ fn new_dedupe_ids_stay_within_the_quota() {
 }
 
 #[test]
-fn young_answers_are_not_forgotten_for_a_limit() {
+fn young_answers_survive_limits() {
     let mut rig = rig(Policy::default(), &[Quota { answers: Some(3), ..small() }]);
     for id in ["a", "b", "c"] {
         put(&mut rig, with_id("t.q", id)).unwrap();
@@ -112,7 +112,7 @@ fn young_answers_are_not_forgotten_for_a_limit() {
 }
 
 #[test]
-fn a_kept_message_needs_place_for_its_answer() {
+fn kept_message_needs_room_for_answer() {
     let mut rig = rig(Policy::default(), &[Quota { answers: Some(1), ..small() }]);
     put(&mut rig, with_id("t.q", "a")).unwrap();
     let keep = |id: &str| Enqueue { if_exists: IfExists::Keep, ..with_id("t.q", id) };
@@ -123,7 +123,7 @@ fn a_kept_message_needs_place_for_its_answer() {
 }
 
 #[test]
-fn a_restart_keeps_counts_and_what_is_forgotten() {
+fn restart_keeps_answer_counts() {
     let quotas = [Quota { answers: Some(64), bytes: None, ..small() }];
     let mut rig = rig(Policy::default(), &quotas);
     for n in 0..200 {
@@ -150,7 +150,7 @@ fn a_restart_keeps_counts_and_what_is_forgotten() {
 }
 
 #[test]
-fn expired_answers_leave_the_count_of_the_quota() {
+fn expired_answers_leave_quota_count() {
     let mut rig = rig(Policy::default(), &[small()]);
     let settings = QueueSettings { dedupe_window_ms: Some(5_000), ..QueueSettings::default() };
     rig.call(Op::Configure { queue: queue("t.q"), settings });
@@ -162,7 +162,7 @@ fn expired_answers_leave_the_count_of_the_quota() {
 }
 
 #[test]
-fn purge_forgets_the_answers_of_callers_alone() {
+fn purge_forgets_only_callers_answers() {
     let mut rig = rig(Policy::default(), &[small()]);
     put(&mut rig, with_id("t.q", "theirs")).unwrap();
     put(&mut rig, with_id("t.q", "\u{1}ours")).unwrap();
@@ -176,7 +176,7 @@ fn purge_forgets_the_answers_of_callers_alone() {
 }
 
 #[test]
-fn purges_forget_earlier_answers_of_their_batch() {
+fn purge_forgets_answers_of_its_batch() {
     let mut rig = rig(Policy::default(), &[]);
     let mut fx = Effects::new();
     let mut request = |rig: &mut Rig, op| {
@@ -212,7 +212,7 @@ fn own_answers_count_for_nobody() {
 }
 
 #[test]
-fn the_servers_own_limit_forgets_the_oldest() {
+fn server_answer_limit_forgets_oldest() {
     let policy = Policy { max_answers: 4, ..Policy::default() };
     let mut rig = rig(policy, &[]);
     for n in 0..4 {
@@ -248,7 +248,7 @@ fn queues_with_answers_alone_are_limited() {
 }
 
 #[test]
-fn a_full_store_forgets_old_answers_alone() {
+fn full_store_forgets_only_old_answers() {
     let mut rig = rig(Policy::default(), &[]);
     put(&mut rig, with_id("q", "old")).unwrap();
     rig.pass(TEN_MINUTES);
@@ -311,7 +311,7 @@ fn short_windows_end_behind_long_ones() {
 
 /// Story: settings of 87,717 empty queues took 126 MB in a minute, with a quota of ten messages.
 #[test]
-fn queues_with_settings_are_within_the_quota() {
+fn configured_queues_count_against_quota() {
     let mut rig = rig(Policy::default(), &[small()]);
     let configure = |rig: &mut Rig, n: u64, settings: QueueSettings| {
         let op = Op::Configure { queue: queue(&format!("t.{n}")), settings };

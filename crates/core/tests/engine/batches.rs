@@ -89,7 +89,7 @@ fn the_hash_key_changes_no_decision() {
 }
 
 #[test]
-fn a_batch_answers_as_its_operations_one_by_one() {
+fn batch_answers_like_single_operations() {
     let mut changed = 0;
     for seed in 1..2_000u64 {
         let mut rng = Rng::seeded(seed);
@@ -122,7 +122,7 @@ fn a_batch_answers_as_its_operations_one_by_one() {
 /// Story: a redrive looked for its key's holder by id alone, and did not see one that went straight to the store in the
 /// same batch: two unsettled messages had one key (review).
 #[test]
-fn a_key_taken_in_the_same_batch_is_seen_by_a_redrive() {
+fn redrive_sees_key_of_same_batch() {
     let mut rig = Rig::new(tiny());
     rig.put("filler", 50_000, None); // the wheel is full: what is due later goes straight to the store
     let dead = rig.put("a", 0, Some("x"));

@@ -87,7 +87,7 @@ fn state_counts(rig: &mut Rig) -> Counts {
 
 /// Story: a connection that held half a million leases was closed, and all of them were ended in one step.
 #[test]
-fn a_session_with_many_leases_is_closed_in_several_steps() {
+fn closing_large_session_takes_several_steps() {
     let mut rig = Rig::new(policy());
     for _ in 0..400 {
         rig.put("q", 0, None);
@@ -103,7 +103,7 @@ fn a_session_with_many_leases_is_closed_in_several_steps() {
 
 /// The same for the leases of all connections of the process before.
 #[test]
-fn leases_of_connections_that_are_gone_end_in_several_steps_after_a_restart() {
+fn restart_ends_session_leases_in_steps() {
     let mut rig = Rig::new(policy());
     for _ in 0..400 {
         rig.put("q", 0, None);
@@ -152,7 +152,7 @@ fn with_long_histories(rig: &mut Rig, count: usize) {
 /// Story: a step was bounded in messages alone. 4,096 leases that ran out together, with histories as long as they may
 /// be, made one group of 10 MiB.
 #[test]
-fn leases_that_run_out_together_are_ended_by_bytes_as_well_as_by_number() {
+fn lease_expiry_step_is_byte_bounded() {
     let mut rig = Rig::new(Policy::default());
     with_long_histories(&mut rig, 1_500);
     while !rig.reserve("q", 1_500).is_empty() {}
@@ -164,7 +164,7 @@ fn leases_that_run_out_together_are_ended_by_bytes_as_well_as_by_number() {
 }
 
 #[test]
-fn many_messages_are_fired_in_several_steps() {
+fn firing_many_takes_several_steps() {
     let mut rig = Rig::new(Policy { max_step: 4_096, ..Policy::default() });
     with_long_histories(&mut rig, 1_500);
     let mut ids = Vec::new();
@@ -193,7 +193,7 @@ fn many_messages_are_fired_in_several_steps() {
 
 /// Messages that change while they wait to be fired are fired as they are then, or not at all.
 #[test]
-fn what_changes_while_many_are_fired_is_fired_as_it_is_then() {
+fn fire_many_respects_concurrent_changes() {
     let mut rig = Rig::new(Policy { max_step: 10, ..Policy::default() });
     let ids: Vec<_> = (0..30).map(|_| rig.put("q", 3_600_000, None)).collect();
     rig.settle();
@@ -209,7 +209,7 @@ fn what_changes_while_many_are_fired_is_fired_as_it_is_then() {
 
 /// Story: a change of a queue's order gave each of its ready messages its new place in one step.
 #[test]
-fn a_queue_is_put_into_another_order_in_several_steps() {
+fn queue_reordering_takes_several_steps() {
     let mut rig = Rig::new(policy());
     let mut due = Vec::new();
     for n in 0..400u64 {
@@ -247,7 +247,7 @@ fn a_queue_is_put_into_another_order_in_several_steps() {
 
 /// A purge names the leases that stay, and looks at none of them one by one. They stay alive whatever comes then.
 #[test]
-fn leases_survive_a_purge_however_they_end() {
+fn leases_survive_purge() {
     let mut rig = Rig::new(policy());
     for _ in 0..200 {
         rig.put("q", 0, None);
@@ -289,7 +289,7 @@ fn leases_survive_a_purge_however_they_end() {
 
 /// The record of a purge takes little for each lease that it names.
 #[test]
-fn a_purge_with_many_leases_is_a_small_record() {
+fn purge_record_with_leases_stays_small() {
     let mut rig = Rig::new(Policy { max_page: 10, ..Policy::default() });
     const LEASES: usize = 5_000;
     for _ in 0..LEASES + 3 {
@@ -310,7 +310,7 @@ fn a_purge_with_many_leases_is_a_small_record() {
 
 /// A reserve asks for more than a step grants.
 #[test]
-fn one_reserve_is_granted_no_more_than_a_step() {
+fn reserve_grants_at_most_one_step() {
     let mut rig = Rig::new(policy());
     for _ in 0..3 * STEP {
         rig.put("q", 0, None);

@@ -58,7 +58,7 @@ fn listed(rig: &mut Rig, name: &str, limit: usize) -> Vec<MessageId> {
 }
 
 #[test]
-fn each_way_to_end_is_told_and_survives_a_restart() {
+fn done_outcomes_survive_restart() {
     let mut rig = Rig::new(Policy::default());
     let settings = QueueSettings {
         keep_done_ms: Some(10_000),
@@ -109,7 +109,7 @@ fn each_way_to_end_is_told_and_survives_a_restart() {
 
 /// Story: an order that had died once was shown as dead by its key, although the same order was done since.
 #[test]
-fn a_key_shows_what_had_it_last() {
+fn key_recalls_its_latest_holder() {
     let mut rig = Rig::new(Policy::default());
     keep(&mut rig, "q", Some(100_000));
     let by_key = |rig: &mut Rig| match rig.call(Op::Recall { target: Target::Key(queue("q"), key("k")) }) {
@@ -152,7 +152,7 @@ fn a_key_shows_what_had_it_last() {
 }
 
 #[test]
-fn a_done_message_is_gone_for_every_other_operation() {
+fn done_message_is_hidden_from_operations() {
     let mut rig = Rig::new(Policy::default());
     keep(&mut rig, "q", Some(10_000));
     let id = rig.put("q", 5_000, Some("k"));
@@ -184,7 +184,7 @@ fn a_done_message_is_gone_for_every_other_operation() {
 }
 
 #[test]
-fn the_setting_decides_how_long_and_an_end_to_it_erases_them() {
+fn retention_change_erases_done_messages() {
     let mut rig = Rig::new(Policy::default());
     keep(&mut rig, "q", Some(10_000));
     let first = rig.put("q", 5_000, None);
@@ -210,7 +210,7 @@ fn the_setting_decides_how_long_and_an_end_to_it_erases_them() {
 }
 
 #[test]
-fn a_purge_keeps_nothing_and_erases_what_was_kept() {
+fn purge_erases_done_messages() {
     let mut rig = Rig::new(Policy::default());
     keep(&mut rig, "q", Some(10_000));
     keep(&mut rig, "other", Some(10_000));
@@ -228,7 +228,7 @@ fn a_purge_keeps_nothing_and_erases_what_was_kept() {
 }
 
 #[test]
-fn the_oldest_of_the_queue_go_when_there_are_too_many() {
+fn oldest_done_leave_at_count_limit() {
     let mut rig = Rig::new(Policy { max_done: 20, max_step: 4, ..Policy::default() });
     keep(&mut rig, "q", Some(1_000_000));
     let ids: Vec<MessageId> = (0..60)
@@ -245,7 +245,7 @@ fn the_oldest_of_the_queue_go_when_there_are_too_many() {
 }
 
 #[test]
-fn the_oldest_of_the_queue_go_when_they_are_too_large() {
+fn oldest_done_leave_at_byte_limit() {
     let mut rig = Rig::new(Policy { max_done_bytes: 5_000, max_step: 4, ..Policy::default() });
     keep(&mut rig, "q", Some(1_000_000));
     let ids: Vec<MessageId> = (0..60)
@@ -264,7 +264,7 @@ fn the_oldest_of_the_queue_go_when_they_are_too_large() {
 }
 
 #[test]
-fn done_messages_are_the_first_to_go_when_there_is_no_room() {
+fn done_messages_are_dropped_first() {
     let mut rig = Rig::new(Policy::default());
     for name in ["a", "b"] {
         keep(&mut rig, name, Some(1_000_000));
@@ -284,7 +284,7 @@ fn done_messages_are_the_first_to_go_when_there_is_no_room() {
 
 /// Without the setting an end costs what it has always cost: one record.
 #[test]
-fn a_queue_that_keeps_nothing_pays_nothing() {
+fn queue_without_retention_writes_no_extra() {
     let mut rig = Rig::new(Policy::default());
     let id = rig.put("q", 5_000, Some("k"));
     let (_, fx) = rig.raw(Op::Cancel { dedupe_id: DedupeId::Stays, target: Target::Id(id) });
@@ -294,7 +294,7 @@ fn a_queue_that_keeps_nothing_pays_nothing() {
 }
 
 #[test]
-fn a_message_that_does_not_fit_beside_the_one_that_replaces_it_is_not_kept() {
+fn oversized_replaced_message_is_not_kept() {
     let mut rig = Rig::new(Policy { max_op_bytes: 30_000, ..Policy::default() });
     keep(&mut rig, "q", Some(10_000));
     let large = |exists| Enqueue {

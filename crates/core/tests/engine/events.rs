@@ -67,7 +67,7 @@ fn settings(rig: &mut Rig, settings: QueueSettings) {
 
 /// Story: the wall clock of a group is rounded up, and events showed each due time 1 ms after the answer.
 #[test]
-fn events_and_answers_tell_the_same_due_time() {
+fn events_and_answers_share_due_time() {
     for partial in [Partial::Whole, Partial::Cut] {
         let mut rig = followed();
         rig.now.partial = partial;
@@ -92,7 +92,7 @@ fn events_and_answers_tell_the_same_due_time() {
 }
 
 #[test]
-fn a_life_from_its_beginning_to_its_end() {
+fn events_cover_whole_message_life() {
     let mut rig = followed();
     settings(&mut rig, QueueSettings { max_attempts: MaxAttempts::new(3), ..QueueSettings::default() });
     let id = rig.put("q", 1_000, Some("order"));
@@ -191,7 +191,7 @@ fn a_message_that_expires() {
 
 /// A consumer may nack after its lease ran out.
 #[test]
-fn a_late_nack_is_a_return_and_a_change_of_the_due_time_is_none() {
+fn late_nack_is_reported_as_return() {
     let mut rig = followed();
     let id = rig.put("q", 0, None);
     let grant = rig.reserve("q", 1).remove(0);
@@ -226,7 +226,7 @@ fn system_queues_have_no_events() {
 }
 
 #[test]
-fn what_becomes_due_is_told_once_and_only_to_those_who_follow() {
+fn fired_events_reach_followers_once() {
     let mut rig = Rig::new(Policy::default());
     rig.put("q", 10, None);
     rig.pass(10);
@@ -251,7 +251,7 @@ fn what_becomes_due_is_told_once_and_only_to_those_who_follow() {
 }
 
 #[test]
-fn a_page_is_bounded_and_what_becomes_due_stays_in_order() {
+fn event_pages_are_bounded_and_ordered() {
     let mut rig = followed();
     for _ in 0..3 {
         rig.put("q", 10, None);

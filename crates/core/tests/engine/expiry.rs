@@ -63,7 +63,7 @@ fn postpone(rig: &mut Rig, id: MessageId, delay_ms: u64) -> Reply {
 
 /// Story: only those that were dropped were counted.
 #[test]
-fn what_became_of_expired_messages_is_counted() {
+fn expired_outcomes_are_counted() {
     let mut rig = Rig::new(Policy::default());
     for (name, what, count) in
         [("a", OnExpiry::DeliverLate, 1), ("b", OnExpiry::Dead, 2), ("c", OnExpiry::Drop, 3)]
@@ -85,7 +85,7 @@ fn what_became_of_expired_messages_is_counted() {
 }
 
 #[test]
-fn by_default_an_expired_message_is_granted_and_said_to_be_late() {
+fn expired_message_is_granted_as_late() {
     let mut rig = Rig::new(Policy::default());
     let id = put_one(&mut rig, expiring("q", 1_000, Expiry::In(500)));
     assert_eq!(view(&mut rig, id).unwrap().expires_at, Some(WallMs(WALL + 1_500)));
@@ -101,7 +101,7 @@ fn by_default_an_expired_message_is_granted_and_said_to_be_late() {
 }
 
 #[test]
-fn an_expired_message_is_dead_with_that_reason_and_a_redrive_grants_it() {
+fn expired_message_is_dead_and_redrivable() {
     for expiry in [Expiry::In(10), Expiry::At(WallMs(WALL + 10))] {
         let mut rig = Rig::new(Policy::default());
         on_expiry(&mut rig, "q", OnExpiry::Dead);
@@ -125,7 +125,7 @@ fn an_expired_message_is_dead_with_that_reason_and_a_redrive_grants_it() {
 }
 
 #[test]
-fn an_expired_message_is_dropped_and_counted_and_its_key_is_free() {
+fn dropped_expired_message_frees_its_key() {
     let mut rig = Rig::new(Policy::default());
     on_expiry(&mut rig, "q", OnExpiry::Drop);
     let id = put_one(&mut rig, Enqueue { key: Some(key("k")), ..expiring("q", 0, Expiry::In(10)) });
@@ -140,7 +140,7 @@ fn an_expired_message_is_dropped_and_counted_and_its_key_is_free() {
 }
 
 #[test]
-fn a_lease_is_never_ended_by_an_expiry_and_an_ack_counts() {
+fn expiry_never_ends_leases() {
     let mut rig = Rig::new(Policy::default());
     on_expiry(&mut rig, "q", OnExpiry::Drop);
     let id = put_one(&mut rig, expiring("q", 0, Expiry::In(10)));
@@ -160,7 +160,7 @@ fn a_lease_is_never_ended_by_an_expiry_and_an_ack_counts() {
 }
 
 #[test]
-fn the_queues_setting_holds_for_messages_without_an_expiry_of_their_own() {
+fn queue_expiry_applies_by_default() {
     let mut rig = Rig::new(Policy::default());
     let own = put_one(&mut rig, expiring("q", 0, Expiry::In(1_000)));
     let other = put_one(&mut rig, message("q", 0));
@@ -178,7 +178,7 @@ fn the_queues_setting_holds_for_messages_without_an_expiry_of_their_own() {
 }
 
 #[test]
-fn a_postpone_moves_the_expiry_with_the_due_time_but_not_beyond_an_instant() {
+fn postpone_moves_only_relative_expiry() {
     let mut rig = Rig::new(Policy::default());
     let id = put_one(&mut rig, expiring("q", 1_000, Expiry::In(500)));
     assert!(matches!(postpone(&mut rig, id, 5_000), Reply::Change(Ok(_))));
@@ -243,7 +243,7 @@ fn an_expiry_that_has_passed_is_refused() {
 /// Found by the simulation: the due time of a delay was compared with the instant of the expiry by the wall clock as it
 /// is at the grant. After a step, or a few ms of slew, it lay behind the instant, which then did not count any more.
 #[test]
-fn an_instant_counts_after_a_step_of_the_wall_clock() {
+fn expiry_instant_survives_wall_step() {
     for step in [2, 3_600_000] {
         let mut rig = Rig::new(Policy::default());
         put_one(&mut rig, expiring("q", 1_000, Expiry::At(WallMs(WALL + 1_001))));
@@ -256,7 +256,7 @@ fn an_instant_counts_after_a_step_of_the_wall_clock() {
 }
 
 #[test]
-fn what_is_made_due_after_its_instant_does_not_expire_any_more() {
+fn message_due_after_expiry_stays_alive() {
     let instant = || Expiry::At(WallMs(WALL + 1_500));
     let mut rig = Rig::new(Policy::default());
     on_expiry(&mut rig, "q", OnExpiry::Dead);
@@ -288,7 +288,7 @@ fn what_is_made_due_after_its_instant_does_not_expire_any_more() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_by_the_name_of_its_part() {
+fn invalid_expiry_or_spread_is_refused() {
     let mut rig = Rig::new(Policy::default());
     let max = rig.policy.max_delay_ms;
     let out = EnqueueRefusal::OutOfRange;
@@ -310,7 +310,7 @@ fn what_cannot_be_is_refused_by_the_name_of_its_part() {
 
 /// More than a step may end lie before the one that is to be granted: whoever does not wait gets it all the same.
 #[test]
-fn many_expired_messages_hide_no_living_one() {
+fn expired_messages_hide_no_living_one() {
     for what in [OnExpiry::Drop, OnExpiry::Dead] {
         let mut rig = Rig::new(Policy { max_step: 64, ..Policy::default() });
         on_expiry(&mut rig, "q", what);
@@ -333,7 +333,7 @@ fn many_expired_messages_hide_no_living_one() {
 }
 
 #[test]
-fn by_its_id_an_expired_message_is_not_granted_either() {
+fn reserve_one_refuses_expired_message() {
     let mut rig = Rig::new(Policy::default());
     on_expiry(&mut rig, "q", OnExpiry::Drop);
     let id = put_one(&mut rig, expiring("q", 0, Expiry::In(10)));
@@ -345,7 +345,7 @@ fn by_its_id_an_expired_message_is_not_granted_either() {
 }
 
 #[test]
-fn a_spread_is_drawn_by_the_key_and_again_when_the_due_time_changes() {
+fn spread_is_stable_per_key() {
     let mut rig = Rig::new(Policy::default());
     let mut drawn = Vec::new();
     for n in 0..50 {
@@ -367,7 +367,7 @@ fn a_spread_is_drawn_by_the_key_and_again_when_the_due_time_changes() {
 /// The words of `docs/limits.md`: the key, or else the dedupe id, or else the id; and the key or else the id when the due
 /// time is changed.
 #[test]
-fn a_spread_is_drawn_by_key_dedupe_id_or_id() {
+fn spread_uses_key_dedupe_or_id() {
     let mut rig = Rig::new(Policy::default());
     let (name, order) = (queue("q"), key("order-1"));
     let with =
@@ -386,7 +386,7 @@ fn a_spread_is_drawn_by_key_dedupe_id_or_id() {
 }
 
 #[test]
-fn a_dedupe_id_stands_for_one_spread_and_one_expiry() {
+fn dedupe_id_binds_spread_and_expiry() {
     let mut rig = Rig::new(Policy::default());
     let e = Enqueue { dedupe_id: Some("once".into()), ..spread("q", 10_000) };
     let id = put_one(&mut rig, e.clone());

@@ -73,7 +73,7 @@ fn drain(rig: &mut Rig, name: &str, max: usize, ms: u64) -> Vec<(u64, MessageId)
 }
 
 #[test]
-fn a_rate_is_held_in_every_second_and_the_order_stays() {
+fn rate_holds_in_every_second() {
     let mut rig = Rig::new(Policy::default());
     limit(&mut rig, "q", rate(1_000, 10));
     put(&mut rig, "q", 6_000);
@@ -89,7 +89,7 @@ fn a_rate_is_held_in_every_second_and_the_order_stays() {
 }
 
 #[test]
-fn who_does_not_wait_is_told_why_and_another_queue_is_not_held_back() {
+fn rate_limited_reserve_says_held_back() {
     let mut rig = Rig::new(Policy::default());
     limit(&mut rig, "slow", rate(2, 1));
     put(&mut rig, "slow", 3);
@@ -111,7 +111,7 @@ fn who_does_not_wait_is_told_why_and_another_queue_is_not_held_back() {
 }
 
 #[test]
-fn a_waiting_consumer_is_woken_when_the_rate_allows_it_and_not_before() {
+fn rate_limited_wait_ends_on_time() {
     let mut rig = Rig::new(Policy::default());
     limit(&mut rig, "q", rate(4, 1));
     put(&mut rig, "q", 2);
@@ -129,7 +129,7 @@ fn a_waiting_consumer_is_woken_when_the_rate_allows_it_and_not_before() {
 }
 
 #[test]
-fn a_queue_that_catches_up_is_slower_until_it_is_up_to_date() {
+fn late_queue_uses_its_catchup_rate() {
     let mut rig = Rig::new(Policy::default());
     let limits = GrantLimits { catchup_rate: Some(100), ..rate(1_000, 1) };
     limit(&mut rig, "q", limits);
@@ -153,7 +153,7 @@ fn a_queue_that_catches_up_is_slower_until_it_is_up_to_date() {
 }
 
 #[test]
-fn so_many_leases_at_a_time_and_each_way_in_which_one_ends_lets_the_next_one_go() {
+fn concurrency_frees_as_leases_end() {
     let mut rig = Rig::new(Policy::default());
     limit(&mut rig, "q", concurrency(3));
     put(&mut rig, "q", 9);
@@ -192,7 +192,7 @@ fn so_many_leases_at_a_time_and_each_way_in_which_one_ends_lets_the_next_one_go(
 }
 
 #[test]
-fn limits_survive_a_restart_and_a_change_of_them_counts_at_once() {
+fn limits_survive_restart_and_change_immediately() {
     let mut rig = Rig::new(Policy::default());
     limit(&mut rig, "q", concurrency(2));
     put(&mut rig, "q", 6);
@@ -213,7 +213,7 @@ fn limits_survive_a_restart_and_a_change_of_them_counts_at_once() {
 
 /// Story: what a queue waited for must not outlive its limits, nor the queue.
 #[test]
-fn a_wait_for_the_rate_ends_with_the_limit_and_with_the_queue() {
+fn rate_wait_ends_with_its_limit() {
     let mut rig = Rig::new(Policy::default());
     limit(&mut rig, "q", rate(1, 1));
     put(&mut rig, "q", 3);
@@ -243,7 +243,7 @@ fn a_wait_for_the_rate_ends_with_the_limit_and_with_the_queue() {
 }
 
 #[test]
-fn an_edit_does_not_give_the_burst_again() {
+fn edit_does_not_renew_burst() {
     let mut rig = Rig::new(Policy::default());
     limit(&mut rig, "q", rate(1, 5));
     put(&mut rig, "q", 20);
@@ -255,7 +255,7 @@ fn an_edit_does_not_give_the_burst_again() {
 /// Story: an owner that began gave the burst of each rate again, so a shard that moved between nodes, or a server that
 /// crashed in a loop, granted more than its rate.
 #[test]
-fn a_start_does_not_give_the_burst_again() {
+fn restart_does_not_renew_burst() {
     let mut rig = Rig::new(Policy::default());
     limit(&mut rig, "q", rate(10, 5));
     limit(&mut rig, "late", GrantLimits { catchup_rate: Some(10), ..GrantLimits::default() });
@@ -278,7 +278,7 @@ fn a_start_does_not_give_the_burst_again() {
 
 /// Each shard keeps to its part, so the sum of all shards holds without communication.
 #[test]
-fn the_parts_of_all_shards_are_the_limit() {
+fn shard_shares_add_up_to_limit() {
     let (mut leases, mut at_once) = (0, 0);
     for shard in 0..4 {
         let mut rig = Rig::of_shard(Policy::default(), Ids::of(ShardId(shard), 4));
@@ -301,7 +301,7 @@ fn the_parts_of_all_shards_are_the_limit() {
 
 /// Consumers of all shards together get the rate, and not each shard's own.
 #[test]
-fn the_rates_of_all_shards_add_up_to_the_rate() {
+fn shard_rates_add_up_to_rate() {
     const SHARDS: u32 = 3;
     let mut all = 0;
     for shard in 0..SHARDS {
@@ -316,7 +316,7 @@ fn the_rates_of_all_shards_add_up_to_the_rate() {
 }
 
 #[test]
-fn limits_that_cannot_be_are_refused_by_the_name_of_their_field() {
+fn invalid_limits_name_their_field() {
     let mut rig = Rig::new(Policy::default());
     let max = rig.policy.max_quota_rate;
     let refused = |field| Reply::Configure(SettingsRefusal::OutOfRange(field, max));
@@ -332,7 +332,7 @@ fn limits_that_cannot_be_are_refused_by_the_name_of_their_field() {
 
 /// A million messages that are due in one second, of a queue with a rate: what a step costs does not depend on them.
 #[test]
-fn a_limited_queue_costs_what_it_grants() {
+fn grant_cost_is_independent_of_backlog() {
     let mut rig = Rig::new(Policy::default());
     limit(&mut rig, "q", rate(100, 1));
     put(&mut rig, "q", 20_000);

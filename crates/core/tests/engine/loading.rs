@@ -7,7 +7,7 @@ use duewheel_core::store::{Loaded, Which};
 use crate::harness::*;
 
 #[test]
-fn pages_of_one_row_load_everything_in_every_sequence() {
+fn single_row_pages_load_everything() {
     let mut rig = Rig::new(Policy { load_rows: 1, ..Policy::default() });
     for delay in [0, 0, 5, 60_000, 120_000] {
         rig.put("q", delay, None);
@@ -50,7 +50,7 @@ fn ack_all(rig: &mut Rig, grants: &[Grant]) {
 }
 
 #[test]
-fn what_is_due_in_one_minute_is_not_loaded_at_once() {
+fn due_minute_loads_in_small_parts() {
     let mut rig = Rig::new(little());
     for n in 0..3_000u64 {
         rig.put(["a", "b", "c"][(n % 3) as usize], 60_000 + (n * 7_919) % 60_000, None);
@@ -80,7 +80,7 @@ fn what_is_due_in_one_minute_is_not_loaded_at_once() {
 }
 
 #[test]
-fn a_queue_without_consumers_keeps_nobody_waiting_and_gives_its_backlog_in_due_order() {
+fn unserved_queue_delays_no_other() {
     let mut rig = Rig::new(little());
     for n in 0..3_000u64 {
         rig.put("idle", 10_000 + (n * 7_919) % 10_000, None);
@@ -128,7 +128,7 @@ fn a_queue_without_consumers_keeps_nobody_waiting_and_gives_its_backlog_in_due_o
 }
 
 #[test]
-fn an_urgent_message_does_not_wait_behind_a_backlog() {
+fn urgent_message_overtakes_backlog() {
     let mut rig = Rig::new(little());
     for n in 0..500u64 {
         rig.put("q", n % 50, None);
@@ -141,7 +141,7 @@ fn an_urgent_message_does_not_wait_behind_a_backlog() {
 }
 
 #[test]
-fn a_purge_of_far_messages_is_one_record_and_reads_nothing() {
+fn purge_of_far_messages_reads_nothing() {
     let mut rig = Rig::new(little());
     for n in 0..2_000u64 {
         rig.put("q", 3_600_000 + n, Some(&format!("k{n}")));
@@ -164,7 +164,7 @@ fn a_purge_of_far_messages_is_one_record_and_reads_nothing() {
 }
 
 #[test]
-fn listings_show_everything_once_wherever_it_is() {
+fn listings_show_each_message_once() {
     let mut rig = Rig::new(Policy { max_page: 7, ..little() });
     for n in 0..400u64 {
         rig.put("q", (n * 7_919) % 100_000, None);
@@ -214,7 +214,7 @@ fn listings_show_everything_once_wherever_it_is() {
 }
 
 #[test]
-fn dead_messages_go_when_their_time_is_over_although_none_is_in_memory() {
+fn unloaded_dead_messages_expire_on_time() {
     let mut rig = Rig::new(little());
     let settings = duewheel_core::policy::QueueSettings { dead_ttl_ms: Some(60_000), ..Default::default() };
     rig.call(Op::Configure { queue: queue("q"), settings });
@@ -240,7 +240,7 @@ fn dead_messages_go_when_their_time_is_over_although_none_is_in_memory() {
 
 /// Story: the kill -9 test with little memory left messages ready for ever: nobody asked for the rest of a backlog.
 #[test]
-fn whoever_waits_gets_every_message_however_late_pages_come() {
+fn late_pages_lose_no_message() {
     for seed in 1..400u64 {
         let mut rng = Rng::seeded(seed);
         let policy = Policy {
@@ -320,7 +320,7 @@ fn whoever_waits_gets_every_message_however_late_pages_come() {
 /// Story: a queue whose settings were made and unmade vanished, and its check for dead messages ended the driver
 /// (review).
 #[test]
-fn a_check_for_dead_messages_outlives_its_queue() {
+fn dead_check_survives_vanished_queue() {
     let mut rig = Rig::new(little());
     for dead_ttl_ms in [Some(1_000), None] {
         let settings = duewheel_core::policy::QueueSettings { dead_ttl_ms, ..Default::default() };
@@ -340,7 +340,7 @@ fn a_check_for_dead_messages_outlives_its_queue() {
 
 /// Story: while too much was leased a consumer waited in vain, also when leases had ended since (review).
 #[test]
-fn who_waits_because_too_much_is_leased_is_served_when_a_lease_ends() {
+fn ended_lease_serves_waiting_consumer() {
     let mut rig = Rig::new(Policy { max_leased: 1, ..little() });
     rig.put("a", 0, None);
     rig.put("b", 0, None);
@@ -357,7 +357,7 @@ fn who_waits_because_too_much_is_leased_is_served_when_a_lease_ends() {
 /// Story: right after a start the next due time was told as "none", because nothing was in memory yet; twenty-one years
 /// of real events came late by it (example nudge).
 #[test]
-fn the_next_due_time_is_known_right_after_a_start() {
+fn next_due_is_known_after_start() {
     for delay in [5, 4_000_000] {
         let mut rig = Rig::new(little());
         let e = Enqueue {
@@ -398,7 +398,7 @@ fn drained_backlog() -> Rig {
 /// its way, and asked for the next: a consumer of a drained queue got its empty answer after two seconds, however short
 /// it wanted to wait. Found by the simulation, whose pages take their time.
 #[test]
-fn an_empty_answer_waits_for_one_slow_page_and_not_for_the_next() {
+fn empty_answer_waits_for_one_page() {
     for wait_ms in [0, 20] {
         let mut rig = drained_backlog();
         rig.pass(500);
@@ -431,7 +431,7 @@ fn an_empty_answer_waits_for_one_slow_page_and_not_for_the_next() {
 /// Story: the same engine asked for the next page of such a queue as soon as the last one had come, a thousand times a
 /// second.
 #[test]
-fn a_drained_backlog_is_looked_at_every_now_and_then() {
+fn drained_backlog_is_polled_rarely() {
     let mut rig = drained_backlog();
     let before = rig.asked;
     for _ in 0..1_000 {
@@ -543,7 +543,7 @@ fn full_wheels_grant_in_time() {
 /// Story: a queue that its settings keep had a backlog once. Twenty times a second the engine asked for its next page
 /// as long as the wheel was more than half full of messages of other queues.
 #[test]
-fn an_empty_queue_asks_for_no_pages() {
+fn empty_queue_requests_no_pages() {
     for far in [None, Some(HOUR)] {
         let few = Policy { near_messages: 4, ready_messages: 4, load_rows: 4, ..little() };
         let mut rig = Rig::new(few);

@@ -46,7 +46,7 @@ fn stats(rig: &mut Rig) -> Stats {
 /// Story: beside 25,000 queues with one ready message each, a busy queue had four rows a page, and one consumer drained
 /// it sixteen times slower than alone.
 #[test]
-fn a_busy_queue_is_loaded_in_large_pages_beside_many_ready_queues() {
+fn busy_queue_loads_in_large_pages() {
     let mut rig = Rig::new(Policy { ready_messages: 40_000, ..Policy::default() });
     for n in 0..25_000 {
         put_raw(&mut rig, &format!("one-{n}"), 4);
@@ -64,7 +64,7 @@ fn a_busy_queue_is_loaded_in_large_pages_beside_many_ready_queues() {
 
 /// Story: each step took out all queues that wanted more, and put back those that could not have it yet.
 #[test]
-fn queues_that_wait_for_memory_cost_a_step_nothing() {
+fn queues_awaiting_memory_cost_nothing() {
     let mut rig = Rig::new(Policy { ready_messages: 100, ..Policy::default() });
     for n in 0..5_000 {
         put_raw(&mut rig, &format!("q-{n}"), 4);
@@ -89,7 +89,7 @@ fn queues_that_wait_for_memory_cost_a_step_nothing() {
 
 /// Story: each page for the wheel named all queues with a backlog, and cloned each name.
 #[test]
-fn a_page_names_a_bounded_number_of_queues_and_keeps_the_list() {
+fn page_request_names_few_queues() {
     let mut rig =
         Rig::new(Policy { ready_messages: 100, near_messages: 40, load_rows: 10, ..Policy::default() });
     for n in 0..3_000 {
@@ -122,7 +122,7 @@ fn a_page_names_a_bounded_number_of_queues_and_keeps_the_list() {
 
 /// Story: the first ready message of each queue was always in memory; 10,000 queues with 250 kB each took 3.2 GB.
 #[test]
-fn ready_messages_of_all_queues_together_keep_to_their_bytes_and_each_is_served() {
+fn ready_bytes_are_bounded_over_queues() {
     let budget = 1 << 20;
     let mut rig = Rig::new(Policy { ready_bytes: budget, ..Policy::default() });
     for n in 0..400 {
@@ -156,7 +156,7 @@ fn ready_messages_of_all_queues_together_keep_to_their_bytes_and_each_is_served(
 
 /// A queue that nobody serves has filled memory before the others come.
 #[test]
-fn a_queue_without_consumers_gives_way_to_those_that_have_some() {
+fn idle_queue_memory_goes_to_consumers() {
     let mut rig = Rig::new(Policy { ready_messages: 2_000, ..Policy::default() });
     for _ in 0..6_000 {
         put_raw(&mut rig, "idle", 4);
@@ -192,7 +192,7 @@ fn a_queue_without_consumers_gives_way_to_those_that_have_some() {
 
 /// Queues in demand share what does not fit: none is left with nothing, however many there are and whoever came first.
 #[test]
-fn queues_in_demand_share_what_does_not_fit() {
+fn queues_in_demand_share_memory() {
     let mut rig = Rig::new(Policy { ready_messages: 2_000, ..Policy::default() });
     for n in 0..40_000 {
         put_raw(&mut rig, &format!("busy-{}", n % 40), 4);
@@ -216,7 +216,7 @@ fn queues_in_demand_share_what_does_not_fit() {
 
 /// Among what does not fit, the urgent has precedence: a queue's own last message gives way to it.
 #[test]
-fn an_urgent_message_takes_the_place_of_the_last_one_of_its_queue() {
+fn urgent_message_evicts_last_of_queue() {
     let mut rig = Rig::new(Policy { ready_messages: 10, ..Policy::default() });
     for _ in 0..50 {
         put_raw(&mut rig, "q", 4);
@@ -235,7 +235,7 @@ fn an_urgent_message_takes_the_place_of_the_last_one_of_its_queue() {
 
 /// Story: the limit of leases was global; a consumer that took leases and never settled stopped grants in all queues.
 #[test]
-fn leases_that_nobody_settles_stop_no_other_queue() {
+fn unsettled_leases_block_no_queue() {
     let mut rig = Rig::new(Policy { max_leased: 64, ..Policy::default() });
     for _ in 0..200 {
         put_raw(&mut rig, "hog", 4);
@@ -260,7 +260,7 @@ fn leases_that_nobody_settles_stop_no_other_queue() {
 
 /// The same by weight.
 #[test]
-fn heavy_leases_that_nobody_settles_stop_no_other_queue() {
+fn unsettled_heavy_leases_block_no_queue() {
     let mut rig = Rig::new(Policy { max_leased_bytes: 1_000_000, ..Policy::default() });
     for _ in 0..20 {
         put_raw(&mut rig, "hog", 100_000);
@@ -274,7 +274,7 @@ fn heavy_leases_that_nobody_settles_stop_no_other_queue() {
 /// Whoever is kept waiting because of leases is told so, is counted, and is served when leases end: his queue's own, or
 /// another's.
 #[test]
-fn a_reserve_that_leases_hold_back_says_so() {
+fn reserve_reports_hold_back_by_leases() {
     for settle_own in [true, false] {
         let mut rig = Rig::new(Policy { max_leased: 4, ..Policy::default() });
         for name in ["a", "a", "a", "b", "b", "c"] {
@@ -315,7 +315,7 @@ fn a_reserve_that_leases_hold_back_says_so() {
 
 /// However many wait because of leases, one that ends serves one of them, and the others are left alone.
 #[test]
-fn a_lease_that_ends_wakes_one_queue_of_many() {
+fn ended_lease_wakes_one_queue() {
     let mut rig = Rig::new(Policy { max_leased: 2, ..Policy::default() });
     let mut held = Vec::new();
     for n in 0..2_000 {
@@ -352,7 +352,7 @@ fn a_lease_that_ends_wakes_one_queue_of_many() {
 /// Story: a lease of a tenant at its quota that ended woke all queues of the tenant for which somebody waited, and one
 /// of them was served.
 #[test]
-fn a_lease_that_ends_wakes_one_queue_of_its_tenant() {
+fn ended_lease_wakes_one_tenant_queue() {
     let mut rig = Rig::new(Policy::default());
     let quota = Quota { prefix: "t.".into(), leases: Some(2), ..Quota::default() };
     let quotas = Quotas::new(vec![quota], &rig.policy).unwrap();
@@ -393,7 +393,7 @@ fn a_lease_that_ends_wakes_one_queue_of_its_tenant() {
 
 /// A queue of a tenant at its quota that waits again comes after those that have waited longer.
 #[test]
-fn queues_of_a_tenant_at_its_leases_are_served_in_turn() {
+fn tenant_queues_at_quota_take_turns() {
     let mut rig = Rig::new(Policy::default());
     let quota = Quota { prefix: "t.".into(), leases: Some(1), ..Quota::default() };
     let quotas = Quotas::new(vec![quota], &rig.policy).unwrap();
@@ -432,7 +432,7 @@ fn queues_of_a_tenant_at_its_leases_are_served_in_turn() {
 /// what comes in is granted at once. (Story: it stood in line for what others leave over, and its consumer waited until
 /// somebody else's messages were taken.)
 #[test]
-fn a_queue_that_may_be_served_again_is_loaded_although_memory_is_full() {
+fn unblocked_queue_loads_despite_full_memory() {
     let policy =
         Policy { ready_messages: 4, least_window: 1, near_messages: 4, load_rows: 4, ..Policy::default() };
     for barrier in [Capacity::RemoveOnly, Capacity::Enough] {

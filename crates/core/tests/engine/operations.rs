@@ -106,13 +106,13 @@ fn those(is: impl Fn(&Operation) -> bool) -> String {
 }
 
 #[test]
-fn every_operation_has_a_row_of_its_own() {
+fn every_operation_has_its_table_row() {
     let names: BTreeSet<&str> = one_of_each().iter().map(|op| op.operation().name).collect();
     assert_eq!(names.len(), 38);
 }
 
 #[test]
-fn what_the_table_says_of_each_operation() {
+fn operation_table_states_each_property() {
     let settles = "cancel_reserve undelivered ack nack bury delete extend cancel stats hold let_go \
                    session_closed quotas remove_dead";
     let repeatable = "cancel_reserve undelivered get outline peek list queue queues histogram wheel stats \
@@ -137,7 +137,7 @@ fn what_the_table_says_of_each_operation() {
 }
 
 #[test]
-fn an_operation_of_one_shard_names_the_message_that_the_shard_follows_from() {
+fn routed_operation_names_its_message() {
     for op in one_of_each() {
         let named = match op.operation().routing {
             Routing::Message => op.names() != Named::Nothing,
@@ -161,7 +161,7 @@ fn an_operation_of_one_shard_names_the_message_that_the_shard_follows_from() {
 }
 
 #[test]
-fn a_reserve_that_takes_nothing_is_repeatable() {
+fn reserve_of_zero_is_repeatable() {
     let reserve = |max| Op::Reserve(demand(max));
     assert!(reserve(0).is_repeatable() && !reserve(1).is_repeatable());
     assert!(one_of_each().iter().all(|op| op.is_repeatable() == op.operation().repeatable));
@@ -196,7 +196,7 @@ where
 }
 
 #[test]
-fn typed_operations_get_the_answer_that_their_type_says() {
+fn typed_operations_return_typed_answers() {
     let mut rig = Rig::new(Policy { max_queues: 2, ..Policy::default() });
     let q = || queue("q");
     let put = |name| Enqueue { key: Some(key(name)), if_exists: IfExists::Reject, ..Enqueue::new(q(), "x") };

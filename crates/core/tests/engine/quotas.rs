@@ -51,7 +51,7 @@ fn use_of(rig: &mut Rig, prefix: &str) -> QuotaUse {
 }
 
 #[test]
-fn a_message_above_the_quota_is_refused_without_a_record_and_one_that_leaves_makes_room() {
+fn full_quota_refuses_until_messages_leave() {
     let mut rig = rig(&[Quota { messages: Some(2), ..quota("acme.") }, quota_of_all(3)]);
     put(&mut rig, message("acme.a", 60_000)).unwrap();
     put(&mut rig, message("acme.b", 0)).unwrap();
@@ -87,7 +87,7 @@ fn quota_of_all(messages: u64) -> Quota {
 }
 
 #[test]
-fn bytes_are_charged_by_growth_and_nothing_that_settles_is_ever_refused() {
+fn byte_quota_charges_only_growth() {
     let mut rig = rig(&[Quota { bytes: Some(20), leases: Some(9), ..quota("q") }]);
     let with = |body: &str, k: &str| Enqueue {
         key: Some(key(k)),
@@ -147,7 +147,7 @@ fn use_one(rig: &mut Rig) -> MessageId {
 }
 
 #[test]
-fn a_tenant_at_its_leases_is_held_back_and_others_are_not() {
+fn lease_quota_holds_back_only_tenant() {
     let mut rig = rig(&[Quota { leases: Some(2), ..quota("t.") }]);
     for _ in 0..3 {
         put(&mut rig, message("t.a", 0)).unwrap();
@@ -183,7 +183,7 @@ fn a_tenant_at_its_leases_is_held_back_and_others_are_not() {
 }
 
 #[test]
-fn a_lease_that_runs_out_lets_the_one_who_waits_in_another_queue_of_the_tenant_go_on() {
+fn expired_lease_frees_tenant_quota() {
     let mut rig = rig(&[Quota { leases: Some(1), ..quota("t.") }]);
     put(&mut rig, message("t.a", 0)).unwrap();
     put(&mut rig, message("t.b", 0)).unwrap();
@@ -198,7 +198,7 @@ fn a_lease_that_runs_out_lets_the_one_who_waits_in_another_queue_of_the_tenant_g
 }
 
 #[test]
-fn a_rate_lets_a_burst_through_and_then_so_many_a_second() {
+fn enqueue_rate_allows_its_burst() {
     let rate = Quota { enqueues_per_second: Some(4), burst: Some(2), ..quota("t") };
     let mut rig = rig(&[Quota { messages: Some(100), ..rate }]);
     let refusal = |ms| Err(EnqueueRefusal::OverQuota(over("t", Resource::Enqueues, 4, 4, Some(ms))));
@@ -229,7 +229,7 @@ fn a_rate_lets_a_burst_through_and_then_so_many_a_second() {
 }
 
 #[test]
-fn quotas_that_are_set_anew_count_what_is_there_and_wake_whoever_may_go_on() {
+fn new_quotas_count_existing_messages() {
     let mut rig = rig(&[]);
     for _ in 0..5 {
         put(&mut rig, message("t.a", 0)).unwrap();
@@ -253,7 +253,7 @@ fn quotas_that_are_set_anew_count_what_is_there_and_wake_whoever_may_go_on() {
 }
 
 #[test]
-fn the_shares_of_all_shards_are_the_quota() {
+fn shard_shares_add_up_to_quota() {
     for (limit, shards) in [(10u64, 4u32), (3, 4), (16, 16), (1, 7)] {
         let (mut taken, mut at_once, mut later) = (0, 0, 0);
         for shard in 0..shards {
@@ -426,14 +426,14 @@ fn history(seed: u64) -> u64 {
 }
 
 #[test]
-fn the_books_are_what_a_count_of_all_messages_says() {
+fn quota_books_match_recounts() {
     let refusals: u64 = (1..=400).map(history).sum();
     assert!(refusals > 400, "the histories did something: {refusals}");
 }
 
 /// Story: one tenant at the limit of the quota for all queues stopped the schedules of every other.
 #[test]
-fn the_servers_own_queues_have_no_quota() {
+fn system_queues_have_no_quota() {
     let all = Quota { messages: Some(1), bytes: Some(4), leases: Some(1), ..quota("") };
     let mut rig = rig(&[all]);
     put(&mut rig, message("tenant", 0)).unwrap();

@@ -4,7 +4,7 @@ use crate::model::history;
 
 #[allow(clippy::disallowed_methods, reason = "a test run is chosen by the environment")]
 #[test]
-fn ten_thousand_random_histories_agree_with_the_model() {
+fn random_histories_match_model() {
     let histories: u64 = std::env::var("DUEWHEEL_HISTORIES").map_or(10_000, |n| n.parse().unwrap());
     let first: u64 = std::env::var("DUEWHEEL_SEED").map_or(1, |n| n.parse().unwrap());
     let (mut granted, mut died) = (0, 0);

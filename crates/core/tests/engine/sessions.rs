@@ -70,7 +70,7 @@ impl Rig {
 }
 
 #[test]
-fn who_holds_a_lease_by_its_session_may_settle_it_and_nobody_else() {
+fn session_lease_requires_its_session() {
     let mut rig = rig();
     let id = rig.arrive("q", 1, 0);
     assert_eq!(rig.take_as(A, &["q"], 9), [id.0]);
@@ -88,7 +88,7 @@ fn who_holds_a_lease_by_its_session_may_settle_it_and_nobody_else() {
 }
 
 #[test]
-fn a_lease_that_ran_out_is_no_proof_but_the_message_may_be_deleted_by_anybody() {
+fn any_session_deletes_after_lease_expiry() {
     let mut rig = rig();
     let id = rig.arrive("q", 1, 0);
     rig.take_as(A, &["q"], 9);
@@ -102,7 +102,7 @@ fn a_lease_that_ran_out_is_no_proof_but_the_message_may_be_deleted_by_anybody() 
 }
 
 #[test]
-fn in_order_of_arrival_the_oldest_goes_first_whenever_it_became_ready() {
+fn arrival_order_ignores_ready_time() {
     let mut rig = rig();
     let late = rig.arrive("q", 5, 2);
     let (first, second) = (rig.arrive("q", 5, 0), rig.arrive("q", 5, 0));
@@ -119,7 +119,7 @@ fn in_order_of_arrival_the_oldest_goes_first_whenever_it_became_ready() {
 
 /// Story: a released message is due now, which is behind a backlog: it came after all that was put since (review).
 #[test]
-fn in_order_of_arrival_what_comes_back_overtakes_a_backlog() {
+fn released_message_precedes_backlog() {
     let policy = Policy { ready_messages: 4, least_window: 4, load_rows: 4, ..Policy::default() };
     let mut rig = Rig::new(policy);
     let ids: Vec<u64> = (0..50).map(|_| rig.arrive("q", 5, 0).0).collect();
@@ -130,7 +130,7 @@ fn in_order_of_arrival_what_comes_back_overtakes_a_backlog() {
 }
 
 #[test]
-fn queues_in_different_orders_are_served_by_the_time_for_which_a_message_could_be_had() {
+fn mixed_orders_are_served_by_availability() {
     let mut rig = rig();
     let past = When::At { due_at: WallMs(5), past: Past::Keep };
     let arrived = rig.arrive("a", 1024, 0);
@@ -148,7 +148,7 @@ fn queues_in_different_orders_are_served_by_the_time_for_which_a_message_could_b
 }
 
 #[test]
-fn a_queue_gets_its_order_when_it_is_new_and_keeps_it_while_it_is_used() {
+fn queue_order_lasts_while_used() {
     let mut rig = rig();
     let hold = |how| Op::Hold { queue: queue("q"), how };
     let let_go = |how| Op::LetGo { queue: queue("q"), how };
@@ -179,7 +179,7 @@ fn a_queue_gets_its_order_when_it_is_new_and_keeps_it_while_it_is_used() {
 }
 
 #[test]
-fn nothing_is_left_of_a_held_queue_after_a_restart_but_what_is_in_it() {
+fn restart_ends_holds_of_queues() {
     let mut rig = rig();
     for name in ["empty", "full"] {
         rig.call(Op::Hold { queue: queue(name), how: Hold::Watch });
@@ -196,7 +196,7 @@ fn nothing_is_left_of_a_held_queue_after_a_restart_but_what_is_in_it() {
 }
 
 #[test]
-fn an_engine_that_takes_the_place_of_another_knows_who_holds_what() {
+fn replacement_engine_inherits_queue_holds() {
     let mut rig = rig();
     rig.call(Op::Hold { queue: queue("q"), how: Hold::Keep });
     rig.call(Op::Hold { queue: queue("q"), how: Hold::Use });
@@ -206,7 +206,7 @@ fn an_engine_that_takes_the_place_of_another_knows_who_holds_what() {
 }
 
 #[test]
-fn the_dead_come_back_in_the_order_in_which_they_died() {
+fn dead_are_redriven_in_death_order() {
     let mut rig = rig();
     let ids: Vec<_> = (0..6).map(|_| rig.arrive("q", 1, 0)).collect();
     rig.take_as(A, &["q"], 9);
@@ -236,7 +236,7 @@ fn the_dead_come_back_in_the_order_in_which_they_died() {
 /// Story: with the key of the first dead message taken, a redrive of one did nothing, and never came to the next
 /// (review).
 #[test]
-fn a_redrive_goes_on_behind_what_cannot_come_back() {
+fn redrive_skips_messages_with_taken_keys() {
     let mut rig = rig();
     let mut dead = Vec::new();
     for n in 0..20 {
@@ -268,7 +268,7 @@ fn a_message_may_begin_dead() {
 }
 
 #[test]
-fn what_is_taken_before_its_time_is_ready_when_its_lease_ends() {
+fn early_reserved_message_returns_as_ready() {
     let mut rig = rig();
     let id = rig.arrive("q", 1, 1_000);
     let one = Op::ReserveOne { id, session: A, lease_ms: Some(1_000) };
@@ -280,7 +280,7 @@ fn what_is_taken_before_its_time_is_ready_when_its_lease_ends() {
 }
 
 #[test]
-fn no_more_is_leased_by_id_than_memory_may_hold() {
+fn reserve_one_respects_lease_limit() {
     let mut rig = Rig::new(Policy { max_leased: 1, ..Policy::default() });
     let (first, second) = (rig.arrive("q", 1, 0), rig.arrive("q", 1, 0));
     let one = |id| Op::ReserveOne { id, session: A, lease_ms: None };
@@ -289,7 +289,7 @@ fn no_more_is_leased_by_id_than_memory_may_hold() {
 }
 
 #[test]
-fn the_delay_asked_for_last_is_told() {
+fn view_shows_last_requested_delay() {
     let mut rig = rig();
     let id = rig.arrive("q", 1, 7);
     assert_eq!(rig.view(id).unwrap().delay_ms, 7_000);
@@ -307,7 +307,7 @@ fn the_delay_asked_for_last_is_told() {
 }
 
 #[test]
-fn a_timed_pause_is_counted_ends_with_a_record_and_outlives_a_restart() {
+fn timed_pause_survives_restart() {
     let mut rig = rig();
     rig.arrive("q", 1, 0);
     rig.call(Op::Pause { queue: queue("q"), for_ms: Some(5_000) });
@@ -326,7 +326,7 @@ fn a_timed_pause_is_counted_ends_with_a_record_and_outlives_a_restart() {
 }
 
 #[test]
-fn whole_seconds_can_be_kept_all_of_them() {
+fn longest_delay_in_seconds_is_kept() {
     let mut rig = rig();
     let id = rig.arrive("q", 1, u32::MAX);
     let due_in = u64::from(u32::MAX) * 1_000;
@@ -340,7 +340,7 @@ fn whole_seconds_can_be_kept_all_of_them() {
 }
 
 #[test]
-fn a_wait_may_be_without_end_and_ends_when_a_lease_of_the_session_is_about_to() {
+fn unlimited_wait_ends_before_lease_end() {
     let mut rig = rig();
     rig.arrive("q", 1, 0);
     rig.take_as(A, &["q"], 1);
@@ -364,7 +364,7 @@ fn a_wait_may_be_without_end_and_ends_when_a_lease_of_the_session_is_about_to() 
 /// Story: the wait and the safety margin ended in one ms, and the wait won (review); beanstalkd looks at the margin
 /// first.
 #[test]
-fn the_end_of_a_lease_is_told_before_the_end_of_a_wait() {
+fn lease_deadline_precedes_wait_end() {
     let mut rig = rig();
     rig.arrive("q", 1, 0);
     rig.take_as(A, &["q"], 1);
@@ -376,7 +376,7 @@ fn the_end_of_a_lease_is_told_before_the_end_of_a_wait() {
 }
 
 #[test]
-fn urgent_ones_are_counted_through_every_change() {
+fn urgent_count_follows_every_change() {
     let mut rig = rig();
     let ids: Vec<_> = (0..5).map(|n| rig.arrive("q", 1_022 + n, 0)).collect();
     let urgent = |rig: &mut Rig| rig.queue_view("q").map(|view| view.urgent);
@@ -396,7 +396,7 @@ fn urgent_ones_are_counted_through_every_change() {
 }
 
 #[test]
-fn a_reserve_takes_no_more_bytes_than_it_wants() {
+fn reserve_respects_max_bytes() {
     let mut rig = rig();
     for _ in 0..5 {
         rig.arrive("q", 1, 0); // "body"

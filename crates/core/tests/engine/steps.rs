@@ -24,7 +24,7 @@ fn names(n: usize) -> Vec<String> {
 /// Story: each grant looked twice at every queue that its consumer watches. A client that watches 1,024 tubes and
 /// pipelines 1,024 reserves kept everybody waiting for two million looks.
 #[test]
-fn a_grant_does_not_look_at_all_queues_that_are_watched() {
+fn grant_cost_is_independent_of_watches() {
     const QUEUES: usize = 1_024;
     let mut rig = Rig::new(Policy::default());
     let names = names(QUEUES);
@@ -43,7 +43,7 @@ fn a_grant_does_not_look_at_all_queues_that_are_watched() {
 
 /// Each page of leased messages sorted all leases of the queue.
 #[test]
-fn a_page_of_leased_messages_looks_at_no_others() {
+fn leased_page_visits_only_leases() {
     let mut rig = Rig::new(Policy::default());
     for n in 0..1_000u64 {
         rig.put("q", n % 7, None);
@@ -69,7 +69,7 @@ fn a_page_of_leased_messages_looks_at_no_others() {
 
 /// `/metrics` and `stats` walked all queues, and everybody waited.
 #[test]
-fn figures_of_the_whole_do_not_walk_the_queues() {
+fn stats_visit_no_queues() {
     let mut rig = Rig::new(Policy::default());
     for (n, name) in names(500).iter().enumerate() {
         rig.put(name, if n % 2 == 0 { 0 } else { 60_000 }, None);
@@ -95,7 +95,7 @@ fn figures_of_the_whole_do_not_walk_the_queues() {
 }
 
 #[test]
-fn a_page_of_queues_looks_at_a_bounded_number_of_messages() {
+fn queue_page_visits_few_messages() {
     let mut rig = Rig::new(Policy { max_step: 200, ..Policy::default() });
     for name in names(40) {
         for priority in 0..30 {
@@ -112,7 +112,7 @@ fn a_page_of_queues_looks_at_a_bounded_number_of_messages() {
 
 /// Story: the time of the dead of many queues was over at once, and the engine asked for a page of each of them.
 #[test]
-fn the_dead_of_few_queues_are_read_at_a_time() {
+fn dead_expiry_reads_few_queues() {
     let mut rig = Rig::new(Policy { max_dead_pages: 3, ..Policy::default() });
     for name in names(30) {
         let settings = QueueSettings { dead_ttl_ms: Some(1_000), ..QueueSettings::default() };
@@ -141,7 +141,7 @@ fn the_dead_of_few_queues_are_read_at_a_time() {
 
 /// Each listing may hold two pages of large bodies.
 #[test]
-fn few_answers_wait_for_pages_at_a_time() {
+fn pending_listings_request_few_pages() {
     let mut rig = Rig::new(Policy { max_gathers: 2, ..Policy::default() });
     for n in 0..20u64 {
         rig.put("q", 60_000 + n, None);
@@ -160,7 +160,7 @@ fn few_answers_wait_for_pages_at_a_time() {
 }
 
 #[test]
-fn pauses_that_end_together_end_in_several_steps() {
+fn simultaneous_pause_ends_take_steps() {
     let mut rig = Rig::new(Policy { max_step: 10, ..Policy::default() });
     for name in names(35) {
         rig.call(Op::Pause { queue: queue(&name), for_ms: Some(1_000) });
@@ -180,7 +180,7 @@ fn pauses_that_end_together_end_in_several_steps() {
 
 /// Story: a pause, a reserve that waits and a hold made queues beyond the limit that an enqueue is refused for.
 #[test]
-fn nothing_makes_a_queue_beyond_the_limit() {
+fn queue_limit_holds_for_all_operations() {
     let mut rig = Rig::new(Policy { max_queues: 3, ..Policy::default() });
     for name in names(3) {
         rig.put(&name, 0, None);
@@ -207,7 +207,7 @@ fn nothing_makes_a_queue_beyond_the_limit() {
 /// Story (simulation, seed 1673): leases that ran out together end over several steps, and a key whose lease had run
 /// out was refused as leased for as long as its turn had not come.
 #[test]
-fn a_lease_that_has_run_out_stands_in_nobodys_way() {
+fn expired_lease_does_not_hold_key() {
     let mut rig = Rig::new(Policy { max_step: 2, ..Policy::default() });
     let keys: Vec<String> = (0..30).map(|n| format!("order-{n}")).collect();
     for key in &keys {
@@ -270,7 +270,7 @@ fn one_step(rig: &mut Rig) -> u64 {
 /// Story: before each keyed enqueue was decided, its key was looked up for the case that the holder's lease had run
 /// out, and then again.
 #[test]
-fn an_enqueue_looks_its_key_up_once() {
+fn enqueue_looks_key_up_once() {
     let mut rig = Rig::new(Policy::default());
     let put = |name| {
         let e = Enqueue { key: Some(key(name)), if_exists: IfExists::Reject, ..message("q", 0) };
@@ -294,7 +294,7 @@ fn an_enqueue_looks_its_key_up_once() {
 
 /// Story: the question for the next due time read a crowded slot of the wheel whole, in one step.
 #[test]
-fn the_next_due_time_takes_few_looks_a_step() {
+fn next_due_visits_few_per_step() {
     const MANY: u64 = 5_000;
     let policy = Policy { max_step: 200, ..Policy::default() };
     let most = policy.max_step as u64;
@@ -340,7 +340,7 @@ fn resident(rig: &mut Rig) -> u64 {
 
 /// Story: a slot of the wheel with a million messages was moved down and sorted in one step.
 #[test]
-fn a_crowded_slot_has_its_turn_over_several_steps() {
+fn crowded_slot_advances_over_several_steps() {
     const MANY: u64 = 20_000;
     let policy = Policy::default();
     let most = policy.max_step as u64;
@@ -374,7 +374,7 @@ fn a_crowded_slot_has_its_turn_over_several_steps() {
 
 /// Story: a wheel that held too much was read whole, sorted, and half of it left memory in one step.
 #[test]
-fn a_wheel_that_holds_too_much_shrinks_over_several_steps() {
+fn overfull_wheel_shrinks_in_steps() {
     const MANY: usize = 6_000;
     const STEP: usize = 300;
     // All in one list of the wheel; in many; and beside those of the other clock.
@@ -449,7 +449,7 @@ fn overdue(policy: Policy, many: usize) -> Rig {
 /// Story: leases end at the next step of time, and what came before that step was told of leases that had run out. A
 /// purge left them, and they came back after it.
 #[test]
-fn what_concerns_a_queue_is_told_of_no_lease_that_has_run_out() {
+fn queue_operations_ignore_expired_leases() {
     const STEP: usize = 50;
     let policy = || Policy { max_step: STEP, ..Policy::default() };
     let answer = |op: Op| {
@@ -490,7 +490,7 @@ fn what_concerns_a_queue_is_told_of_no_lease_that_has_run_out() {
 
 /// A connection that is closed late held a lease that had run out: that is what is noted of it.
 #[test]
-fn a_lease_that_ran_out_before_its_connection_was_closed_is_counted_as_that() {
+fn late_close_counts_expired_lease() {
     let mut rig = Rig::new(Policy::default());
     let id = rig.put("q", 0, None);
     let demand = Reserve { session: SessionId(5), ..rig.demand(&["q"], 1, 0) };
@@ -506,7 +506,7 @@ fn a_lease_that_ran_out_before_its_connection_was_closed_is_counted_as_that() {
 /// Story (random commands beside beanstalkd, seed 217): a connection let a queue go and another took it up in the same
 /// step. The queue should have vanished in between, and its totals with it.
 #[test]
-fn a_queue_that_vanishes_and_comes_back_within_a_step_is_a_new_one() {
+fn recreated_queue_starts_with_zero_totals() {
     let hold = |name: &str| Op::Hold { queue: queue(name), how: Hold::Use };
     let let_go = |name: &str| Op::LetGo { queue: queue(name), how: Hold::Use };
     let put = |name: &str| {

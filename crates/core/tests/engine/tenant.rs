@@ -69,7 +69,7 @@ fn check(rig: &mut Rig) {
 }
 
 #[test]
-fn all_operations_leave_a_tenant_within_bounds() {
+fn tenant_stays_bounded_under_all_operations() {
     let mut rig = Rig::new(Policy { max_done: DONE as usize, ..Policy::default() });
     set_quota(&mut rig);
     let mut lease = (MessageId(1), Proof::Session(duewheel_core::id::SessionId(3)));

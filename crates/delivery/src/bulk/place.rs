@@ -32,7 +32,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_run_that_waits_has_no_place() {
+    async fn waiting_run_releases_its_slot() {
         let wheel = Duewheel::builder().in_memory().clock(VirtualClock::at_2026()).open().await.unwrap();
         let jobs = BulkJobs::new(&wheel, &Policy::default()).unwrap();
         let (filter, action) = (BulkFilter::default(), BulkAction::Cancel);

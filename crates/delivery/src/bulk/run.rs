@@ -570,7 +570,7 @@ mod tests {
 
     /// A node has written that a part is done with, and dies before it has removed it.
     #[tokio::test]
-    async fn a_part_that_a_dead_node_was_done_with_is_removed() {
+    async fn finished_part_of_dead_node_removed() {
         let wheel = Duewheel::builder().in_memory().clock(VirtualClock::at_2026()).open().await.unwrap();
         let jobs = BulkJobs::new(&wheel, &Policy::default()).unwrap();
         for phase in [BulkPhase::Running, BulkPhase::Cancelled] {
@@ -599,7 +599,7 @@ mod tests {
     /// Story: a message that was fired, or postponed to an earlier time, while the job collected went from ahead of the walk
     /// to behind it, and the job never met it.
     #[tokio::test]
-    async fn what_moves_behind_the_walk_is_met_by_the_second_one() {
+    async fn second_walk_meets_moved_messages() {
         for shards in [1, 3] {
             let memory = Duewheel::builder().in_memory().clock(VirtualClock::at_2026()).shards(shards);
             let wheel = memory.open().await.unwrap();
@@ -686,7 +686,7 @@ mod tests {
     /// Story: a job that was to remove dead messages removed those, too, that were redriven after it had collected
     /// them, and counted them as done.
     #[tokio::test]
-    async fn a_dead_message_that_was_redriven_meanwhile_is_left_alone() {
+    async fn redriven_dead_message_is_skipped() {
         let move_to = BulkAction::Redrive { delay_ms: None, to_queue: Some("others".into()) };
         for action in [BulkAction::Cancel, move_to] {
             let clock = VirtualClock::at_2026();
@@ -722,7 +722,7 @@ mod tests {
     /// Story: a dead message that was redriven between its copy and its removal was removed, or, with a consumer by then,
     /// lived twice.
     #[tokio::test]
-    async fn a_copy_is_taken_back_if_its_message_was_redriven_meanwhile() {
+    async fn copy_of_redriven_message_is_removed() {
         let wheel = Duewheel::builder().in_memory().clock(VirtualClock::at_2026()).open().await.unwrap();
         let (client, jobs) = (wheel.client(), BulkJobs::new(&wheel, &Policy::default()).unwrap());
         let ids = some_dead(client, 3).await;
@@ -755,7 +755,7 @@ mod tests {
     }
 
     #[test]
-    fn what_passes_by_itself_is_tried_again_and_the_rest_is_counted() {
+    fn transient_refusals_are_retried_others_counted() {
         for refusal in
             [ChangeRefusal::DiskFull, ChangeRefusal::Busy, ChangeRefusal::Overloaded(Limit::Leases)]
         {

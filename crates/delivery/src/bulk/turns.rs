@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_tenants_first_four_have_a_turn() {
+    fn four_oldest_jobs_per_tenant_run() {
         let token = |name: &str| BulkTenant::Token(name.into());
         let quota = BulkTenant::Quota("acme".into());
         let tenants = [token("acme"), token("acme"), quota, token("acme"), BulkTenant::Common, token("acme")];

@@ -157,7 +157,7 @@ async fn notes(wheel: &Duewheel, key: &str) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn only_the_targets_own_origin_gets_what_is_meant_for_the_target() {
+async fn only_own_origin_gets_target_headers() {
     let receiver = Listener::new(|_| 200).await;
     let (wheel, _clock) = virtual_wheel().await;
     let pusher = start(&wheel, &receiver.target(), LOCAL);
@@ -182,7 +182,7 @@ async fn only_the_targets_own_origin_gets_what_is_meant_for_the_target() {
 
 /// The target may reach this machine, and URLs of messages may not.
 #[tokio::test(flavor = "multi_thread")]
-async fn urls_of_messages_lead_to_public_addresses_alone() {
+async fn message_urls_reach_only_public_addresses() {
     let receiver = Listener::new(|_| 200).await;
     for networks in [LOCAL, "any"] {
         let (wheel, _clock) = virtual_wheel().await;
@@ -203,7 +203,7 @@ async fn urls_of_messages_lead_to_public_addresses_alone() {
 
 /// A customer that is away costs neither the target nor other customers anything, and its own messages no attempts.
 #[tokio::test(flavor = "multi_thread")]
-async fn each_origin_has_a_breaker_of_its_own() {
+async fn each_message_origin_has_own_breaker() {
     let receiver = Listener::new(|head| if head.contains("host: away.") { 500 } else { 200 }).await;
     let (wheel, clock) = virtual_wheel().await;
     let pusher = start(&wheel, &receiver.target(), LOCAL);
@@ -233,7 +233,7 @@ async fn each_origin_has_a_breaker_of_its_own() {
 
 /// Story: messages for ten customers that hang took all places of a target, whose own messages waited for the time-out.
 #[tokio::test(flavor = "multi_thread")]
-async fn origins_that_hang_take_no_place_of_the_target() {
+async fn hanging_origins_use_no_target_slot() {
     let receiver = Listener::new(|head| if head.contains("host: hangs") { HANGS } else { 200 }).await;
     for concurrency in [1, 10] {
         let (wheel, _clock) = virtual_wheel().await;
@@ -257,7 +257,7 @@ async fn origins_that_hang_take_no_place_of_the_target() {
 /// Story: while the target was away, messages with URLs of their own did not take the place of its probe, so as many were
 /// sent at a time as if its breaker were closed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn urls_go_one_at_a_time_where_a_target_that_is_away_may_be_probed() {
+async fn open_breaker_sends_message_urls_serially() {
     let (busy, most) = (AtomicUsize::new(0), Arc::new(AtomicUsize::new(0)));
     let seen = most.clone();
     let receiver = Listener::new(move |head| {
@@ -293,7 +293,7 @@ async fn urls_go_one_at_a_time_where_a_target_that_is_away_may_be_probed() {
 
 /// 410 pauses a target. Nobody could resume a URL: its message is dead.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_url_that_is_gone_makes_its_message_dead_and_pauses_nothing() {
+async fn gone_url_makes_only_message_dead() {
     let receiver = Listener::new(|head| if head.contains("host: gone.") { 410 } else { 200 }).await;
     let (wheel, _clock) = virtual_wheel().await;
     let pusher = start(&wheel, &receiver.target(), LOCAL);
@@ -312,7 +312,7 @@ async fn a_url_that_is_gone_makes_its_message_dead_and_pauses_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_restart_and_a_redrive_keep_the_url() {
+async fn restart_and_redrive_keep_message_url() {
     let receiver =
         Listener::new(|head| if head.contains("duewheel-attempt: 1\r\n") { 410 } else { 200 }).await;
     let folder = tempfile::tempdir().unwrap();

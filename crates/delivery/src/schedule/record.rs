@@ -154,7 +154,7 @@ mod tests {
 
     /// Story: a record grew beyond the largest body while its worker wrote it, and the schedule stood still.
     #[test]
-    fn all_that_a_worker_adds_has_room() {
+    fn schedule_record_leaves_room_for_worker() {
         let large = ScheduleEntry {
             at: 99_999_999_999_999,
             due: 99_999_999_999_999,

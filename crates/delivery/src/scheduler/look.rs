@@ -353,7 +353,7 @@ mod tests {
     /// Story: an occurrence entered without its key, because a stranger had that; its answer was lost and the stranger went.
     /// It was tried with its key again, in another shard, which did not remember it.
     #[tokio::test]
-    async fn an_occurrence_that_lost_its_key_is_never_tried_with_it_again() {
+    async fn keyless_occurrence_is_retried_without_key() {
         let wheel = Duewheel::builder().in_memory().open().await.unwrap();
         let schedules = Schedules::new(&wheel, &Policy::default()).unwrap();
         let recurrence = RecurrenceSettings { every: Some("1h".into()), ..Default::default() };
@@ -414,7 +414,7 @@ mod tests {
     /// The look at the previous occurrence, the write of the record and the enqueue are three calls, and a node may die
     /// before and after each of them.
     #[tokio::test]
-    async fn a_look_that_is_cut_anywhere_lets_no_two_be_unsettled_and_loses_none() {
+    async fn interrupted_look_neither_overlaps_nor_loses() {
         const CUTS: [LookCut; 3] = [LookCut::Look, LookCut::Write, LookCut::Enqueue];
         for overlap in ["skip", "buffer_one"] {
             let clock = VirtualClock::at_2026();

@@ -275,7 +275,7 @@ mod tests {
 
     /// The worker has a bug as it begins, and one in its first look.
     #[tokio::test(flavor = "multi_thread")]
-    async fn a_worker_begins_again_after_a_bug() {
+    async fn schedule_worker_restarts_after_panic() {
         let wheel = Duewheel::builder().in_memory().open().await.unwrap();
         let schedules = Schedules::new(&wheel, &Policy::default()).unwrap();
         let worker = ScheduleWorker::with_bugs(&schedules, 2);

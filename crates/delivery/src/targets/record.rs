@@ -248,7 +248,7 @@ mod tests {
 
     /// All that a sealed record tells without its key.
     #[test]
-    fn a_sealed_record_tells_no_secret_and_opens_as_it_was() {
+    fn sealed_target_record_hides_secrets() {
         let keys = Sealing::Keys(SealKeys::parse("BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc=").unwrap());
         let settings = secret_settings();
         let record = TargetRecord::new("shop", &settings, &keys, None, 5).unwrap();
@@ -270,7 +270,7 @@ mod tests {
 
     /// Each field that may hold a secret is refused by its name; a target without one is not.
     #[test]
-    fn a_store_elsewhere_gets_no_secret_in_the_clear() {
+    fn remote_store_refuses_plaintext_secrets() {
         let refused =
             |settings: TargetSettings| match TargetRecord::new("shop", &settings, &Sealing::Refused, None, 5)
                 .map(drop)
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_is_shown_has_its_default() {
+    fn shown_target_settings_have_defaults() {
         let settings = TargetSettings::new("http://example.com");
         let record = TargetRecord::new("t", &settings, &Sealing::Open, None, 5).unwrap();
         let delays: Vec<String> = ["5s", "5m", "30m", "2h", "5h", "10h"].map(str::to_owned).into();

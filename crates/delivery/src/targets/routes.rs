@@ -159,7 +159,7 @@ mod tests {
 
     /// The settings of a queue were set before its target was refused.
     #[tokio::test(flavor = "multi_thread")]
-    async fn too_many_queues_are_refused_before_anything_is_done() {
+    async fn target_queue_limit_is_checked_first() {
         let wheel = Duewheel::builder().in_memory().open().await.unwrap();
         let targets = Targets::new(&wheel, &Policy::default(), Sealing::Open).unwrap();
         targets.put("shop", &TargetSettings::new("https://shop.example/")).await.unwrap();

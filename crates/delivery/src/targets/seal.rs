@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sealed_is_opened_by_its_key_for_its_target_and_by_nothing_else() {
+    fn sealed_text_is_bound_to_target() {
         let (old, new) = ([1; 32], [2; 32]);
         let sealed = keys(&[old]).seal("shop", b"whsec_x").unwrap();
         assert!(!sealed.contains("whsec"));

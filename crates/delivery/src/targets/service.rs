@@ -352,7 +352,7 @@ mod tests {
 
     /// Story: the end of a reader was not counted, and who stopped the service waited for the workers first.
     #[tokio::test(flavor = "multi_thread")]
-    async fn a_bug_of_the_reader_is_counted_and_it_goes_on() {
+    async fn target_reader_restarts_after_panic() {
         let wheel = Duewheel::builder().in_memory().open().await.unwrap();
         let targets = Targets::new(&wheel, &Policy::default(), Sealing::Open).unwrap();
         let service = TargetService::with_bugs(&wheel, &targets, None, 2);
@@ -368,7 +368,7 @@ mod tests {
 
     /// Story: five days of failures were counted by one process, so each restart began them anew.
     #[tokio::test(flavor = "multi_thread")]
-    async fn five_days_of_failures_are_those_of_all_processes() {
+    async fn failure_period_spans_processes() {
         let wheel = Duewheel::builder().in_memory().open().await.unwrap();
         let targets = Targets::new(&wheel, &Policy::default(), Sealing::Open).unwrap();
         let nowhere = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();

@@ -187,7 +187,7 @@ mod tests {
     use crate::pusher::PushCounts;
 
     #[test]
-    fn a_time_of_failures_is_noted_once_it_lasts_and_then_seldom_written() {
+    fn failure_period_is_noted_coarsely() {
         let staged = |stage: TargetStage, since_ms: u64, failures: u32| {
             let failing = Some(FailingTarget { since: WallMs(since_ms), failures });
             let status = TargetStatus {

@@ -544,7 +544,7 @@ mod tests {
     /// Story: each batch of attempts looked at the same 512 oldest records again, all of living messages, and never at
     /// those behind them.
     #[tokio::test]
-    async fn the_search_for_room_goes_on_behind_the_records_of_living_messages() {
+    async fn room_search_continues_past_living_messages() {
         let wheel = Duewheel::builder().in_memory().open().await.unwrap();
         let client = wheel.client();
         let mut keeper = AttemptKeeper::new(client, 600).unwrap();

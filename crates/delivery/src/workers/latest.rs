@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_fifty_of_each_target_are_kept() {
+    fn newest_fifty_attempts_are_kept() {
         let all = LatestOfTargets::default();
         let (shop, depot) = (all.list_of("shop"), all.list_of("depot"));
         for at_ms in 0..60 {

@@ -531,7 +531,7 @@ mod tests {
 
     /// A node that cannot renew its ticket, or does not get to, begins no request once another may have it.
     #[tokio::test(flavor = "multi_thread")]
-    async fn nothing_begins_when_a_lease_has_run_out() {
+    async fn no_push_begins_after_ticket_expiry() {
         let clock = VirtualClock::at_2026();
         let wheel = Duewheel::builder().in_memory().clock(clock.clone()).open().await.unwrap();
         let job = PushJob::new(PushClient::new(nowhere()), vec![QueueName::new("q").unwrap()]);
@@ -560,7 +560,7 @@ mod tests {
 
     /// Story: the name of a store is a part of `webhook-id`, in which a dot separates.
     #[tokio::test]
-    async fn a_store_with_a_dot_in_its_name_is_refused() {
+    async fn store_name_with_dot_is_refused() {
         let wheel = Duewheel::builder().in_memory().open().await.unwrap();
         let start = PushWorkersStart {
             book: TargetBook::new(),

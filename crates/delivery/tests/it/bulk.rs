@@ -143,7 +143,7 @@ impl Rig {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_changes_what_it_means_and_leaves_the_rest_alone() {
+async fn job_changes_only_matching_messages() {
     let rig = Rig::new().await;
     rig.put("order", 30).await;
     rig.put("sms", 10).await;
@@ -264,7 +264,7 @@ async fn each_message_is_moved_once(shards: u32, messages: u64) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_message_is_moved_once_although_nodes_die() {
+async fn node_deaths_move_each_message_once() {
     for shards in [1, 4] {
         // A worker may be through before it is to die: where sleeps take long, because others use the machine.
         let mut deaths = 0;
@@ -279,7 +279,7 @@ async fn each_message_is_moved_once_although_nodes_die() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cancelled_job_stops_and_leaves_nothing_behind() {
+async fn cancelled_job_stops_and_cleans_up() {
     let rig = Rig::new().await;
     rig.put("order", 5_000).await;
     let slow = BulkRequest { rate: Some(50), ..request(BulkFilter::default(), BulkAction::Fire) };
@@ -305,7 +305,7 @@ async fn a_cancelled_job_stops_and_leaves_nothing_behind() {
 
 /// The clock stands still, so a job that was not handed over would never be worked on again.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_that_is_stopped_hands_its_jobs_over_at_once() {
+async fn stopped_worker_hands_jobs_over() {
     let rig = Rig::new().await;
     rig.put("order", 300).await;
     let slow = BulkRequest { rate: Some(100), ..request(BulkFilter::default(), BulkAction::Cancel) };
@@ -326,7 +326,7 @@ async fn a_worker_that_is_stopped_hands_its_jobs_over_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_tenant_has_at_most_1000_jobs() {
+async fn jobs_per_tenant_are_limited() {
     let rig = Rig::new().await;
     let fire = || request(BulkFilter::default(), BulkAction::Fire);
     let first = rig.jobs.begin(fire()).await.unwrap();
@@ -366,7 +366,7 @@ impl Rig {
 
 /// Story: sixteen jobs with a low rate held all places of a node, and no other tenant's job began before one ended.
 #[tokio::test(flavor = "multi_thread")]
-async fn slow_jobs_hold_no_places_while_they_wait() {
+async fn slow_jobs_hold_no_worker_slots() {
     let rig = Rig::new().await;
     rig.put("order", 1_000).await;
     let worker = BulkWorker::start(&rig.jobs);
@@ -382,7 +382,7 @@ async fn slow_jobs_hold_no_places_while_they_wait() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn jobs_of_a_tenant_take_turns_in_order() {
+async fn tenant_jobs_take_turns_in_order() {
     let rig = Rig::new().await;
     rig.put("order", 1_000).await;
     let mut all = Vec::new();
@@ -405,7 +405,7 @@ async fn jobs_of_a_tenant_take_turns_in_order() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn dead_messages_come_back_later_or_in_another_queue() {
+async fn job_redrives_later_or_elsewhere() {
     let rig = Rig::new().await;
     rig.put("order", 12).await;
     rig.clock.advance(Duration::from_millis(2 * HOUR));
@@ -444,7 +444,7 @@ async fn dead_messages_come_back_later_or_in_another_queue() {
 /// Story: a job moved messages with URLs for callers that may not send any, and into queues from which nobody sends
 /// them.
 #[tokio::test(flavor = "multi_thread")]
-async fn messages_with_urls_enter_another_queue_only_if_that_is_allowed() {
+async fn moving_url_messages_needs_permission() {
     let rig = Rig::new().await;
     for (key, url) in [("with", Some("https://customer.example/")), ("without", None)] {
         let url = url.map(|url| (TARGET_URL_HEADER.into(), url.into()));
@@ -470,7 +470,7 @@ async fn messages_with_urls_enter_another_queue_only_if_that_is_allowed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn dead_messages_are_counted_listed_and_changed_by_reason() {
+async fn dead_messages_are_filtered_by_reason() {
     for shards in [1, 3] {
         dead_by_reason(Rig::over(shards).await).await;
     }
@@ -551,7 +551,7 @@ async fn counts_by_reason_come_in_pages() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_that_makes_no_sense_is_refused_by_field() {
+async fn invalid_job_is_refused_by_field() {
     let rig = Rig::new().await;
     let state = |state| BulkFilter { state: Some(state), ..BulkFilter::default() };
     let redrive = BulkAction::Redrive { delay_ms: None, to_queue: Some("orders".into()) };
@@ -589,7 +589,7 @@ async fn a_job_that_makes_no_sense_is_refused_by_field() {
 
 /// Pages of a filtered list, against a look at all messages.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_filtered_list_has_what_the_filter_means_in_order() {
+async fn filtered_list_matches_full_scan() {
     for shards in [1, 3] {
         filtered_lists(Rig::over(shards).await).await;
     }

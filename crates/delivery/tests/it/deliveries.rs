@@ -112,7 +112,7 @@ async fn a_target_without_secrets_signs_nothing() {
 
 /// The request belongs to the span of its attempt; what the message says of its creation has a name of its own.
 #[tokio::test]
-async fn a_traced_attempt_names_its_span_and_the_creation() {
+async fn traced_attempt_carries_span_and_creation() {
     let receiver = Receiver::new(|_, _| status(204, "", "")).await;
     let creation = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
     let own = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00";
@@ -235,7 +235,7 @@ async fn failures_have_a_class() {
 }
 
 #[tokio::test]
-async fn an_endless_answer_ends_after_64_kib() {
+async fn endless_answer_is_cut_off() {
     let first = b"HTTP/1.1 200 x\r\ntransfer-encoding: chunked\r\n\r\n".to_vec();
     let receiver = Receiver::new(move |_, _| Answer::Endless(first.clone(), b"4\r\nword\r\n")).await;
     let client = client(&receiver.target());
@@ -255,7 +255,7 @@ async fn a_compressed_answer_is_not_unpacked() {
 }
 
 #[tokio::test]
-async fn a_name_that_is_rebound_is_judged_each_time() {
+async fn rebound_name_is_checked_each_time() {
     let receiver = Receiver::new(|_, _| {
         Answer::Bytes(b"HTTP/1.1 200 x\r\nconnection: close\r\ncontent-length: 0\r\n\r\n".into())
     })
@@ -291,7 +291,7 @@ async fn a_name_that_is_unknown() {
 }
 
 #[tokio::test]
-async fn a_public_target_does_not_reach_loopback_by_name() {
+async fn public_target_cannot_reach_loopback() {
     let receiver = Receiver::new(|_, _| status(200, "", "")).await;
     let settings = TargetSettings::new(format!("http://here.example:{}/", receiver.address.port()));
     let target = Arc::new(PushTarget::new(&settings).unwrap());
@@ -358,7 +358,7 @@ async fn https(of: &Certificates, clients: Option<&Certificates>) -> Receiver {
 }
 
 #[tokio::test]
-async fn tls_is_checked_and_shown_a_certificate() {
+async fn tls_requires_trusted_and_client_certificates() {
     let (ours, theirs, clients) = (certificates("127.0.0.1"), certificates("127.0.0.1"), certificates("us"));
     let receiver = https(&ours, Some(&clients)).await;
     let settings = TargetSettings {
@@ -388,7 +388,7 @@ async fn tls_is_checked_and_shown_a_certificate() {
 }
 
 #[tokio::test]
-async fn a_certificate_for_another_name_is_refused() {
+async fn certificate_for_another_name_is_refused() {
     let other = certificates("other.example");
     let receiver = https(&other, None).await;
     let port = receiver.address.port();
@@ -439,7 +439,7 @@ async fn plain_http_where_tls_is_expected() {
 
 /// A delivery lasts until its body is sent, also to a receiver that does not want it, and no longer than its time-out.
 #[tokio::test]
-async fn a_receiver_that_answers_and_reads_nothing_holds_neither_connection_nor_body() {
+async fn unread_request_body_is_released() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
     let settings = TargetSettings { networks: local(), timeout_ms: Some(4_000), ..TargetSettings::new(url) };

@@ -93,7 +93,7 @@ const ZONES: [(&str, i16, i16); 6] = [
 const AROUND: i64 = 26 * 60;
 
 #[test]
-fn every_minute_around_every_change_of_clocks() {
+fn occurrences_match_oracle_around_clock_changes() {
     let mut compared = 0;
     for (name, from, to) in ZONES {
         let zone = TimeZone::get(name).unwrap();
@@ -430,7 +430,7 @@ fn errors_of_cron_say_what_was_meant() {
 
 /// An instant finer than a millisecond was rounded down: an occurrence lay before the start.
 #[test]
-fn nothing_occurs_before_an_instant_finer_than_a_millisecond() {
+fn sub_millisecond_start_is_rounded_up() {
     let start = "2027-03-01T10:00:00.0005Z";
     let started = settings(serde_json::json!({"every": "1s", "start": start})).unwrap();
     let first = started.next(at("2027-03-01T09:00:00Z")).unwrap().at;

@@ -77,7 +77,7 @@ fn retried(receiver: &Receiver) -> TargetSettings {
 }
 
 #[tokio::test]
-async fn messages_are_delivered_when_due_and_acked() {
+async fn due_messages_are_delivered_and_acked() {
     let receiver = Receiver::new(|_, _| status(200, "", "")).await;
     let (wheel, clock) = virtual_wheel().await;
     let pusher = push(&wheel, &receiver.target());
@@ -96,7 +96,7 @@ async fn messages_are_delivered_when_due_and_acked() {
 }
 
 #[tokio::test]
-async fn a_failure_is_repeated_under_the_same_id_and_is_dead_in_the_end() {
+async fn failures_keep_id_and_end_dead() {
     let receiver = Receiver::new(|_, _| status(404, "", "no such order")).await;
     let (wheel, clock) = virtual_wheel().await;
     // Two failures are fewer than it takes to open the breaker.
@@ -121,7 +121,7 @@ async fn a_failure_is_repeated_under_the_same_id_and_is_dead_in_the_end() {
 }
 
 #[tokio::test]
-async fn a_message_is_leased_for_the_time_out_and_ten_seconds() {
+async fn push_lease_exceeds_timeout_by_margin() {
     let receiver = Receiver::new(|_, _| Answer::Hang).await;
     let (wheel, _clock) = virtual_wheel().await;
     let pusher = push(&wheel, &TargetSettings { timeout_ms: Some(700_000), ..receiver.target() });
@@ -174,7 +174,7 @@ async fn queues_of_a_target_take_turns() {
 
 /// A redrive is the same message: a receiver that has taken note of the id may have it already.
 #[tokio::test]
-async fn a_redriven_message_keeps_its_webhook_id() {
+async fn redriven_message_keeps_webhook_id() {
     let receiver = Receiver::new(|number, _| status(if number == 1 { 404 } else { 200 }, "", "")).await;
     let (wheel, _clock) = virtual_wheel().await;
     let pusher = push(&wheel, &TargetSettings { max_attempts: Some(1), ..receiver.target() });
@@ -190,7 +190,7 @@ async fn a_redriven_message_keeps_its_webhook_id() {
 
 /// What a receiver asks for by headers, from the socket to the queue.
 #[tokio::test]
-async fn what_headers_of_an_answer_ask_for_is_done() {
+async fn answer_headers_control_delivery() {
     let receiver = Receiver::new(|_, request| match &request.body[..] {
         b"abort" => status(500, "webhook-delivery: abort-message\r\n", ""),
         b"in seconds" => status(503, "retry-after: 999999999\r\n", ""),
@@ -232,7 +232,7 @@ async fn the_messages_own_settings_win() {
 }
 
 #[tokio::test]
-async fn a_code_of_the_target_makes_a_message_dead_at_once() {
+async fn dead_on_code_makes_message_dead() {
     let receiver = Receiver::new(|_, _| status(422, "", "")).await;
     let (wheel, _clock) = virtual_wheel().await;
     let pusher = push(&wheel, &TargetSettings { dead_on: vec![422], ..receiver.target() });
@@ -243,7 +243,7 @@ async fn a_code_of_the_target_makes_a_message_dead_at_once() {
 }
 
 #[tokio::test]
-async fn a_snooze_and_a_busy_target_use_up_no_attempt() {
+async fn snooze_and_slowdown_cost_no_attempt() {
     let receiver = Receiver::new(|number, _| match number {
         1 => status(200, "duewheel-snooze: 15m\r\n", ""),
         2 => status(429, "retry-after: 30\r\n", ""),
@@ -267,7 +267,7 @@ async fn a_snooze_and_a_busy_target_use_up_no_attempt() {
 }
 
 #[tokio::test]
-async fn a_target_that_is_gone_is_paused_until_somebody_resumes_it() {
+async fn gone_target_is_paused_until_resumed() {
     let gone = Arc::new(AtomicBool::new(true));
     let is_gone = gone.clone();
     let receiver =
@@ -294,7 +294,7 @@ async fn a_target_that_is_gone_is_paused_until_somebody_resumes_it() {
 
 /// Story: a single message whose target refused connections for longer than its attempts lasted was dead.
 #[tokio::test]
-async fn a_single_message_outlives_a_target_that_is_away() {
+async fn single_message_outlives_target_outage() {
     // A port that is taken, and where nobody listens.
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -324,7 +324,7 @@ async fn a_single_message_outlives_a_target_that_is_away() {
 
 /// G18: a target that is away costs its messages no attempts.
 #[tokio::test]
-async fn while_a_target_is_away_its_messages_wait_unleased() {
+async fn messages_wait_unleased_during_target_outage() {
     let away = Arc::new(AtomicBool::new(true));
     let is_away = away.clone();
     let receiver =
@@ -367,7 +367,7 @@ async fn while_a_target_is_away_its_messages_wait_unleased() {
 
 /// Messages that a target always answers with an error, and that come before all others, do not keep the others waiting.
 #[tokio::test]
-async fn poison_does_not_keep_the_breaker_open() {
+async fn poison_does_not_keep_breaker_open() {
     let receiver = Receiver::new(|_, received| match &received.body[..] {
         b"poison" => status(400, "", ""),
         _ => status(200, "", ""),
@@ -404,7 +404,7 @@ async fn poison_does_not_keep_the_breaker_open() {
 
 /// Story: a message that was probed with again and again came back after the last delay of the plan, ten hours.
 #[tokio::test]
-async fn probes_use_up_nothing_of_the_plan() {
+async fn probes_do_not_advance_retry_plan() {
     let receiver = Receiver::new(|_, _| status(500, "", "")).await;
     let (wheel, clock) = virtual_wheel().await;
     let delays = Some(vec!["1s".into(), "2s".into(), "10h".into()]);
@@ -428,7 +428,7 @@ async fn probes_use_up_nothing_of_the_plan() {
 
 /// Story: one message that its target cannot take opened the breaker by itself, and never was dead.
 #[tokio::test]
-async fn a_single_message_that_fails_is_dead_after_its_attempts() {
+async fn single_failing_message_ends_dead() {
     let receiver = Receiver::new(|_, _| status(500, "", "")).await;
     let (wheel, clock) = virtual_wheel().await;
     let pusher = push(&wheel, &TargetSettings { max_attempts: Some(6), ..retried(&receiver) });
@@ -445,7 +445,7 @@ async fn a_single_message_that_fails_is_dead_after_its_attempts() {
 }
 
 #[tokio::test]
-async fn a_target_that_hangs_does_not_hold_another_up() {
+async fn hanging_target_does_not_delay_others() {
     let hanging = Receiver::new(|_, _| Answer::Hang).await;
     let healthy = Receiver::new(|_, _| status(200, "", "")).await;
     let (wheel, _clock) = virtual_wheel().await;
@@ -496,7 +496,7 @@ async fn one_pusher_takes_several_queues() {
 }
 
 #[tokio::test]
-async fn the_rate_of_a_target_follows_the_clock() {
+async fn target_rate_follows_clock() {
     let receiver = Receiver::new(|_, _| status(200, "", "")).await;
     let (wheel, clock) = virtual_wheel().await;
     let rate = Some(PushRate { per_second: 5, burst: None });
@@ -517,7 +517,7 @@ async fn the_rate_of_a_target_follows_the_clock() {
 }
 
 #[tokio::test]
-async fn a_stopped_pusher_ends_what_is_under_way_and_leaves_the_rest() {
+async fn stopped_pusher_finishes_running_deliveries() {
     let (receiver, open) = Receiver::held().await;
     let (wheel, _clock) = virtual_wheel().await;
     let pusher = push(&wheel, &TargetSettings { concurrency: Some(1), ..receiver.target() });
@@ -535,7 +535,7 @@ async fn a_stopped_pusher_ends_what_is_under_way_and_leaves_the_rest() {
 
 /// Story: the limit of the queue held as well, so that a target could not have more attempts than its queue.
 #[tokio::test]
-async fn the_limit_of_the_target_holds_and_not_that_of_the_queue() {
+async fn target_attempt_limit_overrides_queue_limit() {
     for (target, queue) in [(3, 1), (1, 3)] {
         let receiver = Receiver::new(|_, _| status(404, "", "")).await;
         let (wheel, clock) = virtual_wheel().await;
@@ -573,7 +573,7 @@ async fn settle_down(wheel: &Duewheel) {
 
 /// The limits of a queue hold for pushes as they do for consumers.
 #[tokio::test]
-async fn the_concurrency_of_a_queue_holds_for_pushes() {
+async fn queue_concurrency_limits_pushes() {
     let receiver = Receiver::new(|_, _| Answer::Hang).await;
     let (wheel, _clock) = virtual_wheel().await;
     limit(&wheel, GrantLimits { concurrency: Some(2), ..GrantLimits::default() }).await;
@@ -591,7 +591,7 @@ async fn the_concurrency_of_a_queue_holds_for_pushes() {
 }
 
 #[tokio::test]
-async fn the_rate_of_a_queue_holds_for_pushes() {
+async fn queue_rate_limits_pushes() {
     let receiver = Receiver::new(|_, _| status(200, "", "")).await;
     let (wheel, clock) = virtual_wheel().await;
     let rate = Some(GrantRate { per_second: 1, burst: Some(2) });
@@ -610,7 +610,7 @@ async fn the_rate_of_a_queue_holds_for_pushes() {
 
 /// Jobs put over beanstalkd have no limit: that of the target does not hold for them.
 #[tokio::test]
-async fn an_unlimited_message_outlives_the_targets_limit() {
+async fn unlimited_message_outlives_target_limit() {
     let receiver = Receiver::new(|number, _| status(if number < 3 { 500 } else { 200 }, "", "")).await;
     let (wheel, clock) = virtual_wheel().await;
     let pusher = push(&wheel, &TargetSettings { max_attempts: Some(1), ..retried(&receiver) });
@@ -628,7 +628,7 @@ async fn an_unlimited_message_outlives_the_targets_limit() {
 
 /// G18: what was under way when the process ended is delivered again at once, under the same id.
 #[tokio::test]
-async fn a_delivery_that_a_restart_has_cut_off_is_repeated() {
+async fn delivery_cut_by_restart_is_repeated() {
     let receiver =
         Receiver::new(|number, _| if number == 1 { Answer::Hang } else { status(200, "", "") }).await;
     let folder = tempfile::tempdir().unwrap();
@@ -654,7 +654,7 @@ async fn a_delivery_that_a_restart_has_cut_off_is_repeated() {
 
 /// Story: the limit of the queue held for a first attempt that a crash cut off, whatever the target allowed.
 #[tokio::test]
-async fn a_first_attempt_that_is_cut_off_counts_against_the_limit_of_the_target() {
+async fn cut_first_attempt_counts_for_target() {
     let receiver = Receiver::new(|_, _| Answer::Hang).await;
     let folder = tempfile::tempdir().unwrap();
     let clock = VirtualClock::at_2026();

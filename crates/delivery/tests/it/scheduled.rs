@@ -96,7 +96,7 @@ fn header<'a>(view: &'a View, name: &str) -> Option<&'a str> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn occurrences_are_ordinary_messages_put_ahead_of_their_time() {
+async fn occurrences_are_ordinary_messages_entered_early() {
     let rig = Rig::new().await;
     let created = rig.schedules.put("report", every("1m"), None).await.unwrap();
     assert_eq!(created.next.len(), 10);
@@ -129,7 +129,7 @@ async fn occurrences_are_ordinary_messages_put_ahead_of_their_time() {
 
 /// Story: an occurrence that was put ahead had entered and was still to come, also after its message was cancelled.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_put_ahead_is_still_to_come_unless_a_caller_has_cancelled_it() {
+async fn occurrence_entered_early_is_shown_next() {
     let rig = Rig::new().await;
     rig.schedules.put("report", every("1h"), None).await.unwrap();
     rig.entered("report", 1).await;
@@ -151,7 +151,7 @@ async fn what_is_put_ahead_is_still_to_come_unless_a_caller_has_cancelled_it() {
 
 /// An edit replaces the occurrence that is put ahead. One that its callers have cancelled stays so, and others come.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_edit_replaces_what_is_pending_and_skips_nothing() {
+async fn edit_replaces_pending_occurrence() {
     let rig = Rig::new().await;
     rig.schedules.put("report", every("1h"), None).await.unwrap();
     rig.entered("report", 1).await;
@@ -186,7 +186,7 @@ async fn an_edit_replaces_what_is_pending_and_skips_nothing() {
 
 /// A purge removes the occurrence that is put ahead, as any message: it does not come again, and the next ones come.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_purge_touches_the_pending_occurrence_alone() {
+async fn purge_removes_only_pending_occurrence() {
     let rig = Rig::new().await;
     rig.schedules.put("report", every("1h"), None).await.unwrap();
     rig.entered("report", 1).await;
@@ -276,7 +276,7 @@ async fn what_has_passed_is_refused_unless_kept() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_postponed_occurrence_stays_where_its_caller_put_it() {
+async fn postponed_occurrence_is_left_in_place() {
     let rig = Rig::new().await;
     rig.schedules.put("report", every("1h"), None).await.unwrap();
     rig.entered("report", 1).await;
@@ -415,7 +415,7 @@ async fn what_was_ready_is_not_withdrawn() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_occurrence_waits_for_the_one_before_or_is_skipped() {
+async fn overlapping_occurrence_waits_or_is_skipped() {
     for (overlap, first, second) in [("skip", (1, 2), (2, 2)), ("buffer_one", (1, 1), (2, 1))] {
         let rig = Rig::new().await;
         let settings = ScheduleSettings { overlap: Some(overlap.into()), ..every("1m") };
@@ -472,7 +472,7 @@ async fn strangers_make_no_occurrence_vanish() {
 
 /// Story: an edit that set `remaining` let one more enter for each message that it took back.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_an_edit_says_of_the_remaining_ones_holds() {
+async fn edit_of_remaining_is_exact() {
     let rig = Rig::new().await;
     rig.schedules.put("report", every("1h"), None).await.unwrap();
     rig.entered("report", 1).await;
@@ -510,7 +510,7 @@ fn humantime(at: SystemTime) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn triggers_and_backfills_enter_once_for_each_id() {
+async fn trigger_and_backfill_ids_prevent_duplicates() {
     let rig = Rig::new().await;
     let settings = ScheduleSettings { paused: true, ..every("1m") };
     rig.schedules.put("report", settings, None).await.unwrap();
@@ -557,7 +557,7 @@ async fn minutes(rig: &Rig, from: SystemTime) -> BTreeMap<u64, u32> {
 
 /// What has run enters once more for each id of a backfill, and the schedule, which runs, goes on as before.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_backfill_enters_once_for_each_id_what_has_run_already() {
+async fn backfill_enters_once_per_id() {
     let rig = Rig::new().await;
     let start = rig.now();
     rig.schedules.put("report", every("1m"), None).await.unwrap();
@@ -604,7 +604,7 @@ async fn a_backfill_enters_once_for_each_id_what_has_run_already() {
 
 /// A quota is used up when an occurrence is to enter: it waits, is counted once, and enters when there is room.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_occurrence_that_a_quota_refuses_waits_until_there_is_room() {
+async fn occurrence_refused_by_quota_waits() {
     let rig = Rig::new().await;
     let quota = Quota { prefix: "q".into(), messages: Some(1), ..Quota::default() };
     rig.wheel.set_quotas(vec![quota]).unwrap();
@@ -658,7 +658,7 @@ async fn an_occurrence_that_a_quota_refuses_waits_until_there_is_room() {
 /// Story: a quota refused a backfill without an id when a part of it had entered. Its id was drawn and told to nobody, so
 /// all of that part entered once more when it was repeated.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_backfill_that_a_quota_interrupts_says_how_to_repeat_it() {
+async fn interrupted_backfill_names_its_id() {
     let rig = Rig::new().await;
     let quota = |messages| Quota { prefix: "q".into(), messages: Some(messages), ..Quota::default() };
     rig.wheel.set_quotas(vec![quota(40)]).unwrap();
@@ -700,7 +700,7 @@ async fn one_damaged_record_stops_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn there_are_ten_thousand_schedules_at_most() {
+async fn number_of_schedules_is_limited() {
     let mut rig = Rig::new().await;
     rig.schedules.put("report", every("1m"), None).await.unwrap();
     rig.entered("report", 1).await;
@@ -780,7 +780,7 @@ async fn occurrences_are_computed_again_at_start() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_schedule_leaves_room_for_what_is_added_to_it() {
+async fn schedule_body_leaves_room_for_additions() {
     let rig = Rig::new().await;
     let large = ScheduleSettings { body: vec![b'x'; 200_000].into(), ..every("1m") };
     let error = rig.schedules.put("report", large.clone(), None).await.unwrap_err();

@@ -502,7 +502,7 @@ fn kinds() -> Vec<ScheduleSettings> {
 }
 
 #[test]
-fn each_occurrence_enters_once_or_is_counted() {
+fn occurrence_enters_once_or_is_counted() {
     let (mut entered, mut edits, mut touched, mut erased, mut set_back) = (0, 0, 0, 0, 0);
     for seed in 0..6 {
         for kind in kinds() {
@@ -527,7 +527,7 @@ fn each_occurrence_enters_once_or_is_counted() {
 /// The look at the previous occurrence, the write of the record and the enqueue are three calls. Workers die between them,
 /// answers are lost, and consumers take their time.
 #[test]
-fn one_at_a_time_holds_although_workers_die_between_the_look_and_the_enqueue() {
+fn overlap_rule_survives_worker_deaths() {
     let slow = |seed, kind: &ScheduleSettings, mutant| {
         run_in(World { slow: true, ..World::new(seed, kind.clone(), mutant) })
     };
@@ -551,7 +551,7 @@ fn one_at_a_time_holds_although_workers_die_between_the_look_and_the_enqueue() {
 }
 
 #[test]
-fn what_is_wrong_on_purpose_is_found() {
+fn schedule_mutants_are_detected() {
     use ScheduleMutant::{CursorFirst, ForgottenEarly, OwnClock, TouchedUnseen};
     for mutant in [CursorFirst, ForgottenEarly, TouchedUnseen, OwnClock] {
         let found = (0..12).any(|seed| kinds().iter().any(|kind| run(seed, kind, mutant).is_err()));
@@ -598,7 +598,7 @@ fn a_look_is_bounded() {
 
 /// An interval of a second that nobody has looked at for a year is counted without a look at each second.
 #[test]
-fn a_long_outage_is_counted_at_once() {
+fn long_outage_is_counted_arithmetically() {
     let settings = ScheduleSettings { catchup: Some("1m".into()), ..settings("1s") };
     let (table, mut state) = (table(&settings), ScheduleState::new(START, None));
     let now = START + 365 * DAY;
@@ -610,7 +610,7 @@ fn a_long_outage_is_counted_at_once() {
 
 /// The answer was lost, and the next look came too late to be sure: it is neither entered again nor called missed.
 #[test]
-fn an_answer_that_is_not_remembered_any_more_is_not_relied_on() {
+fn forgotten_answer_is_counted_as_unsure() {
     let (table, mut state) = (table(&settings("1h")), ScheduleState::new(START, None));
     let facts = |now| LookFacts {
         name: NAME,
@@ -628,7 +628,7 @@ fn an_answer_that_is_not_remembered_any_more_is_not_relied_on() {
 /// Story: an edit of the recurrence took an occurrence back, which was delivered just before that. By then its instant
 /// had passed, so it was not noted as done; the new recurrence has the same instant, and it entered twice.
 #[test]
-fn an_occurrence_that_was_due_before_it_could_be_taken_back_enters_once() {
+fn delivered_occurrence_is_not_entered_again() {
     let (old, new) = (settings("1h"), settings("30m"));
     let (before, after) = (table(&old), table(&new));
     let mut state = ScheduleState::new(START, None);
@@ -653,7 +653,7 @@ fn an_occurrence_that_was_due_before_it_could_be_taken_back_enters_once() {
 /// the one in the queue, took that one back, and let all of those ten minutes enter once more; so did an edit, a pause that
 /// ended, and a node whose clock was two seconds behind.
 #[test]
-fn a_clock_that_is_set_back_lets_nothing_enter_twice() {
+fn clock_step_back_repeats_no_occurrence() {
     let kind = settings("1m");
     let (rules, other) = (table(&kind), table(&settings("30s")));
     let paused = table(&ScheduleSettings { paused: true, ..kind.clone() });
@@ -749,7 +749,7 @@ fn undisturbed(
 /// Story: with a jitter of many intervals all occurrences entered before their time, and the record outgrew its room;
 /// with `skip`, and while many waited in their queue, those that were due before an earlier one were missed.
 #[test]
-fn a_jitter_of_many_intervals_loses_nothing_and_stays_bounded() {
+fn large_jitter_loses_no_occurrence() {
     for overlap in ["allow", "skip", "buffer_one"] {
         let mut settings = settings("10s");
         settings.recurrence.jitter = Some("1h".into());
@@ -767,7 +767,7 @@ fn a_jitter_of_many_intervals_loses_nothing_and_stays_bounded() {
 
 /// Story: while a refused occurrence waited, the worker slept, and what passed meanwhile was missed.
 #[test]
-fn what_passes_while_a_refused_occurrence_waits_is_not_missed() {
+fn blocked_occurrence_causes_no_misses() {
     for overlap in ["allow", "skip", "buffer_one"] {
         let mut settings = settings("5s");
         settings.overlap = Some(overlap.into());

@@ -271,7 +271,7 @@ fn networks_permit_localhost() {
 }
 
 #[tokio::test]
-async fn a_name_is_looked_up_once_and_its_address_judged() {
+async fn name_resolves_once_and_is_checked() {
     for (url, spelled) in SPELLINGS {
         let Name(name) = spelled else { continue };
         for address in ["127.0.0.1", "169.254.169.254", "::ffff:10.0.0.1", "64:ff9b::a9fe:a9fe", "fe80::1"] {

@@ -70,7 +70,7 @@ impl Store {
 
 /// Edits on one handle, as by another node, take effect without a restart: another URL, another queue, none.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_service_follows_what_is_edited_elsewhere() {
+async fn service_follows_edits_of_other_nodes() {
     let store = Store::over(3, Sealing::Open).await;
     let service = store.service();
     let first = Receiver::new(|_, _| status(200, "", "")).await;
@@ -99,7 +99,7 @@ async fn a_service_follows_what_is_edited_elsewhere() {
 
 /// 410 is recorded, survives the service, and ends with a resume.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pause_that_the_target_asks_for_is_recorded() {
+async fn gone_target_pause_is_recorded() {
     let store = Store::new().await;
     let gone = std::sync::Arc::new(AtomicBool::new(true));
     let told = gone.clone();
@@ -131,7 +131,7 @@ async fn a_pause_that_the_target_asks_for_is_recorded() {
 
 /// The breaker of a target that is away is seen by who asks, wherever they ask.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_open_breaker_is_recorded_for_other_nodes() {
+async fn open_breaker_is_recorded_in_store() {
     let store = Store::new().await;
     let receiver = Receiver::new(|_, _| status(500, "", "")).await;
     let retry = Some(RetrySettings { min_ms: Some(1), max_ms: Some(1), ..RetrySettings::default() });
@@ -155,7 +155,7 @@ async fn an_open_breaker_is_recorded_for_other_nodes() {
 }
 
 #[tokio::test]
-async fn what_is_in_use_or_missing_or_not_for_a_queue_is_refused() {
+async fn invalid_target_choices_are_refused() {
     let store = Store::new().await;
     let settings = TargetSettings {
         queues: Some(vec!["shop/".into()]),
@@ -187,7 +187,7 @@ async fn what_is_in_use_or_missing_or_not_for_a_queue_is_refused() {
 }
 
 #[tokio::test]
-async fn there_are_a_thousand_targets_at_most() {
+async fn number_of_targets_is_limited() {
     let store = Store::new().await;
     let settings = TargetSettings::new("https://example.com/hook");
     for n in 0..1_000 {
@@ -202,7 +202,7 @@ async fn there_are_a_thousand_targets_at_most() {
 
 /// A key that is gone stops its targets and no others; a target may be put anew.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_target_that_no_key_opens_is_listed_and_blocks_nothing() {
+async fn unreadable_target_blocks_no_other() {
     let keys = |byte: u8| Sealing::Keys(SealKeys::parse(&STANDARD.encode([byte; 32])).unwrap());
     let store = Store::over(1, keys(1)).await;
     let receiver = Receiver::new(|_, _| status(200, "", "")).await;
@@ -246,7 +246,7 @@ async fn a_test_is_one_signed_request() {
 /// Story: receivers that know a `webhook-id` leave its message out. After a restore the same message can go on in
 /// another way than at its original.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_that_was_restored_has_another_id() {
+async fn restored_store_has_another_id() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
     let id = async |folder: &str| {

@@ -85,7 +85,7 @@ fn errors_name_the_field() {
 
 /// serde's own errors repeat what they did not expect.
 #[test]
-fn a_secret_in_the_wrong_place_is_not_repeated() {
+fn misplaced_secret_is_not_echoed() {
     for (fields, error) in [
         (json!({"secrets": "hunter2"}), "secrets: must be a list of texts"),
         (json!({"secrets": ["whsec_AAAA", 4711]}), "secrets: must be a list of texts"),
@@ -134,7 +134,7 @@ fn a_whole_target() {
 }
 
 #[test]
-fn a_key_of_another_certificate_is_refused() {
+fn mismatched_client_key_is_refused() {
     let [one, other] = ["a", "b"].map(|name| rcgen::generate_simple_self_signed([name.to_owned()]).unwrap());
     let mixed = format!("{}{}", one.cert.pem(), other.signing_key.serialize_pem());
     let error = with(json!({"client_pem": mixed})).unwrap_err();

@@ -183,7 +183,7 @@ fn ids(receiver: &Receiver) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_ticket_moves_when_its_holder_dies() {
+async fn ticket_moves_when_holder_dies() {
     let receiver =
         Receiver::new(|number, _| if number == 2 { Answer::Hang } else { status(200, "", "") }).await;
     let rig = Rig::over(4).await;
@@ -215,7 +215,7 @@ async fn a_ticket_moves_when_its_holder_dies() {
 
 /// A target is pushed to by one node at a time, and goes to another without a loss or a repetition.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_stops_hands_its_targets_over() {
+async fn stopping_node_hands_targets_over() {
     let receiver = Receiver::new(|_, _| status(200, "", "")).await;
     let rig = Rig::over(4).await;
     rig.put("t", &["q"], None, &TargetSettings { concurrency: Some(1), ..receiver.target() });
@@ -236,7 +236,7 @@ async fn a_node_that_stops_hands_its_targets_over() {
 /// A node is suspended while it holds a ticket, longer than the lease. It begins nothing when it goes on, although it
 /// could not read that another node has the ticket.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_was_suspended_begins_nothing_more() {
+async fn suspended_node_begins_no_push() {
     let receiver = Receiver::new(|_, _| status(200, "", "")).await;
     let rig = Rig::new().await;
     rig.put("t", &["q"], None, &receiver.target());
@@ -270,7 +270,7 @@ async fn a_node_that_was_suspended_begins_nothing_more() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_edit_takes_effect_and_loses_nothing() {
+async fn target_edit_loses_no_message() {
     let (slow, open) = Receiver::held().await;
     let fast = Receiver::new(|_, _| status(200, "", "")).await;
     let rig = Rig::new().await;
@@ -293,7 +293,7 @@ async fn an_edit_takes_effect_and_loses_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_target_that_is_paused_or_removed_is_left_alone_at_once() {
+async fn paused_or_removed_target_is_released() {
     let receiver = Receiver::new(|_, _| status(200, "", "")).await;
     let rig = Rig::new().await;
     let node = rig.node();
@@ -319,7 +319,7 @@ async fn a_target_that_is_paused_or_removed_is_left_alone_at_once() {
 
 /// 410 is reported until the record says so; messages wait meanwhile, and lose no attempt.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_target_that_refuses_everything_is_reported() {
+async fn target_refusing_everything_is_reported() {
     let gone = Arc::new(AtomicBool::new(true));
     let is_gone = gone.clone();
     let receiver =
@@ -356,7 +356,7 @@ async fn a_target_that_refuses_everything_is_reported() {
 
 /// A target that never answers takes as many messages as it has hands, and no other target waits for it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hanging_target_with_many_messages_holds_no_other_up() {
+async fn hanging_target_does_not_starve_others() {
     let hangs = Receiver::new(|_, _| Answer::Hang).await;
     let healthy = Receiver::new(|_, _| status(200, "", "")).await;
     let rig = Rig::new().await;
@@ -387,7 +387,7 @@ async fn a_hanging_target_with_many_messages_holds_no_other_up() {
 
 /// Who reserves first gets a message.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_queue_is_pulled_from_and_pushed_at_a_time() {
+async fn queue_serves_pulls_and_pushes_together() {
     let receiver = Receiver::new(|_, _| status(200, "", "")).await;
     let rig = Rig::new().await;
     rig.put("t", &["q"], None, &TargetSettings { concurrency: Some(1), ..receiver.target() });
@@ -426,7 +426,7 @@ async fn a_queue_is_pulled_from_and_pushed_at_a_time() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_last_ten_attempts_are_kept_from_the_first_failure_on() {
+async fn last_ten_attempts_are_kept() {
     let fails = Arc::new(AtomicBool::new(true));
     let failing = fails.clone();
     let receiver = Receiver::new(move |_, received| match &received.body[..] {
@@ -482,7 +482,7 @@ async fn the_last_ten_attempts_are_kept_from_the_first_failure_on() {
 
 /// Story: an answer that asked for another time was taken for a success that ends its message, and not kept.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_snooze_at_the_first_attempt_is_kept() {
+async fn first_snoozed_attempt_is_kept() {
     let receiver = Receiver::new(|_, _| status(200, "duewheel-snooze: 1h\r\n", "later")).await;
     let rig = Rig::new().await;
     rig.put("t", &["q"], None, &receiver.target());
@@ -496,7 +496,7 @@ async fn a_snooze_at_the_first_attempt_is_kept() {
 
 /// Where done messages are kept, a success at the first try is, too, and for as long.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_attempts_of_a_done_message_are_kept_as_long_as_it_is() {
+async fn attempts_last_as_long_as_message() {
     let receiver = Receiver::new(|_, _| status(200, "", "thanks")).await;
     let rig = Rig::new().await;
     let settings = QueueSettings { keep_done_ms: Some(3 * 86_400_000), ..QueueSettings::default() };
@@ -525,7 +525,7 @@ async fn the_attempts_of_a_done_message_are_kept_as_long_as_it_is() {
 
 /// The attempts of a message that waits are kept; those of one that was cancelled for a day more.
 #[tokio::test(flavor = "multi_thread")]
-async fn attempts_of_a_message_that_waits_stay() {
+async fn attempts_of_waiting_message_are_kept() {
     let receiver = Receiver::new(|_, _| status(500, "", "")).await;
     let rig = Rig::new().await;
     let retry = RetrySettings { delays: Some(vec!["30d".into()]), ..RetrySettings::default() };
@@ -556,7 +556,7 @@ async fn attempts_of_a_message_that_waits_stay() {
 
 /// Kill in the middle: each message comes at least once, always under the same id.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_dead_node_has_begun_comes_again_under_its_id() {
+async fn interrupted_push_repeats_under_same_id() {
     let receiver = Receiver::new(|number, _| match number % 7 {
         0 => Answer::Hang,
         _ => status(200, "", ""),

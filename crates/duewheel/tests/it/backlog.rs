@@ -59,7 +59,7 @@ async fn consume(client: Client, queue: QueueName, seen: Arc<Mutex<BTreeMap<u64,
 
 /// Story: with little memory the kill -9 test found messages that stayed ready for ever.
 #[test]
-fn a_backlog_beyond_memory_is_served_whole_over_restarts() {
+fn backlog_beyond_memory_survives_restarts() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
         let folder = tempfile::tempdir().unwrap();
@@ -139,7 +139,7 @@ fn a_backlog_beyond_memory_is_served_whole_over_restarts() {
 /// Story: a page whose rows are all hidden by newer records is empty and not the last; redriving all dead messages
 /// ended at the first such page, and removing old ones asked for it for ever (review).
 #[test]
-fn dead_messages_in_runs_are_all_brought_back_and_all_removed() {
+fn runs_redrive_and_expire_all_dead() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
         let folder = tempfile::tempdir().unwrap();

@@ -17,7 +17,7 @@ async fn open(dir: &Path, clock: &VirtualClock) -> Duewheel {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_restored_copy_has_what_was_there_and_takes_no_token_of_the_original() {
+async fn restored_copy_refuses_original_tokens() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     let clock = VirtualClock::at_2026();
@@ -75,7 +75,7 @@ async fn a_restored_copy_has_what_was_there_and_takes_no_token_of_the_original()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_copied_or_restored_is_said() {
+async fn failed_backup_or_restore_is_explained() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
     let wheel = open(&dir.join("data"), &VirtualClock::at_2026()).await;

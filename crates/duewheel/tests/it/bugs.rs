@@ -30,7 +30,7 @@ async fn assert_closed(wheel: &Duewheel, says: &str) {
 /// Story: a panic in a worker of the store was a failure like that of a disk: the store was opened again, as often as
 /// it happened. And a reader's panic in a flush was no more than "try again later", for ever.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_panic_in_a_worker_of_the_store_closes_the_handle() {
+async fn store_worker_panic_closes_handle() {
     for worker in ["duewheel-sync", "duewheel-prep", "duewheel-merge", "duewheel-load", "duewheel-read"] {
         let dir = tempfile::tempdir().unwrap();
         let data = dir.path().join("data");
@@ -83,7 +83,7 @@ async fn a_panic_in_a_worker_of_the_store_closes_the_handle() {
 }
 
 #[test]
-fn a_panic_in_a_task_or_thread_closes_the_handle() {
+fn internal_panic_closes_handle() {
     for (place, says) in [
         ("driver", "the driver"),
         ("handler loop", "the loop of a queue's handler"),

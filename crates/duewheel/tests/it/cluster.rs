@@ -41,7 +41,7 @@ async fn settled(nodes: &[&Duewheel]) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn consumers_of_one_node_are_served_from_all_shards_wherever_they_are() {
+async fn consumer_is_served_from_all_shards() {
     let coordinator = MemoryCoordinator::new(LEASE);
     let (a, b) = (node(&coordinator, "a").await, node(&coordinator, "b").await);
     settled(&[&a, &b]).await;
@@ -70,7 +70,7 @@ async fn consumers_of_one_node_are_served_from_all_shards_wherever_they_are() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_consumer_that_waits_at_one_node_goes_on_waiting_while_others_come_and_go() {
+async fn waiting_consumer_survives_membership_changes() {
     let coordinator = MemoryCoordinator::new(LEASE);
     let a = node(&coordinator, "a").await;
     let waits = tokio::spawn({
@@ -95,7 +95,7 @@ async fn a_consumer_that_waits_at_one_node_goes_on_waiting_while_others_come_and
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_shutdown_lets_handlers_finish_and_ends_waits() {
+async fn node_shutdown_awaits_running_handlers() {
     let coordinator = MemoryCoordinator::new(LEASE);
     let (a, b) = (node(&coordinator, "a").await, node(&coordinator, "b").await);
     settled(&[&a, &b]).await;

@@ -10,7 +10,7 @@ const KEPT: [u64; 5] = [1, (1 << 31) - 1, 1 << 31, 1 << 32, 1 << 36];
 const REFUSED: [u64; 4] = [1 << 53, i64::MAX as u64, u64::MAX - 1, u64::MAX];
 
 #[tokio::test]
-async fn every_delay_is_kept_to_the_millisecond_over_a_restart_or_refused() {
+async fn delays_are_exact_over_restart() {
     let dir = tempfile::tempdir().unwrap();
     let clock = VirtualClock::at_2026();
     let open = || Duewheel::builder().data(dir.path().join("data")).clock(clock.clone()).open();
@@ -74,7 +74,7 @@ async fn every_delay_is_kept_to_the_millisecond_over_a_restart_or_refused() {
 /// Story: downtime was what the wall clock showed (G2, G7). A step of it while the process was down moved every delay
 /// and every lease.
 #[tokio::test]
-async fn a_step_of_the_wall_clock_while_nobody_runs_moves_no_delay_on_the_same_boot() {
+async fn offline_wall_step_moves_no_delay() {
     const HOUR: Duration = Duration::from_secs(3_600);
     const MS: Duration = Duration::from_millis(1);
     let dir = tempfile::tempdir().unwrap();

@@ -11,12 +11,12 @@ mod order_timeout;
 mod retry_http;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_order_that_is_not_paid_is_closed_and_no_other() {
+async fn only_unpaid_order_is_closed() {
     assert_eq!(order_timeout::run().await.unwrap(), [43]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_campaign_is_spread_over_its_minutes_and_not_early() {
+async fn campaign_spreads_evenly_and_never_early() {
     let minutes = campaign::run().await.unwrap();
     assert_eq!((minutes[0], minutes.iter().sum::<usize>(), minutes.len()), (0, 1_000, 11), "{minutes:?}");
     // A hundred in each on average; the draw is the same in each run.
@@ -24,6 +24,6 @@ async fn a_campaign_is_spread_over_its_minutes_and_not_early() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_is_made_again_until_it_succeeds() {
+async fn http_request_retries_until_success() {
     assert_eq!(retry_http::run().await.unwrap(), 3);
 }

@@ -11,7 +11,7 @@ use duewheel::{DeadLetter, HandlerError, HandlerResult, MINUTE, Message, NotYet,
 use crate::{count, counter, until, virtual_wheel, worker};
 
 #[tokio::test]
-async fn m3_a_handler_that_blocks_or_panics_delays_no_other() {
+async fn m3_bad_handler_delays_no_other() {
     // On a runtime with a single thread: a handler that blocked it would stop everything.
     let (wheel, _clock) = virtual_wheel().await;
     let (release, blocked) = mpsc::channel::<()>();
@@ -48,7 +48,7 @@ async fn panics(_: Message) -> HandlerResult {
 }
 
 #[tokio::test]
-async fn m14_retries_with_backoff_then_dead_with_the_reason() {
+async fn m14_exhausted_retries_make_message_dead() {
     let (wheel, clock) = virtual_wheel().await;
     let attempts = Arc::new(Mutex::new(Vec::new()));
     let seen = attempts.clone();
@@ -85,7 +85,7 @@ async fn m14_retries_with_backoff_then_dead_with_the_reason() {
 }
 
 #[tokio::test]
-async fn m6_an_unknown_type_is_kept_and_reported_and_runs_when_its_handler_comes() {
+async fn m6_unhandled_message_awaits_its_handler() {
     let (wheel, _clock) = virtual_wheel().await;
     wheel.queue("close-reveiw").message(&"misspelt").enqueue().await.unwrap();
     let unattended = wheel.unattended().await.unwrap();
@@ -140,7 +140,7 @@ async fn m6_unreadable_body_is_dead_at_once() {
 }
 
 #[tokio::test]
-async fn a_queue_has_one_handler_and_a_bad_name_is_said() {
+async fn queue_has_one_handler() {
     let (wheel, _clock) = virtual_wheel().await;
     let nothing = |_: Message| async {};
     wheel.queue("q").handler(nothing).unwrap();
@@ -153,7 +153,7 @@ async fn a_queue_has_one_handler_and_a_bad_name_is_said() {
 }
 
 #[tokio::test]
-async fn a_running_handler_keeps_its_lease_and_a_hanging_one_loses_it() {
+async fn running_handler_keeps_its_lease() {
     // Real time: leases of half a second, work of two.
     let wheel = duewheel::Duewheel::builder().in_memory().open().await.unwrap();
     let runs = worker(&wheel.queue("slow"), Duration::from_secs(2));
@@ -187,7 +187,7 @@ async fn a_running_handler_keeps_its_lease_and_a_hanging_one_loses_it() {
 struct OrderError(u32, #[source] DeadLetter);
 
 #[tokio::test]
-async fn a_handler_ends_the_tries_or_says_not_yet() {
+async fn handler_can_dead_letter_or_postpone() {
     let (wheel, clock) = virtual_wheel().await;
     wheel
         .queue("pay")
@@ -224,7 +224,7 @@ async fn a_handler_ends_the_tries_or_says_not_yet() {
 }
 
 #[tokio::test]
-async fn a_consumer_without_a_handler_can_do_the_same_and_change_what_waits() {
+async fn manual_consumer_matches_handler_abilities() {
     let (wheel, clock) = virtual_wheel().await;
     let queue = wheel.queue("q");
     queue.body("a").key("k").delay(MINUTE).header("x", "1").enqueue().await.unwrap();

@@ -14,7 +14,7 @@ use duewheel::{
 use crate::{count, counter, until, virtual_wheel};
 
 #[tokio::test]
-async fn m9_messages_survive_a_restart_and_downtime_counts() {
+async fn m9_messages_survive_restart() {
     let dir = tempfile::tempdir().unwrap();
     let clock = VirtualClock::at_2026();
     let open = || Duewheel::builder().data(dir.path().join("data")).clock(clock.clone()).open();
@@ -41,7 +41,7 @@ async fn m9_messages_survive_a_restart_and_downtime_counts() {
 }
 
 #[tokio::test]
-async fn m4_absolute_and_relative_past_and_taken_keys() {
+async fn m4_enqueue_handles_past_and_keys() {
     let (wheel, clock) = virtual_wheel().await;
     let queue = wheel.queue("q");
     let past = clock.now() - SECOND;
@@ -65,7 +65,7 @@ async fn m4_absolute_and_relative_past_and_taken_keys() {
 }
 
 #[tokio::test]
-async fn m5_cancel_by_id_and_key_with_a_truthful_answer() {
+async fn m5_cancel_reports_its_outcome() {
     let (wheel, _clock) = virtual_wheel().await;
     let queue = wheel.queue("q");
     let id = queue.body("").delay(HOUR).enqueue().await.unwrap().id;
@@ -93,7 +93,7 @@ async fn m10_purge_and_views() {
 }
 
 #[tokio::test]
-async fn m11_a_reserve_waits_and_is_cancel_safe() {
+async fn m11_reserve_is_cancel_safe() {
     let (wheel, _clock) = virtual_wheel().await;
     let queue = wheel.queue("q");
     {
@@ -108,7 +108,7 @@ async fn m11_a_reserve_waits_and_is_cancel_safe() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn m11_shutdown_waits_for_running_handlers_and_may_be_called_again() {
+async fn m11_shutdown_awaits_handlers_and_repeats() {
     let dir = tempfile::tempdir().unwrap();
     let wheel = Duewheel::open(dir.path().join("data")).await.unwrap();
     let (started, done) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
@@ -149,7 +149,7 @@ async fn m11_shutdown_waits_for_running_handlers_and_may_be_called_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn m11_a_handler_that_does_not_end_bounds_the_shutdown_and_its_message_comes_again() {
+async fn m11_hanging_handler_cannot_block_shutdown() {
     let dir = tempfile::tempdir().unwrap();
     let wheel = Duewheel::open(dir.path().join("data")).await.unwrap();
     let started = Arc::new(AtomicUsize::new(0));
@@ -195,7 +195,7 @@ async fn m11_many_threads_share_one_handle() {
 }
 
 #[tokio::test]
-async fn m7_a_folder_that_is_in_use_or_no_folder_is_said() {
+async fn m7_unusable_folder_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let wheel = Duewheel::open(dir.path().join("data")).await.unwrap();
     let second = Duewheel::open(dir.path().join("data")).await.unwrap_err().to_string();
@@ -232,7 +232,7 @@ async fn weak_handles_keep_no_folder_open() {
 }
 
 #[test]
-fn the_readme_shows_the_example_that_runs_as_a_doc_test() {
+fn readme_example_matches_doc_test() {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
     let readme = std::fs::read_to_string(format!("{root}/README.md")).unwrap();
     let (_, rest) = readme.split_once("```rust\n").expect("a Rust example");
@@ -248,7 +248,7 @@ fn the_readme_shows_the_example_that_runs_as_a_doc_test() {
 /// The figures were told only before a sleep that nothing but the longest sleep bounds: with a message due in half a
 /// second they stayed as they were.
 #[tokio::test]
-async fn the_figures_of_the_store_are_of_now() {
+async fn store_figures_are_current() {
     let (wheel, _clock) = virtual_wheel().await;
     let messages = || {
         let figures = wheel.client().store_figures();

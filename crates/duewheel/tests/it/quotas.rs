@@ -4,7 +4,7 @@ use duewheel::core::engine::{EnqueueRefusal, Quota};
 use duewheel::{Duewheel, EnqueueError, SECOND};
 
 #[tokio::test]
-async fn quotas_of_the_library_are_given_at_the_start_and_changed_later() {
+async fn library_quotas_can_be_changed() {
     let few = Quota { prefix: "few".into(), messages: Some(1), ..Quota::default() };
     let bad = Quota { messages: Some(0), ..few.clone() };
     let error = Duewheel::builder().in_memory().quotas([bad.clone()]).open().await.unwrap_err();

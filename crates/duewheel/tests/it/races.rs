@@ -62,7 +62,7 @@ fn runtime() -> tokio::runtime::Runtime {
 
 /// Producers cancel messages in the very instant in which they come due and consumers wait for them.
 #[test]
-fn at_the_due_instant_a_cancel_wins_or_a_grant_does() {
+fn cancel_or_grant_wins_when_due() {
     let wanted = size("DUEWHEEL_TEST_RACES", 10_000);
     let (mut cancels_won, mut grants_won) = (0, 0);
     runtime().block_on(async {
@@ -163,7 +163,7 @@ fn at_the_due_instant_a_cancel_wins_or_a_grant_does() {
 
 /// Everybody who has ever had a message settles it, at once and in any order, over restarts, too.
 #[test]
-fn a_stale_settle_is_refused_and_the_right_one_accepted() {
+fn only_current_token_settles() {
     let wanted = size("DUEWHEEL_TEST_RACES", 10_000);
     let (mut stale, mut right) = (0, 0);
     runtime().block_on(async {

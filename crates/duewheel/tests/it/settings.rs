@@ -6,7 +6,7 @@ use duewheel::{Duewheel, Policy, SECOND};
 
 /// Story: settings that were refused were told as "no answer: the driver gave another answer", of unknown outcome.
 #[tokio::test]
-async fn settings_that_are_refused_name_the_field_and_the_limit() {
+async fn refused_settings_name_field_and_limit() {
     let policy = Policy { max_queues: 1, ..Policy::default() };
     let max = policy.max_lease_ms;
     let wheel = Duewheel::builder().in_memory().policy(policy).open().await.unwrap();

@@ -69,7 +69,7 @@ async fn m13_a_hundred_thousand_timers() {
 }
 
 #[tokio::test]
-async fn m13_a_batch_of_sms_at_one_instant() {
+async fn m13_sms_batch_at_one_instant() {
     let rig = Rig::new().await;
     let queue = rig.wheel.queue("sms");
     let instant: SystemTime = rig.clock.now() + 9 * HOUR;
@@ -83,7 +83,7 @@ async fn m13_a_batch_of_sms_at_one_instant() {
 }
 
 #[tokio::test]
-async fn m13_orders_that_close_after_half_an_hour_two_days_and_fifteen_unless_paid() {
+async fn m13_unpaid_orders_close_in_stages() {
     let rig = Rig::new().await;
     let stages = [("unpaid", 30 * MINUTE), ("review", 48 * HOUR), ("receipt", 15 * DAY)];
     for (stage, delay) in stages {

@@ -48,7 +48,7 @@ async fn used(wheel: &Duewheel, n: u64) -> Vec<u64> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_accepted_is_there_after_a_restart_and_the_number_of_shards_is_fixed() {
+async fn shard_count_is_fixed_over_restarts() {
     let dir = tempfile::tempdir().unwrap();
     let (data, clock) = (dir.path().join("data"), VirtualClock::at_2026());
     let wheel = open(&data, SHARDS, &clock).await.unwrap();
@@ -84,7 +84,7 @@ async fn what_was_accepted_is_there_after_a_restart_and_the_number_of_shards_is_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_folder_with_one_shard_stays_one() {
+async fn single_shard_folder_stays_single() {
     let dir = tempfile::tempdir().unwrap();
     let (data, clock) = (dir.path().join("data"), VirtualClock::at_2026());
     open(&data, 1, &clock).await.unwrap().shutdown(SECOND).await.unwrap();
@@ -96,7 +96,7 @@ async fn a_folder_with_one_shard_stays_one() {
 
 /// Leases of connections end with the process that had the connections; other leases go on.
 #[tokio::test(flavor = "multi_thread")]
-async fn leases_of_connections_are_released_at_the_start() {
+async fn start_releases_leases_of_connections() {
     let dir = tempfile::tempdir().unwrap();
     let clock = VirtualClock::at_2026();
     let wheel = open(dir.path(), SHARDS, &clock).await.unwrap();
@@ -126,7 +126,7 @@ async fn leases_of_connections_are_released_at_the_start() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_damaged_shard_is_refused_by_name_and_salvaged_with_the_others() {
+async fn damaged_shard_is_named_and_salvaged() {
     let dir = tempfile::tempdir().unwrap();
     let (data, clock) = (dir.path().join("data"), VirtualClock::at_2026());
     let wheel = open(&data, SHARDS, &clock).await.unwrap();
@@ -161,7 +161,7 @@ async fn a_damaged_shard_is_refused_by_name_and_salvaged_with_the_others() {
 /// Things that are moved: each is put under its next key, durably, and then removed under its last one. Keys are in all
 /// shards, so at every moment each thing is somewhere, and that must be true for the moment of the copy, too.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_copy_is_of_one_moment_in_all_shards() {
+async fn copy_is_consistent_over_shards() {
     const THINGS: u64 = 8;
     let dir = tempfile::tempdir().unwrap();
     let clock = VirtualClock::at_2026();

@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bearer_token_is_what_follows_the_word() {
+    fn bearer_scheme_precedes_token() {
         for (value, token) in [
             ("Bearer dw_x", Some("dw_x")),
             ("bearer dw_x", Some("dw_x")),

@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_names_that_no_stranger_can_have() {
+    fn only_unspoofable_host_names_are_known() {
         let hosts: Hosts = " Queue.Example. , other.example".parse().unwrap();
         assert_eq!(hosts.to_string(), "queue.example,other.example");
         for good in [

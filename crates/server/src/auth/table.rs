@@ -254,14 +254,14 @@ mod tests {
     }
 
     #[test]
-    fn queues_are_told_by_how_they_begin() {
+    fn token_reaches_queues_by_prefix() {
         let reaches = |name: &str| entry("x", 1).reaches(&QueueName::new(name).unwrap());
         assert!(reaches("shop/") && reaches("shop/orders") && reaches("sms") && reaches("sms-2"));
         assert!(!reaches("shop") && !reaches("other/shop/") && !reaches("sm") && !reaches("SMS"));
     }
 
     #[test]
-    fn what_is_wrong_is_named_and_no_hash_is_repeated() {
+    fn invalid_token_file_names_its_fault() {
         let good = block(&entry("x", 1)).to_string();
         let hash = entry("x", 1).hash.to_string();
         for (text, says) in [
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_others_may_read_or_change_is_refused() {
+    fn shared_token_file_is_refused() {
         use std::os::unix::fs::PermissionsExt;
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("tokens.toml");

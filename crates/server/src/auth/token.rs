@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_recognised_and_never_shown() {
+    fn token_is_recognised_and_never_shown() {
         let (one, two) = (Token::generate().unwrap(), Token::generate().unwrap());
         assert_ne!(one, two);
         assert!(one.reveal().starts_with("dw_") && one.reveal().len() == 46, "{}", one.reveal());
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hash_is_the_known_one_and_comes_back() {
+    fn token_hash_round_trips() {
         // The example of FIPS 180-2.
         let hash = Hash::of(b"abc");
         let text = "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";

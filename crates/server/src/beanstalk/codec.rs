@@ -639,7 +639,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_are_told_by_the_start_of_the_line() {
+    fn commands_are_recognised_by_line_start() {
         let ok = |line: &str, kind, command| {
             assert_eq!(one(line), DecodedInput { kind: Some(kind), what: Ok(command) })
         };
@@ -666,7 +666,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_well_formed_is_refused() {
+    fn malformed_commands_are_refused() {
         for line in [
             "delete 7 ",
             "delete x",
@@ -708,7 +708,7 @@ mod tests {
     }
 
     #[test]
-    fn however_the_bytes_are_cut_the_same_commands_come_out() {
+    fn decoding_is_independent_of_cuts() {
         let mut input = Vec::new();
         input.extend_from_slice(b"put 1 2 3 5\r\nhello\r\nput 0 0 0 0\r\n\r\nput 0 0 0 4\r\n\r\n\r\n\r\n");
         input.extend_from_slice(b"put 0 0 0 21 junk\r\nxxxxxxxxxxxxxxxxxxxxx\r\nput 0 0 0 3\r\nabcde");
@@ -730,7 +730,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_never_ends_its_line_holds_no_memory() {
+    fn unending_line_holds_no_memory() {
         let mut decoder = Decoder::new(20);
         let mut buffer = BytesMut::from("stats\r\n");
         assert!(decoder.next(&mut buffer).is_some());
@@ -743,7 +743,7 @@ mod tests {
 
     /// Nearly all first packets of other protocols are recognised without an end of a line.
     #[test]
-    fn a_first_byte_can_end_the_connection() {
+    fn invalid_first_byte_ends_connection() {
         for first in 0..=u8::MAX {
             let (decoded, left) = decode(&[first], 1);
             let ends = !first.is_ascii_lowercase();

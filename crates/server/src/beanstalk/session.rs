@@ -744,7 +744,7 @@ mod tests {
     /// Story: a delete in one packet with a put would have waited with it for a store that is behind, for longer than
     /// its job's TTR.
     #[tokio::test]
-    async fn what_may_wait_for_the_store_is_apart_from_everything_else() {
+    async fn puts_are_batched_apart_from_others() {
         let put = "put 1 0 60 1\r\nx\r\n";
         let all = format!(
             "delete 1\r\nuse a\r\n{put}use b\r\n{put}{put}touch 2\r\npeek-ready\r\npeek 3\r\nwatch c\r\n"
@@ -770,7 +770,7 @@ mod tests {
     /// the command after an overload got the same reply for as long as it sent nothing else, and each further id took
     /// memory.
     #[tokio::test]
-    async fn a_repeated_kick_job_is_looked_up_again() {
+    async fn repeated_kick_job_looks_up_again() {
         let (batches, replies) = batches(&"kick-job 1\r\n".repeat(3), Some("mine")).await;
         assert_eq!(batches, ["o", "o", "o"]);
         assert_eq!(replies, "OUT_OF_MEMORY\r\n".repeat(3));

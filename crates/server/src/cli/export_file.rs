@@ -497,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_comes_back_with_its_headers_in_order() {
+    fn export_file_round_trips() {
         let text = format!("{HEAD}\n{QUEUE}\n{MESSAGE}\n{END}\n");
         let lines = read(&text).unwrap();
         let again: Vec<String> = lines.iter().map(|line| serde_json::to_string(line).unwrap()).collect();
@@ -510,7 +510,7 @@ mod tests {
 
     /// Whatever is missing at the end, nobody takes the file for a whole one.
     #[test]
-    fn a_file_cut_at_any_byte_is_refused() {
+    fn truncated_export_file_is_refused() {
         let text = format!("{HEAD}\n{QUEUE}\n{MESSAGE}\n{END}\n");
         for cut in 0..text.len() - 1 {
             let error = read(&text[..cut]).expect_err("it is cut");
@@ -519,7 +519,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_line_is_named_with_its_field() {
+    fn wrong_export_line_names_its_field() {
         let told = |line: &str| read(&format!("{HEAD}\n{line}\n{END}\n")).expect_err("wrong");
         for (line, says) in [
             ("{}", "line 2: missing field `type`"),

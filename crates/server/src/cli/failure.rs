@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_names_the_flag_and_quotes_the_value() {
+    fn refusal_names_flag_and_value() {
         let request = json!({"priority": -1, "delay": "1 fortnight", "body": "secret"});
         let told = |field: &str, detail: &str| {
             with_flags(refusal("bad_request", field, detail), Some(&request)).detail
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_told_as_they_were_given_and_secrets_are_not() {
+    fn refusals_quote_values_without_secrets() {
         let request = json!({
             "queue": "no queue", "cron": "never", "timeout_ms": 90_000, "shift_ms": -3_600_000, "networks": ["a", "b"],
             "dead_on": [700], "secrets": ["whsec_x"], "url": "http://a/?token=x", "headers": {"a": "b"},
@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn exit_codes_tell_what_a_script_can_do() {
+    fn exit_codes_classify_failures() {
         for (code, exit) in [
             ("bad_request", 2),
             ("message_not_found", 3),

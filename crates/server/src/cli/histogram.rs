@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bars_are_to_scale_and_one_message_is_seen() {
+    fn histogram_bars_are_to_scale() {
         let now: Zoned = "2026-11-22T19:30:00[Europe/Berlin]".parse().unwrap();
         let answer = serde_json::json!({
             "from": "2026-11-22T18:30:00.000Z", "width_ms": 3_600_000, "before": 1, "after": 2,

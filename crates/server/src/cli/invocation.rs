@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_typed_is_known_by_option_and_by_argument() {
+    fn typed_values_are_found_by_option() {
         let command = Command::new("duewheel").subcommand(
             Command::new("put")
                 .arg(clap::Arg::new("queue").required(true))

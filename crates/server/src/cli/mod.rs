@@ -362,7 +362,7 @@ mod tests {
 
     /// Story: a wrong `--cron` was told as `cron`, and a wrong `--networks` as `networks`.
     #[test]
-    fn errors_name_the_options_of_schedules_targets_and_jobs() {
+    fn errors_name_options_of_all_commands() {
         /// What stays here, or cannot be wrong for the server.
         const OURS: [&str; 11] = [
             "json",

@@ -309,7 +309,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loopback_is_told_from_what_only_looks_like_it() {
+    fn only_loopback_addresses_are_local() {
         for here in ["127.0.0.1:7788", "127.9.9.9", "[::1]:7788", "localhost:1", "LOCALHOST", "localhost/x"] {
             assert!(is_this_machine(here), "{here}");
         }

@@ -65,7 +65,7 @@ mod tests {
 
     /// A container may have the server's variable, and its client commands must continue to work.
     #[test]
-    fn what_opens_a_listener_lets_no_token_out() {
+    fn listener_insecure_value_exposes_no_token() {
         for (text, means) in
             [("true", Ok(true)), ("false", Ok(false)), ("http,peer", Ok(false)), ("none", Ok(false))]
         {

@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_line_up_and_nothing_moves_the_cursor() {
+    fn table_columns_align_and_escape_controls() {
         let mut out = Vec::new();
         let rows = vec![vec!["1".into(), plain("a\u{1b}[2Jü")], vec!["1000".into(), "-".into()]];
         print(&mut out, &["ID", "KEY"], &rows).unwrap();

@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_is_on_a_large_screen_and_nothing_moves_the_cursor() {
+    fn large_screen_shows_every_figure_escaped() {
         let (rows, is_coloured) = drawn(&mut screen(Palette::Colours), 100, 30);
         let all = rows.join("\n");
         for words in [
@@ -506,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_goes_and_comes_is_told() {
+    fn top_shows_server_loss_and_return() {
         let mut screen = screen(Palette::Colours);
         let now = screen.seen;
         let first = |screen: &mut TopScreen| drawn(screen, 120, 24).0[0].clone();
@@ -520,7 +520,7 @@ mod tests {
 
     /// Story: of more than a thousand queues the others were missing without a word.
     #[test]
-    fn queues_that_are_left_out_are_told() {
+    fn top_counts_queues_left_out() {
         let mut screen = screen(Palette::Plain);
         let first = |screen: &mut TopScreen| drawn(screen, 120, 24).0[0].trim_end().to_owned();
         assert!(first(&mut screen).ends_with("2 queues"));

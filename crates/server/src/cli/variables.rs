@@ -117,7 +117,7 @@ mod tests {
     /// Story: the contract gave every option a variable, and only those of `serve` and of the server's address had one:
     /// `DUEWHEEL_DELAY=1h duewheel enqueue q x` was due at once.
     #[test]
-    fn every_option_of_every_command_has_its_variable() {
+    fn every_option_has_its_variable() {
         fn walk(command: &Command, seen: &mut usize) {
             for arg in command.get_arguments() {
                 let Some(long) = arg.get_long() else { continue };
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_typed_takes_the_variables_of_its_conflicts_away() {
+    fn typed_option_disables_conflicting_variables() {
         let left = |args: &[&str]| -> Vec<String> {
             let args: Vec<OsString> = args.iter().map(OsString::from).collect();
             let command = without_beaten(super::super::command(), &args);
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_is_worked_on_is_no_option() {
+    fn work_message_variables_are_no_options() {
         let arg = || Arg::new("key").long("key").value_name("K");
         assert_eq!(with_name(arg(), &|variable| variable != "DUEWHEEL_KEY").get_env(), None);
         assert_eq!(

@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_of_time_are_read_as_people_write_them() {
+    fn human_durations_are_parsed() {
         for (text, ms) in [
             ("48h", 172_800_000),
             ("1h30m", 5_400_000),
@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn instants_are_read_in_the_zone_of_the_reader() {
+    fn instants_use_readers_time_zone() {
         for (text, instant) in [
             ("2027-01-01T09:00:00Z", "2027-01-01T09:00:00Z"),
             ("2027-01-01T09:00:00+05:30", "2027-01-01T09:00:00+05:30"),
@@ -528,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_told_as_people_say_them() {
+    fn times_are_shown_in_words() {
         for (instant, text) in [
             ("2026-11-24T18:30:00.200Z", "in 2 days (Tue 19:30 CET)"),
             ("2026-11-22T18:31:30Z", "in 1 min 30 s (Sun 19:31:30 CET)"),

@@ -388,7 +388,7 @@ mod tests {
     /// The second signal to a worker asks its commands to end, the third ends them. Nobody looks at the command here, so
     /// that it is not killed because [`GRACE`] has passed.
     #[test]
-    fn what_ignores_the_first_is_killed_at_once_by_the_second() {
+    fn second_signal_kills_ignoring_commands() {
         use std::os::unix::process::ExitStatusExt;
         let dir = tempfile::tempdir().unwrap();
         let file = |name: &str| dir.path().join(name);
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_what_was_written_is_kept() {
+    fn stderr_tail_is_kept() {
         let tail = StderrTail::default();
         pass_on(format!("{}last line\n", "x".repeat(10_000)).as_bytes(), &tail);
         let told = tail.text();
@@ -434,7 +434,7 @@ mod tests {
 
     /// Story: 512 bytes were sent, the server kept the first 256 of them, and the last line was never in the reason.
     #[test]
-    fn a_reason_has_whole_lines_and_the_last_of_them() {
+    fn failure_reason_keeps_last_whole_lines() {
         assert_eq!(REASON, duewheel::core::policy::Policy::default().max_note);
         let lines: String = (1..=100).map(|n| format!("line number {n}\n")).collect();
         let told = reason("exit status 3", &lines);

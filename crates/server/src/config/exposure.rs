@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_listener_is_named_and_a_bare_yes_is_refused_with_the_list() {
+    fn insecure_option_requires_listener_names() {
         let all: Insecure = "peer, http,beanstalk".parse().unwrap();
         assert_eq!(all.to_string(), "http,peer,beanstalk");
         assert!(Endpoint::ALL.into_iter().all(|endpoint| all.has(endpoint)));

@@ -8,7 +8,7 @@ fn options(toml: &str) -> Options {
 }
 
 #[test]
-fn only_loopback_unless_this_listener_is_named() {
+fn public_listener_must_be_named_insecure() {
     let at = |http: &str, insecure: &str| {
         let (http, insecure) = (Some(http.parse().unwrap()), Some(insecure.parse().unwrap()));
         Options { http, insecure, ..Options::default() }.settings().unwrap().http_address()
@@ -41,7 +41,7 @@ fn only_loopback_unless_this_listener_is_named() {
 }
 
 #[test]
-fn with_tokens_beanstalkds_protocol_is_there_only_if_it_is_asked_for() {
+fn tokens_disable_beanstalk_by_default() {
     let at = |toml: &str| options(toml).settings().unwrap().beanstalk;
     assert_eq!(at(""), Listen::At("127.0.0.1:11300".into()));
     assert_eq!(at("tokens = '/t'"), Listen::Off);
@@ -50,7 +50,7 @@ fn with_tokens_beanstalkds_protocol_is_there_only_if_it_is_asked_for() {
 }
 
 #[test]
-fn options_of_beanstalkds_listener_are_for_the_right_kind_of_it() {
+fn beanstalk_options_must_fit_its_listener() {
     let tls = "tls_cert = '/c'\ntls_key = '/k'\n";
     for (toml, says) in [
         ("beanstalk_client_ca = '/a'".to_owned(), "--beanstalk-client-ca needs --tls-cert"),
@@ -71,7 +71,7 @@ fn options_of_beanstalkds_listener_are_for_the_right_kind_of_it() {
 }
 
 #[test]
-fn http_beyond_loopback_needs_tokens_and_tls() {
+fn public_http_needs_tokens_and_tls() {
     let with =
         |toml: &str| options(&format!("http = '0.0.0.0:7788'\n{toml}")).settings().unwrap().http_address();
     let (tokens, tls) = ("tokens = '/t'\n", "tls_cert = '/c'\ntls_key = '/k'\n");

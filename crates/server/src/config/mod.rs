@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn each_layer_wins_over_the_one_below() {
+    fn upper_config_layer_wins() {
         let file = options("http = '127.0.0.1:3'\ndurability = 'buffered'\nmax_body = 3");
         let upper = options("http = '127.0.0.1:1'\nmax_body = 1");
         let settings = upper.over(file).settings().unwrap();
@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn every_option_passes_through_over_and_settings() {
+    fn every_option_survives_layering_and_settings() {
         let all = "data = '/d'\nhttp = 'off'\nbeanstalk = 'unix:/b'\nbeanstalk_queues = ['shop/', 'b']\nbeanstalk_socket_mode = '660'\nbeanstalk_max_job_size = 7\ndurability = 'memory'\n\
             journal_bytes = 1048576\nmemory = 1048577\nmemory_messages = 101\ntokens = '/t'\nsecrets_key = '/s'\ntls_cert = '/c'\ntls_key = '/k'\nhosts = 'a.example'\ninsecure = 'http,peer'\nbackup_root = '/b'\ndrain_delay = '4s'\ndrain_timeout = '1s500ms'\nlog = 'debug'\nlog_format = 'json'\notlp_endpoint = 'http://c:4318'\nwheel_slots = 60\n\
             wheel_tick = '10ms'\nmax_body = 1\nmax_messages = 2\nmax_message_bytes = 3\nmax_connections = 4\n\
@@ -493,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn a_virtual_clock_keeps_nothing_unless_it_is_forced() {
+    fn virtual_clock_is_volatile_unless_forced() {
         let settings = |text: &str| options(text).settings();
         let alone = settings("virtual_clock = 'on'").unwrap();
         assert_eq!(alone.durability, LevelOption::Memory);
@@ -516,7 +516,7 @@ mod tests {
 
     /// Story: the page of the command line says what each length of time may be, and those of `serve` took `90s` only.
     #[test]
-    fn lengths_of_time_are_read_as_everywhere() {
+    fn config_durations_accept_common_forms() {
         for (toml, ms) in [
             ("drain_delay = '90'", 90_000),
             ("drain_delay = 90", 90_000),
@@ -531,7 +531,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_file_is_one_line_that_names_the_key() {
+    fn invalid_config_names_file_line_key() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("duewheel.toml");
         for (text, line, says) in [
@@ -560,7 +560,7 @@ mod tests {
     }
 
     #[test]
-    fn the_journals_budget_has_a_least_size_and_segments_fit_it() {
+    fn journal_budget_has_minimum() {
         let refused = options("journal_bytes = 1048575").settings().unwrap_err().to_string();
         assert_eq!(refused, "--journal-bytes 1048575: must be at least 1048576");
         let refused = options("memory = 1048575").settings().unwrap_err().to_string();

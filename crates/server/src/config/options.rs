@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_of_options_is_made_of_them() {
+    fn options_page_matches_options() {
         let mut page = String::from(HEAD);
         for arg in arguments() {
             let (help, default) = told(&arg);

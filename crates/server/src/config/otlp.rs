@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_made_unless_something_says_where_it_goes() {
+    fn spans_need_configured_endpoint() {
         assert_eq!(of(None, &[]), Ok(None));
         assert_eq!(
             of(None, &[("OTEL_SERVICE_NAME", "shop"), ("OTEL_EXPORTER_OTLP_ENDPOINT", " ")]),
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_names_the_variable_and_repeats_no_secret() {
+    fn otlp_error_names_variable_not_secret() {
         for (name, value, says) in [
             ("OTEL_EXPORTER_OTLP_ENDPOINT", "collector:4317", "http://HOST:PORT"),
             ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "grpc://c:1", "http://HOST:PORT"),

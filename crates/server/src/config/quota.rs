@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_names_the_quota_and_the_field() {
+    fn quota_config_error_names_field() {
         for (toml, says) in [
             (
                 "prefix = 'acme.'\nmessages = 0",

@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn the_log_is_the_default_and_takes_nothing_of_redis() {
+    fn log_store_refuses_redis_options() {
         assert_eq!(choose(""), Ok(StoreChoice::Log { shards: None }));
         assert_eq!(choose("store = 'log:'"), Ok(StoreChoice::Log { shards: None }));
         assert_eq!(choose("shards = 4"), Ok(StoreChoice::Log { shards: Some(4) }));
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_named_and_no_password_is_shown() {
+    fn invalid_store_options_hide_passwords() {
         let base = "store = 'redis://127.0.0.1:6379'\n";
         for (toml, says) in [
             ("advertise = 'h:1'", "--advertise needs --node"),

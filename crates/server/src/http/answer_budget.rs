@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn memory_is_held_until_the_answer_is_gone() {
+    async fn answer_memory_is_held_until_written() {
         let budget = AnswerBudget::new(1_000);
         let bytes = budget.take(800).await.unwrap().hold(vec![b'x'; 301]);
         assert!(budget.has(699) && !budget.has(700), "301 bytes are held");

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_waits_is_served_in_order_and_a_wait_given_up_leaves_nothing_behind() {
+    async fn byte_budget_is_granted_in_order() {
         let budget = ByteBudget::new(100);
         let mut all = budget.take_left(100);
         let (mut first, mut second) = (budget.nothing(), budget.nothing());

@@ -16,7 +16,7 @@ fn spec() -> Value {
 
 /// The copy is for people who read changes and generate clients without a server.
 #[test]
-fn the_copy_in_the_repository_is_what_a_server_with_tokens_serves() {
+fn committed_openapi_is_current() {
     let made = serde_json::to_string_pretty(&spec()).expect("JSON") + "\n";
     if std::env::var_os("DUEWHEEL_OPENAPI").is_some_and(|word| word == "write") {
         std::fs::write(concat!(env!("CARGO_MANIFEST_DIR"), "/openapi.json"), &made).expect("openapi.json");
@@ -40,7 +40,7 @@ fn an_open_server_announces_no_security() {
 }
 
 #[test]
-fn every_call_has_examples_and_every_limit_is_a_number() {
+fn openapi_calls_have_examples_and_limits() {
     let spec = spec();
     assert!(!spec.to_string().contains("x-limit"));
     let (mut requests, mut answers) = (0, 0);
@@ -62,7 +62,7 @@ fn every_call_has_examples_and_every_limit_is_a_number() {
 }
 
 #[test]
-fn all_codes_but_those_of_no_operation_are_problems_of_some() {
+fn openapi_documents_every_problem_code() {
     let spec = spec();
     let told: BTreeSet<String> = spec["components"]["responses"]
         .as_object()
@@ -88,7 +88,7 @@ fn resolve<'a>(spec: &'a Value, value: &'a Value) -> &'a Value {
 }
 
 #[test]
-fn routes_and_description_are_the_same_both_ways() {
+fn openapi_operations_match_routes() {
     let spec = spec();
     let mut described = BTreeSet::new();
     for (path, item) in spec["paths"].as_object().expect("paths") {
@@ -118,7 +118,7 @@ fn routes_and_description_are_the_same_both_ways() {
 }
 
 #[test]
-fn each_operation_says_the_scope_that_its_route_needs() {
+fn openapi_scopes_match_routes() {
     let spec = spec();
     for route in routes::table() {
         let operation = &spec["paths"][route.path][route.method.as_str().to_lowercase()];
@@ -133,7 +133,7 @@ fn each_operation_says_the_scope_that_its_route_needs() {
 }
 
 #[test]
-fn what_a_route_is_about_is_what_stands_in_its_path() {
+fn route_access_follows_its_path() {
     for route in routes::table() {
         let (queue, id) = (route.path.contains("{queue}"), route.path.contains("{id}"));
         let about = match route.access {
@@ -153,7 +153,7 @@ fn what_a_route_is_about_is_what_stands_in_its_path() {
 }
 
 #[test]
-fn operation_ids_are_unique_and_references_lead_somewhere() {
+fn openapi_ids_and_references_are_valid() {
     fn walk(spec: &Value, value: &Value, ids: &mut Vec<String>) {
         match value {
             Value::Object(members) => {
@@ -179,7 +179,7 @@ fn operation_ids_are_unique_and_references_lead_somewhere() {
 /// Story: generators of clients made no class of a schema that has alternatives beside its members, and clients refused
 /// answers with a member that a later version had added.
 #[test]
-fn generators_can_make_classes_that_take_what_later_versions_add() {
+fn openapi_schemas_allow_future_members() {
     fn objects<'a>(spec: &'a Value, value: &'a Value, found: &mut Vec<&'a Value>) {
         let value = resolve(spec, value);
         if found.iter().any(|seen| std::ptr::eq(*seen, value)) {
@@ -207,7 +207,7 @@ fn generators_can_make_classes_that_take_what_later_versions_add() {
 }
 
 #[test]
-fn http_md_names_every_route_and_every_code() {
+fn http_page_names_routes_and_codes() {
     let page = include_str!("../../../../docs/http.md");
     for route in routes::table() {
         assert!(page.contains(route.path), "docs/http.md does not name {}", route.path);

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_browser_asks_for_html_by_name() {
+    fn browser_is_recognised_by_accept_header() {
         for (accept, browser) in [
             ("text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", true),
             ("application/json, TEXT/HTML;q=0.5", true),
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_browser_has_is_not_sent_again() {
+    fn cached_dashboard_file_is_not_resent() {
         let etag = PAGE.answer(&HeaderMap::new()).headers()[header::ETAG].to_str().expect("text").to_owned();
         for (known, status) in [(etag.clone(), 304), (format!("\"x\", W/{etag}"), 304), ("\"x\"".into(), 200)]
         {
@@ -159,7 +159,7 @@ mod tests {
 
     /// The dashboard stays small, and all files that it imports exist.
     #[test]
-    fn all_files_are_small_and_all_that_is_imported_is_there() {
+    fn dashboard_files_are_small_and_complete() {
         let all: Vec<&Asset> = assets().chain([&PAGE]).collect();
         let bytes: usize = all.iter().map(|asset| asset.content.len()).sum();
         assert!(bytes <= 150 * 1024, "{bytes} bytes");

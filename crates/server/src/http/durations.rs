@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_answer_is_in_one_column_of_its_class() {
+    fn answer_duration_is_counted_by_class() {
         let route = RouteDurations::new(Method::GET, "/x");
         for (status, ms) in [(200, 0), (201, 1), (200, 3), (404, 10_000), (503, 10_001)] {
             route.count(StatusCode::from_u16(status).unwrap(), Duration::from_millis(ms));

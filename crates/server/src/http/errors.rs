@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_is_made_of_the_documentation() {
+    fn errors_page_matches_documentation() {
         if std::env::var_os("DUEWHEEL_ERRORS_PAGE").is_some_and(|word| word == "write") {
             let path = concat!(env!("CARGO_MANIFEST_DIR"), "/errors.html");
             return std::fs::write(path, made()).expect("errors.html");
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn the_type_of_each_problem_leads_to_its_section() {
+    fn problem_type_links_to_its_section() {
         for code in ErrorCode::ALL {
             let reference = code.reference();
             let anchor = reference.strip_prefix("/errors#").expect("the page");

@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_stream_lasts_from_its_first_reader_to_its_last() {
+    async fn feed_runs_while_it_has_readers() {
         let feed = Feed::default();
         assert!(!feed.publish(Bytes::from_static(b"for nobody")));
         let (mut one, first) = feed.subscribe();

@@ -168,7 +168,7 @@ mod tests {
     use duewheel_store_log::LogStore;
 
     #[test]
-    fn every_figure_of_the_log_has_a_text_of_its_own() {
+    fn every_log_figure_has_help_text() {
         let dir = tempfile::tempdir().unwrap();
         let options = duewheel_store_log::Options { segment_bytes: 65_536, ..Default::default() };
         let store = LogStore::open(dir.path(), options, Arc::new(|| {})).unwrap();

@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stall_takes_requests_away_soon_and_the_process_late() {
+    fn stall_fails_readiness_before_liveness() {
         let ours = |ms| (ms, ms, ThreadIn::Ours);
         // A thread that is in its store does not count as inactive, and neither does a node that supervises such
         // threads.

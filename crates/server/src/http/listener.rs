@@ -295,7 +295,7 @@ mod tests {
     /// An upgrade on a given socket lost a request now and then: hyper closes a connection that has read nothing at once,
     /// and the client had no answer.
     #[tokio::test(start_paused = true)]
-    async fn a_connection_that_asks_soon_after_the_stop_is_answered() {
+    async fn request_soon_after_stop_is_answered() {
         let answer = answered(FIRST_REQUEST, FIRST_REQUEST / 2).await;
         assert!(answer.ends_with("here"), "{answer:?}");
         assert_eq!(answered(FIRST_REQUEST, FIRST_REQUEST * 2).await, "");

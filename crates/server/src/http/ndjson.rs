@@ -404,7 +404,7 @@ mod tests {
     /// Story: the bytes of a batch stayed until the last of its lines was durable, while their share of the memory for
     /// bodies had been released before: many senders together held more than is allowed.
     #[tokio::test]
-    async fn the_body_is_gone_with_its_share_before_the_answers_come() {
+    async fn batch_body_is_freed_before_answers() {
         let wheel = duewheel::Duewheel::builder().in_memory().open().await.unwrap();
         let limits = HttpLimits { max_reading_bytes: 1_000, ..HttpLimits::default() };
         let app = App::new(wheel, Policy::default(), limits, Drain::default());
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn results_are_in_order_of_lines_and_unknown_is_said() {
+    fn ndjson_results_follow_line_order() {
         let queue = QueueName::new("q").unwrap();
         let text: Vec<&[u8]> = vec![
             br#"{"body": "a", "delay_ms": 0, "key": "k"}"#,

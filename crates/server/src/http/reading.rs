@@ -251,7 +251,7 @@ mod tests {
     /// Story: when the bodies that were being read had as many bytes as is allowed, the next sender got 429 at once,
     /// although memory was free a moment later.
     #[tokio::test]
-    async fn a_sender_waits_until_others_have_been_read() {
+    async fn sender_waits_for_reading_budget() {
         let reading = BodyBudget::new(MAX, MAX / 4, LONG);
         let (mut first, mut second, mut third) = (reading.share(), reading.share(), reading.share());
         first.grow(MAX * 3 / 4).await.unwrap();
@@ -282,7 +282,7 @@ mod tests {
     /// Story: a body that came in pieces took up to twice the memory that was counted for it; later, megabytes of a
     /// large one were copied at once, which delayed all requests on that thread.
     #[tokio::test]
-    async fn what_is_set_aside_for_a_body_is_counted_and_little_is_copied_at_once() {
+    async fn body_memory_is_counted_and_chunked() {
         for (pieces, most) in [(100, 100_000), (100, 1 << 24), (4_000, 1 << 24)] {
             let reading = BodyBudget::new(1 << 26, 1 << 24, LONG);
             let pool = reading.free();
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_sender_that_waited_in_vain_is_told_what_is_full() {
+    async fn waiting_sender_timeout_names_limit() {
         let reading = BodyBudget::new(MAX, MAX / 4, Duration::from_millis(5));
         let (mut first, mut second, mut third) = (reading.share(), reading.share(), reading.share());
         first.grow(MAX * 3 / 4).await.unwrap();

@@ -132,7 +132,7 @@ mod tests {
 
     /// Story: on a busy machine the client that reads slowly was too slow; time is simulated since.
     #[tokio::test(start_paused = true)]
-    async fn who_does_not_read_is_given_up_and_who_reads_slowly_is_not() {
+    async fn stalled_reader_is_disconnected() {
         let (ours, mut theirs) = tokio::io::duplex(4);
         let mut ours = Stall::new(ours, Duration::from_millis(100));
         let reader = tokio::spawn(async move {
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_unread_goes_away_before_the_end_and_not_for_ever() {
+    async fn shutdown_drains_unread_bytes_with_bound() {
         // Nothing is unread, so the end is at once. (An end that waited would wait for the other side, which never
         // ends.)
         let (ours, theirs) = tokio::io::duplex(64);

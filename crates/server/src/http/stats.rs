@@ -241,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_ring_is_told_from_its_pointer_on() {
+    fn ring_view_starts_at_pointer() {
         let wheel = WheelView {
             slots: 3_600,
             tick_ms: 1_000,

@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn deep_and_broken_texts_are_refused_without_recursion() {
+    fn deep_json_is_refused_without_recursion() {
         let deep = format!(r#"{{"text": {}{}}}"#, "[".repeat(100_000), "]".repeat(100_000));
         let problem = parse::<Sample<'_>>(deep.as_bytes()).expect_err("deep");
         assert!(problem.detail.contains("deeper"), "{problem:?}");

@@ -141,7 +141,7 @@ async fn problem(answer: Response) -> (u16, String, String) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_route_is_open_but_those_that_say_so() {
+async fn guarded_routes_refuse_strangers() {
     let mut server = WalkServer::start().await;
     let wrong = Token::generate().unwrap().reveal().to_owned();
     let expired = server.token(&Scope::ALL, None, Some(WallMs(1)));
@@ -168,7 +168,7 @@ async fn no_route_is_open_but_those_that_say_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_without_the_scope_or_for_other_queues_is_refused() {
+async fn token_needs_scope_and_queue() {
     let mut server = WalkServer::start().await;
     let without = Scope::ALL.map(|scope| {
         let others: Vec<Scope> = Scope::ALL.into_iter().filter(|other| *other != scope).collect();
@@ -212,7 +212,7 @@ async fn a_token_without_the_scope_or_for_other_queues_is_refused() {
 
 /// The routes that take a `target_url` need the scope `push-any` for it, besides their own.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_url_of_a_message_needs_a_scope_of_its_own() {
+async fn message_url_needs_push_any_scope() {
     let mut server = WalkServer::start().await;
     let others: Vec<Scope> = Scope::ALL.into_iter().filter(|scope| *scope != Scope::PushAny).collect();
     let (without, with) = (server.token(&others, None, None), server.token(&Scope::ALL, None, None));

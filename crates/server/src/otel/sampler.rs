@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn a_span_does_as_its_parent_then_as_its_links_then_by_the_ratio() {
+    fn sampling_follows_parent_links_then_ratio() {
         use SamplerOption::{ByParent, Ratio};
         for (sampler, parent, links, expected) in [
             (ByParent(1.0), None, &[][..], true),

@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_manager_is_at_a_path_or_at_a_name_without_a_file() {
+    fn service_manager_socket_may_be_abstract() {
         let name = format!("duewheel-test-{}", std::process::id());
         let address = SocketAddr::from_abstract_name(&name).expect("a name");
         let manager = UnixDatagram::bind_addr(&address).expect("bind");

@@ -296,12 +296,12 @@ fn check(server: &Process, book: &Book, what: &str) {
 }
 
 #[test]
-fn backups_under_load_restore_to_what_was_acknowledged() {
+fn backups_under_load_restore_acknowledged() {
     backups_under_load("1");
 }
 
 #[test]
-fn backups_of_several_shards_under_load_restore_to_what_was_acknowledged() {
+fn sharded_backups_under_load_restore_acknowledged() {
     backups_under_load("2");
 }
 
@@ -384,7 +384,7 @@ fn backups_under_load(shards: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_bad_destination_is_named_and_memory_has_no_folder() {
+async fn bad_backup_destination_is_named() {
     let server = Server::start().await;
     for (body, field) in [
         ("{}", json!("dest")),

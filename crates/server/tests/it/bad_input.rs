@@ -11,7 +11,7 @@ const NONE: &str = "";
 
 /// Story: the answer to a query of 20,000 bytes repeated it twice.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refusal_repeats_the_beginning_of_what_is_long() {
+async fn refusal_answer_truncates_long_input() {
     let server = Server::start().await;
     let long = "x".repeat(20_000);
     for (method, path, body) in [
@@ -29,7 +29,7 @@ async fn a_refusal_repeats_the_beginning_of_what_is_long() {
 
 /// Story: a refusal named `keep_done_ms` where `keep_done` was sent, and `due_to` where `filter.due_to` was.
 #[tokio::test(flavor = "multi_thread")]
-async fn refusals_name_the_field_that_was_sent() {
+async fn refusals_name_sent_field() {
     let server = Server::start().await;
     let bulk = "/v1/queues/q/bulk";
     for (method, path, body, field) in [

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::fixture::Server;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_result_for_each_line_in_order() {
+async fn batch_has_ordered_result_per_line() {
     let server = Server::start().await;
     let lines = concat!(
         r#"{"body": "a", "delay_ms": 0, "key": "k"}"#,
@@ -64,7 +64,7 @@ async fn a_result_for_each_line_in_order() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_batch_of_several_slices_is_streamed_in_order() {
+async fn large_batch_is_streamed_in_order() {
     let server = Server::start().await;
     let mut lines = String::new();
     for n in 0..10_000 {
@@ -96,7 +96,7 @@ async fn above_the_limits_nothing_is_applied() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_line_above_the_limit_of_a_body_refuses_that_line_alone() {
+async fn oversized_line_is_refused_alone() {
     let policy = Policy { max_body: 10, ..Policy::default() };
     let server = Server::start_with(policy, HttpLimits::default()).await;
     let lines = "{\"body\": \"0123456789\", \"delay_ms\": 0}\n{\"body\": \"0123456789x\", \"delay_ms\": 0}\n";
@@ -105,7 +105,7 @@ async fn one_line_above_the_limit_of_a_body_refuses_that_line_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn cancel_of_many_answers_one_result_each() {
+async fn bulk_cancel_answers_each_message() {
     let server = Server::start().await;
     let a = server.enqueue("q", r#"{"body": "a", "delay": "1h", "key": "ka"}"#).await;
     let b = server.enqueue("q", r#"{"body": "b", "delay": "1h"}"#).await;
@@ -138,7 +138,7 @@ async fn cancel_of_many_answers_one_result_each() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ack_of_many_answers_one_result_each() {
+async fn bulk_ack_answers_each_message() {
     let server = Server::start().await;
     for _ in 0..3 {
         server.enqueue("q", r#"{"body": "a", "delay_ms": 0}"#).await;

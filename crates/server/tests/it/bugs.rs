@@ -23,7 +23,7 @@ enum Trigger {
 /// Story: tasks are spawned and nobody looks at how they end. A panic in the accept loop left a server that listened
 /// and answered nobody, one in a connection a client without an answer, and neither showed anywhere.
 #[test]
-fn a_panic_in_any_task_ends_the_server_with_its_reason() {
+fn task_panic_ends_server_with_reason() {
     for (place, trigger, code) in [
         ("driver", Trigger::Http, 1),
         ("http accept", Trigger::Http, 1),
@@ -100,7 +100,7 @@ fn say(address: &str, what: &str) -> String {
 
 /// However badly the server is stuck: the process ends.
 #[test]
-fn a_server_that_cannot_stop_after_a_bug_ends_all_the_same() {
+fn stuck_server_exits_after_panic() {
     let dir = TempDir::new().expect("dir");
     let flag = dir.path().join("now");
     let mut command = serve();

@@ -26,7 +26,7 @@ async fn keys(server: &Server, query: &str) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_list_is_filtered_by_due_time_key_header_and_state() {
+async fn list_filters_by_message_attributes() {
     let server = Server::start().await;
     for (key, delay) in [("eu-1", "1h"), ("eu-2", "2h"), ("us-1", "3h"), ("us-2", "0s")] {
         put(&server, "orders", key, delay).await;
@@ -53,7 +53,7 @@ async fn a_list_is_filtered_by_due_time_key_header_and_state() {
 
 /// The server of these tests runs no worker; a real one does.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_dry_run_counts_and_a_job_is_read_and_cancelled() {
+async fn dry_run_counts_and_job_cancels() {
     let server = Server::start().await;
     for key in ["eu-1", "eu-2", "us-1"] {
         put(&server, "orders", key, "1h").await;
@@ -86,7 +86,7 @@ async fn a_dry_run_counts_and_a_job_is_read_and_cancelled() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn dead_messages_are_counted_listed_and_meant_by_reason() {
+async fn dead_messages_are_selected_by_reason() {
     let server = Server::start().await;
     let dead = "/v1/queues/orders/dead";
     assert_eq!(server.ok("GET", dead, "").await, json!({"reasons": [], "counted": 0, "next": null}));
@@ -139,7 +139,7 @@ async fn dead_messages_are_counted_listed_and_meant_by_reason() {
 
 /// A token has the jobs of its queues, if it reaches the queue that their messages go to as well.
 #[tokio::test(flavor = "multi_thread")]
-async fn tokens_reach_the_jobs_of_their_queues() {
+async fn token_reaches_jobs_of_its_queues() {
     let dir = TempDir::new().expect("dir");
     let file = dir.path().join("tokens.toml");
     let all = new_token(&file, &["--name", "all", "--scope", "admin"]);
@@ -177,7 +177,7 @@ async fn tokens_reach_the_jobs_of_their_queues() {
 
 /// Story: one redrive by ids was refused message by message, while a job of the same token moved them all.
 #[tokio::test(flavor = "multi_thread")]
-async fn no_redrive_moves_a_message_with_a_url_without_scope_and_target() {
+async fn redriving_url_needs_scope_and_target() {
     let dir = TempDir::new().expect("dir");
     let file = dir.path().join("tokens.toml");
     let any = new_token(&file, &["--name", "any", "--scope", "admin,enqueue,push-any"]);
@@ -225,7 +225,7 @@ async fn no_redrive_moves_a_message_with_a_url_without_scope_and_target() {
 
 /// A job whose server is killed again and again moves each message once, and the counts say so.
 #[test]
-fn kill_9_lets_no_message_be_moved_twice() {
+fn kill_9_moves_no_message_twice() {
     const MESSAGES: u64 = 30_000;
     let dir = TempDir::new().expect("dir");
     let mut server = Process::start(dir.path(), &[]);
@@ -278,7 +278,7 @@ fn kill_9_lets_no_message_be_moved_twice() {
 }
 
 #[test]
-fn the_command_line_counts_asks_changes_and_waits() {
+fn bulk_commands_count_change_and_wait() {
     let shell = Shell::new();
     for key in ["order-1", "order-2", "sms-1"] {
         shell.ok(&["enqueue", "orders", "x", "--key", key, "--delay", "1h", "--header", "shop=eu"]);
@@ -304,7 +304,7 @@ fn the_command_line_counts_asks_changes_and_waits() {
 }
 
 #[test]
-fn dead_messages_are_counted_and_redriven_by_reason() {
+fn dead_messages_are_redriven_by_reason() {
     let shell = Shell::new();
     for (body, reason) in [("a", "lost"), ("b", "lost"), ("c", "broken")] {
         shell.ok(&["enqueue", "orders", body]);

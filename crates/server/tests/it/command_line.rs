@@ -55,7 +55,7 @@ fn enqueue_get_postpone_fire_cancel() {
 /// Story: only options of `serve` and of the server's address had variables: `DUEWHEEL_DELAY=1h duewheel enqueue q x`
 /// was due at once.
 #[test]
-fn options_have_variables_and_what_is_typed_wins() {
+fn options_override_environment_variables() {
     let shell = Shell::new();
     let run = |args: &[&str], variables: &[(&str, &str)]| {
         let mut command = shell.command(args);
@@ -102,7 +102,7 @@ fn options_have_variables_and_what_is_typed_wins() {
 
 /// Story: of two headers with one name the first was dropped without a word.
 #[test]
-fn a_header_that_is_given_twice_is_refused() {
+fn duplicate_header_is_refused() {
     let shell = Shell::new();
     shell.ok(&["enqueue", "q", "x", "--delay", "1h"]);
     let twice = ["--header", "a=b", "--header", "a=c"];
@@ -123,7 +123,7 @@ fn a_header_that_is_given_twice_is_refused() {
 }
 
 #[test]
-fn bodies_come_from_the_argument_or_standard_input() {
+fn enqueue_body_from_argument_or_stdin() {
     let shell = Shell::new();
     shell.ok_with(&["enqueue", "q", "-"], b"from stdin\n");
     shell.ok_with(&["enqueue", "q"], b"\xff\x00");
@@ -212,7 +212,7 @@ fn tables_for_people() {
 }
 
 #[test]
-fn wrong_use_exits_2_and_a_missing_server_5_with_a_hint() {
+fn exit_codes_separate_usage_from_connection() {
     let shell = Shell::new();
     for args in [
         &["get", "not-an-id"][..],
@@ -296,7 +296,7 @@ fn wrong_use_exits_2_and_a_missing_server_5_with_a_hint() {
 }
 
 #[test]
-fn work_runs_the_command_for_each_message() {
+fn work_runs_command_per_message() {
     let shell = Shell::new();
     shell.ok(&["enqueue", "q", "hello", "--key", "k", "--header", "trace-id=7f"]);
     let script = "cat > body; echo $DUEWHEEL_ID $DUEWHEEL_KEY $DUEWHEEL_QUEUE $DUEWHEEL_ATTEMPT $DUEWHEEL_HEADER_TRACE_ID > env";
@@ -328,7 +328,7 @@ fn work_runs_the_command_for_each_message() {
 
 /// Story: a worker that was started a moment before its server gave up, though it waits for one that comes back.
 #[test]
-fn work_waits_for_a_server_that_is_not_there_yet() {
+fn work_waits_for_server_to_start() {
     let shell = Shell::new();
     let socket = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = socket.local_addr().expect("address").to_string();
@@ -350,7 +350,7 @@ fn work_waits_for_a_server_that_is_not_there_yet() {
 }
 
 #[test]
-fn work_extends_the_lease_while_the_command_runs() {
+fn work_extends_lease_while_command_runs() {
     let shell = Shell::new();
     shell.ok(&["enqueue", "q", "slow"]);
     // A queue without messages vanishes with its totals.
@@ -363,7 +363,7 @@ fn work_extends_the_lease_while_the_command_runs() {
 }
 
 #[test]
-fn a_signal_lets_the_current_message_finish() {
+fn signal_lets_current_message_finish() {
     let shell = Shell::new();
     shell.ok(&["enqueue", "q", "a"]);
     let script = "touch begun; sleep 0.5; touch finished";
@@ -390,7 +390,7 @@ fn a_signal_lets_the_current_message_finish() {
 }
 
 #[test]
-fn the_version_is_said_to_who_asks_for_it_in_either_way() {
+fn version_command_matches_version_option() {
     let said = |args: &[&str]| Command::new(BINARY).args(args).output().expect("output");
     let version = said(&["version"]);
     assert!(version.status.success(), "{version:?}");
@@ -404,7 +404,7 @@ fn the_version_is_said_to_who_asks_for_it_in_either_way() {
 
 /// The two told different numbers of bytes of one folder without a word, and counted links and problems wrongly.
 #[test]
-fn backup_and_verify_say_what_they_count() {
+fn backup_and_verify_report_byte_counts() {
     let shell = Shell::with(&[]);
     shell.ok(&["enqueue", "q", "one", "--delay", "1h"]);
     let copied = shell.ok(&["backup", "copy"]);

@@ -47,7 +47,7 @@ fn reserve_ack_nack_extend() {
 }
 
 #[test]
-fn queues_are_configured_paused_purged_and_redriven() {
+fn queues_are_configured_paused_purged_redriven() {
     let shell = Shell::new();
     let config = shell.ok(&["config", "q", "--lease", "1 min", "--backoff", "2s..1h", "--max-attempts", "1"]);
     assert!(
@@ -99,7 +99,7 @@ fn queues_are_configured_paused_purged_and_redriven() {
 }
 
 #[test]
-fn health_quotas_and_the_cluster_are_shown() {
+fn health_and_quotas_commands_print_status() {
     let shell = Shell::new();
     let health = shell.ok(&["health"]);
     assert!(health.contains("status                ok\n"), "{health}");
@@ -109,7 +109,7 @@ fn health_quotas_and_the_cluster_are_shown() {
 }
 
 #[test]
-fn quotas_are_shown_with_a_row_for_each_limit() {
+fn quotas_command_prints_row_per_limit() {
     let folder = TempDir::new().expect("folder");
     let config = folder.path().join("duewheel.toml");
     let quotas = "[[quota]]\nprefix = 'acme.'\nmessages = 2\nleases = 7\n\n\
@@ -182,7 +182,7 @@ fn tokens_are_listed_and_revoked() {
 }
 
 #[test]
-fn times_are_read_and_told_in_the_zone_of_the_reader() {
+fn cli_times_use_local_zone() {
     let shell = Shell::new();
     let run = |args: &[&str]| {
         let output = shell.command(args).env("TZ", "Asia/Kolkata").output().expect("output");
@@ -212,7 +212,7 @@ fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 #[test]
-fn several_commands_run_at_a_time_and_until_empty_ends() {
+fn work_runs_jobs_concurrently_until_empty() {
     let shell = Shell::new();
     for queue in ["a", "b", "a", "b"] {
         shell.ok(&["enqueue", queue, "x"]);
@@ -235,7 +235,7 @@ fn several_commands_run_at_a_time_and_until_empty_ends() {
 }
 
 #[test]
-fn exit_code_75_gives_a_message_back_and_a_timeout_ends_the_whole_group() {
+fn work_honours_exit_75_and_timeout() {
     let shell = Shell::new();
     shell.ok(&["enqueue", "q", "x", "--backoff", "1h..1h"]);
     shell.ok(&["work", "q", "--count", "1", "--", "sh", "-c", "exit 75"]);
@@ -258,7 +258,7 @@ fn exit_code_75_gives_a_message_back_and_a_timeout_ends_the_whole_group() {
 }
 
 #[test]
-fn a_second_signal_ends_the_commands_and_their_messages_come_again() {
+fn second_signal_kills_and_nacks() {
     let shell = Shell::new();
     shell.ok(&["enqueue", "q", "x", "--backoff", "1h..1h"]);
     let args = ["work", "q", "--", "sh", "-c", "touch begun; sleep 3600"];
@@ -281,7 +281,7 @@ fn a_second_signal_ends_the_commands_and_their_messages_come_again() {
 }
 
 #[test]
-fn completions_and_manual_pages_name_every_command() {
+fn completions_and_man_pages_list_commands() {
     let run = |args: &[&str]| {
         let output = Command::new(BINARY).args(args).output().expect("output");
         assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
@@ -310,7 +310,7 @@ fn completions_and_manual_pages_name_every_command() {
 
 /// A test of a timeout of 48 hours, as it is written in any language.
 #[test]
-fn a_test_moves_the_clock_and_waits_for_nothing() {
+fn virtual_clock_advance_delivers_due_message() {
     let shell = Shell::on_virtual_clock();
     shell.ok(&["enqueue", "orders", "close order 42", "--delay", "48h", "--key", "order-42"]);
     shell.ok(&["clock", "advance", "47h59m"]);
@@ -346,7 +346,7 @@ fn a_test_moves_the_clock_and_waits_for_nothing() {
 
 /// Story: a folder that was named was left alone in silence, and what was thought to be kept was gone.
 #[test]
-fn a_virtual_clock_is_refused_with_what_keeps_messages() {
+fn virtual_clock_refused_with_durable_store() {
     let folder = "--data: is not used with --virtual-clock";
     let kept = "--virtual-clock: would deliver messages that are kept before their time";
     for (args, variable, says) in [
@@ -375,7 +375,7 @@ fn a_virtual_clock_is_refused_with_what_keeps_messages() {
 
 /// `force` is for a test that ends a server and looks what is left: the folder keeps what was accepted, and time stands.
 #[test]
-fn a_forced_virtual_clock_works_on_a_folder() {
+fn forced_virtual_clock_opens_data_folder() {
     let dir = TempDir::new().expect("dir");
     let start = || Process::start(&dir.path().join("data"), &["--virtual-clock", "force"]);
     let process = start();

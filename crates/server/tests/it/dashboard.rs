@@ -10,7 +10,7 @@ use crate::fixture::{Answer, PATIENCE, Server};
 const BROWSER: &str = "accept: text/html,application/xhtml+xml,*/*;q=0.8\r\n";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_browser_gets_the_dashboard_and_everybody_else_the_list_of_calls() {
+async fn root_serves_dashboard_to_browsers_only() {
     let server = Server::start().await;
     let list = server.raw("GET", "/", "accept: */*\r\n", b"").await;
     assert!(String::from_utf8_lossy(&list.body).contains("POST    /v1/queues/{queue}/messages"), "{list:?}");
@@ -100,7 +100,7 @@ async fn open(server: &Server) -> TcpStream {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn figures_are_told_every_second_to_all_readers_until_the_server_stops() {
+async fn figures_stream_updates_until_shutdown() {
     let server = Server::start().await;
     let (mut one, mut two) = (open(&server).await, open(&server).await);
     let (mut of_one, mut of_two) = (String::new(), String::new());
@@ -133,7 +133,7 @@ async fn figures_are_told_every_second_to_all_readers_until_the_server_stops() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_histogram_of_all_queues_is_their_sum() {
+async fn histogram_sums_all_queues() {
     let server = Server::start().await;
     for (queue, delay) in [("a", "1h"), ("a", "2h"), ("b", "2h"), ("c", "400h")] {
         server.enqueue(queue, &format!(r#"{{"body": "x", "delay": "{delay}"}}"#)).await;
@@ -145,7 +145,7 @@ async fn a_histogram_of_all_queues_is_their_sum() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_open_server_says_that_it_is_open() {
+async fn open_server_reports_itself_open() {
     let server = Server::start().await;
     assert_eq!(server.ok("GET", "/v1/token", "").await, serde_json::json!({"open": true, "token": null}));
     assert_eq!(server.ok("GET", "/v1/tokens", "").await, serde_json::json!({"tokens": []}));

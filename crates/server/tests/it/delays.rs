@@ -23,7 +23,7 @@ const REFUSED: [&str; 7] = [
 ];
 
 #[test]
-fn over_http_a_delay_is_kept_or_its_field_is_named() {
+fn http_delay_is_kept_or_refused() {
     let dir = TempDir::new().expect("dir");
     let data = dir.path().join("data");
     let server = Process::start(&data, &[]);
@@ -78,7 +78,7 @@ fn over_http_a_delay_is_kept_or_its_field_is_named() {
 
 /// In seconds, as there: up to 2^32 - 1.
 #[test]
-fn over_beanstalkds_protocol_a_delay_is_kept_or_the_command_refused() {
+fn beanstalk_delay_is_kept_or_refused() {
     let dir = TempDir::new().expect("dir");
     let data = dir.path().join("data");
     let mut server = Process::start(&data, &["--beanstalk", "127.0.0.1:0"]);

@@ -31,7 +31,7 @@ fn assert_nothing_is_left(folder: &TempDir, address: &str) {
 }
 
 #[test]
-fn it_tells_three_stories_and_cleans_up() {
+fn demo_runs_stories_and_cleans_up() {
     let folder = TempDir::new().expect("dir");
     let output = run(&mut demo(&folder, "10"));
     let said = text(&output.stdout);
@@ -69,7 +69,7 @@ fn without_options_it_ends_well() {
 }
 
 #[test]
-fn it_cleans_up_when_it_is_interrupted() {
+fn demo_cleans_up_when_interrupted() {
     for signal in ["-INT", "-TERM"] {
         let folder = TempDir::new().expect("dir");
         let mut command = demo(&folder, "600");

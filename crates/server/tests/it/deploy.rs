@@ -46,7 +46,7 @@ fn settings(words: &[String]) -> Settings {
 }
 
 #[test]
-fn compose_runs_three_nodes_on_three_masters_with_a_replica_each() {
+fn compose_describes_three_node_cluster() {
     let [compose] = &documents("compose.yaml")[..] else { panic!("not one document") };
     let services = compose["services"].as_object().expect("services");
     let redis: Vec<&str> = services
@@ -95,7 +95,7 @@ fn expanded(container: &Value, values: &BTreeMap<&str, &str>) -> Vec<String> {
 }
 
 #[test]
-fn on_kubernetes_nodes_never_make_a_cluster_and_their_probes_and_ports_are_what_they_serve() {
+fn kubernetes_manifest_matches_server_settings() {
     let all = documents("deploy/kubernetes/duewheel.yaml");
     let of_kind = |kind: &str| -> Vec<&Value> { all.iter().filter(|one| one["kind"] == kind).collect() };
     let [set] = of_kind("StatefulSet")[..] else { panic!("not one StatefulSet") };
@@ -151,7 +151,7 @@ fn on_kubernetes_nodes_never_make_a_cluster_and_their_probes_and_ports_are_what_
 }
 
 #[test]
-fn one_node_on_kubernetes_keeps_its_data_on_the_volume_and_is_open_to_nobody_without_a_token() {
+fn kubernetes_single_node_requires_token() {
     let all = documents("deploy/kubernetes/one-node.yaml");
     let set = all.iter().find(|one| one["kind"] == "StatefulSet").expect("a StatefulSet");
     assert_eq!(set["spec"]["replicas"], 1);
@@ -170,7 +170,7 @@ fn one_node_on_kubernetes_keeps_its_data_on_the_volume_and_is_open_to_nobody_wit
 }
 
 #[test]
-fn the_job_that_makes_the_cluster_is_understood_and_means_the_same_redis() {
+fn kubernetes_job_uses_same_redis() {
     let [job] = &documents("deploy/kubernetes/create-cluster.yaml")[..] else { panic!("not one document") };
     let mut words = words(&job["spec"]["template"]["spec"]["containers"][0]["args"]);
     let all = documents("deploy/kubernetes/duewheel.yaml");

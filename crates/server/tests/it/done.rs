@@ -41,7 +41,7 @@ fn ids(page: &Value) -> Vec<&str> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_became_of_order_42_is_told_the_next_day() {
+async fn done_messages_report_their_outcome() {
     for shards in [1, 4] {
         let server = keeping(shards, &["orders"]).await;
         let message = json!({"body": "close", "key": "order-42", "delay": "1h", "headers": {"shop": "eu"}});
@@ -100,7 +100,7 @@ async fn ids_of_queues(server: &Server) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_replay_is_a_new_message_with_the_content_of_the_old_one() {
+async fn replay_copies_content_to_new_message() {
     for shards in [1, 4] {
         let server = keeping(shards, &["q"]).await;
         let message = json!({"body_base64": "/wD/", "key": "a", "delay": "0s", "headers": {"x": "y"},
@@ -147,7 +147,7 @@ async fn a_replay_is_a_new_message_with_the_content_of_the_old_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_dead_message_is_replayed_without_the_setting() {
+async fn dead_message_replays_without_keep_done() {
     let server = Server::start().await;
     let id = server.enqueue("q", r#"{"body": "x", "delay": "0s", "max_attempts": 1, "key": "k"}"#).await;
     let grant = server.reserve("q", "{}").await.remove(0);
@@ -171,7 +171,7 @@ async fn dead(server: &Server, key: &str, expires_at: Option<&str>) -> String {
 
 /// The answer names both messages, and the same call again makes no third one.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_redrive_into_another_queue_names_the_old_message_and_the_new_one() {
+async fn redrive_to_other_queue_reports_ids() {
     for shards in [1, 4] {
         let server = Server::start_shards(shards).await;
         let soon = Some("2026-01-01T01:00:00Z");
@@ -227,7 +227,7 @@ async fn a_redrive_into_another_queue_names_the_old_message_and_the_new_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_setting_is_checked_by_its_name() {
+async fn keep_done_setting_is_validated() {
     let server = Server::start().await;
     for (settings, field) in [
         (json!({"keep_done": "0s"}), "keep_done"),
@@ -248,7 +248,7 @@ async fn the_setting_is_checked_by_its_name() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tokens_see_the_done_messages_of_their_queues() {
+async fn tokens_see_done_of_own_queues() {
     let dir = TempDir::new().expect("dir");
     let file = dir.path().join("tokens.toml");
     let all = new_token(&file, &["--name", "all", "--scope", "admin,cancel,enqueue"]);

@@ -17,7 +17,7 @@ fn nobody() -> String {
 /// Story: `enqueue --lines` and imports made every failure of the connection a 1. `work` waits for the server, and
 /// `import FILE` does so for half a minute.
 #[test]
-fn every_command_without_its_server_exits_5() {
+fn commands_without_server_exit_5() {
     let dir = TempDir::new().expect("dir");
     let server = nobody();
     for line in [
@@ -97,7 +97,7 @@ fn every_command_without_its_server_exits_5() {
 }
 
 #[test]
-fn lines_and_imports_without_permission_exit_6() {
+fn unauthorized_lines_and_imports_exit_6() {
     let dir = TempDir::new().expect("dir");
     let tokens = dir.path().join("tokens.toml");
     let token = new_token(&tokens, &["--name", "reader", "--scope", "metrics"]);

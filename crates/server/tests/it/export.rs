@@ -117,7 +117,7 @@ fn what_travels_arrives() {
 
 /// Story: an export left out which target a queue has, so its messages came and were delivered nowhere.
 #[test]
-fn a_queue_keeps_its_target_or_the_import_says_why_not() {
+fn import_keeps_queue_target_or_explains() {
     let from = Shell::new();
     for target in ["shop", "shop-2"] {
         from.ok(&["target", "put", target, "https://shop.example/hook"]);
@@ -150,7 +150,7 @@ fn a_queue_keeps_its_target_or_the_import_says_why_not() {
 }
 
 #[test]
-fn a_file_that_is_imported_again_doubles_nothing() {
+fn repeated_import_creates_no_duplicates() {
     let (from, to) = (Shell::new(), other());
     fill(&from);
     let file = from.export();
@@ -171,7 +171,7 @@ fn a_file_that_is_imported_again_doubles_nothing() {
 }
 
 #[test]
-fn a_key_that_is_taken_is_refused_kept_or_replaced() {
+fn import_key_conflicts_follow_option() {
     let (from, to) = (Shell::new(), other());
     from.ok(&["enqueue", "q", "theirs", "--key", "k", "--delay", "1h"]);
     from.ok(&["enqueue", "q", "more", "--delay", "1h"]);
@@ -194,7 +194,7 @@ fn a_key_that_is_taken_is_refused_kept_or_replaced() {
 }
 
 #[test]
-fn a_file_that_is_cut_off_or_wrong_changes_nothing() {
+fn damaged_export_file_changes_nothing() {
     let (from, to) = (Shell::new(), other());
     fill(&from);
     let file = from.export();
@@ -230,7 +230,7 @@ fn a_file_that_is_cut_off_or_wrong_changes_nothing() {
 }
 
 #[test]
-fn a_line_that_the_server_refuses_is_named_and_the_others_arrive() {
+fn refused_import_line_is_named() {
     let from = Shell::new();
     from.ok(&["enqueue", "q", &"x".repeat(2_000), "--delay", "1h"]);
     from.ok(&["enqueue", "q", "small", "--delay", "1h"]);
@@ -242,7 +242,7 @@ fn a_line_that_the_server_refuses_is_named_and_the_others_arrive() {
 }
 
 #[test]
-fn an_export_replaces_no_file_and_leaves_none_behind() {
+fn failed_export_changes_no_files() {
     let shell = Shell::new();
     let file = shell.dir.path().join("f");
     std::fs::write(&file, "mine").expect("write");
@@ -282,7 +282,7 @@ fn on_redis(redis: &Redis) -> Shell {
 }
 
 #[test]
-fn log_to_redis_and_back_and_a_redis_that_is_lost() {
+fn export_moves_between_log_and_redis() {
     let log = Shell::with(&[]);
     fill(&log);
     let file = log.export();
@@ -304,7 +304,7 @@ fn log_to_redis_and_back_and_a_redis_that_is_lost() {
 
 /// Story: a file had no schedules, and one that was made again put its next occurrence a second time.
 #[test]
-fn schedules_travel_and_their_occurrences_come_once() {
+fn schedules_import_without_duplicate_occurrences() {
     let (from, to) = (Shell::new(), other());
     let holds = |shell: &Shell, queue: &str, count: u64| {
         let of = |seen: &Value, state: &str| seen["counts"][state].as_u64().unwrap_or(0);
@@ -379,7 +379,7 @@ fn in_seconds(seconds: i64) -> String {
 
 /// Story: settings that were refused were counted, and the messages of a paused queue went into one that ran.
 #[test]
-fn a_pause_that_cannot_be_set_ends_an_import() {
+fn unsettable_pause_aborts_import() {
     let from = Shell::new();
     from.ok(&["enqueue", "q", "held back"]);
     from.ok(&["pause", "q"]);
@@ -404,7 +404,7 @@ fn a_pause_that_cannot_be_set_ends_an_import() {
 
 /// How long a queue remembers dedupe ids is set behind its messages, and a repeat is told apart.
 #[test]
-fn an_import_may_be_repeated_into_a_queue_that_soon_forgets() {
+fn import_repeats_despite_short_dedupe_window() {
     let (from, to) = (Shell::new(), other());
     from.ok(&["config", "q", "--dedupe-window", "0s"]);
     from.ok(&["enqueue", "q", "once", "--delay", "1h"]);

@@ -70,7 +70,7 @@ async fn lateness_is_told_for_each_queue() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pushes_and_the_breaker_are_counted_by_target() {
+async fn push_and_breaker_metrics_per_target() {
     let server = Server::start().await;
     server.app.set_sealing(Sealing::Open);
     server.app.start_delivery();
@@ -130,7 +130,7 @@ async fn occurrences_of_schedules_are_counted() {
 
 /// Story: with more than a thousand queues the others had no figures, and nothing said so.
 #[tokio::test(flavor = "multi_thread")]
-async fn queues_that_are_left_out_are_counted() {
+async fn omitted_queues_are_counted_in_metrics() {
     let server = Server::start_shards(1).await;
     for n in 0..1_000 {
         server.enqueue(&format!("q{n:04}"), r#"{"body": "x", "delay": "1h"}"#).await;

@@ -16,7 +16,7 @@ async fn put(server: &Server, queue: &str, more: Value) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_rate_and_a_concurrency_hold_back_and_say_so() {
+async fn reserve_reports_rate_and_concurrency_limits() {
     let server = Server::start().await;
     config(&server, "sms", json!({"rate": {"per_second": 2, "burst": 1}})).await;
     config(&server, "jobs", json!({"concurrency": 2})).await;
@@ -46,7 +46,7 @@ async fn a_rate_and_a_concurrency_hold_back_and_say_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_expired_message_is_late_dead_or_gone_as_its_queue_wants() {
+async fn expiry_follows_queue_policy() {
     let server = Server::start().await;
     config(&server, "dead", json!({"on_expiry": "dead"})).await;
     config(&server, "drop", json!({"on_expiry": "drop", "expires_in": "5s"})).await;
@@ -71,7 +71,7 @@ async fn an_expired_message_is_late_dead_or_gone_as_its_queue_wants() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_spread_is_drawn_from_the_due_time_on() {
+async fn spread_starts_at_due_time() {
     let server = Server::start().await;
     let at = "2026-03-01T10:00:00Z";
     let mut seen = std::collections::BTreeSet::new();
@@ -86,7 +86,7 @@ async fn a_spread_is_drawn_from_the_due_time_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_is_refused_by_its_field() {
+async fn invalid_limits_name_their_field() {
     let server = Server::start().await;
     for (more, field) in [
         (json!({"spread": "1h", "spread_ms": 5}), "spread"),
@@ -127,7 +127,7 @@ async fn what_cannot_be_is_refused_by_its_field() {
 
 /// Each shard keeps to its part of a limit: waiting consumers get everything in the end, and never more than the limit.
 #[tokio::test(flavor = "multi_thread")]
-async fn over_several_shards_the_sum_of_all_keeps_to_the_limit() {
+async fn sharded_limits_hold_in_sum() {
     let server = Server::start_shards(4).await;
     let refused = server.call("PATCH", "/v1/queues/jobs/config", r#"{"concurrency": 3}"#).await;
     assert_eq!((refused.status, refused.json()["field"].as_str()), (400, Some("concurrency")));
@@ -152,7 +152,7 @@ async fn over_several_shards_the_sum_of_all_keeps_to_the_limit() {
 }
 
 #[test]
-fn limits_and_expiries_on_the_command_line() {
+fn cli_sets_limits_and_expiries() {
     let shell = Shell::new();
     let set = ["config", "sms", "--rate", "50", "--burst", "5", "--concurrency", "9", "--expires-in", "1h"];
     let shown = shell.ok(&[&set[..], &["--on-expiry", "drop", "--catchup-rate", "10"]].concat());

@@ -34,7 +34,7 @@ fn gated(dir: &Path) -> GatedDisk<RealDisk> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn health_is_red_after_a_bug_and_says_which() {
+async fn health_reports_first_bug() {
     let server = Server::start().await;
     until(&server, 200, "ok").await;
     server.app.set_failing("a bug in duewheel: a thread has panicked");
@@ -49,7 +49,7 @@ async fn health_is_red_after_a_bug_and_says_which() {
 /// A driver that does not come round any more is found out by the age of its last round; when it goes on, all is well
 /// again.
 #[tokio::test(flavor = "multi_thread")]
-async fn health_is_red_while_the_driver_is_stuck_and_green_afterwards() {
+async fn health_fails_while_driver_is_stuck() {
     let dir = tempfile::tempdir().expect("dir");
     let disk = Arc::new(gated(dir.path()));
     let clock = Hurried::default();
@@ -89,7 +89,7 @@ async fn health_is_red_while_the_driver_is_stuck_and_green_afterwards() {
 
 /// Story: one shard whose store hung took its whole node out of service, and no answer said which shard it was.
 #[tokio::test(flavor = "multi_thread")]
-async fn one_shard_whose_store_hangs_is_named_and_its_node_stays_ready() {
+async fn hung_shard_keeps_node_ready() {
     let coordinator = MemoryCoordinator::new(Duration::from_secs(1));
     let clock = Hurried::default();
     let options = NodeOptions::new("a").shards_if_new(4);
@@ -132,7 +132,7 @@ async fn one_shard_whose_store_hangs_is_named_and_its_node_stays_ready() {
 
 /// A store that cannot be opened again keeps health red until it can.
 #[tokio::test(flavor = "multi_thread")]
-async fn health_is_red_while_the_store_is_gone_and_green_afterwards() {
+async fn health_fails_while_store_unavailable() {
     let dir = tempfile::tempdir().expect("dir");
     let disk = Arc::new(gated(dir.path()));
     let wheel = Duewheel::builder().disk(disk.clone()).open().await.expect("wheel");

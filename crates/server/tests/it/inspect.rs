@@ -85,7 +85,7 @@ fn a_data_folder_is_inspected() {
 /// Story: messages that had ended and were kept, and the server's own records of schedules, were counted as pending by
 /// every command that reads a folder, and by the first line of the log.
 #[test]
-fn what_has_ended_and_what_is_the_servers_is_not_pending() {
+fn done_and_internal_records_not_pending() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = |name: &str| folder.path().join(name).display().to_string();
     let data = path("data");
@@ -178,7 +178,7 @@ fn problems(url: &str) -> (bool, Vec<String>) {
 /// Story: a shard without a file was passed over, as one that never had an owner. A store that had lost all files of a
 /// shard was told to be sound.
 #[test]
-fn a_shard_that_has_lost_all_files_is_a_problem_on_redis() {
+fn redis_shard_without_files_is_problem() {
     let redis = Redis::start(Settings::default()).expect("a redis-server");
     let url = redis.url(0);
     let made =
@@ -223,7 +223,7 @@ fn a_shard_that_has_lost_all_files_is_a_problem_on_redis() {
 }
 
 #[test]
-fn a_shard_that_has_lost_all_files_is_a_problem_on_postgres() {
+fn postgres_shard_without_files_is_problem() {
     let postgres = Postgres::start(PgSettings::default()).expect("a server of PostgreSQL");
     let url = postgres.url();
     filled(&url);

@@ -20,7 +20,7 @@ fn short() -> HttpLimits {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_body_of_ten_gibibytes_is_refused_before_it_comes() {
+async fn ten_gibibyte_body_is_refused_early() {
     let server = Server::start().await;
     for path in ["/v1/queues/q/messages", "/v1/queues/q/reserve", "/v1/ack"] {
         let answer = server.raw("POST", path, "content-length: 10737418240\r\n", b"").await;
@@ -32,7 +32,7 @@ async fn a_body_of_ten_gibibytes_is_refused_before_it_comes() {
 
 /// A client that sends all it has before it reads must still see the refusal, not a broken connection.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_is_still_sending_sees_the_refusal() {
+async fn sending_client_sees_refusal() {
     let server = Server::start().await;
     let body = vec![b'a'; 20 * 1024 * 1024];
     let length = format!("content-type: application/x-ndjson\r\ncontent-length: {}\r\n", body.len());
@@ -41,7 +41,7 @@ async fn a_client_that_is_still_sending_sees_the_refusal() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_chunked_body_is_cut_off_at_the_limit() {
+async fn chunked_body_stops_at_limit() {
     let policy = Policy { max_batch_bytes: 1_000, ..Policy::default() };
     let server = Server::start_with(policy, HttpLimits::default()).await;
     let chunk = format!("100\r\n{}\r\n", "a".repeat(256));
@@ -99,7 +99,7 @@ async fn too_many_headers_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn connections_are_limited_and_the_surplus_is_told() {
+async fn connection_limit_refuses_surplus() {
     let limits = HttpLimits { max_connections: 2, ..HttpLimits::default() };
     let server = Server::start_with(Policy::default(), limits).await;
     let request = b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n";
@@ -134,7 +134,7 @@ async fn connections_are_limited_and_the_surplus_is_told() {
 
 /// Story: when the bodies that were being read had as many bytes as is allowed, a further sender got 429 at once.
 #[tokio::test(flavor = "multi_thread")]
-async fn senders_wait_while_the_bodies_that_are_being_read_have_as_many_bytes_as_is_allowed() {
+async fn senders_wait_for_reading_budget() {
     const PART: usize = 600_000;
     let limits = HttpLimits { max_reading_bytes: 1_000_000, ..HttpLimits::default() };
     let server = Server::start_with(Policy::default(), limits).await;
@@ -177,7 +177,7 @@ async fn senders_wait_while_the_bodies_that_are_being_read_have_as_many_bytes_as
 /// Story: a body that was allowed, and larger than a store takes in a group, was handed to the store, which had never
 /// agreed to it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_body_larger_than_the_store_takes_is_refused_by_itself_and_the_limit_is_told() {
+async fn body_beyond_store_limit_is_refused() {
     let policy = Policy { max_body: 100 << 20, ..Policy::default() };
     let largest = policy.clone().fitting(AGREED_GROUP_BYTES).max_body;
     let clock = VirtualClock::at_2026();
@@ -207,7 +207,7 @@ async fn a_body_larger_than_the_store_takes_is_refused_by_itself_and_the_limit_i
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn above_the_limit_of_messages_it_is_overloaded() {
+async fn message_limit_returns_overloaded() {
     let policy = Policy { max_messages: 2, ..Policy::default() };
     let server = Server::start_with(policy, HttpLimits::default()).await;
     for _ in 0..2 {
@@ -219,7 +219,7 @@ async fn above_the_limit_of_messages_it_is_overloaded() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn above_the_limit_of_waiting_reserves_it_is_overloaded() {
+async fn waiter_limit_returns_overloaded() {
     let policy = Policy { max_waiters: 0, ..Policy::default() };
     let server = Server::start_with(policy, HttpLimits::default()).await;
     let answer = server.call("POST", "/v1/queues/q/reserve", r#"{"wait_ms": 1000}"#).await;
@@ -228,7 +228,7 @@ async fn above_the_limit_of_waiting_reserves_it_is_overloaded() {
 
 /// Story: when too much was leased, consumers of all queues saw empty answers with 200 and no reason.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reserve_that_leases_hold_back_says_so() {
+async fn reserve_reports_lease_limit() {
     let policy = Policy { max_leased: 4, ..Policy::default() };
     let clock = VirtualClock::at_2026();
     // One shard: several do not say why.
@@ -250,7 +250,7 @@ async fn a_reserve_that_leases_hold_back_says_so() {
 
 /// Story: a pause and a reserve that waits made queues beyond the limit that an enqueue is refused for.
 #[tokio::test(flavor = "multi_thread")]
-async fn above_the_limit_of_queues_nothing_makes_one() {
+async fn queue_limit_blocks_implicit_creation() {
     let policy = Policy { max_queues: 1, ..Policy::default() };
     let server = Server::start_with(policy, HttpLimits::default()).await;
     server.enqueue("q", r#"{"body": "a", "delay": "1h"}"#).await;
@@ -265,7 +265,7 @@ async fn above_the_limit_of_queues_nothing_makes_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_serves_many_requests_also_pipelined() {
+async fn connection_serves_pipelined_requests() {
     let server = Server::start().await;
     let mut stream = server.connect().await;
     let body = r#"{"body": "a", "delay_ms": 0}"#;
@@ -285,7 +285,7 @@ async fn a_connection_serves_many_requests_also_pipelined() {
 /// A page of leased messages is cut by its bytes, as those of the others are, and no message is left out between two
 /// pages.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_page_of_leased_messages_is_bounded_by_bytes_and_the_next_goes_on() {
+async fn leased_page_is_bounded_by_bytes() {
     let policy = Policy { load_bytes: 1_000, ..Policy::default() };
     let server = Server::start_with(policy, HttpLimits::default()).await;
     let body = json!({"body": "a".repeat(300), "delay_ms": 0}).to_string();

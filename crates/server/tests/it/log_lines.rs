@@ -22,7 +22,7 @@ fn read(dir: &Path, log: &str) -> String {
 }
 
 #[test]
-fn a_start_says_what_was_recovered_and_how_the_last_process_ended() {
+fn start_logs_recovery_and_last_end() {
     let dir = TempDir::new().expect("dir");
     let dir = dir.path();
     let enqueue = |server: &Process| {
@@ -59,7 +59,7 @@ fn a_start_says_what_was_recovered_and_how_the_last_process_ended() {
 
 /// Story: the destination of a backup ended its line of the log, and what followed was a line of its own.
 #[test]
-fn a_value_begins_no_line_of_the_log() {
+fn logged_values_cannot_forge_lines() {
     let dir = TempDir::new().expect("dir");
     let root = dir.path().join("backups");
     std::fs::create_dir(&root).expect("a folder");
@@ -75,7 +75,7 @@ fn a_value_begins_no_line_of_the_log() {
 
 /// Story: over several shards the line said that nothing was recovered, and that the last end was unknown.
 #[test]
-fn a_start_of_several_shards_says_what_was_recovered_in_all_of_them() {
+fn start_logs_recovery_of_all_shards() {
     let dir = TempDir::new().expect("dir");
     let dir = dir.path();
     let shards = ["--shards", "3"];
@@ -108,7 +108,7 @@ fn a_start_of_several_shards_says_what_was_recovered_in_all_of_them() {
 }
 
 #[test]
-fn a_queue_from_which_nobody_reserves_is_told_once() {
+fn queue_without_consumers_is_logged_once() {
     let dir = TempDir::new().expect("dir");
     let log = File::create(dir.path().join("log")).expect("log");
     let mut command = serve();
@@ -133,7 +133,7 @@ fn a_queue_from_which_nobody_reserves_is_told_once() {
 
 /// All lines, the last error among them, have the same five words.
 #[test]
-fn every_line_is_json_if_that_is_asked_for() {
+fn json_log_format_covers_every_line() {
     let dir = TempDir::new().expect("dir");
     let dir = dir.path();
     let lines = |text: &str| -> Vec<Value> {
@@ -168,7 +168,7 @@ fn every_line_is_json_if_that_is_asked_for() {
 
 /// Story: a wrong option was told as text, which the collector of a server's log could not read.
 #[test]
-fn a_wrong_option_is_a_line_of_json_if_that_is_asked_for() {
+fn bad_option_error_follows_log_format() {
     let dir = TempDir::new().expect("dir");
     let file = dir.path().join("duewheel.toml");
     std::fs::write(&file, "log_format = \"json\"\nmax_delay = \"soon\"\n").expect("write");
@@ -200,7 +200,7 @@ fn a_wrong_option_is_a_line_of_json_if_that_is_asked_for() {
 }
 
 #[test]
-fn the_password_of_redis_is_in_no_line() {
+fn redis_password_is_never_logged() {
     let dir = TempDir::new().expect("dir");
     for format in ["text", "json"] {
         let mut command = serve();

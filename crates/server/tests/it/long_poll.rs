@@ -23,7 +23,7 @@ fn waiters(n: u64) -> impl Fn(&Value) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_waiting_reserve_gets_the_next_message() {
+async fn waiting_reserve_gets_next_message() {
     let server = Server::start().await;
     let mut stream = waiting(&server, 60_000).await;
     server.until("it waits", "/v1/queues/q", waiters(1)).await;
@@ -37,7 +37,7 @@ async fn a_waiting_reserve_gets_the_next_message() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_empty_list_when_the_wait_is_over() {
+async fn expired_wait_returns_empty_list() {
     let server = Server::start().await;
     let mut stream = waiting(&server, 1_000).await;
     server.until("it waits", "/v1/queues/q", waiters(1)).await;
@@ -48,7 +48,7 @@ async fn an_empty_list_when_the_wait_is_over() {
 
 /// A consumer that is gone must not swallow a message: it goes to the next one, and does not count as an attempt.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_consumer_that_hangs_up_leaves_the_message_to_the_next() {
+async fn disconnected_waiter_takes_no_message() {
     let server = Server::start().await;
     for _ in 0..20 {
         let gone = waiting(&server, 60_000).await;
@@ -63,7 +63,7 @@ async fn a_consumer_that_hangs_up_leaves_the_message_to_the_next() {
 
 /// The same, with the message coming at the very moment in which the consumer hangs up.
 #[tokio::test(flavor = "multi_thread")]
-async fn hanging_up_and_a_message_at_the_same_moment() {
+async fn disconnect_racing_enqueue_loses_nothing() {
     let server = Server::start().await;
     for round in 0..50 {
         let gone = waiting(&server, 60_000).await;
@@ -93,7 +93,7 @@ async fn hanging_up_and_a_message_at_the_same_moment() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_shutdown_ends_waiting_reserves_with_an_empty_list_and_refuses_new_work() {
+async fn shutdown_ends_waiting_reserves_empty() {
     let server = Server::start().await;
     let mut stream = waiting(&server, 60_000).await;
     server.until("it waits", "/v1/queues/q", waiters(1)).await;

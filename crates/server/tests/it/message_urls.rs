@@ -39,7 +39,7 @@ fn is_refused(answer: &Answer, field: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_url_is_checked_by_field_and_a_queue_without_target_takes_none() {
+async fn message_url_requires_queue_target() {
     let hook = Hook::well();
     let server = server(&hook).await;
     let put = async |queue: &str, url: &Value| {
@@ -78,7 +78,7 @@ async fn a_url_is_checked_by_field_and_a_queue_without_target_takes_none() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_url_is_shown_beside_the_headers_and_stays_when_these_change() {
+async fn message_url_survives_header_changes() {
     let hook = Hook::well();
     let server = server(&hook).await;
     let put = json!({"body": "a", "delay": "1h", "key": "k", "headers": {"a": "1"}, "target_url": URL});
@@ -115,7 +115,7 @@ async fn a_url_is_shown_beside_the_headers_and_stays_when_these_change() {
 
 /// The target may reach this machine; a URL of a message may not, by whatever name.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_private_address_is_refused_whatever_the_target_may() {
+async fn message_url_to_private_address_refused() {
     let hook = Hook::well();
     let server = server(&hook).await;
     let url = format!("http://localhost:{}/c?token=hunter2", hook.address.port());
@@ -139,7 +139,7 @@ async fn a_private_address_is_refused_whatever_the_target_may() {
 /// A line with a URL is refused alone. A replay repeats the URL of a message that is done, which somebody else may have
 /// given.
 #[tokio::test(flavor = "multi_thread")]
-async fn neither_a_line_nor_a_replay_has_a_url_without_the_scope() {
+async fn message_url_requires_push_any_scope() {
     let dir = TempDir::new().expect("dir");
     let file = dir.path().join("tokens.toml");
     let scopes = "enqueue,consume,cancel,admin";
@@ -216,7 +216,7 @@ async fn neither_a_line_nor_a_replay_has_a_url_without_the_scope() {
 }
 
 #[test]
-fn the_command_line_gives_shows_exports_and_imports_a_url() {
+fn cli_round_trips_message_url() {
     let (from, to) = (Shell::new(), Shell::new());
     from.ok(&["target", "put", "shop", "https://shop.example/hook"]);
     from.ok(&["config", "orders", "--target", "shop"]);

@@ -231,7 +231,7 @@ struct Truth {
 /// Story: each node told the figures of the whole cluster, so that their sum was three times the truth, and a shard
 /// that moved took its counters back to 0.
 #[test]
-fn what_nodes_count_adds_up_and_never_falls_when_shards_move() {
+fn node_counters_survive_shard_moves() {
     let redis = Redis::start(Settings::default()).expect("a redis-server");
     let mut nodes = Nodes { redis: &redis, all: Vec::new(), before: Vec::new() };
     let mut truth = Truth::default();
@@ -275,7 +275,7 @@ fn what_nodes_count_adds_up_and_never_falls_when_shards_move() {
 
 /// A shard whose owner is killed has none until its lease has run out and another node takes it.
 #[test]
-fn the_time_without_an_owner_is_counted_by_the_node_that_takes_the_shard() {
+fn unowned_time_is_counted_by_successor() {
     let redis = Redis::start(Settings::default()).expect("a redis-server");
     let mut nodes = Nodes { redis: &redis, all: Vec::new(), before: Vec::new() };
     nodes.start("a");
@@ -303,7 +303,7 @@ fn the_time_without_an_owner_is_counted_by_the_node_that_takes_the_shard() {
 
 /// A reign that Redis ends is counted by its reason, and the shard goes on with the next one.
 #[test]
-fn a_fence_is_counted_by_its_reason() {
+fn fences_are_counted_by_reason() {
     let redis = Redis::start(Settings::default()).expect("a redis-server");
     let mut command = Command::new(BINARY);
     command.args(["serve", "--http", "127.0.0.1:0", "--store", &redis.url(0), "--shards", "2"]);
@@ -341,7 +341,7 @@ fn a_fence_is_counted_by_its_reason() {
 
 /// Story: with one shard away `/metrics` had figures of none.
 #[test]
-fn a_shard_that_is_away_hides_nothing_of_the_others() {
+fn unavailable_shard_hides_no_other_metrics() {
     let mut cluster = RedisCluster::start(3, 0, Settings::default()).expect("a cluster");
     let mut command = Command::new(BINARY);
     command.args(["serve", "--http", "127.0.0.1:0", "--store", &cluster.url()]);

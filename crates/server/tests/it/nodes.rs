@@ -48,7 +48,7 @@ fn put(node: &Process, round: &str) {
 }
 
 #[test]
-fn nodes_with_certificates_work_together_and_get_a_new_secret_while_they_do() {
+fn tls_nodes_rotate_secret_while_running() {
     let redis = Redis::start(Settings::default()).expect("a redis-server");
     let folder = tempfile::tempdir().expect("a folder");
     Certificates::make(folder.path()).expect("certificates");
@@ -88,7 +88,7 @@ fn nodes_with_certificates_work_together_and_get_a_new_secret_while_they_do() {
 
 /// Story: what nodes show each other was read at the start alone, so each renewal was a rolling restart.
 #[test]
-fn certificates_of_nodes_are_read_again_when_they_change() {
+fn peer_certificates_reload_on_change() {
     let redis = Redis::start(Settings::default()).expect("a redis-server");
     let folder = tempfile::tempdir().expect("a folder");
     let renew = || Certificates::make(folder.path()).expect("certificates");
@@ -125,7 +125,7 @@ fn certificates_of_nodes_are_read_again_when_they_change() {
 }
 
 #[test]
-fn certificates_that_cannot_be_used_are_named_at_the_start() {
+fn unusable_peer_certificates_fail_start() {
     let folder = tempfile::tempdir().expect("a folder");
     Certificates::make(folder.path()).expect("certificates");
     let redis = "redis://127.0.0.1:1/0";

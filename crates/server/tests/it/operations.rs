@@ -240,7 +240,7 @@ fn word(answer: &Answer) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_message_carries_everything_and_comes_back_byte_for_byte() {
+async fn message_round_trips_byte_for_byte() {
     let server = Server::start().await;
     let all = json!({
         "body": "tschüß \u{0} \"✓\"\n", "due_at": "2026-01-01T02:00:00.0001+01:00", "key": "a/b c%ü?",
@@ -305,7 +305,7 @@ async fn a_message_carries_everything_and_comes_back_byte_for_byte() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn binary_bodies_travel_in_base64_and_text_comes_back_as_text() {
+async fn binary_bodies_use_base64() {
     let server = Server::start().await;
     server.enqueue("q", r#"{"body_base64": "//4AgA==", "delay_ms": 0}"#).await;
     server.enqueue("q", r#"{"body_base64": "aGk=", "delay_ms": 0}"#).await;
@@ -317,7 +317,7 @@ async fn binary_bodies_travel_in_base64_and_text_comes_back_as_text() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_repeated_enqueue_gets_the_first_answer_with_its_status() {
+async fn repeated_enqueue_returns_first_answer() {
     let server = Server::start().await;
     let path = "/v1/queues/q/messages";
     let body =
@@ -337,7 +337,7 @@ async fn a_repeated_enqueue_gets_the_first_answer_with_its_status() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn postpone_with_a_generation_and_another_body() {
+async fn postpone_checks_generation_and_replaces_body() {
     let server = Server::start().await;
     let id = server.enqueue("q", r#"{"body": "a", "delay": "1h", "key": "k"}"#).await;
     let path = "/v1/queues/q/keys/k";
@@ -360,7 +360,7 @@ async fn postpone_with_a_generation_and_another_body() {
 /// Story: a change of the body alone was refused with the advice to say `delay_ms: 0`, which had a message of 48 hours
 /// come at once.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_change_without_a_due_time_leaves_it_and_everything_else_can_be_changed() {
+async fn patch_without_due_time_keeps_it() {
     let server = Server::start().await;
     let all = r#"{"body": "a", "delay": "48h", "key": "k", "headers": {"a": "1", "b": "2"}, "priority": 7}"#;
     let id = server.enqueue("q", all).await;
@@ -398,7 +398,7 @@ async fn a_change_without_a_due_time_leaves_it_and_everything_else_can_be_change
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn refused_changes_give_no_advice_that_would_have_a_message_come_earlier() {
+async fn refused_patch_never_advises_earlier_delivery() {
     let server = Server::start().await;
     let id = server.enqueue("q", r#"{"body": "a", "delay": "48h", "key": "k"}"#).await;
     let path = format!("/v1/messages/{id}");
@@ -431,7 +431,7 @@ async fn refused_changes_give_no_advice_that_would_have_a_message_come_earlier()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_consumer_says_not_yet_or_never() {
+async fn nack_defers_or_dead_letters() {
     let server = Server::start().await;
     let id = server.enqueue("q", r#"{"body": "a", "delay_ms": 0, "max_attempts": 1}"#).await;
     let nack = format!("/v1/messages/{id}/nack");
@@ -460,7 +460,7 @@ async fn a_consumer_says_not_yet_or_never() {
 
 /// Story: one token that was none failed the acks of all the others beside it.
 #[tokio::test(flavor = "multi_thread")]
-async fn each_ack_of_a_batch_is_answered_for_itself() {
+async fn batch_acks_are_answered_individually() {
     let server = Server::start().await;
     for _ in 0..2 {
         server.enqueue("q", r#"{"body": "a", "delay_ms": 0}"#).await;
@@ -482,7 +482,7 @@ async fn each_ack_of_a_batch_is_answered_for_itself() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_instant_that_has_passed_can_be_fired_at_once() {
+async fn past_due_time_can_fire_immediately() {
     let server = Server::start().await;
     let body = r#"{"body": "a", "due_at": "2020-01-01T00:00:00Z", "past": "fire"}"#;
     let answer = server.call("POST", "/v1/queues/q/messages", body).await;

@@ -13,7 +13,7 @@ fn serve(url: &str) -> Process {
 }
 
 #[test]
-fn messages_are_there_after_kill_9_and_beside_other_tables() {
+fn postgres_messages_survive_kill_9() {
     let postgres = Postgres::start(Settings::default()).expect("a server of PostgreSQL");
     postgres.query("CREATE TABLE theirs (n int)").expect("a table");
     let first = serve(&postgres.url());

@@ -45,7 +45,7 @@ fn log(dir: &Path) -> String {
 /// Story: a server without tokens, TLS and configuration was ended by the signal that others take for "read your files
 /// again".
 #[test]
-fn sighup_ends_no_server_whatever_it_has_to_read_again() {
+fn sighup_never_ends_running_server() {
     let dir = TempDir::new().expect("dir");
     let mut server = logged(dir.path(), &[]);
     for _ in 0..3 {
@@ -58,7 +58,7 @@ fn sighup_ends_no_server_whatever_it_has_to_read_again() {
 
 /// A server that waits for its store at the start has handlers already, and is stopped by the other signal.
 #[test]
-fn sighup_ends_no_server_that_still_waits_for_its_store() {
+fn sighup_keeps_server_waiting_for_store() {
     let dir = TempDir::new().expect("dir");
     let log_file = std::fs::File::create(dir.path().join("log")).expect("log");
     let mut command = serve();
@@ -100,7 +100,7 @@ fn ask_as(host: &str, address: &str, method: &str, path: &str, body: &str) -> Op
 /// Story: nothing listened while a start waited for Redis: a probe could not tell it from a process that is dead, and
 /// killed it.
 #[test]
-fn a_start_that_waits_for_redis_lives_is_not_ready_and_says_what_it_waits_for() {
+fn start_waiting_for_redis_is_live() {
     let mut redis = Redis::start(Settings::default()).expect("a redis-server");
     redis.stop().expect("stop");
     let address = format!("127.0.0.1:{}", free_port().expect("a port"));
@@ -157,7 +157,7 @@ impl Drop for Killed {
 /// Story: a worker ended with an error when its server was restarted and had to wait for its store: it tried again
 /// while nothing listened, and took the 503 of a server that starts for a final answer.
 #[test]
-fn a_worker_goes_on_when_its_server_has_been_restarted_and_waited_for_its_store() {
+fn worker_survives_restart_waiting_for_store() {
     let dir = TempDir::new().expect("dir");
     let mut redis = Redis::start(Settings::default()).expect("a redis-server");
     let address = format!("127.0.0.1:{}", free_port().expect("a port"));
@@ -204,7 +204,7 @@ fn a_worker_goes_on_when_its_server_has_been_restarted_and_waited_for_its_store(
 }
 
 #[test]
-fn a_start_waits_for_redis_as_long_as_it_is_told_and_no_longer() {
+fn redis_start_timeout_is_respected() {
     let mut command = serve();
     command.args(["--http", "127.0.0.1:0", "--beanstalk", "off", "--store", "redis://127.0.0.1:1/0"]);
     let output = run(command.args(["--redis-start-timeout", "0s"]));
@@ -217,7 +217,7 @@ fn a_start_waits_for_redis_as_long_as_it_is_told_and_no_longer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn probes_are_open_and_say_one_word() {
+async fn probes_answer_with_status_alone() {
     let server = Server::start().await;
     for path in ["/livez", "/readyz"] {
         let answer = server.call("GET", path, "").await;
@@ -243,7 +243,7 @@ async fn probes_are_open_and_say_one_word() {
 /// The balancer in front needs a while to see that the server is not ready any more; until then it sends requests, and
 /// they are served.
 #[test]
-fn the_drain_begins_only_after_its_delay_and_a_second_signal_ends_the_delay() {
+fn drain_waits_for_delay_or_signal() {
     let dir = TempDir::new().expect("dir");
     let mut server = logged(dir.path(), &["--drain-delay", "1h"]);
     assert_eq!(server.call("GET", "/readyz", "").0, 200);
@@ -260,7 +260,7 @@ fn the_drain_begins_only_after_its_delay_and_a_second_signal_ends_the_delay() {
 }
 
 #[test]
-fn without_a_delay_the_drain_begins_at_once_and_after_a_short_one_by_itself() {
+fn short_drain_delay_ends_by_itself() {
     for delay in [None, Some("50ms")] {
         let dir = TempDir::new().expect("dir");
         let more: Vec<&str> = delay.iter().flat_map(|delay| ["--drain-delay", delay]).collect();
@@ -284,7 +284,7 @@ fn stalled(dir: &Path) -> Process {
 }
 
 #[test]
-fn a_thread_that_stalls_makes_readyz_and_healthz_red() {
+fn stalled_thread_fails_readyz_and_healthz() {
     let dir = TempDir::new().expect("dir");
     let server = stalled(dir.path());
     until("it is said", || server.call("GET", "/readyz", "").1["status"] == "stalled");
@@ -297,7 +297,7 @@ fn a_thread_that_stalls_makes_readyz_and_healthz_red() {
 /// The one thing for which a restart is right.
 #[test]
 #[ignore = "a thread is given two minutes; ./scripts/test --full runs it"]
-fn a_thread_that_stalls_for_minutes_makes_livez_red() {
+fn stalled_thread_fails_livez_after_minutes() {
     let dir = TempDir::new().expect("dir");
     let server = stalled(dir.path());
     let begun = Instant::now();
@@ -311,7 +311,7 @@ fn a_thread_that_stalls_for_minutes_makes_livez_red() {
 
 /// Quotas of a mounted configuration: Kubernetes exchanges a link, and nobody sends a signal.
 #[test]
-fn a_file_that_changes_is_read_again_without_a_signal() {
+fn changed_config_reloads_without_signal() {
     let dir = TempDir::new().expect("dir");
     let write = |version: &str, limit: u32| {
         let folder = dir.path().join(version);
@@ -338,7 +338,7 @@ fn a_file_that_changes_is_read_again_without_a_signal() {
 
 /// A restart gives back neither the store nor an owner for its shards, so nobody is to restart it for want of them.
 #[tokio::test(flavor = "multi_thread")]
-async fn shards_without_an_owner_and_a_store_that_is_away_are_told_by_health_and_kill_nobody() {
+async fn missing_owners_fail_health_not_probes() {
     let coordinator = MemoryCoordinator::new(Duration::from_secs(1));
     coordinator.hold_open();
     let options = NodeOptions::new("a").shards_if_new(4);

@@ -259,7 +259,7 @@ fn layers(options: &[Layers]) {
 }
 
 #[test]
-fn flags_win_over_the_environment_it_over_the_file_it_over_the_defaults() {
+fn flags_override_environment_file_and_defaults() {
     let options = [
         ("data", "\"f\"", "e", "a"),
         ("http", "\"127.0.0.1:1\"", "127.0.0.1:2", "127.0.0.1:3"),
@@ -302,7 +302,7 @@ fn flags_win_over_the_environment_it_over_the_file_it_over_the_defaults() {
 
 /// Connection settings from the environment, with defaults.
 #[test]
-fn m8_redis_by_flag_environment_and_file_with_defaults_and_without_its_password() {
+fn m8_redis_settings_follow_layers() {
     let options = [
         ("store", "\"redis://f:1/1\"", "redis://e:2/2", "redis-cluster://a:3,b:4"),
         ("redis_user", "\"f\"", "e", "a"),
@@ -396,7 +396,7 @@ fn wrong_settings_are_one_clear_line() {
 
 /// The folder was made and filled with segments before the address was looked at.
 #[test]
-fn a_taken_address_is_refused_before_the_data_folder_is_made() {
+fn taken_address_creates_no_data_folder() {
     let dir = TempDir::new().expect("dir");
     let other = std::net::TcpListener::bind("127.0.0.1:0").expect("bind");
     let taken = other.local_addr().expect("address").to_string();
@@ -411,7 +411,7 @@ fn a_taken_address_is_refused_before_the_data_folder_is_made() {
 }
 
 #[test]
-fn a_second_process_on_the_folder_is_refused_with_a_clear_line() {
+fn second_process_on_folder_is_refused() {
     let dir = TempDir::new().expect("dir");
     let data = dir.path().join("data");
     let first = Process::start(&data, &[]);
@@ -426,7 +426,7 @@ fn a_second_process_on_the_folder_is_refused_with_a_clear_line() {
 }
 
 #[test]
-fn signals_drain_and_exit_0_and_waiting_reserves_end_empty() {
+fn signals_drain_and_exit_0() {
     for name in ["-TERM", "-INT"] {
         let dir = TempDir::new().expect("dir");
         let mut server = Process::start(&dir.path().join("data"), &[]);
@@ -492,7 +492,7 @@ fn what_was_accepted_survives_kill_9() {
 }
 
 #[test]
-fn a_damaged_folder_is_refused_and_verify_says_where() {
+fn damaged_folder_is_refused_and_located() {
     let dir = TempDir::new().expect("dir");
     let data = dir.path().join("data");
     let mut server = Process::start(&data, &[]);
@@ -525,7 +525,7 @@ fn a_damaged_folder_is_refused_and_verify_says_where() {
 /// Story: senders of NDJSON that were faster than the flush got 429 with a text about limits, of which none was
 /// reached.
 #[test]
-fn senders_of_ndjson_that_are_faster_than_the_disk_are_made_slower() {
+fn fast_ndjson_senders_are_slowed() {
     let dir = TempDir::new().expect("dir");
     let server = Process::start(dir.path(), &["--journal-bytes", "1048576"]);
     let line = format!("{{\"body\": \"{}\", \"delay\": \"1h\"}}\n", "x".repeat(1_000));

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::fixture::Server;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pages_show_each_message_once_in_due_order() {
+async fn message_pages_follow_due_order() {
     let server = Server::start().await;
     for n in 0..25 {
         let body = match n % 2 {
@@ -35,7 +35,7 @@ async fn pages_show_each_message_once_in_due_order() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn queues_show_counts_and_need_no_creation() {
+async fn queues_exist_without_creation() {
     let server = Server::start().await;
     let empty = server.ok("GET", "/v1/queues/nobody", "").await;
     assert_eq!(
@@ -239,7 +239,7 @@ async fn health_metrics_and_the_page() {
 
 /// Drain mode could be seen only by trying an enqueue.
 #[tokio::test(flavor = "multi_thread")]
-async fn drain_mode_is_seen_in_health_and_metrics() {
+async fn health_and_metrics_show_drain_mode() {
     let server = Server::start().await;
     assert_eq!(server.ok("GET", "/healthz", "").await["drain_mode"], false);
     server.drain.turn_on();

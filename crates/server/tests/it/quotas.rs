@@ -24,7 +24,7 @@ fn counted(problem: &Value) -> (u64, u64, &Value, &Value) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_above_a_quota_is_refused_with_what_is_used_and_when_to_come_again() {
+async fn quota_refusals_report_usage_and_retry() {
     let server = Server::start_shards(1).await;
     let rate = Quota { enqueues_per_second: Some(1), burst: Some(2), ..quota("rate") };
     let acme = Quota { messages: Some(3), bytes: Some(40), leases: Some(1), ..quota("acme.") };
@@ -129,7 +129,7 @@ async fn remembered_answers_are_in_the_quota() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_consumer_that_waits_is_served_when_a_lease_of_its_tenant_ends() {
+async fn freed_tenant_lease_wakes_waiting_consumer() {
     let server = Server::start_shards(1).await;
     server.wheel.set_quotas(vec![Quota { leases: Some(1), ..quota("t.") }]).expect("quotas");
     server.enqueue("t.a", NOW).await;
@@ -198,7 +198,7 @@ fn set(server: &Process, dir: &TempDir, quotas: &str, so: impl Fn(&Value) -> boo
 }
 
 #[test]
-fn quotas_are_read_again_at_sighup_and_a_wrong_file_changes_nothing() {
+fn quotas_reload_at_sighup_if_valid() {
     let dir = TempDir::new().expect("dir");
     let file = dir.path().join("duewheel.toml");
     std::fs::write(&file, format!("{FILE}[[quota]]\nprefix = 'acme.'\nmessages = 2\n")).expect("file");
@@ -246,7 +246,7 @@ fn quotas_are_read_again_at_sighup_and_a_wrong_file_changes_nothing() {
 }
 
 #[test]
-fn a_server_whose_quotas_cannot_be_does_not_start() {
+fn invalid_quotas_prevent_start() {
     let dir = TempDir::new().expect("dir");
     let file = dir.path().join("duewheel.toml");
     std::fs::write(&file, format!("{FILE}[[quota]]\nprefix = 'acme.'\nburst = 2\n")).expect("file");

@@ -16,7 +16,7 @@ use crate::fixture::PATIENCE;
 use crate::process::{BINARY, Process, run, text};
 
 #[test]
-fn redis_that_wants_a_certificate_is_shown_one_and_is_understood_without() {
+fn redis_client_certificate_is_required() {
     let settings = Settings { transport: Transport::TlsBothWays, ..Settings::default() };
     let redis = Redis::start(settings).expect("a redis-server");
     let certificates = redis.certificates().expect("certificates");
@@ -74,7 +74,7 @@ pub(crate) fn until(what: &str, mut so: impl FnMut() -> bool) {
 
 /// As in containers: a node listens at one address, and others reach it at another one, which is not its own.
 #[test]
-fn a_node_listens_at_one_address_and_is_reached_at_another() {
+fn node_listens_and_advertises_different_addresses() {
     let redis = Redis::start(Settings::default()).expect("a redis-server");
     let inside = format!("127.0.0.2:{}", free_port().expect("port"));
     let relay = Proxy::start(inside.parse().expect("address")).expect("relay");
@@ -102,7 +102,7 @@ fn a_node_listens_at_one_address_and_is_reached_at_another() {
 /// Story: with one health for two probes, a Redis that was away for longer than a lease had all nodes killed, again and
 /// again.
 #[test]
-fn a_redis_that_hangs_for_longer_than_a_lease_leaves_its_nodes_alive_and_ready() {
+fn hung_redis_leaves_nodes_ready() {
     let redis = Redis::start(Settings::default()).expect("a redis-server");
     let server = node(&redis, "a", "127.0.0.2", &[]);
     redis.pause().expect("pause");
@@ -132,7 +132,7 @@ fn durability(server: &Process) -> Value {
 
 /// Story: with one Redis without a replica every answer said `best_effort_replicated`.
 #[test]
-fn each_answer_says_what_redis_has_reached() {
+fn redis_answers_report_reached_durability() {
     let redis = Redis::start(Settings::default()).expect("a redis-server");
     let server = Process::spawn(serve(&redis, &["--shard-lease", "1s", "--shards", "3"]));
     assert_eq!(durability(&server), "fsync");
@@ -160,7 +160,7 @@ fn each_answer_says_what_redis_has_reached() {
 }
 
 #[test]
-fn redis_without_an_append_only_file_is_refused_unless_that_is_said() {
+fn redis_without_aof_needs_option() {
     let redis = Redis::start(Settings { appendonly: Appendonly::Off, ..Settings::default() })
         .expect("a redis-server");
     let refused = serve(&redis, &[]).env("DUEWHEEL_BEANSTALK", "off").output().expect("output");
@@ -179,7 +179,7 @@ fn redis_without_an_append_only_file_is_refused_unless_that_is_said() {
 
 /// Redis sets no limit of its own; the server's is in force, also after another node has taken the messages over.
 #[test]
-fn the_limit_on_bytes_holds_where_redis_has_none() {
+fn byte_limit_holds_on_unlimited_redis() {
     const LIMIT: usize = 200_000;
     let redis = Redis::start(Settings::default()).expect("a redis-server");
     assert_eq!(redis.command(&["CONFIG", "GET", "maxmemory"]).expect("a reply").list()[1].number(), Some(0));
@@ -216,7 +216,7 @@ fn the_limit_on_bytes_holds_where_redis_has_none() {
 /// Story: a body larger than a word of a command may be made Redis end the connection, and the outcome was unknown each
 /// time it was tried. No word is longer than a block of a file now.
 #[test]
-fn a_body_may_be_larger_than_a_word_of_a_command() {
+fn body_may_exceed_redis_bulk_limit() {
     let extra = ["--proto-max-bulk-len", "1mb"].map(str::to_owned).to_vec();
     let redis = Redis::start(Settings { extra, ..Settings::default() }).expect("a redis-server");
     let server = Process::spawn(serve(&redis, &["--max-body", "4000000"]));
@@ -271,7 +271,7 @@ fn fill(server: &Process, name: &str, is_enough: impl Fn(Filled) -> bool) -> Fil
 
 /// Two nodes fill one server side by side, and neither knows what the other one has under way.
 #[test]
-fn a_redis_that_is_full_refuses_new_messages_and_nothing_else_and_has_room_after_a_purge() {
+fn full_redis_refuses_only_new_messages() {
     let settings = Settings { maxmemory: Some(100_000_000), ..Settings::default() };
     let redis = Redis::start(settings).expect("a redis-server");
     let start = |name: &str| {
@@ -363,7 +363,7 @@ fn perform(commands: &[String], redis: &Redis, backups: &Path) {
 
 /// What the runbook tells to look at when a node dies, and what it says of it.
 #[test]
-fn a_dead_node_is_looked_after_as_the_runbook_says() {
+fn dead_node_runbook_matches_behaviour() {
     let page = include_str!("../../../../docs/cluster.md");
     let (_, entry) = page.split_once("\n### A node dies\n").expect("the entry");
     let entry = entry.split("\n### ").next().unwrap_or_default();
@@ -457,7 +457,7 @@ pub(crate) fn ack(server: &Process, (id, token): &(String, String)) -> (u16, Val
 
 /// The commands are those of `docs/cluster.md`, word for word.
 #[test]
-fn a_cluster_that_was_restored_as_documented_revives_nothing_and_gives_no_id_or_token_again() {
+fn documented_cluster_restore_revives_nothing() {
     let blocks = documented("Back up and restore");
     let [back_up, put_back] = &blocks[..] else { panic!("{blocks:?}") };
     let backups = TempDir::new().expect("dir");

@@ -17,7 +17,7 @@ fn set(redis: &Redis, name: &str, value: &str) {
 /// Story: Redis had no memory left and refused a group. The acks that were in it, and in those behind it, got 507 with
 /// the new messages, although they free memory.
 #[test]
-fn acks_go_on_beside_messages_that_redis_has_no_memory_for() {
+fn acks_proceed_while_redis_is_full() {
     const ACKS: usize = 8;
     let redis = Redis::start(Settings::default()).expect("a redis-server");
     // A lease that a busy machine does not lose.
@@ -62,7 +62,7 @@ fn acks_go_on_beside_messages_that_redis_has_no_memory_for() {
 
 /// A replica that hangs: whether a change stays is unknown, and each such change is counted.
 #[test]
-fn a_change_that_no_replica_has_in_time_is_unknown_and_counted() {
+fn unreplicated_change_is_unknown_and_counted() {
     let redis = Redis::start(Settings::default()).expect("a redis-server");
     let copy = Redis::start(Settings::default()).expect("a redis-server");
     copy.command(&["REPLICAOF", "127.0.0.1", &redis.port().to_string()]).expect("a reply");
@@ -92,7 +92,7 @@ fn a_change_that_no_replica_has_in_time_is_unknown_and_counted() {
 
 /// Story: after a fence `duewheel_enqueued_total` counted the refused group and the second try: 45 for 32.
 #[test]
-fn messages_that_redis_has_refused_are_not_counted() {
+fn refused_messages_are_not_counted() {
     let redis = Redis::start(Settings::default()).expect("a redis-server");
     let server = Process::spawn(serve(&redis, &["--shard-lease", "2s"]));
     let mut accepted = 0;

@@ -246,14 +246,14 @@ fn a_backup_becomes_a_postgres() {
 }
 
 #[test]
-fn a_backup_of_one_shard_becomes_a_redis() {
+fn single_shard_backup_restores_to_redis() {
     let (redis, original) = (Redis::start(Settings::default()).expect("a redis-server"), Original::new("1"));
     becomes_a_store(&original, &redis.url(0), 1);
 }
 
 /// Shard 2 cannot be acquired: the restore ends when the others are complete.
 #[test]
-fn a_redis_that_was_restored_in_part_is_not_served() {
+fn partially_restored_redis_is_not_served() {
     let (redis, original) = (Redis::start(Settings::default()).expect("a redis-server"), Original::new("3"));
     let (url, key) = (redis.url(0), "{duewheel:2}:owner");
     let until = "9999999999999";
@@ -271,7 +271,7 @@ fn a_redis_that_was_restored_in_part_is_not_served() {
 
 /// The restore is killed while it writes the files of shard 1.
 #[test]
-fn a_restore_to_postgres_that_is_killed_is_not_served() {
+fn killed_postgres_restore_is_not_served() {
     let postgres = Postgres::start(PgSettings::default()).expect("a server of PostgreSQL");
     let (url, original) = (postgres.url(), Original::new("3"));
     assert!(run(Command::new(BINARY).args(["store", "init", "--store", &url])).status.success());
@@ -297,7 +297,7 @@ fn a_restore_to_postgres_that_is_killed_is_not_served() {
 }
 
 #[test]
-fn a_damaged_copy_leaves_the_store_as_it_was() {
+fn damaged_copy_leaves_store_unchanged() {
     let (redis, original) = (Redis::start(Settings::default()).expect("a redis-server"), Original::new("3"));
     std::fs::write(original.copy().join("2-of-3/MANIFEST"), b"no manifest").expect("a damage");
     is_refused(&restore(&original.copy(), &redis.url(0)), "MANIFEST");

@@ -24,7 +24,7 @@ fn json(output: &Output) -> Value {
 }
 
 #[test]
-fn a_salvage_ends_0_without_a_loss_and_1_with_the_list_of_what_is_lost() {
+fn salvage_exit_code_reports_losses() {
     let dir = tempfile::tempdir().expect("a folder");
     let (src, whole, rest) = (dir.path().join("src"), dir.path().join("whole"), dir.path().join("rest"));
     let options = Options { segment_bytes: 64 * 1024, ..Options::default() };
@@ -130,13 +130,13 @@ fn a_whole_store_becomes_a_folder(url: &str) {
 }
 
 #[test]
-fn a_redis_without_damage_becomes_a_folder() {
+fn intact_redis_salvages_to_folder() {
     let redis = Redis::start(Settings::default()).expect("a redis-server");
     a_whole_store_becomes_a_folder(&redis.url(0));
 }
 
 #[test]
-fn a_postgres_without_damage_becomes_a_folder() {
+fn intact_postgres_salvages_to_folder() {
     let postgres = Postgres::start(PgSettings::default()).expect("a server of PostgreSQL");
     a_whole_store_becomes_a_folder(&postgres.url());
 }
@@ -203,7 +203,7 @@ fn is_restored(copy: &Path, messages: u64) {
 
 /// The copy is of one moment of all shards, however much they change meanwhile.
 #[test]
-fn a_postgres_is_copied_beside_its_node() {
+fn postgres_backup_runs_beside_node() {
     let postgres = Postgres::start(PgSettings::default()).expect("a server of PostgreSQL");
     let dir = tempfile::tempdir().expect("a folder");
     filled(&postgres.url(), &dir.path().join("none"));
@@ -242,7 +242,7 @@ fn a_postgres_is_copied_beside_its_node() {
 }
 
 #[test]
-fn a_redis_is_copied_while_no_node_has_it() {
+fn redis_backup_requires_unowned_shards() {
     let redis = Redis::start(Settings::default()).expect("a redis-server");
     let dir = tempfile::tempdir().expect("a folder");
     let copy = dir.path().join("copy");

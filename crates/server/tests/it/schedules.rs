@@ -218,7 +218,7 @@ async fn a_buffered_occurrence_is_shown() {
 
 /// A token has the schedules of its queues; the others do not exist for it, but that their names are taken.
 #[tokio::test(flavor = "multi_thread")]
-async fn tokens_reach_the_schedules_of_their_queues() {
+async fn tokens_reach_schedules_of_own_queues() {
     let dir = TempDir::new().expect("dir");
     let file = dir.path().join("tokens.toml");
     let all = new_token(&file, &["--name", "all", "--scope", "admin"]);
@@ -267,7 +267,7 @@ async fn tokens_reach_the_schedules_of_their_queues() {
 /// Story: the record of a schedule had an id like any message, and ids can be guessed: `DELETE /v1/messages/1` removed the
 /// schedule, and a look showed what only duewheel may know.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_record_of_a_schedule_is_not_found_by_its_id() {
+async fn schedule_records_are_unreachable_by_id() {
     let server = server().await;
     server.ok("PUT", "/v1/schedules/daily", r#"{"queue": "reports", "every": "24h"}"#).await;
     entered(&server, "reports", 1).await;
@@ -309,7 +309,7 @@ async fn a_node_that_drains_enters_nothing() {
 
 /// An occurrence that a quota keeps out of its queue is shown with the reason, and enters when there is room.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_occurrence_that_waits_for_a_quota_says_so() {
+async fn quota_blocked_occurrence_shows_reason() {
     let server = server().await;
     let quota = Quota { prefix: "reports".into(), messages: Some(1), ..Quota::default() };
     server.wheel.set_quotas(vec![quota]).expect("quotas");
@@ -345,7 +345,7 @@ async fn an_occurrence_that_waits_for_a_quota_says_so() {
 
 /// A folder that `TZDIR` names and that has no zones: what is built in is used, and said so.
 #[test]
-fn without_zones_of_the_system_those_built_in_are_used() {
+fn bundled_time_zones_replace_missing_system() {
     let (dir, zones) = (TempDir::new().expect("dir"), TempDir::new().expect("zones"));
     let mut command = serve();
     command.args(["--http", "127.0.0.1:0", "--durability", "memory", "--data"]).arg(dir.path().join("data"));
@@ -436,7 +436,7 @@ fn ends_complete(process: &Process, name: &str) -> u64 {
 
 /// kill -9 again and again, whatever the worker does: each second enters once.
 #[test]
-fn kill_9_neither_loses_nor_doubles_an_occurrence() {
+fn kill_9_keeps_occurrences_exactly_once() {
     let dir = TempDir::new().expect("dir");
     let mut process = Process::start(dir.path(), &[]);
     let address = process.url.trim_start_matches("http://").to_owned();
@@ -460,7 +460,7 @@ fn kill_9_neither_loses_nor_doubles_an_occurrence() {
 
 /// Two nodes on Redis, of which one dies at a time: the other goes on, and each second enters once.
 #[test]
-fn a_node_that_dies_leaves_its_schedules_to_others() {
+fn dead_node_schedules_run_elsewhere() {
     let redis = Redis::start(Settings::default()).expect("a redis-server");
     let node = |name: &str| {
         let mut command = Command::new(BINARY);
@@ -547,7 +547,7 @@ fn the_command_line_of_schedules() {
 /// Story: `schedule put` sent `paused: false` each time, so that a change of the body started a schedule that somebody had
 /// paused, and it dropped the headers, which had no option.
 #[test]
-fn putting_a_schedule_again_keeps_what_is_not_named() {
+fn repeated_schedule_put_keeps_unnamed_settings() {
     let shell = Shell::new();
     let put = |more: &[&str]| -> Value {
         let args = [&["schedule", "put", "daily", "--queue", "q", "--json"], more].concat();
@@ -593,7 +593,7 @@ fn putting_a_schedule_again_keeps_what_is_not_named() {
 
 /// Story: of a member that was there twice the last one counted, in a preview and in a change.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_member_that_is_there_twice_is_refused_by_its_name() {
+async fn duplicate_schedule_member_is_refused() {
     let server = server().await;
     server.ok("PUT", "/v1/schedules/s", r#"{"queue": "q", "every": "1h"}"#).await;
     for (method, path, body, field) in [

@@ -46,7 +46,7 @@ fn enqueue(address: &str, n: u64) -> std::io::Result<String> {
 /// An upgrade under systemd: the old server ends, the new one starts, the socket stays. A client that opens a connection
 /// for each message sees no refusal, no reset and no 503.
 #[test]
-fn an_upgrade_on_a_given_socket_refuses_no_connection_and_no_message() {
+fn upgrade_on_given_socket_loses_nothing() {
     let dir = TempDir::new().expect("dir");
     let socket = TcpListener::bind("127.0.0.1:0").expect("bind");
     let address = socket.local_addr().expect("address").to_string();
@@ -89,7 +89,7 @@ fn an_upgrade_on_a_given_socket_refuses_no_connection_and_no_message() {
 
 /// A given socket is judged like an address of `--http`: it does not open a server to other machines.
 #[test]
-fn a_given_socket_that_other_machines_reach_needs_tokens_and_tls_too() {
+fn exposed_socket_needs_tokens_and_tls() {
     let dir = TempDir::new().expect("dir");
     let socket = TcpListener::bind("0.0.0.0:0").expect("bind");
     let output = run_given(&mut given(&socket, "http", dir.path(), &[]));
@@ -106,7 +106,7 @@ fn run_given(command: &mut Command) -> String {
 }
 
 #[test]
-fn a_socket_for_no_listener_is_refused_and_one_for_another_process_is_ignored() {
+fn given_socket_must_name_own_listener() {
     let dir = TempDir::new().expect("dir");
     let socket = TcpListener::bind("127.0.0.1:0").expect("bind");
     let output = given(&socket, "smtp", dir.path(), &[]).output().expect("output");
@@ -133,7 +133,7 @@ fn until(socket: &UnixDatagram, line: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_service_manager_is_told_when_the_server_is_ready_alive_and_stopping() {
+fn service_manager_receives_state_notifications() {
     let dir = TempDir::new().expect("dir");
     let at = dir.path().join("notify");
     let manager = UnixDatagram::bind(&at).expect("bind");

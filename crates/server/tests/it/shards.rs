@@ -10,7 +10,7 @@ use crate::fixture::Server;
 use crate::process::{BINARY, Process, run, text};
 
 #[test]
-fn a_server_keeps_its_shards_and_refuses_another_number() {
+fn server_keeps_its_shard_count() {
     let dir = TempDir::new().expect("dir");
     let data = dir.path().join("data");
     let server = Process::start(&data, &["--shards", "3"]);
@@ -51,7 +51,7 @@ fn a_server_keeps_its_shards_and_refuses_another_number() {
 /// Story: with several shards the server's own queues, at which its workers wait, were listed among the others, and an
 /// export ended at the first of them.
 #[test]
-fn the_servers_own_queues_are_listed_nowhere() {
+fn internal_queues_are_never_listed() {
     let dir = TempDir::new().expect("dir");
     let server = Process::start(&dir.path().join("data"), &["--shards", "2"]);
     let (status, _) =
@@ -72,7 +72,7 @@ fn the_servers_own_queues_are_listed_nowhere() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pages_show_each_message_once_in_due_order() {
+async fn sharded_pages_follow_due_order() {
     let server = Server::start_shards(5).await;
     for n in 0..60 {
         let body = match n % 2 {
@@ -103,7 +103,7 @@ async fn pages_show_each_message_once_in_due_order() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cursor_of_another_number_of_shards_is_a_bad_one() {
+async fn cursor_of_other_shard_count_refused() {
     let server = Server::start_shards(3).await;
     server.enqueue("q", r#"{"body": "a", "delay_ms": 5000}"#).await;
     for after in ["-_-", "-_-~-_-", "-_-~-_-~-_-~-_-", "~~", "1.2_-~.~", "a~b~c"] {
@@ -117,7 +117,7 @@ async fn a_cursor_of_another_number_of_shards_is_a_bad_one() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_message_goes_its_way_whatever_its_shard() {
+async fn message_operations_work_across_shards() {
     let server = Server::start_shards(4).await;
     let keyed = |n: u64| json!({"body": "a", "key": format!("k{n}"), "delay_ms": 60_000}).to_string();
     let ids: BTreeSet<String> = {
@@ -163,7 +163,7 @@ async fn a_message_goes_its_way_whatever_its_shard() {
 
 /// More lines than one slice has: the slices go one after the other, and the last line of a key wins.
 #[tokio::test(flavor = "multi_thread")]
-async fn lines_of_a_large_batch_are_applied_in_order_and_answered_in_order() {
+async fn large_batch_lines_keep_order() {
     let server = Server::start_shards(4).await;
     let line = |n: u64| {
         let key = format!("k{}", n % 40);

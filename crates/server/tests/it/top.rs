@@ -161,7 +161,7 @@ fn filled() -> Shell {
 }
 
 #[test]
-fn it_draws_follows_keys_and_sizes_and_ends() {
+fn top_handles_keys_resize_and_exit() {
     let shell = filled();
     let mut top = TopTerminal::start(&shell.server.url, (100, 30), &[]);
     top.shows("scheduled 3  ready 1  leased 0  dead 1");
@@ -193,7 +193,7 @@ fn it_draws_follows_keys_and_sizes_and_ends() {
 }
 
 #[test]
-fn a_server_that_goes_away_and_comes_back_is_told() {
+fn top_reports_server_loss_and_return() {
     let shell = Shell::with(&[]);
     shell.ok(&["enqueue", "orders", "x", "--delay", "10m"]);
     let top = TopTerminal::start(&shell.server.url, (140, 30), &[("NO_COLOR", "1")]);
@@ -214,7 +214,7 @@ fn a_server_that_goes_away_and_comes_back_is_told() {
 }
 
 #[test]
-fn a_token_is_needed_where_it_is_and_without_a_terminal_there_is_json() {
+fn top_requires_token_and_prints_json() {
     let dir = tempfile::TempDir::new().expect("dir");
     let tokens = dir.path().join("tokens.toml");
     let new = |scope: &str| {

@@ -39,7 +39,7 @@ fn to(hook: &Hook) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_queue_is_delivered_to_its_target() {
+async fn queue_is_delivered_to_its_target() {
     let (server, hook) = (server().await, Hook::well());
     let mut target = to(&hook);
     target["secrets"] = json!([SECRET]);
@@ -95,7 +95,7 @@ async fn a_queue_is_delivered_to_its_target() {
 
 /// Attempts are shown with their message; a pause and a resume.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_has_failed_is_shown_and_a_pause_holds_it() {
+async fn failed_attempts_survive_pause_and_resume() {
     let well = Arc::new(AtomicBool::new(false));
     let told = well.clone();
     let hook = Hook::new(move |_, _| match told.load(Ordering::SeqCst) {
@@ -142,7 +142,7 @@ async fn what_has_failed_is_shown_and_a_pause_holds_it() {
 
 /// Story: a resume of a target whose breaker was open changed nothing, and it and an edit answered the state before.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_resume_and_an_edit_close_an_open_breaker() {
+async fn resume_and_edit_close_breaker() {
     let hook = Hook::new(|_, _| "500".to_owned());
     let server = server().await;
     let target = to(&hook).to_string();
@@ -163,7 +163,7 @@ async fn a_resume_and_an_edit_close_an_open_breaker() {
 
 /// `null` stands for the default, as in a queue's settings.
 #[tokio::test(flavor = "multi_thread")]
-async fn null_in_a_target_is_the_same_as_nothing() {
+async fn null_target_fields_mean_default() {
     let (server, hook) = (server().await, Hook::well());
     let plain = server.ok("PUT", "/v1/targets/shop", &to(&hook).to_string()).await;
     let mut nulls = to(&hook);
@@ -191,7 +191,7 @@ async fn null_in_a_target_is_the_same_as_nothing() {
 
 /// Also without a collector, and in a test, each request belongs to a trace.
 #[tokio::test(flavor = "multi_thread")]
-async fn each_attempt_has_a_traceparent_and_a_test_tells_when_and_what() {
+async fn attempts_and_tests_carry_traceparent() {
     let hook = Hook::new(|n, _| if n < 3 { "500" } else { "200" }.to_owned());
     let server = server().await;
     let mut target = to(&hook);
@@ -220,7 +220,7 @@ async fn each_attempt_has_a_traceparent_and_a_test_tells_when_and_what() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bad_targets_are_refused_by_field_and_no_secret_is_repeated() {
+async fn bad_target_errors_hide_secrets() {
     let server = server().await;
     let url = "https://example.com/";
     for (body, field) in [
@@ -271,7 +271,7 @@ async fn bad_targets_are_refused_by_field_and_no_secret_is_repeated() {
 
 /// Targets have secrets: only who may use all queues sees them. Others may choose those that are meant for their queues.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_limited_token_chooses_only_targets_that_are_for_its_queues() {
+async fn limited_token_chooses_only_permitted_targets() {
     let dir = TempDir::new().expect("dir");
     let file = dir.path().join("tokens.toml");
     let all = new_token(&file, &["--name", "all", "--scope", "admin"]);
@@ -423,7 +423,7 @@ fn secrets_are_sealed_and_nowhere_else() {
 
 /// Errors of a client may repeat the URL that they are about: what fails is told by its class, in the log and in events.
 #[test]
-fn a_failing_delivery_tells_no_secret_in_its_log_and_its_events() {
+fn delivery_failures_reveal_no_secret() {
     let dir = TempDir::new().expect("dir");
     let keys = key_file(dir.path(), "keys", "BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc=\n");
     let log = dir.path().join("log");
@@ -483,7 +483,7 @@ fn a_failing_delivery_tells_no_secret_in_its_log_and_its_events() {
 }
 
 #[test]
-fn a_file_of_keys_that_is_none_ends_the_start() {
+fn invalid_secrets_key_file_aborts_start() {
     let dir = TempDir::new().expect("dir");
     let started = |file: &str| {
         let mut command = Command::new(BINARY);
@@ -503,7 +503,7 @@ fn a_file_of_keys_that_is_none_ends_the_start() {
 
 /// kill -9 again and again while messages are delivered: each arrives, under one id over all attempts.
 #[test]
-fn kill_9_loses_no_delivery_and_keeps_its_id() {
+fn kill_9_keeps_deliveries_and_ids() {
     const MESSAGES: usize = 600;
     let dir = TempDir::new().expect("dir");
     // Some answers are late, and some attempts fail, so that each step of a delivery is hit.
@@ -554,7 +554,7 @@ fn kill_9_loses_no_delivery_and_keeps_its_id() {
 
 /// Variables that name proxies are not read: a push would go where its addresses are not judged.
 #[test]
-fn no_proxy_of_the_environment_is_used() {
+fn environment_proxies_are_ignored() {
     let (dir, hook, proxy) = (TempDir::new().expect("dir"), Hook::well(), Hook::well());
     let mut command = Command::new(BINARY);
     command
@@ -577,7 +577,7 @@ fn no_proxy_of_the_environment_is_used() {
 
 /// Pull and push from one queue: each message has one taker.
 #[test]
-fn a_queue_is_pulled_from_and_pushed_at_a_time() {
+fn pulled_and_pushed_messages_are_disjoint() {
     let (shell, hook) = (Shell::new(), Hook::well());
     let process = &shell.server;
     assert_eq!(process.call("PUT", "/v1/targets/shop", &to(&hook).to_string()).0, 200);

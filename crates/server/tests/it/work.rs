@@ -37,7 +37,7 @@ fn history(shell: &Shell) -> serde_json::Value {
 
 /// Story: a command that is not there used up an attempt of the first message, each time that it was tried.
 #[test]
-fn a_command_that_is_not_there_takes_no_message() {
+fn missing_command_takes_no_message() {
     let shell = Shell::new();
     shell.ok(&["enqueue", "q", "x"]);
     for command in ["/nonexistent", "no-such-command-of-duewheel", "./."] {
@@ -51,7 +51,7 @@ fn a_command_that_is_not_there_takes_no_message() {
 /// Story: with several jobs, the one that could not run its command told the others to stop, and the last of them ended
 /// the process with exit code 0 and without a word.
 #[test]
-fn a_command_that_vanishes_fails_a_worker_of_several_jobs() {
+fn vanished_command_fails_multi_job_worker() {
     use std::os::unix::fs::PermissionsExt;
     let shell = Shell::new();
     let file = |name: &str| shell.dir.path().join(name);
@@ -87,7 +87,7 @@ fn a_command_that_vanishes_fails_a_worker_of_several_jobs() {
 /// Story: the shell of a command died at the SIGTERM of `--timeout`, what it had started ignored it, and the message came
 /// again beside that: SIGKILL was only for commands whose first process still ran.
 #[test]
-fn a_time_limit_ends_what_the_command_has_started() {
+fn time_limit_kills_child_processes() {
     let shell = Shell::new();
     shell.ok(&["enqueue", "q", "x"]);
     ends_with_all(worker(&shell, &["--timeout", "1s"], &format!("({STUBBORN}) & wait")), 0);
@@ -96,7 +96,7 @@ fn a_time_limit_ends_what_the_command_has_started() {
 }
 
 #[test]
-fn a_time_limit_ends_a_command_that_ignores_sigterm() {
+fn time_limit_kills_stubborn_command() {
     let shell = Shell::new();
     shell.ok(&["enqueue", "q", "x"]);
     ends_with_all(worker(&shell, &["--timeout", "1s"], STUBBORN), 0);
@@ -104,7 +104,7 @@ fn a_time_limit_ends_a_command_that_ignores_sigterm() {
 }
 
 #[test]
-fn a_second_signal_ends_what_the_command_has_started() {
+fn second_signal_kills_child_processes() {
     let shell = Shell::new();
     shell.ok(&["enqueue", "q", "x"]);
     let mut worker = worker(&shell, &[], &format!("({STUBBORN}) & echo begun >&2; wait"));
@@ -122,7 +122,7 @@ fn a_second_signal_ends_what_the_command_has_started() {
 
 /// Story: a worker whose terminal was closed died in the middle, and its message came again when the lease had run out.
 #[test]
-fn a_worker_whose_terminal_is_gone_finishes_its_message() {
+fn worker_finishes_after_terminal_closes() {
     let shell = Shell::new();
     shell.ok(&["enqueue", "q", "x"]);
     let script = "echo begun >&2; while [ ! -e go ]; do sleep 0.05; done";
@@ -178,7 +178,7 @@ fn a_killed_worker_leaves_no_command_behind() {
 
 /// What a command leaves in the background on purpose is none of the worker's business.
 #[test]
-fn a_command_that_ends_by_itself_may_leave_processes() {
+fn command_may_leave_background_processes() {
     let shell = Shell::new();
     shell.ok(&["enqueue", "q", "x"]);
     let script = "(sleep 2; echo done > later) >/dev/null 2>&1 & exit 0";
@@ -192,7 +192,7 @@ fn a_command_that_ends_by_itself_may_leave_processes() {
 
 /// Story: the reason was empty, because standard error was read to its end, which a process in the background kept away.
 #[test]
-fn a_reason_is_told_though_the_background_keeps_standard_error() {
+fn background_process_does_not_hide_reason() {
     let shell = Shell::new();
     shell.ok(&["enqueue", "q", "x"]);
     let script = "sleep 5 & echo 'no such order' >&2; exit 1";
@@ -203,7 +203,7 @@ fn a_reason_is_told_though_the_background_keeps_standard_error() {
 
 /// Story: the last of many lines was cut off by the server, and the first began in its middle.
 #[test]
-fn a_reason_ends_with_the_last_line() {
+fn failure_reason_ends_with_last_line() {
     let shell = Shell::new();
     shell.ok(&["enqueue", "q", "x"]);
     let script = "for n in $(seq 100); do echo line number $n >&2; done; exit 3";

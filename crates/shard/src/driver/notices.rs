@@ -128,7 +128,7 @@ mod tests {
 
     /// Story: a producer that starts a second before its consumers got a warning each time.
     #[test]
-    fn a_queue_is_reported_after_a_minute_and_once() {
+    fn unattended_queue_is_reported_once() {
         let name = |text: &str| QueueName::new(text).unwrap();
         let (orders, sms) = (name("orders"), name("sms"));
         let mut notices = Notices::default();

@@ -107,7 +107,7 @@ pub fn grants(answers: Answers) -> usize {
 }
 
 #[test]
-fn an_answer_leaves_when_it_is_durable_and_not_before_and_refusals_and_reads_wait_too() {
+fn answers_wait_for_durability() {
     let mut rig = Rig::new();
     rig.disk.claim(Level::Fsync);
     rig.disk.sync_by_hand();
@@ -125,7 +125,7 @@ fn an_answer_leaves_when_it_is_durable_and_not_before_and_refusals_and_reads_wai
 }
 
 #[test]
-fn a_grant_waits_for_its_message_and_not_for_what_others_do() {
+fn grant_waits_for_own_message_only() {
     let mut rig = Rig::new();
     rig.disk.claim(Level::Fsync);
     rig.disk.sync_by_hand();
@@ -151,7 +151,7 @@ fn a_grant_waits_for_its_message_and_not_for_what_others_do() {
 }
 
 #[test]
-fn a_batch_is_one_group_and_its_answers_come_in_order() {
+fn batch_is_one_group_in_order() {
     let mut rig = Rig::new();
     let mut answers = rig.submit(vec![keyed(), keyed(), put(5)]);
     let answers = answers.try_recv().unwrap();
@@ -161,7 +161,7 @@ fn a_batch_is_one_group_and_its_answers_come_in_order() {
 }
 
 #[test]
-fn m9_what_is_due_while_nothing_runs_is_granted_at_once_after_the_restart() {
+fn m9_overdue_message_granted_after_restart() {
     let mut rig = Rig::new();
     rig.submit(vec![put(5_000)]);
     rig.pass(60_000);
@@ -170,7 +170,7 @@ fn m9_what_is_due_while_nothing_runs_is_granted_at_once_after_the_restart() {
 }
 
 #[test]
-fn grants_that_nobody_receives_go_back_and_do_not_count() {
+fn unreceived_grants_return_without_attempt() {
     let mut rig = Rig::new();
     drop(rig.submit(vec![reserve(60_000)])); // its consumer goes away while it waits
     rig.submit(vec![put(0)]);
@@ -181,7 +181,7 @@ fn grants_that_nobody_receives_go_back_and_do_not_count() {
 }
 
 #[test]
-fn a_store_that_fails_leaves_answers_unknown_and_is_opened_again() {
+fn failed_store_reopens_with_unknown_outcomes() {
     let mut rig = Rig::new();
     let waiting = rig.submit(vec![reserve(60_000)]);
     rig.disk.fail(StoreError::new(ErrorKind::Unavailable, "the disk is gone"));
@@ -213,7 +213,7 @@ fn a_store_that_fails_leaves_answers_unknown_and_is_opened_again() {
 
 /// What was under way before stays unknown; so does an operation that has no answer yet.
 #[test]
-fn a_store_that_knows_from_where_on_nothing_was_applied_leaves_less_unknown() {
+fn nothing_applied_position_limits_unknown_outcomes() {
     let mut rig = Rig::new();
     rig.disk.claim(Level::Fsync);
     rig.disk.sync_by_hand();
@@ -235,7 +235,7 @@ fn a_store_that_knows_from_where_on_nothing_was_applied_leaves_less_unknown() {
 /// Story: an enqueue was tried again by its dedupe id while the first try was under way. What came between was refused
 /// for sure, and so the second try was called not applied, although its message may be there from the first.
 #[test]
-fn an_answer_that_tells_of_an_earlier_try_is_not_called_not_applied() {
+fn retry_of_unknown_enqueue_stays_unknown() {
     let mut rig = Rig::new();
     rig.disk.claim(Level::Fsync);
     rig.disk.sync_by_hand();
@@ -260,7 +260,7 @@ fn an_answer_that_tells_of_an_earlier_try_is_not_called_not_applied() {
 }
 
 #[test]
-fn a_full_disk_is_known_before_the_engine_decides() {
+fn full_disk_is_known_before_deciding() {
     let mut rig = Rig::new();
     rig.disk.set_room(Capacity::SettleOnly);
     let before = rig.disk.groups().len();
@@ -273,7 +273,7 @@ fn a_full_disk_is_known_before_the_engine_decides() {
 
 /// Story: a disk that failed to make segments, for an error that was no want of room, was reported to callers as full.
 #[test]
-fn a_store_that_fails_to_make_room_is_unavailable_and_not_full() {
+fn failed_segment_creation_is_not_full() {
     let mut rig = Rig::new();
     rig.submit(vec![put(60_000), put(0)]);
     let Some(Ok(Reply::Reserve(Reserved::Grants(granted)))) = rig.answers(vec![reserve(0)]).pop() else {
@@ -307,7 +307,7 @@ fn a_store_that_fails_to_make_room_is_unavailable_and_not_full() {
 /// Story: groups were cut when a thousand effects had come together, whatever they weighed: 500 messages of 256 KiB
 /// made a group of 125 MiB, where the store had agreed to 16.
 #[test]
-fn a_group_is_never_larger_than_the_store_agrees_to() {
+fn group_size_respects_store_limit() {
     let mut rig = Rig::new();
     let agreed = rig.driver.store().max_group_bytes();
     let most = duewheel_core::policy::Policy::default().max_group_bytes;
@@ -339,7 +339,7 @@ fn a_group_is_never_larger_than_the_store_agrees_to() {
 
 /// What the store says of its room is good for one group.
 #[test]
-fn room_is_asked_for_before_each_group() {
+fn capacity_is_checked_before_each_group() {
     let mut rig = Rig::new();
     let before = rig.disk.groups().len();
     rig.disk.full_after(Some(2));
@@ -356,7 +356,7 @@ fn room_is_asked_for_before_each_group() {
 /// At its bound a store takes removals alone. Everything else is refused and not applied; consumers that wait go on
 /// waiting.
 #[test]
-fn at_its_bound_a_store_takes_removals_and_nothing_else() {
+fn full_store_takes_removals_only() {
     let mut rig = Rig::new();
     rig.submit(vec![put(0), put(0), put(0), put(60_000), keyed()]);
     let answers = rig.submit(vec![reserve(0)]).try_recv().unwrap();
@@ -403,7 +403,7 @@ fn at_its_bound_a_store_takes_removals_and_nothing_else() {
 }
 
 #[test]
-fn the_driver_sleeps_until_something_is_due() {
+fn driver_sleeps_until_next_due() {
     let mut rig = Rig::new();
     rig.submit(vec![put(500)]);
     rig.pass(200); // past the note that follows an append
@@ -435,7 +435,7 @@ impl Store for Synced {
 /// Story: a consumer of a calm queue acked alone, the driver synced on its own thread for 4 ms, and the queue's next
 /// messages, which were due in the meantime, were as late.
 #[test]
-fn the_driver_makes_no_sync_itself_while_something_is_due_soon() {
+fn driver_never_syncs_while_due_soon() {
     let (disk, here, mut now) = (MemoryDisk::default(), Arc::new(AtomicU64::new(0)), Now::whole(0, 1_000));
     let mut store = Synced { store: MemoryStore::open(&disk, Arc::new(|| {})), here: here.clone() };
     let recovered = store.recovered();
@@ -466,7 +466,7 @@ fn the_driver_makes_no_sync_itself_while_something_is_due_soon() {
 /// Story: a page made the engine remove dead messages; a cancel of one of them in the same step looked it up before
 /// that was appended, found it, and removed it once more (review).
 #[test]
-fn what_a_page_decides_is_appended_before_the_next_look_up() {
+fn page_effects_append_before_lookup() {
     let mut rig = Rig::new();
     let settings = duewheel_core::policy::QueueSettings { dead_ttl_ms: Some(100), ..Default::default() };
     rig.submit(vec![Op::Configure { queue: queue(), settings }, put(0)]);
@@ -519,7 +519,7 @@ impl Store for Unreadable {
 
 /// Story: one unreadable block failed the step of all callers, and the store was opened again for everybody.
 #[test]
-fn a_look_up_that_cannot_be_read_fails_alone() {
+fn unreadable_lookup_fails_alone() {
     const FAR: u64 = 300 * 86_400_000;
     let disk = MemoryDisk::default();
     let now = Now::whole(0, 1_000);
@@ -571,7 +571,7 @@ fn a_look_up_that_cannot_be_read_fails_alone() {
 /// Story: what a redrive looks up by itself belongs to no operation of the batch, so a block of it that could not be
 /// read ended the driver.
 #[test]
-fn a_redrive_that_cannot_look_up_its_messages_fails_alone() {
+fn redrive_with_unreadable_block_fails_alone() {
     let now = Now::whole(0, 1_000);
     let mut store = MemoryStore::open(&MemoryDisk::default(), Arc::new(|| {}));
     let recovered = store.recovered();
@@ -619,7 +619,7 @@ fn a_redrive_that_cannot_look_up_its_messages_fails_alone() {
 
 /// Story: a page that could not be read failed the step of all callers, and the next owner met the same block.
 #[test]
-fn a_page_that_cannot_be_read_makes_nobody_else_wait() {
+fn unreadable_page_blocks_no_others() {
     let now = Now::whole(0, 1_000);
     let mut store = MemoryStore::open(&MemoryDisk::default(), Arc::new(|| {}));
     let recovered = store.recovered();
@@ -651,7 +651,7 @@ fn a_page_that_cannot_be_read_makes_nobody_else_wait() {
 
 /// Story: a listing waits for a page; a shutdown must not end before it is answered.
 #[test]
-fn a_question_that_waits_for_a_page_is_waited_for() {
+fn driver_waits_for_pending_page() {
     let mut rig = Rig::new();
     rig.submit(vec![put(60_000)]);
     let mut page =
@@ -665,7 +665,7 @@ fn a_question_that_waits_for_a_page_is_waited_for() {
 /// A store that does not always reach what it hopes for: `durability` says what was reached, also when a caller who
 /// does not answer anybody has asked for the progress in between.
 #[test]
-fn an_answer_says_the_level_that_was_reached() {
+fn answers_report_reached_level() {
     let levels = |answers: Answers| -> Vec<Level> {
         let level = |answer: Result<Reply, CallError>| match answer {
             Ok(reply) => reply.level().unwrap_or_else(|| panic!("{reply:?}")),

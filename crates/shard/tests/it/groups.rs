@@ -30,7 +30,7 @@ fn take(rig: &mut Rig, max: usize) -> Vec<duewheel_core::engine::Grant> {
 /// Story: time decides up to 4,096 records a step, whatever they weigh. Leases with long histories that ran out
 /// together made a group of 10 MiB; with others of the same step that was more than the store had agreed to.
 #[test]
-fn what_time_decides_fits_the_group_that_the_store_agrees_to() {
+fn timed_decisions_fit_store_group() {
     const MANY: usize = 4_096;
     let mut rig = Rig::new();
     rig.answers((0..MANY).map(|_| put(0)).collect());
@@ -67,7 +67,7 @@ fn what_time_decides_fits_the_group_that_the_store_agrees_to() {
 
 /// What one group may hold is what the store says, also when that is little.
 #[test]
-fn a_step_is_as_large_as_a_small_store_agrees_to() {
+fn step_fits_small_store_group() {
     let rig = Rig::new();
     assert!(Policy::default().max_step_bytes <= rig.driver.store().max_group_bytes() / 4);
 }
@@ -86,7 +86,7 @@ impl Store for Few {
 /// A group ends with the operation by which it is as large as the store takes; how many effects have come together is
 /// looked at a thousand at a time.
 #[test]
-fn a_group_has_no_more_records_than_the_store_takes_and_those_of_one_look() {
+fn group_records_are_bounded() {
     let disk = MemoryDisk::default();
     let mut store = Few(MemoryStore::open(&disk, Arc::new(|| {})));
     let (recovered, now) = (store.recovered(), Now::whole(0, 1_000));
@@ -105,7 +105,7 @@ fn a_group_has_no_more_records_than_the_store_takes_and_those_of_one_look() {
 
 /// Story: messages were fired although the store had come to take removals alone since that was asked for.
 #[test]
-fn firing_stops_when_the_store_takes_removals_alone_and_goes_on_afterwards() {
+fn firing_stops_while_removals_only() {
     let later = || {
         let e = Enqueue { when: When::After(3_600_000), ..Enqueue::new(queue(), "b") };
         Op::Enqueue(Box::new(e))
@@ -133,7 +133,7 @@ fn firing_stops_when_the_store_takes_removals_alone_and_goes_on_afterwards() {
 
 /// A batch with more than one step decides gives way to what else there is: answers that can leave leave.
 #[test]
-fn a_batch_is_decided_in_steps_of_a_bounded_size() {
+fn large_batch_is_decided_in_steps() {
     let mut rig = Rig::new();
     let step = Policy::default().max_step_bytes;
     let before = rig.disk.groups().len();

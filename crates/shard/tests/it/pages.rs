@@ -118,7 +118,7 @@ fn assert_unread(answers: &mut oneshot::Receiver<Answers>) {
 /// Story: as many listings as may read at a time waited for pages that the disk did not give, and kept their places.
 /// From then on every listing and every peek of every queue waited for ever.
 #[test]
-fn questions_whose_page_cannot_be_read_are_told_so_and_others_go_on() {
+fn unreadable_pages_fail_only_their_questions() {
     let mut rig = Rig::new();
     rig.bury_one();
     rig.submit(put(60_000));

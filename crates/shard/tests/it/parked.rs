@@ -229,7 +229,7 @@ fn is_found(answers: &mut Pending) -> Option<Vec<bool>> {
 
 /// Story: a cancel of a message that was read from a disk for 10 ms kept each enqueue of that time waiting.
 #[test]
-fn what_needs_the_medium_waits_and_the_others_go_on() {
+fn cold_call_does_not_block_others() {
     let mut rig = Rig::new();
     let mut cold = rig.submit(vec![cancel(1)]);
     assert_eq!(is_found(&mut cold), None);
@@ -247,7 +247,7 @@ fn what_needs_the_medium_waits_and_the_others_go_on() {
 
 /// In one batch, too: only the call that names the cold message waits.
 #[test]
-fn of_a_batch_the_cold_call_alone_waits() {
+fn only_cold_call_of_batch_waits() {
     let mut rig = Rig::new();
     let mut calls = rig.submit_all([vec![get(3)], vec![get(1), get(4)], vec![get(3)]]);
     let found: Vec<_> = calls.iter_mut().map(is_found).collect();
@@ -258,7 +258,7 @@ fn of_a_batch_the_cold_call_alone_waits() {
 
 /// The second call is decided behind the first, though what it names has been in memory since before.
 #[test]
-fn calls_that_name_the_same_message_keep_their_order() {
+fn same_message_calls_keep_order() {
     let mut rig = Rig::new();
     let mut first = rig.submit(vec![cancel(1)]);
     rig.slow().cold.clear();
@@ -276,7 +276,7 @@ fn calls_that_name_the_same_message_keep_their_order() {
 
 /// The bug that the tests of the order must notice: the second call overtakes the first.
 #[test]
-fn a_mutant_that_ignores_the_lane_is_caught() {
+fn ignored_lane_mutant_is_caught() {
     mutant::choose(Some(Mutant::LaneIgnored));
     let mut rig = Rig::new();
     let mut first = rig.submit(vec![cancel(1)]);
@@ -289,7 +289,7 @@ fn a_mutant_that_ignores_the_lane_is_caught() {
 
 /// What a waiting call names counts, whether it was found or not.
 #[test]
-fn a_call_waits_behind_one_that_names_a_message_in_memory() {
+fn call_waits_behind_shared_message() {
     let mut rig = Rig::new();
     let mut first = rig.submit(vec![cancel(16), cancel(1)]);
     let mut second = rig.submit(vec![get(16)]);
@@ -302,7 +302,7 @@ fn a_call_waits_behind_one_that_names_a_message_in_memory() {
 
 /// What was found when a call began to wait does not count: it is looked up again.
 #[test]
-fn a_call_that_has_waited_is_decided_as_of_its_return() {
+fn parked_call_decides_at_its_return() {
     let mut rig = Rig::new();
     let mut cold = rig.submit(vec![cancel(2)]);
     // A purge names no message.
@@ -314,7 +314,7 @@ fn a_call_that_has_waited_is_decided_as_of_its_return() {
 
 /// A memory that is too small for what is fetched does not keep a call waiting for ever.
 #[test]
-fn a_call_that_was_fetched_in_vain_waits_for_the_medium_in_the_end() {
+fn repeatedly_evicted_call_waits_for_medium() {
     let mut rig = Rig::new();
     rig.slow().forgets = true;
     let mut cold = rig.submit(vec![get(1)]);
@@ -328,7 +328,7 @@ fn a_call_that_was_fetched_in_vain_waits_for_the_medium_in_the_end() {
 
 /// A stop and a failure tell each caller that nothing was done.
 #[test]
-fn calls_that_wait_are_told_of_a_stop_and_of_a_failure() {
+fn stop_and_failure_answer_parked_calls() {
     let mut rig = Rig::new();
     let mut cold = rig.submit(vec![cancel(1)]);
     let now = rig.now;
@@ -350,7 +350,7 @@ fn calls_that_wait_are_told_of_a_stop_and_of_a_failure() {
 /// Story: a client's retry of a batch cancel of 1,500 cold messages. The two calls did not fit into one batch. The first
 /// came back alone, and waited for the second one, which waited for the first one, for ever.
 #[test]
-fn a_retry_of_half_a_batch_ends() {
+fn retried_partial_batch_terminates() {
     let mut rig = Rig::of(4, 4);
     rig.slow().cold = (1..=3).map(MessageId).collect();
     let mut first = rig.submit([1, 2, 3].map(cancel).to_vec());
@@ -405,7 +405,7 @@ proptest! {
     /// With calls of all sizes around that of a batch: each ends, and what one message is asked for is decided in the
     /// order of arrival.
     #[test]
-    fn calls_of_shared_names_end_in_order(
+    fn overlapping_calls_end_in_order(
         calls in calls_of_shared_names(),
         cold in proptest::collection::btree_set(1..=6u64, 0..6),
         forgets in any::<bool>(),

@@ -106,7 +106,7 @@ fn fill(mut rig: Rig) -> Rig {
 /// Story: the driver looked up everything that a batch named in one call. A cancel of 10,000 keys with bodies of 250 kB
 /// took more than 3 GB of memory.
 #[test]
-fn a_batch_brings_no_more_into_memory_than_one_look_up_may() {
+fn batch_lookup_memory_is_bounded() {
     let by_key = |id| Target::Key(queue(), key(id));
     let by_id = |id| Target::Id(MessageId(id));
     for target in [&by_key as &dyn Fn(u64) -> Target, &by_id] {
@@ -141,7 +141,7 @@ fn a_batch_brings_no_more_into_memory_than_one_look_up_may() {
 
 /// The parts are decided in order: what is done to one message twice in a batch counts in that order.
 #[test]
-fn the_parts_of_a_batch_keep_its_order() {
+fn batch_parts_keep_order() {
     let mut rig = filled();
     let fire = |id| Op::Fire { target: Target::Id(MessageId(id)) };
     let cancel = |id| Op::Cancel {

@@ -68,7 +68,7 @@ fn accepted(answers: &Answers) -> usize {
 }
 
 #[test]
-fn the_patient_are_let_through_one_by_one_in_order_and_others_are_refused_meanwhile() {
+fn rate_limited_enqueues_wait_in_order() {
     let mut rig = Rig::new();
     let mut first = rig.submit("t", 3, WhenBusy::Paced);
     assert_eq!((rig.enqueued(), first.try_recv().is_err()), (1, true));
@@ -93,7 +93,7 @@ fn the_patient_are_let_through_one_by_one_in_order_and_others_are_refused_meanwh
 }
 
 #[test]
-fn after_ten_seconds_the_rest_is_refused_and_a_shutdown_does_not_wait_for_it() {
+fn paced_rest_is_refused_after_timeout() {
     let mut rig = Rig::new();
     let mut many = rig.submit("t", 50, WhenBusy::Paced);
     for half in 1..20 {
@@ -113,7 +113,7 @@ fn after_ten_seconds_the_rest_is_refused_and_a_shutdown_does_not_wait_for_it() {
 }
 
 #[test]
-fn what_waits_follows_quotas_that_are_set_anew_and_is_not_applied_when_the_store_fails() {
+fn paced_enqueues_follow_changed_quotas() {
     let mut rig = Rig::new();
     let mut waits = rig.submit("t", 3, WhenBusy::Paced);
     rig.set(vec![rate("s", 1, 1), rate("t", 2, 2)]);

@@ -105,7 +105,7 @@ fn is_refused(answer: &Result<Reply, CallError>) -> bool {
 /// Story: Redis had no memory left and refused a group with a new message in it. The acks of the same group, and of
 /// those behind it, were answered 507 with it, although an ack needs no memory.
 #[test]
-fn settlements_go_on_when_the_store_refuses_the_new_messages_of_their_group() {
+fn acks_survive_refused_enqueues_in_group() {
     let mut rig = Rig::new();
     for _ in 0..4 {
         rig.call(put(0));
@@ -135,7 +135,7 @@ fn settlements_go_on_when_the_store_refuses_the_new_messages_of_their_group() {
 /// Story: Redis had confirmed an ack, and refused the group behind it. The driver heard of both together, and the ack
 /// was answered as unknown.
 #[test]
-fn what_was_durable_before_the_refusal_is_answered() {
+fn durable_answers_survive_later_refusal() {
     let mut rig = Rig::new();
     rig.call(put(0));
     let grants = rig.granted();
@@ -154,7 +154,7 @@ fn what_was_durable_before_the_refusal_is_answered() {
 
 /// Story: the same, and then another node had the shard. The ack was answered, and never counted.
 #[test]
-fn what_was_durable_before_the_refusal_is_counted_by_an_owner_that_does_not_return() {
+fn fenced_owner_counts_earlier_durable_acks() {
     let mut rig = Rig::new();
     rig.call(put(0));
     let grants = rig.granted();
@@ -175,7 +175,7 @@ fn what_was_durable_before_the_refusal_is_counted_by_an_owner_that_does_not_retu
 
 /// A store that is full for another reason, or that says nothing, promises nothing about them.
 #[test]
-fn without_the_stores_word_settlements_are_unknown_with_the_rest() {
+fn silent_store_leaves_settlements_unknown() {
     let mut rig = Rig::new();
     rig.call(put(0));
     let grants = rig.granted();
@@ -188,7 +188,7 @@ fn without_the_stores_word_settlements_are_unknown_with_the_rest() {
 
 /// Story: a group that a fenced store had refused was counted, and its second try as well: 45 messages for 32.
 #[test]
-fn what_a_store_has_refused_is_not_counted() {
+fn refused_groups_are_not_counted() {
     let mut rig = Rig::new();
     rig.call(put(0));
     let grants = rig.granted();
@@ -212,7 +212,7 @@ fn what_a_store_has_refused_is_not_counted() {
 
 /// Story: a bug of ours was told as a store that is away, which callers try again and nobody looks into.
 #[test]
-fn an_answer_of_another_kind_is_a_bug_and_may_have_been_applied() {
+fn mismatched_answer_is_reported_as_bug() {
     let came = Client::answer_to::<duewheel_core::engine::Enqueue>(Some(Ok(Reply::Done)));
     let Err(error @ CallError::Bug(_)) = came else { panic!("{came:?}") };
     assert_eq!((error.outcome(), error.is_retryable()), (Outcome::Unknown, false));
@@ -220,7 +220,7 @@ fn an_answer_of_another_kind_is_a_bug_and_may_have_been_applied() {
 
 /// The outcome was unknown, and the store shows it when it is open again.
 #[test]
-fn what_was_in_doubt_is_counted_if_the_store_has_it() {
+fn unknown_outcomes_count_if_stored() {
     let mut rig = Rig::new();
     rig.call(put(0));
     // Two are there when the store is open again, and two others are not.

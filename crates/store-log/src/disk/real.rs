@@ -382,7 +382,7 @@ mod tests {
     /// Story: of a data folder in new folders only the last name was synced. After a power loss the folders around it
     /// could be missing, and with them every message that was reported durable.
     #[test]
-    fn every_new_folder_is_synced_in_the_one_around_it() {
+    fn new_folders_are_synced_in_parents() {
         let mut disk = Recorded::with(&["/", "/srv"]);
         make_durably(Path::new("/srv/a/b/data"), usize::MAX, &mut disk).unwrap();
         let made = ["make /srv/a", "make /srv/a/b", "make /srv/a/b/data"];
@@ -393,7 +393,7 @@ mod tests {
     /// Story: an existing folder was not synced at all, although the process that created it may have been killed
     /// before it did so.
     #[test]
-    fn what_a_killed_predecessor_has_made_is_synced_too() {
+    fn folders_of_killed_process_are_synced() {
         let mut disk = Recorded::with(&["/", "/srv", "/srv/a", "/srv/a/b", "/srv/a/b/data"]);
         disk.foreign.insert("/".into());
         make_durably(Path::new("/srv/a/b/data"), usize::MAX, &mut disk).unwrap();
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_folder_whose_name_cannot_be_synced_is_an_error() {
+    fn unsyncable_new_folder_is_error() {
         let mut disk = Recorded::with(&["/", "/srv"]);
         disk.foreign.insert("/srv".into());
         assert!(make_durably(Path::new("/srv/a/data"), usize::MAX, &mut disk).is_err());
@@ -415,7 +415,7 @@ mod tests {
     /// Story: a file was created by opening its name with truncation. Another user who could put a link where the next
     /// file would be created had a different file of the store's user emptied.
     #[test]
-    fn what_is_under_the_name_of_a_new_file_is_not_written_to() {
+    fn new_file_never_overwrites_links() {
         let dir = tempfile::tempdir().unwrap();
         let (data, victim) = (dir.path().join("data"), dir.path().join("victim"));
         std::fs::write(&victim, "precious").unwrap();
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn an_open_folder_stays_the_same_whatever_its_name_means() {
+    fn open_folder_ignores_renames() {
         let dir = tempfile::tempdir().unwrap();
         let (data, other) = (dir.path().join("data"), dir.path().join("other"));
         std::fs::create_dir(&data).unwrap();
@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn real_folders_are_made_for_their_owner_alone() {
+    fn real_folders_are_private() {
         use std::os::unix::fs::PermissionsExt;
         let dir = tempfile::tempdir().unwrap();
         let disk = RealDisk::new(&dir.path().join("a/b"));

@@ -235,7 +235,7 @@ mod tests {
     const HERE: Incarnation = Incarnation(0x1234_5678_9abc_def0);
 
     #[test]
-    fn every_flipped_bit_of_a_frame_shows() {
+    fn frame_detects_every_flipped_bit() {
         let mut buffer = Writer::default();
         begin(&mut buffer);
         buffer.record(&Record::Removed {

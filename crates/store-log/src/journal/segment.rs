@@ -269,7 +269,7 @@ mod tests {
     use crate::folder::{FileNo, Incarnation};
 
     #[test]
-    fn a_header_comes_back_and_every_flipped_bit_shows() {
+    fn segment_header_round_trips_detecting_flips() {
         let entry = SegmentEntry { no: FileNo(4), incarnation: Incarnation(77), bytes: 8192 };
         let clock = Some(ClockPair { engine: EngineMs(8), wall: WallMs(9) });
         let anchor = BootAnchor { boot: BootId(u128::MAX - 5), engine: EngineMs(8), elapsed_ns: 70_000_001 };

@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_waits_is_counted_with_its_padding() {
+    fn waiting_bytes_include_padding() {
         let options = Options { segment_bytes: 4 * BLOCK as u64, ..Options::default() }.sound();
         let mut turn = WaitingGroups::new(Lsn(1));
         let mut written = 0;

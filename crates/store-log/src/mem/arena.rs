@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_pushed_is_found_in_order() {
+    fn pushed_items_come_back_in_order() {
         let mut arena = Arena::default();
         for round in 0u8..2 {
             let lengths = [1, 8, 700_000, 400_000, 3_000_000, 5, CHUNK - 8, 16, CHUNK, 9];

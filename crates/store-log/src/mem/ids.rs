@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn strays_and_dense_ones_are_one_map() {
+    fn sparse_and_dense_ids_share_map() {
         let mut dice = Dice::new(1);
         let mut ids = IdTable::default();
         ids.start(1_000, 1);

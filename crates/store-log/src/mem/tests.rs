@@ -80,7 +80,7 @@ fn check(old: &Mem, new: &mut Mem, model: &Table) {
 }
 
 #[test]
-fn two_tables_tell_what_the_records_say() {
+fn two_memtables_match_record_model() {
     for seed in 0..30 {
         let mut history = History::new(seed);
         let mut old = Mem::new(hasher(), Lsn(0), (1, 1), None);
@@ -240,7 +240,7 @@ fn dead(at: u64) -> Stage {
 /// Story: 10,000 dead messages of one constant key were compared and looked at one by one for each enqueue with that
 /// key.
 #[test]
-fn a_look_up_of_a_crowded_key_takes_few_steps() {
+fn crowded_key_lookup_is_cheap() {
     const MANY: u64 = 10_000;
     let (queue, key) = (QueueName::new("q").unwrap(), Key::new("k").unwrap());
     let mut one = OneKey { mem: Mem::new(hasher(), Lsn(0), (1, 1), None), queue, key };
@@ -301,7 +301,7 @@ fn examined(mem: &Mem, queue: &QueueName, ids: &[String]) -> usize {
 }
 
 #[test]
-fn colliding_ids_are_not_compared_with_each_other() {
+fn colliding_ids_are_not_compared() {
     let queue = QueueName::new("q").unwrap();
     let ids = colliding(&queue, OLD_SEEDS[1], 2_000);
     let mem = with_answers(hasher(), &queue, &ids);
@@ -313,7 +313,7 @@ fn colliding_ids_are_not_compared_with_each_other() {
 }
 
 #[test]
-fn collisions_of_one_seed_are_none_of_another() {
+fn collisions_depend_on_seed() {
     let queue = QueueName::new("q").unwrap();
     let ids = colliding_under(hasher(), &queue);
     assert!(ids.len() >= 4, "a search finds some: {}", ids.len());
@@ -326,7 +326,7 @@ fn collisions_of_one_seed_are_none_of_another() {
 }
 
 #[test]
-fn colliding_keys_are_not_compared_with_each_other() {
+fn colliding_keys_are_not_compared() {
     let queue = QueueName::new("q").unwrap();
     let names = colliding(&queue, OLD_SEEDS[0], 1_000);
     let key = Key::new(&names[0]).unwrap();

@@ -169,13 +169,13 @@ mod tests {
     }
 
     #[test]
-    fn what_counts_no_more_goes_without_being_read() {
+    fn dead_runs_are_dropped_unread() {
         let gone = Size { live: 0, live_bytes: 0, ..full(100) };
         assert_eq!(plan(&[full(5), gone, full(5)], &LIMITS), MergePlan::Drop(1));
     }
 
     #[test]
-    fn on_a_full_disk_the_run_goes_first_of_which_the_least_is_left() {
+    fn full_disk_merges_emptiest_run_first() {
         let run = |live: u64| Size { live, bytes: 1_000_000, live_bytes: live * 1_000 };
         let runs = [run(1_000), run(20), run(300), run(10)];
         assert_eq!(squeeze(&runs, 0), MergePlan::Merge(3..4));
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn half_empty_runs_are_written_anew_with_small_neighbours() {
+    fn half_empty_runs_merge_with_neighbours() {
         let half = Size { live: 499, live_bytes: 499 * 200, ..full(1_000) };
         assert_eq!(plan(&[full(5_000), half, full(4_000)], &LIMITS), MergePlan::Merge(1..2));
         assert_eq!(
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn sixteen_equal_runs_become_one_and_large_ones_are_left_alone() {
+    fn sixteen_equal_runs_merge() {
         let mut runs = vec![full(16_000), full(1_600)];
         runs.extend([full(100); 15]);
         assert_eq!(plan(&runs, &LIMITS), MergePlan::Merge(2..17));
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_stay_few_and_space_and_writing_bounded() {
+    fn merge_policy_bounds_runs_and_writes() {
         let shapes: [(&str, Remove); 4] = [
             ("nothing goes", |_, _| 0),
             ("the old goes", |age, live| if age > 10 { live / 20 + 1 } else { 0 }),

@@ -128,7 +128,7 @@ proptest! {
 /// Story: an answer that was over stayed in each merge because an older run had one of the same id, which was over,
 /// too. Such a run was rewritten again and again, and came out as it was.
 #[test]
-fn an_answer_that_is_over_stays_only_for_an_older_one_that_is_not() {
+fn merge_drops_expired_answers_unless_shadowing() {
     let answer = |until| Model { answers: vec![model::answer(1, "d", until)], ..Model::default() };
     for (older_until, kept) in [(30, 1), (15, 0)] {
         let disk = Arc::new(MemDisk::default());
@@ -202,7 +202,7 @@ fn live_after_a_merge(then: [Option<&[u64]>; 2], now: [Option<&[u64]>; 2]) -> Ve
 
 /// Each run has the kept ids of its own rows alone. A purge that comes while two are merged keeps those of both.
 #[test]
-fn a_purge_during_a_merge_keeps_what_each_run_has_of_it() {
+fn purge_during_merge_keeps_both_remainders() {
     assert_eq!(live_after_a_merge([None; 2], [Some(&[2]), Some(&[5])]), [2, 5]);
     assert_eq!(
         live_after_a_merge([Some(&[2]), Some(&[5])], [Some(&[2]), Some(&[5])]),
@@ -214,7 +214,7 @@ fn a_purge_during_a_merge_keeps_what_each_run_has_of_it() {
 /// Another purge, before which nothing new was enqueued, takes what the first one kept of one run. What it keeps of the
 /// other run is as before, and is kept all the same.
 #[test]
-fn a_second_purge_during_a_merge_keeps_what_it_keeps_of_a_run_without_a_change() {
+fn second_purge_during_merge_keeps_remainder() {
     let first: [Option<&[u64]>; 2] = [Some(&[2]), Some(&[5])];
     assert_eq!(live_after_a_merge(first, [Some(&[]), Some(&[5])]), [5]);
     assert_eq!(live_after_a_merge(first, [Some(&[2]), Some(&[])]), [2]);

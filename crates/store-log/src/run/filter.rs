@@ -247,7 +247,7 @@ mod tests {
 
     /// No seed was found for the keys of the part.
     #[test]
-    fn a_part_without_a_filter_may_have_every_key() {
+    fn filterless_part_may_have_every_key() {
         let mut bytes = 0u64.to_le_bytes().to_vec();
         bytes.extend_from_slice(&u64::MAX.to_le_bytes());
         bytes.resize(8 + ENTRY, 0);
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn many_probes_find_what_each_alone_finds() {
+    fn batch_probe_equals_single_probes() {
         let all = hashes(4_000);
         let half = |from| all.iter().skip(from).step_by(2).copied().collect::<Vec<u64>>();
         let (even, odd) = (half(0), half(1));

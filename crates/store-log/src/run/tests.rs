@@ -188,7 +188,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_run_says_what_the_model_says(
+    fn run_matches_model(
         model in model::strategy(60),
         shape in model::shapes(),
         gone in proptest::collection::vec(any::<proptest::sample::Index>(), 0..20),
@@ -295,7 +295,7 @@ fn right_or_refused(run: &Arc<Run>, model: &Model) {
 }
 
 #[test]
-fn every_flipped_byte_is_found_and_none_gives_a_wrong_row() {
+fn flipped_bytes_never_give_wrong_rows() {
     let model = little();
     let (disk, entry) = written(&model, Shape { span: 150, ..Shape::default() });
     let name = entry.no.run();
@@ -318,7 +318,7 @@ fn every_flipped_byte_is_found_and_none_gives_a_wrong_row() {
 /// Story: each part of the tail was read by itself, its head first, and none could be asked for before the one in front
 /// of it was there: 22 reads, one after the other.
 #[test]
-fn a_run_opens_with_one_read_besides_its_head() {
+fn run_opens_with_one_tail_read() {
     let (disk, entry) = written(&little(), Shape { span: 150, ..Shape::default() });
     let opening = |tail: Option<u64>| {
         let before = (disk.reads(), disk.read_bytes());
@@ -355,7 +355,7 @@ fn every_cut_is_refused() {
 }
 
 #[test]
-fn a_run_of_another_place_or_version_is_refused() {
+fn foreign_run_or_version_is_refused() {
     let (disk, entry) = written(&little(), Shape::default());
     let what = |entry: RunEntry| match Run::open(&*disk, &entry, hasher(), &Interner::default()) {
         Err(ReadFault::Damaged(problem)) => problem.what,
@@ -438,7 +438,7 @@ fn ask_everything(run: &Arc<Run>, model: &Model) {
 }
 
 #[test]
-fn a_key_that_died_often_is_found_without_reading_all_its_dead() {
+fn dead_heavy_key_reads_few_blocks() {
     // Story: a job with a fixed key that dies every minute has half a million dead messages after a year. Looking its
     // key up must not read them all.
     let mut model = Model::default();
@@ -470,7 +470,7 @@ fn a_key_that_died_often_is_found_without_reading_all_its_dead() {
 }
 
 #[test]
-fn a_large_queue_that_is_left_out_is_not_read() {
+fn excluded_large_queue_is_not_read() {
     let mut model = Model::default();
     for id in 1..4_000 {
         let of = u64::from(id % 50 == 0);

@@ -75,7 +75,7 @@ fn a_file_has_what_is_different() {
 
 /// Deltas are not longer than the first file, all together, and not many: then all of it is written again.
 #[test]
-fn deltas_that_outweigh_the_state_are_written_whole() {
+fn outweighing_deltas_are_rewritten_whole() {
     let disk = MemDisk::default();
     let ledger = books(200);
     let all: Vec<QueueName> = (0..200).map(name).collect();
@@ -153,7 +153,7 @@ fn deltas_say_what_the_whole_says() {
 
 /// A delta is valid behind the file that it continues, and behind no other.
 #[test]
-fn a_delta_behind_another_file_is_refused() {
+fn misplaced_delta_is_refused() {
     let disk = MemDisk::default();
     let ledger = books(300);
     let one = name(5);

@@ -98,7 +98,7 @@ fn forgotten_answers_free_their_space() {
 }
 
 #[test]
-fn a_crash_keeps_the_log_of_answers() {
+fn answer_log_survives_crash() {
     let disk = SimDisk::new(2);
     let mut store = open(&disk, by_hand()).expect("open");
     let mut next = flooded(&mut store);

@@ -28,7 +28,7 @@ fn with_runs(seed: u64) -> (SimDisk, Rig, Found) {
 }
 
 #[test]
-fn a_look_up_finds_all_or_nothing_without_the_disk() {
+fn cached_find_is_all_or_nothing() {
     let (disk, mut rig, all) = with_runs(31);
     let lookups = rig.history.lookups();
     let mut found = Found::default();
@@ -60,7 +60,7 @@ fn a_look_up_finds_all_or_nothing_without_the_disk() {
 }
 
 #[test]
-fn what_was_fetched_is_looked_up_as_of_then() {
+fn fetched_lookups_see_later_changes() {
     let (disk, mut rig, _) = with_runs(32);
     let lookups = rig.history.lookups();
     disk.cold(1);
@@ -80,7 +80,7 @@ fn what_was_fetched_is_looked_up_as_of_then() {
 
 /// The ticket comes back; the look-up itself tells the error.
 #[test]
-fn a_fetch_that_fails_returns_its_ticket() {
+fn failed_fetch_returns_its_ticket() {
     let (disk, mut rig, _) = with_runs(33);
     let lookups = rig.history.lookups();
     rig.store.fetch(1, lookups.clone()).unwrap();
@@ -118,7 +118,7 @@ fn readers_fetch_beside_the_owner() {
 
 /// The machine's own files: what is in the page cache is read without a wait, whatever the file system.
 #[test]
-fn bytes_that_were_just_written_are_at_hand() {
+fn freshly_written_bytes_are_cached() {
     let folder = tempfile::tempdir().unwrap();
     let disk = RealDisk::new(folder.path());
     let file = disk.create("blocks").unwrap();

@@ -28,7 +28,7 @@ fn check(copy: &Path, history: &History, what: &str) -> Lsn {
 }
 
 #[test]
-fn a_backup_of_every_kind_of_folder() {
+fn backup_copies_every_folder_kind() {
     for seed in 0..6 {
         let dir = tempfile::tempdir().expect("a folder");
         let disk = SimDisk::new(seed);
@@ -59,7 +59,7 @@ fn a_backup_of_every_kind_of_folder() {
 
 /// While copies are made one after the other, the owner appends, and flushes and merges remove what the copies need.
 #[test]
-fn backups_are_made_while_everything_goes_on() {
+fn backups_run_beside_writes() {
     let dir = tempfile::tempdir().expect("a folder");
     let options = Options { journal_bytes: 4_000, workers: Workers::Threads, ..small() };
     let mut store = LogStore::open(dir.path().join("data"), options.clone(), Arc::new(|| {})).expect("open");
@@ -121,7 +121,7 @@ fn backups_are_made_while_everything_goes_on() {
 }
 
 #[test]
-fn only_sound_copies_are_restored_and_only_into_empty_folders() {
+fn restore_checks_copy_and_target() {
     let dir = tempfile::tempdir().expect("a folder");
     let data = dir.path().join("data");
     let mut store = LogStore::open(&data, small(), Arc::new(|| {})).expect("open");

@@ -52,7 +52,7 @@ fn cuts(store: &LogStore) -> u64 {
 
 /// A flush of one store wakes another one that found no memory.
 #[test]
-fn a_flush_makes_room_for_another_store() {
+fn flush_wakes_another_short_store() {
     let memory = MemoryBudget::new(512 * 1024);
     let (mut first, mut second) = (Shard::open(1, &memory), Shard::open(2, &memory));
     first.append_until(|store| cuts(store) == 1);
@@ -67,7 +67,7 @@ fn a_flush_makes_room_for_another_store() {
 /// A store whose flush never ends stops no other one: that one lives on its reserve, and takes messages during its own
 /// flushes.
 #[test]
-fn a_store_goes_on_beside_one_that_never_flushes() {
+fn store_proceeds_beside_stuck_flush() {
     let memory = MemoryBudget::new(1024 * 1024);
     let (mut stuck, mut other) = (Shard::open(1, &memory), Shard::open(2, &memory));
     stuck.append_until(|store| store.room() == Capacity::Busy);
@@ -86,7 +86,7 @@ fn a_store_goes_on_beside_one_that_never_flushes() {
 
 /// A store to which nothing comes any more cuts its records off when another one needs the memory.
 #[test]
-fn a_store_at_rest_cuts_when_it_is_asked() {
+fn idle_store_cuts_when_asked() {
     let memory = MemoryBudget::new(512 * 1024);
     let (mut first, mut second) = (Shard::open(1, &memory), Shard::open(2, &memory));
     first.append_until(|_| memory.used() > 150 * 1024);
@@ -99,7 +99,7 @@ fn a_store_at_rest_cuts_when_it_is_asked() {
 
 /// Story: a store that was closed with frozen memtables kept its part of the budget as long as anybody had its hands.
 #[test]
-fn a_closed_store_gives_its_part_back() {
+fn closed_store_returns_its_budget() {
     let memory = MemoryBudget::new(512 * 1024);
     let mut shard = Shard::open(1, &memory);
     shard.append_until(|store| cuts(store) == 1);
@@ -112,7 +112,7 @@ fn a_closed_store_gives_its_part_back() {
 /// Story: the table of a flushed memtable was used again whatever its size. It counted at once, so that its first
 /// record was over the limit, and each flush wrote a few records.
 #[test]
-fn a_table_that_is_used_again_does_not_begin_near_its_limit() {
+fn reused_table_starts_small() {
     let memory = MemoryBudget::new(256 * 1024);
     let mut shard = Shard::open(1, &memory);
     for cut in 1..=6 {

@@ -92,7 +92,7 @@ impl Fixture for Simulated {
 }
 
 #[test]
-fn conforms_on_a_disk_that_loses_power_fails_and_fills_up() {
+fn store_conforms_on_failing_disk() {
     conformance::run(&mut Simulated { disk: SimDisk::new(0), seed: 0 });
 }
 

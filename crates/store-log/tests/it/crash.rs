@@ -174,7 +174,7 @@ fn survivors(dice: &mut Dice) -> Survivors {
 }
 
 #[test]
-fn the_machine_may_stop_at_every_call() {
+fn crash_at_every_call_recovers() {
     let mut seen = Seen::default();
     let asked = seeds(2);
     // Few seeds may leave something out, say merges, by chance: more of them follow then.
@@ -241,7 +241,7 @@ fn crashes_follow_each_other() {
 
 /// Story: each start takes a segment. A process that dies and is started again for a night must not fill the disk.
 #[test]
-fn a_crash_loop_does_not_eat_the_disk() {
+fn crash_loop_does_not_fill_disk() {
     let disk = SimDisk::new(1);
     let mut history = History::new(1);
     let mut largest = 0;
@@ -286,7 +286,7 @@ fn assert_keeps(disk: &SimDisk, upto: Lsn, history: &History, what: &str) {
 /// the disk. The next owner read it there, listed a segment of its own behind it, and then the power failed. The header
 /// was gone, a later segment was in use, and the folder was refused as damaged.
 #[test]
-fn a_header_read_from_the_page_cache_is_made_durable() {
+fn cached_segment_header_is_made_durable() {
     let disk = SimDisk::new(1);
     let mut history = History::new(1);
     let mut store = open(&disk, by_hand()).expect("open");
@@ -314,7 +314,7 @@ fn a_header_read_from_the_page_cache_is_made_durable() {
 /// for proof that the header is on the disk, too. It listed a segment of its own behind it, and then the power failed.
 /// Found by a disk whose cache outlives the process.
 #[test]
-fn a_header_that_vouches_for_others_does_not_vouch_for_itself() {
+fn vouching_header_is_itself_unproven() {
     let disk = SimDisk::new(1);
     let mut history = History::new(1);
     let mut store = open(&disk, by_hand()).expect("open");
@@ -341,7 +341,7 @@ fn a_header_that_vouches_for_others_does_not_vouch_for_itself() {
 /// The next owner read it in the page cache, and removed the files that it does not list. Then the power failed: the
 /// old manifest was back, and what it lists was gone. Found by chains of crashes on the same disk.
 #[test]
-fn killed_at_every_call_and_taken_over_and_then_the_power_fails() {
+fn killed_owner_then_power_loss_recovers() {
     let mut seen = Seen::default();
     let mut losses = 0;
     for seed in seeds(1) {
@@ -381,7 +381,7 @@ fn killed_at_every_call_and_taken_over_and_then_the_power_fails() {
 /// header is written. The old copies are lost, the new ones are not. The next owner chooses the same segment and writes
 /// a group of its own over the first copy; the second copy stands right behind it, whole, and with the LSN that is due.
 #[test]
-fn copies_of_an_attempt_that_failed_do_not_come_back() {
+fn stale_copies_never_come_back() {
     let group = |lsn: u64, id: u64| Group {
         first: Lsn(lsn),
         clock: ClockPair::default(),

@@ -153,7 +153,7 @@ fn used(healthy: &Healthy) -> String {
 }
 
 #[test]
-fn a_journal_cut_at_any_byte_is_refused() {
+fn truncated_journal_is_refused() {
     let healthy = one_segment(End::Killed);
     let name = used(&healthy);
     let bytes = healthy.disk.read(&name);
@@ -168,7 +168,7 @@ fn a_journal_cut_at_any_byte_is_refused() {
 /// As if the end had never been written. What is proven by a frame that is still there, or by the manifest of a clean
 /// close, is missed; the rest cannot be told from a crash, and then exactly whole groups are left.
 #[test]
-fn a_journal_zeroed_from_any_byte_is_a_prefix_or_refused() {
+fn zeroed_journal_is_prefix_or_refused() {
     for end in [End::Closed, End::Killed] {
         let healthy = one_segment(end);
         let name = used(&healthy);
@@ -189,7 +189,7 @@ fn a_journal_zeroed_from_any_byte_is_a_prefix_or_refused() {
 /// Story: 300 messages were accepted, the server rested for seconds and was killed, and the last half of its journal was
 /// zeroed. It served 129 of them: the watermarks had vanished with the frames that held them.
 #[test]
-fn a_rested_journal_cut_short_is_refused() {
+fn rested_truncated_journal_is_refused() {
     let disk = SimDisk::new(11);
     let mut rig = Rig::open(&disk, by_hand(), History::new(11));
     while rig.store.hands().prepare() == Worked::Done {}
@@ -221,7 +221,7 @@ fn a_rested_journal_cut_short_is_refused() {
 }
 
 #[test]
-fn a_flipped_bit_anywhere_is_harmless_or_refused() {
+fn flipped_bit_is_harmless_or_refused() {
     // Every byte of 8 KiB, and bytes all over a larger folder.
     for (healthy, step) in [(one_segment(End::Closed), 1), (many_files(End::Closed), 5)] {
         let mut tallies: BTreeMap<String, Tally> = BTreeMap::new();
@@ -255,7 +255,7 @@ fn a_flipped_bit_anywhere_is_harmless_or_refused() {
 
 /// Nothing but the groups after the last watermark can be lost by damage in them; the watermarks prove the others.
 #[test]
-fn damage_in_a_killed_journal_loses_at_most_what_nothing_proves() {
+fn killed_journal_loses_only_unproven_groups() {
     let disk = SimDisk::new(9);
     let mut rig = Rig::open(&disk, by_hand(), History::new(9));
     for _ in 0..20 {
@@ -277,7 +277,7 @@ fn damage_in_a_killed_journal_loses_at_most_what_nothing_proves() {
 }
 
 #[test]
-fn zeroed_stale_and_swapped_sectors_are_harmless_or_refused() {
+fn bad_sectors_are_harmless_or_refused() {
     const SECTOR: usize = 512;
     for end in [End::Closed, End::Killed] {
         let healthy = many_files(end);
@@ -324,7 +324,7 @@ fn zeroed_stale_and_swapped_sectors_are_harmless_or_refused() {
 }
 
 #[test]
-fn a_missing_file_is_refused_by_name() {
+fn missing_file_is_refused_by_name() {
     let healthy = many_files(End::Closed);
     for name in healthy.disk.names("") {
         if name == "LOCK" || name == "RESERVE" {
@@ -340,7 +340,7 @@ fn a_missing_file_is_refused_by_name() {
 /// Story: a recycled segment holds whole frames of an earlier life, and their LSNs may even be the ones that come next.
 /// Only the incarnation tells them apart.
 #[test]
-fn frames_of_an_earlier_life_never_count() {
+fn recycled_frames_never_count() {
     let mut reused = 0;
     for seed in 0..times(20) {
         let disk = SimDisk::new(seed);
@@ -383,7 +383,7 @@ fn frames_of_an_earlier_life_never_count() {
 }
 
 #[test]
-fn an_unknown_format_is_refused_by_its_number() {
+fn unknown_format_is_refused_by_number() {
     let healthy = one_segment(End::Closed);
     let mut bytes = healthy.disk.read("MANIFEST");
     bytes[8] = 2;
@@ -418,7 +418,7 @@ fn the_segment_size_may_be_changed() {
 /// Story: a message that a record changes and that no run and no older record has was left out of every answer, and of
 /// the run that the change was flushed to: damage that hides a message in a run would have lost it without a word.
 #[test]
-fn a_change_of_a_message_that_is_nowhere_is_damage() {
+fn change_of_absent_message_is_damage() {
     for flushed in [false, true] {
         let disk = SimDisk::new(3);
         let mut rig = Rig::open(&disk, by_hand(), History::new(3));

@@ -31,7 +31,7 @@ fn is_right(page: &EventPage, groups: &[Group]) -> bool {
 
 /// The segments that a request names are often used again before it is read.
 #[test]
-fn a_segment_that_is_used_again_gives_no_wrong_events() {
+fn recycled_segment_gives_no_wrong_events() {
     let (mut cut, mut whole, mut rotations) = (0, 0, 0);
     for seed in 0..40 {
         let disk = SimDisk::new(seed);

@@ -67,7 +67,7 @@ fn a_failed_write_ends_the_store() {
 /// data is nowhere. So no sync is tried twice, and what a new owner reads from the page cache it writes again
 /// elsewhere.
 #[test]
-fn a_failed_sync_is_never_tried_again_and_the_tail_is_rewritten() {
+fn failed_sync_is_never_retried() {
     let disk = SimDisk::new(2);
     let mut rig = Rig::open(&disk, by_hand(), History::new(2));
     rig.append(5);
@@ -211,7 +211,7 @@ fn fail(plan: fn(u64) -> Plan, n: u64, seen: &mut Failures) -> Reached {
 
 /// Story: a disk that would not give one block (EIO) ended the store, and with it every call of every caller.
 #[test]
-fn a_read_error_of_one_look_up_does_not_end_the_store() {
+fn lookup_read_error_keeps_store() {
     let disk = SimDisk::new(8);
     let mut rig = Rig::open(&disk, by_hand(), History::new(8));
     let hands = rig.store.hands();
@@ -247,7 +247,7 @@ fn a_read_error_of_one_look_up_does_not_end_the_store() {
 /// Story: a block of a page that the disk would not give (EIO) ended the store, and again at each next owner, who asked
 /// for the same page.
 #[test]
-fn a_read_error_of_one_page_does_not_end_the_store() {
+fn page_read_error_keeps_store() {
     let disk = SimDisk::new(9);
     let mut rig = Rig::open(&disk, by_hand(), History::new(9));
     let hands = rig.store.hands();
@@ -304,7 +304,7 @@ fn a_read_error_of_one_page_does_not_end_the_store() {
 
 /// A merge that finds damage must not make it final: the store ends, and the damaged run stays.
 #[test]
-fn damage_found_by_a_merge_ends_the_store() {
+fn damage_in_merge_ends_store() {
     let disk = SimDisk::new(4);
     let mut rig = Rig::open(&disk, by_hand(), History::new(4));
     let hands = rig.store.hands();
@@ -325,7 +325,7 @@ fn damage_found_by_a_merge_ends_the_store() {
 
 /// Whoever meets damage is told so, and nobody gets a wrong or a shortened answer.
 #[test]
-fn damage_found_by_a_look_up_or_a_load_ends_the_store() {
+fn damage_on_read_ends_store() {
     for loads in [false, true] {
         let disk = SimDisk::new(4);
         let mut rig = Rig::open(&disk, by_hand(), History::new(4));
@@ -360,7 +360,7 @@ fn damage_found_by_a_look_up_or_a_load_ends_the_store() {
 }
 
 #[test]
-fn buffered_is_durable_when_written_and_synced_soon() {
+fn buffered_groups_are_synced_soon() {
     let disk = SimDisk::new(5);
     let options = Options {
         sync: SyncMode::Buffered,
@@ -387,7 +387,7 @@ fn buffered_is_durable_when_written_and_synced_soon() {
 }
 
 #[test]
-fn the_waker_rings_when_something_became_durable() {
+fn waker_rings_on_durability() {
     let disk = SimDisk::new(6);
     let (rings, heard) = std::sync::mpsc::channel();
     let waker = Arc::new(move || {
@@ -404,7 +404,7 @@ fn the_waker_rings_when_something_became_durable() {
 }
 
 #[test]
-fn a_group_out_of_order_ends_the_store() {
+fn out_of_order_group_ends_store() {
     let disk = SimDisk::new(7);
     let mut rig = Rig::open(&disk, by_hand(), History::new(7));
     rig.append(5);
@@ -417,7 +417,7 @@ fn a_group_out_of_order_ends_the_store() {
 
 /// What is written while a sync runs is not covered by it; asks made meanwhile are joined into the next one.
 #[test]
-fn a_sync_covers_what_was_written_before_it_began() {
+fn sync_covers_only_earlier_writes() {
     let disk = SimDisk::new(8);
     let mut rig = Rig::open(&disk, small(), History::new(8));
     let figure = |rig: &Rig, name| rig.store.figures().iter().find(|f| f.0 == name).map_or(0, |f| f.1);
@@ -451,7 +451,7 @@ fn a_sync_covers_what_was_written_before_it_began() {
 /// Story: a manifest was renamed, and the sync of its folder failed. Taking that for "not replaced" would remove the
 /// run that the manifest on the disk already lists.
 #[test]
-fn background_work_may_fail_at_every_call() {
+fn background_work_survives_any_failure() {
     for what in ["flush", "merge", "prepare"] {
         let mut worked = 0;
         for n in 1.. {
@@ -502,7 +502,7 @@ fn background_work_may_fail_at_every_call() {
 
 /// Story: a panic in a worker that nobody saw left the owner waiting for a sync that never came.
 #[test]
-fn a_panic_of_a_worker_ends_the_store_and_nothing_else() {
+fn worker_panic_ends_only_its_store() {
     let disk = SimDisk::new(10);
     // Armed late: the preparer may wake the owner before anything is appended.
     let armed = Arc::new(AtomicBool::new(false));

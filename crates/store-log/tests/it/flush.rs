@@ -36,7 +36,7 @@ fn eager() -> Options {
 /// What is told by memtables, runs and the state file together is what the records say: messages with every change,
 /// queues that came and went, totals, purges that keep some, remembered answers, counters and clocks.
 #[test]
-fn everything_together_is_the_fold_of_all_records() {
+fn all_layers_fold_to_model() {
     let (mut flushes, mut merges) = (0, 0);
     for seed in 0..times(24) {
         let disk = SimDisk::new(seed);
@@ -71,7 +71,7 @@ fn everything_together_is_the_fold_of_all_records() {
 
 /// Story: with workers of its own the flush runs beside appends and look-ups, and three threads change the manifest.
 #[test]
-fn flushes_and_merges_run_beside_the_owner() {
+fn flushes_and_merges_run_beside_owner() {
     for seed in 0..3 {
         let disk = SimDisk::new(seed);
         let mut history = History::new(seed);
@@ -102,7 +102,7 @@ fn flushes_and_merges_run_beside_the_owner() {
 
 /// A message that is settled before its cut never reaches a run, and segments are used again.
 #[test]
-fn the_journal_does_not_grow_with_settled_messages() {
+fn settled_messages_do_not_grow_journal() {
     let disk = SimDisk::new(1);
     let mut store = open(&disk, by_hand()).expect("open");
     let hands = store.hands();
@@ -133,7 +133,7 @@ fn the_journal_does_not_grow_with_settled_messages() {
 
 /// Nothing is left of a message but that its id was given, and only the state remembers that.
 #[test]
-fn an_id_is_not_given_twice_when_its_message_is_long_gone() {
+fn removed_message_id_is_never_reused() {
     let disk = SimDisk::new(6);
     let mut store = open(&disk, eager()).expect("open");
     let records = vec![put(77, 9), removed(77, 9)];
@@ -147,7 +147,7 @@ fn an_id_is_not_given_twice_when_its_message_is_long_gone() {
 
 /// Whatever waits is written a few times, in flushes and merges together, and memory and runs stay few.
 #[test]
-fn a_backlog_costs_few_writes_few_runs_and_little_memory() {
+fn backlog_bounds_writes_runs_and_memory() {
     let disk = SimDisk::new(2);
     let mut store = open(&disk, by_hand()).expect("open");
     let hands = store.hands();
@@ -174,7 +174,7 @@ fn a_backlog_costs_few_writes_few_runs_and_little_memory() {
 }
 
 #[test]
-fn an_open_over_budget_starts_with_a_cut() {
+fn over_budget_open_cuts_first() {
     let disk = SimDisk::new(3);
     let lazy = Options { journal_bytes: u64::MAX / 4, journal_records: u64::MAX, ..by_hand() };
     let mut rig = Rig::open(&disk, lazy, History::new(3));
@@ -228,7 +228,7 @@ fn what_failed_is_made_again_later() {
 
 /// Many large messages are in runs; a few of them are granted, postponed, granted and cut off again.
 #[test]
-fn bodies_come_back_byte_for_byte_through_patches() {
+fn patched_bodies_stay_byte_exact() {
     let disk = SimDisk::new(5);
     let options = Options { segment_bytes: 256 * 1024, ..eager() };
     let mut store = open(&disk, options.clone()).expect("open");
@@ -285,7 +285,7 @@ fn bodies_come_back_byte_for_byte_through_patches() {
 /// Story: a page is asked for, and before it is fetched its messages are changed, cut off, flushed and merged. Nothing
 /// of what did not change may be missing or twice.
 #[test]
-fn a_page_is_right_whatever_happens_until_it_is_fetched() {
+fn page_survives_concurrent_changes() {
     for seed in 0..times(40) {
         let disk = SimDisk::new(seed);
         let mut rig = Rig::open(&disk, eager(), History::new(seed));
@@ -343,7 +343,7 @@ fn a_page_is_right_whatever_happens_until_it_is_fetched() {
 /// Story: a page that leaves queues out read and threw away what their blocks share with each other, until it was full
 /// or the sequence was at its end; every other page waited behind it.
 #[test]
-fn a_page_that_leaves_queues_out_ends_when_it_has_read_enough() {
+fn excluding_page_ends_after_enough_reading() {
     let disk = SimDisk::new(3);
     let options = Options {
         segment_bytes: 4 << 20,
@@ -401,7 +401,7 @@ fn a_page_that_leaves_queues_out_ends_when_it_has_read_enough() {
 
 /// Messages of many queues in memory and in runs: one queue, and all but some.
 #[test]
-fn queues_are_told_apart_in_every_layer() {
+fn queues_stay_separate_in_layers() {
     let disk = SimDisk::new(8);
     let mut rig = Rig::open(&disk, by_hand(), History::new(8));
     let hands = rig.store.hands();
@@ -432,7 +432,7 @@ fn queues_are_told_apart_in_every_layer() {
 
 /// A purge is one record, whatever it takes: it hides what is older in memory and in runs, but for those kept.
 #[test]
-fn a_purge_takes_what_is_in_runs_without_reading_it() {
+fn purge_hides_runs_without_reading() {
     let disk = SimDisk::new(9);
     let mut store = open(&disk, by_hand()).expect("open");
     let hands = store.hands();
@@ -480,7 +480,7 @@ fn a_purge_takes_what_is_in_runs_without_reading_it() {
 /// Story: the ids that a purge keeps were written to the state file once for each run, so its size was the product of
 /// the two, for which no room was kept.
 #[test]
-fn the_state_has_each_id_that_a_purge_kept_once() {
+fn state_stores_kept_ids_once() {
     const RUNS: u64 = 8;
     const EACH: u64 = 100;
     let disk = CountingDisk::new(&SimDisk::new(12));
@@ -561,7 +561,7 @@ fn large_look_ups_are_shared_out() {
 
 /// A new key is told to be new by filters in memory; a known one costs a leaf of an index and a block.
 #[test]
-fn a_new_key_reads_nothing_and_a_known_one_two_blocks() {
+fn key_lookups_read_few_blocks() {
     let disk = SimDisk::new(12);
     let options = Options { small_runs: 100, run_rows: 100, ..by_hand() };
     let mut store = open(&disk, options).expect("open");
@@ -599,7 +599,7 @@ fn a_new_key_reads_nothing_and_a_known_one_two_blocks() {
 
 /// Pages go on where the one before ended, also when the page before was asked for with a nearer end.
 #[test]
-fn the_next_window_goes_on_behind_the_last_one() {
+fn next_page_continues_last_one() {
     let disk = SimDisk::new(11);
     let mut store = open(&disk, by_hand()).expect("open");
     let hands = store.hands();

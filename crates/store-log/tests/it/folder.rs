@@ -17,7 +17,7 @@ fn open_in(dir: &std::path::Path) -> Result<LogStore, StoreError> {
 }
 
 #[test]
-fn a_second_owner_is_refused_until_the_first_is_gone() {
+fn second_owner_is_refused() {
     let dir = tempfile::tempdir().expect("a folder");
     let data = dir.path().join("data");
     let first = open_in(&data).expect("open");
@@ -48,7 +48,7 @@ fn a_lock_held_elsewhere_refuses() {
 }
 
 #[test]
-fn a_closed_store_has_given_the_folder_up() {
+fn closed_store_releases_folder() {
     let dir = tempfile::tempdir().expect("a folder");
     let mut store = open_in(dir.path()).expect("open");
     let mut history = History::new(1);
@@ -73,7 +73,7 @@ fn only_the_owner_may_look_inside() {
 }
 
 #[test]
-fn the_epoch_grows_with_each_open_whatever_became_of_it() {
+fn epoch_grows_with_each_open() {
     let disk = SimDisk::new(1);
     let mut history = History::new(1);
     let mut before = Epoch(0);
@@ -102,7 +102,7 @@ fn the_epoch_grows_with_each_open_whatever_became_of_it() {
 }
 
 #[test]
-fn what_a_crash_has_left_behind_is_removed() {
+fn crash_leftovers_are_removed() {
     let disk = SimDisk::new(2);
     let rig = Rig::open(&disk, by_hand(), History::new(2));
     drop(rig.store);
@@ -127,7 +127,7 @@ fn what_a_crash_has_left_behind_is_removed() {
 }
 
 #[test]
-fn data_without_a_manifest_is_not_taken_for_a_new_folder() {
+fn missing_manifest_is_not_new_folder() {
     let disk = SimDisk::new(3);
     let mut rig = Rig::open(&disk, by_hand(), History::new(3));
     rig.append(5);
@@ -160,7 +160,7 @@ fn dropping_stops_all_work() {
 /// Story: of an idle server whose wall clock was slewed forward 100 ms could go unnoted. Whoever started the machine
 /// again counted them as downtime, and showed delayed messages as much too early.
 #[test]
-fn a_slew_of_the_wall_clock_is_noted_before_it_comes_to_much() {
+fn wall_clock_slew_is_noted() {
     use duewheel_core::record::ClockPair;
     let disk = SimDisk::new(6);
     let mut rig = Rig::open(&disk, by_hand(), History::new(6));
@@ -194,7 +194,7 @@ fn a_slew_of_the_wall_clock_is_noted_before_it_comes_to_much() {
 }
 
 #[test]
-fn marks_are_written_when_the_journal_rests() {
+fn resting_journal_gets_marks() {
     use duewheel_core::record::ClockPair;
     let disk = SimDisk::new(5);
     let mut rig = Rig::open(&disk, by_hand(), History::new(5));

@@ -157,7 +157,7 @@ fn cancels_of_everything_make_room() {
 /// number of its rows most of a run counted, so it was never rewritten; after some rounds the disk was full of large
 /// messages that were gone.
 #[test]
-fn large_messages_that_are_gone_make_room_beside_small_ones_that_stay() {
+fn dead_large_messages_free_space() {
     for by_purge in [true, false] {
         for (seed, free) in [(1, 200_000), (2, 260_001), (3, 400_000)] {
             let what = format!("seed {seed}, {free} bytes free, purge {by_purge}");
@@ -213,7 +213,7 @@ fn cancel(rig: &mut Rig, ids: &[MessageId]) {
 /// Story: groups were bounded by a count of records. With large bodies they were many times what the store had agreed
 /// to, and the append failed on a disk that was nearly full, which ended the store.
 #[test]
-fn a_group_of_the_agreed_size_is_taken_whenever_there_is_room() {
+fn agreed_group_size_fits_available_room() {
     let agreed = 3 * 1024;
     let (mut taken, mut full) = (0, 0);
     for (seed, bytes) in
@@ -253,7 +253,7 @@ fn a_group_of_the_agreed_size_is_taken_whenever_there_is_room() {
 /// Story: with segments smaller than `max_group_bytes` a group of the agreed size got a segment made to its measure,
 /// inside the append, and on a disk that was nearly full the append failed, although there was `Capacity::Enough`.
 #[test]
-fn the_agreed_size_fits_one_segment_however_small_that_is() {
+fn agreed_size_fits_one_segment() {
     let (mut taken, mut full) = (0, 0);
     for (seed, segment) in (0..).zip([8_192, 12_288, 20_000, 65_536]) {
         let options = Options { segment_bytes: segment, max_group_bytes: 16 << 20, ..by_hand() };
@@ -313,7 +313,7 @@ fn cold(rig: &mut Rig, count: usize, body: usize) {
 /// Story: a change of a message that is in a run is a record of some bytes, and its flush writes the whole body again;
 /// nothing reckoned with that. Messages that were cold and large were postponed until no flush could ever be written.
 #[test]
-fn changes_of_cold_messages_cannot_take_more_than_there_is() {
+fn cold_changes_cannot_exceed_room() {
     let (mut bounded, mut changes) = (0, 0);
     for seed in 1..6 {
         let disk = SimDisk::new(seed);
@@ -346,7 +346,7 @@ fn changes_of_cold_messages_cannot_take_more_than_there_is() {
 
 /// Somebody else fills the disk: it is noticed without a change of segments, and when he leaves, service goes on.
 #[test]
-fn a_neighbour_that_fills_the_disk_is_noticed() {
+fn external_disk_usage_is_noticed() {
     let disk = SimDisk::new(1);
     disk.set_free(400_000);
     let mut rig = Rig::open(&disk, by_hand(), History::new(1));
@@ -369,7 +369,7 @@ fn a_neighbour_that_fills_the_disk_is_noticed() {
 /// Story: a flush had folded the books in and then failed; merges waited for its next attempt, for ever on a disk that
 /// only they could have emptied. And what it had folded in must not be in what a merge writes meanwhile.
 #[test]
-fn a_flush_that_fails_midway_bars_no_merge() {
+fn failed_flush_blocks_no_merge() {
     let (mut failed, mut merged) = (0, 0);
     for call in 0..40 {
         let disk = SimDisk::new(call);
@@ -405,7 +405,7 @@ fn a_flush_that_fails_midway_bars_no_merge() {
 
 /// A flush of more than a run may hold makes several.
 #[test]
-fn a_flush_that_is_too_much_for_one_run_makes_several() {
+fn large_flush_makes_several_runs() {
     for seed in 0..8 {
         let options = Options { run_bytes: 2_000, small_runs: 100, ..by_hand() };
         let disk = SimDisk::new(seed);
@@ -425,7 +425,7 @@ fn a_flush_that_is_too_much_for_one_run_makes_several() {
 
 /// While a flush finds no room, what is in memory has a bound; removals go on behind it.
 #[test]
-fn memory_is_bounded_while_a_flush_finds_no_room() {
+fn memory_is_bounded_without_flush_room() {
     let options = Options { segment_bytes: 200_000, ..by_hand() };
     let disk = SimDisk::new(3);
     let mut rig = Rig::open(&disk, options.clone(), History::new(3));
@@ -455,7 +455,7 @@ fn memory_is_bounded_while_a_flush_finds_no_room() {
 /// Story: a manifest that found no room took the blocks that were kept aside, and the store went on counting on them:
 /// it said that there was room for a state file of which nobody kept any.
 #[test]
-fn what_a_manifest_has_taken_of_the_reserve_is_not_counted_on() {
+fn manifest_use_reduces_counted_reserve() {
     let mut taken = 0;
     for n in 1..60 {
         let disk = SimDisk::new(n);

@@ -104,7 +104,7 @@ fn put_bytes() {
 
 /// Each option is a field: four times its number, plus two, plus one if its value is bytes.
 #[test]
-fn put_bytes_of_a_spread_and_an_expiry() {
+fn spread_and_expiry_encoding_is_stable() {
     let with = |options: Options| {
         let Record::Put { message, life, was } = put() else { unreachable!() };
         Record::Put { message: Arc::new(MessageContent { options, ..(*message).clone() }), life, was }

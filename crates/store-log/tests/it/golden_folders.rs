@@ -334,7 +334,7 @@ fn the_folders_of_every_format_open() {
 /// A folder of a version that is not known yet is refused in words by each kind of file that says its version, and is
 /// not touched.
 #[test]
-fn a_newer_format_is_refused_in_words() {
+fn newer_format_is_refused_untouched() {
     let shape = golden().join(NOW).join("merged");
     let mut kinds = 0;
     for dir in ["", "journal", "runs", "state"] {
@@ -370,7 +370,7 @@ fn a_newer_format_is_refused_in_words() {
 
 /// What was written before 0.1.0 had versions with the same numbers: its first bytes say what it is.
 #[test]
-fn a_folder_of_an_earlier_build_is_refused() {
+fn earlier_build_folder_is_refused() {
     let scratch = tempfile::tempdir().expect("a folder");
     let data = scratch.path().join("data");
     copy(&golden().join(NOW).join("journal/data"), &data);

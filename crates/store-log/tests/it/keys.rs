@@ -88,7 +88,7 @@ fn found(rig: &mut Rig) -> Vec<(u64, Kind)> {
 /// One behind them that was redriven, and whose change was still in memory, was not seen: its key looked free, and a
 /// second message got it.
 #[test]
-fn a_redriven_message_holds_its_key_however_many_dead_are_newer() {
+fn redriven_message_keeps_its_key() {
     let (_disk, mut rig) = dead_in_a_run();
     for id in [1, 2, MANY / 2, MANY] {
         let id = MessageId(id);
@@ -105,7 +105,7 @@ fn a_redriven_message_holds_its_key_however_many_dead_are_newer() {
 
 /// Story: and when the newest 128 were gone, none was found, although older ones were there.
 #[test]
-fn the_newest_dead_of_a_key_are_found_behind_any_number_that_are_gone() {
+fn newest_remaining_dead_are_found() {
     let (_disk, mut rig) = dead_in_a_run();
     for id in (20..=MANY).rev().map(MessageId) {
         append(&mut rig, Record::Removed { id, why: Gone::Expired, was: was(Kind::Dead) });

@@ -63,7 +63,7 @@ fn folder(data: &Path, section: &[u8]) {
 }
 
 #[test]
-fn a_folder_with_an_unknown_optional_field_opens() {
+fn unknown_optional_field_opens() {
     let scratch = tempfile::tempdir().expect("a folder");
     folder(scratch.path(), &[1, 30 << 2, 5]);
     assert_eq!(verify(scratch.path()).expect("a report").problems, []);
@@ -80,7 +80,7 @@ fn a_folder_with_an_unknown_optional_field_opens() {
 }
 
 #[test]
-fn a_folder_with_unknown_required_fields_is_refused() {
+fn unknown_required_field_is_refused() {
     let scratch = tempfile::tempdir().expect("a folder");
     folder(scratch.path(), &[1, 30 << 2 | 2, 5]);
     let error = LogStore::open(scratch.path(), by_hand(), Arc::new(|| {})).expect_err("a later version");

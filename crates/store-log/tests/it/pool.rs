@@ -45,7 +45,7 @@ impl Sharer {
 }
 
 #[test]
-fn a_few_threads_work_for_many_stores() {
+fn few_threads_serve_many_stores() {
     let pool = WorkerPool::new(2);
     let mut stores: Vec<Sharer> = (0..12).map(|seed| Sharer::open(&pool, seed)).collect();
     let deadline = Instant::now() + PATIENCE;
@@ -65,7 +65,7 @@ fn a_few_threads_work_for_many_stores() {
 }
 
 #[test]
-fn a_panic_ends_one_store_and_no_thread_of_the_others() {
+fn panic_ends_only_one_store() {
     let pool = WorkerPool::new(1);
     let is_armed = Arc::new(AtomicBool::new(false));
     let armed = Arc::clone(&is_armed);

@@ -30,7 +30,7 @@ fn settle(rig: &mut Rig) {
 }
 
 #[test]
-fn a_full_disk_keeps_the_ballast_for_settling() {
+fn full_disk_keeps_ballast_for_settling() {
     let disk = SimDisk::new(1);
     let mut rig = Rig::open(&disk, lazy(), History::new(1));
     let hands = rig.store.hands();
@@ -60,7 +60,7 @@ fn a_full_disk_keeps_the_ballast_for_settling() {
 
 /// Story: any error of making a segment counted as want of room, so a disk that failed was reported to callers as full.
 #[test]
-fn a_disk_that_fails_is_not_a_full_one() {
+fn failing_disk_is_not_full() {
     let disk = SimDisk::new(9);
     let journal = |denial| Some(Trouble { folders: &["journal/"], denial, one_in: 1 });
     let mut rig = Rig::open(&disk, lazy(), History::new(9));
@@ -101,7 +101,7 @@ fn a_disk_that_fails_is_not_a_full_one() {
 
 /// While runs cannot be written the memtables fill up to their bound. That is no full disk either.
 #[test]
-fn a_flush_that_fails_is_not_a_full_disk() {
+fn failing_flush_is_not_full_disk() {
     let disk = SimDisk::new(10);
     let options = Options { journal_bytes: 8 * 1024, ..by_hand() };
     let mut rig = Rig::open(&disk, options.clone(), History::new(10));
@@ -124,7 +124,7 @@ fn a_flush_that_fails_is_not_a_full_disk() {
 
 /// The owner that ignores `room()` gets an error that says what to do, and nothing written before is lost.
 #[test]
-fn an_append_that_ignores_room_fails_as_full() {
+fn append_ignoring_room_fails_full() {
     let disk = SimDisk::new(2);
     let mut rig = Rig::open(&disk, lazy(), History::new(2));
     while rig.store.hands().prepare() == Worked::Done {}
@@ -150,7 +150,7 @@ fn an_append_that_ignores_room_fails_as_full() {
 
 /// A process that is restarted on a full disk finds its prepared segments.
 #[test]
-fn a_full_disk_can_be_opened_again() {
+fn full_disk_reopens() {
     let disk = SimDisk::new(3);
     let mut rig = Rig::open(&disk, lazy(), History::new(3));
     while rig.store.hands().prepare() == Worked::Done {}
@@ -169,7 +169,7 @@ fn a_full_disk_can_be_opened_again() {
 
 /// Messages that no flush could take over any more would keep the journal from being cut, for ever.
 #[test]
-fn room_is_short_when_the_next_flush_would_not_fit() {
+fn unflushable_messages_make_room_short() {
     let disk = SimDisk::new(4);
     let mut rig = Rig::open(&disk, lazy(), History::new(4));
     let hands = rig.store.hands();
@@ -187,7 +187,7 @@ fn room_is_short_when_the_next_flush_would_not_fit() {
 
 /// When the disk is full, a cut whose flush gives more back than it takes is made at once, budget or not.
 #[test]
-fn a_full_disk_is_helped_by_a_flush() {
+fn flush_relieves_full_disk() {
     let disk = SimDisk::new(5);
     let options = Options { workers: Workers::Threads, ..lazy() };
     let mut rig = Rig::open(&disk, options, History::new(5));
@@ -214,7 +214,7 @@ fn a_full_disk_is_helped_by_a_flush() {
 
 /// A group larger than a segment gets one of its own, and order is kept among the prepared ones.
 #[test]
-fn a_group_larger_than_a_segment_finds_its_place() {
+fn oversized_group_gets_own_segment() {
     let disk = SimDisk::new(6);
     let mut rig = Rig::open(&disk, lazy(), History::new(6));
     for round in 0..6 {
@@ -231,7 +231,7 @@ fn a_group_larger_than_a_segment_finds_its_place() {
 
 /// While a memtable waits for its flush and the next one is full, no new message is taken; everything else goes on.
 #[test]
-fn the_store_is_busy_while_a_flush_is_behind() {
+fn store_is_busy_behind_flush() {
     let disk = SimDisk::new(7);
     let mut rig = Rig::open(&disk, by_hand(), History::new(7));
     let hands = rig.store.hands();
@@ -260,7 +260,7 @@ fn the_store_is_busy_while_a_flush_is_behind() {
 /// Story: a merge had written its output until the disk was full, and the flush that would have given segments back
 /// found no room either. A merge gives way: it never takes the room of the flushes to come, or gives it back.
 #[test]
-fn a_merge_never_keeps_a_flush_from_its_room() {
+fn merge_never_takes_flush_room() {
     let (mut under_way, mut full) = (0, 0);
     for free in (0..60_000).step_by(1_500) {
         let disk = SimDisk::new(8);
@@ -307,7 +307,7 @@ fn a_merge_never_keeps_a_flush_from_its_room() {
 /// with room for all that it would read, and on top of what the next flushes were promised. Found by the test that
 /// fills a small tmpfs with messages and removes them.
 #[test]
-fn a_disk_that_is_full_of_what_counts_no_more_is_emptied() {
+fn disk_full_of_dead_runs_empties() {
     let options = Options {
         segment_bytes: 4 << 20,
         journal_bytes: 600_000,

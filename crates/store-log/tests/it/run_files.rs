@@ -36,7 +36,7 @@ fn runs_are_opened_side_by_side() {
 
 /// Story: the state was written whole at each flush and at each merge: 5 MB for 25,000 queues, whatever had changed.
 #[test]
-fn a_flush_that_changes_one_queue_of_many_writes_little() {
+fn small_flush_writes_little_state() {
     const QUEUES: u64 = 25_000;
     let disk = SimDisk::new(32);
     let counting = CountingDisk::new(&disk);

@@ -89,7 +89,7 @@ fn books(recovered: &Recovered) -> Vec<QueueRow> {
 }
 
 #[test]
-fn a_healthy_folder_comes_out_whole_with_nothing_on_the_list() {
+fn healthy_folder_salvages_without_loss() {
     let (disk, history) = healthy();
     let model = history.model();
     let (report, recovered, rows) = salvaged(&disk);
@@ -105,7 +105,7 @@ fn a_healthy_folder_comes_out_whole_with_nothing_on_the_list() {
 /// Story: the anchor of the boot was left behind, so the new folder took its downtime from the wall clock even on the
 /// same boot.
 #[test]
-fn the_anchor_of_the_boot_is_kept() {
+fn boot_anchor_survives_salvage() {
     let disk = SimDisk::new(3);
     let mut rig = Rig::open(&disk, by_hand(), History::new(3));
     let clock = rig.history.clock();
@@ -131,7 +131,7 @@ fn ids_of(rows: &[Row]) -> BTreeSet<MessageId> {
 }
 
 #[test]
-fn a_damaged_block_of_a_run_costs_its_own_messages_and_each_is_named() {
+fn damaged_block_loses_named_messages() {
     let (disk, history) = healthy();
     let all = history.model().rows();
     let mut losing = 0;
@@ -177,7 +177,7 @@ fn a_damaged_block_of_a_run_costs_its_own_messages_and_each_is_named() {
 }
 
 #[test]
-fn indexes_and_footer_of_a_run_are_not_needed() {
+fn run_indexes_are_not_needed() {
     let (disk, history) = healthy();
     let name = disk.names("runs").pop().expect("a run");
     let size = disk.read(&name).len();
@@ -211,7 +211,7 @@ fn groups(disk: &SimDisk) -> Vec<(String, usize, u64, u64)> {
 }
 
 #[test]
-fn a_damaged_frame_costs_its_own_records_and_the_span_is_named() {
+fn damaged_frame_loses_named_records() {
     let (disk, history) = healthy();
     let groups = groups(&disk);
     assert!(groups.len() > 5, "{groups:?}");
@@ -230,7 +230,7 @@ fn a_damaged_frame_costs_its_own_records_and_the_span_is_named() {
 }
 
 #[test]
-fn without_the_manifest_the_files_say_what_counts() {
+fn missing_manifest_is_rebuilt_from_files() {
     let (disk, history) = healthy();
     for damage in [None, Some(20)] {
         let copy = disk.copy();
@@ -248,7 +248,7 @@ fn without_the_manifest_the_files_say_what_counts() {
 }
 
 #[test]
-fn without_the_state_every_message_is_there_and_settled_ones_may_come_again() {
+fn missing_state_keeps_every_message() {
     let (disk, history) = healthy();
     for name in disk.names("state") {
         disk.remove_file(&name);
@@ -314,7 +314,7 @@ fn assert_all_are_there(disk: &SimDisk, history: &History, what: &str) -> Salvag
 /// Story: without the manifest and the newest file of the state the older ones were taken for all of it. The runs that
 /// only the newest one named were left out, with all their messages, and no loss was reported.
 #[test]
-fn without_the_manifest_and_a_file_of_the_state_no_message_is_missing() {
+fn missing_manifest_and_state_lose_nothing() {
     for last in [LastStep::Flush, LastStep::Merge] {
         let (disk, history) = ended_by(last);
         let states = disk.names("state");
@@ -339,7 +339,7 @@ fn without_the_manifest_and_a_file_of_the_state_no_message_is_missing() {
 
 /// A file of the state says which one it continues. If these bytes are damaged, another file is taken for it, or none.
 #[test]
-fn a_damaged_head_of_a_state_does_not_choose_the_files_before() {
+fn damaged_state_head_is_ignored() {
     let (disk, history) = ended_by(LastStep::Flush);
     for name in disk.names("state") {
         for at in [8, 12, 16, 32, 37, 40, 41, 48, 60] {
@@ -353,7 +353,7 @@ fn a_damaged_head_of_a_state_does_not_choose_the_files_before() {
 
 /// The position in the head of a run says where the journal goes on: a damaged one is not taken.
 #[test]
-fn a_damaged_head_of_a_run_does_not_hide_the_journal() {
+fn damaged_run_head_keeps_journal() {
     let (disk, history) = ended_by(LastStep::Flush);
     for name in disk.names("runs") {
         for at in [16, 24, 32, 34, 38] {
@@ -367,7 +367,7 @@ fn a_damaged_head_of_a_run_does_not_hide_the_journal() {
 
 /// A run that only the state names, now that the manifest is missing, is on the list.
 #[test]
-fn without_the_manifest_a_missing_run_is_named() {
+fn missing_run_is_named_without_manifest() {
     let (disk, _) = ended_by(LastStep::Flush);
     for name in disk.names("runs") {
         for kept in [None, Some(0), Some(40), Some(80)] {
@@ -387,7 +387,7 @@ fn without_the_manifest_a_missing_run_is_named() {
 
 /// With the manifest, each file of the state may be missing or short.
 #[test]
-fn a_missing_or_short_file_of_the_state_is_on_the_list() {
+fn damaged_state_file_is_listed() {
     for last in [LastStep::Flush, LastStep::Merge] {
         let (disk, history) = ended_by(last);
         for name in disk.names("state") {
@@ -410,7 +410,7 @@ fn a_missing_or_short_file_of_the_state_is_on_the_list() {
 
 /// Whatever byte is damaged: if nothing is on the list, nothing is missing and nothing is other than it was.
 #[test]
-fn nothing_is_lost_in_silence_wherever_the_damage_is() {
+fn salvage_reports_every_loss() {
     let (disk, history) = healthy();
     let all = history.model().rows();
     let (mut tried, mut losing) = (0, 0);
@@ -438,7 +438,7 @@ fn nothing_is_lost_in_silence_wherever_the_damage_is() {
 }
 
 #[test]
-fn a_folder_in_use_and_a_target_that_exists_are_refused() {
+fn salvage_refuses_busy_or_existing_folders() {
     let (disk, _) = healthy();
     let dir = tempfile::tempdir().expect("a folder");
     let error = salvage_from(&disk, dir.path()).expect_err("it exists");
@@ -452,7 +452,7 @@ fn a_folder_in_use_and_a_target_that_exists_are_refused() {
 
 /// A shard without a file is an empty one in the new folder, and never goes unsaid: it may have lost everything.
 #[test]
-fn a_shard_without_a_file_is_told() {
+fn shard_without_files_is_reported() {
     let (disk, history) = healthy();
     let dir = tempfile::tempdir().expect("a folder");
     let data = dir.path().join("data");

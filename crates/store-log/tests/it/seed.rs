@@ -55,7 +55,7 @@ fn each_folder_draws_its_own_seed() {
 }
 
 #[test]
-fn a_seed_stays_over_flushes_merges_and_owners() {
+fn seed_survives_flushes_and_owners() {
     let disk = SimDisk::new(4);
     drop(open(&disk, by_hand()).expect("open"));
     let seed = seed_of(&disk);
@@ -67,7 +67,7 @@ fn a_seed_stays_over_flushes_merges_and_owners() {
 }
 
 #[test]
-fn a_copy_keeps_the_seed_a_salvage_draws() {
+fn backup_keeps_seed_salvage_redraws() {
     let disk = SimDisk::new(5);
     let rig = filled(&disk);
     let seed = seed_of(&disk);

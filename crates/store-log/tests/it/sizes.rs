@@ -78,7 +78,7 @@ fn rest(rig: &mut Rig, ms: u64) {
 }
 
 #[test]
-fn an_empty_folder_is_small_at_first_and_again() {
+fn empty_folder_stays_small() {
     let disk = SimDisk::new(1);
     let mut rig = Rig::open(&disk, options(), History::new(1));
     prepare_all(&rig);

@@ -32,7 +32,7 @@ fn to_the_end(rig: &mut Rig) -> Lsn {
 
 /// Story: whoever filled a segment waited for its sync, and everybody for him.
 #[test]
-fn nobody_waits_for_a_sync_at_the_end_of_a_segment() {
+fn segment_change_waits_for_no_sync() {
     for sync in [SyncMode::Fsync, SyncMode::Buffered] {
         let disk = SimDisk::new(3);
         let mut rig = Rig::open(&disk, Options { sync, ..going_on() }, History::new(3));
@@ -69,7 +69,7 @@ fn nobody_waits_for_a_sync_at_the_end_of_a_segment() {
 
 /// Whoever is killed meanwhile loses what waits, and nothing else: it was neither written nor durable.
 #[test]
-fn what_waits_is_lost_with_the_process_as_a_whole() {
+fn killed_process_loses_waiting_groups_only() {
     for survivors in [Survivors::All, Survivors::None, Survivors::Some] {
         for synced in [false, true] {
             let disk = SimDisk::new(4);
@@ -159,7 +159,7 @@ const FOR_EVER: Duration = Duration::from_secs(60);
 /// The owner that asks for room waits while the next segment is being made. When that fails it is told that there is no
 /// room, and nothing of what it wanted to write is applied; when there is room again the store goes on.
 #[test]
-fn nobody_waits_for_ever_for_a_segment_that_fails_to_be_made() {
+fn failed_segment_creation_ends_wait() {
     let disk = GatedDisk::new(SimDisk::new(7), GatedCalls::Creates("journal/"), GateRule::After(1));
     let mut rig = Rig::open(&disk, without_flushes(), History::new(7));
     disk.wait_until_asked();
@@ -207,7 +207,7 @@ fn nobody_waits_for_ever_for_a_segment_that_fails_to_be_made() {
 /// A group that waits in memory for such a segment, because its owner has not asked for room, is not said to be
 /// written: the store ends, and the next owner does not find it.
 #[test]
-fn a_group_that_waits_for_a_segment_that_fails_is_not_applied() {
+fn failed_segment_leaves_group_unapplied() {
     let disk = GatedDisk::new(SimDisk::new(8), GatedCalls::Creates("journal/"), GateRule::After(1));
     let mut rig = Rig::open(&disk, without_flushes(), History::new(8));
     disk.wait_until_asked();
@@ -235,7 +235,7 @@ fn a_group_that_waits_for_a_segment_that_fails_is_not_applied() {
 
 /// A start writes zeros to a part of the first segment alone, where space can be reserved.
 #[test]
-fn a_new_folder_starts_before_its_segments_are_filled() {
+fn start_does_not_wait_for_zeroing() {
     let options = Options { segment_bytes: 1 << 20, filled_at_start: 64 << 10, ..by_hand() };
     let rounded = |bytes: u64| bytes.next_multiple_of(64 << 10);
     let disk = CountingDisk::new(&SimDisk::new(6));
@@ -254,7 +254,7 @@ fn a_new_folder_starts_before_its_segments_are_filled() {
 
 /// The end of the zeros is the end of the first segment, if the next one is there; and it never serves again.
 #[test]
-fn the_first_segment_is_left_where_its_zeros_end() {
+fn first_segment_ends_at_its_zeros() {
     let options = Options { filled_at_start: 8 << 10, segment_bytes: 32 << 10, ..by_hand() };
     let disk = SimDisk::new(7);
     let mut rig = Rig::open(&disk, options.clone(), History::new(7));

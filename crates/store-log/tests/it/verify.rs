@@ -27,7 +27,7 @@ fn healthy() -> SimDisk {
 }
 
 #[test]
-fn a_healthy_folder_has_no_problem_and_is_not_touched() {
+fn verify_leaves_healthy_folder_untouched() {
     let disk = healthy();
     let calls = disk.calls();
     let report = verify_on(&disk).expect("verify");
@@ -41,7 +41,7 @@ fn a_healthy_folder_has_no_problem_and_is_not_touched() {
 }
 
 #[test]
-fn each_damage_is_found_where_it_is() {
+fn verify_locates_each_damage() {
     let disk = healthy();
     let mut found = 0;
     for name in disk.names("").into_iter().filter(|name| name != "LOCK" && name != "RESERVE") {
@@ -68,7 +68,7 @@ fn each_damage_is_found_where_it_is() {
 }
 
 #[test]
-fn damage_in_several_files_is_reported_for_each() {
+fn verify_reports_each_damaged_file() {
     let disk = healthy();
     let mut damaged = Vec::new();
     let names = ["journal", "runs", "state"].into_iter().flat_map(|dir| disk.names(dir));
@@ -132,7 +132,7 @@ fn a_torn_tail_is_no_problem() {
 }
 
 #[test]
-fn a_real_folder_is_verified_and_others_are_told_apart() {
+fn verify_accepts_only_data_folders() {
     let dir = tempfile::tempdir().expect("a folder");
     let data = dir.path().join("data");
     let mut store =
@@ -160,7 +160,7 @@ fn a_real_folder_is_verified_and_others_are_told_apart() {
 /// Story: the fuzzer gave the last epoch that there is. The folder was refused when it was opened, and `verify` found
 /// nothing.
 #[test]
-fn a_folder_that_no_owner_can_open_any_more_is_no_healthy_one() {
+fn unopenable_folder_fails_verify() {
     let disk = healthy();
     let mut manifest = disk.read("MANIFEST");
     manifest[16..20].fill(0xff);

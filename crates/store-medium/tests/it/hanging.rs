@@ -156,7 +156,7 @@ impl Drop for Shard {
 
 /// Nodes open their shards with the same options, a pool of workers among them; servers fail one by one.
 #[test]
-fn a_medium_that_does_not_answer_delays_no_shard_on_another_one() {
+fn hanging_medium_delays_no_other_shard() {
     let log = Options {
         journal_bytes: 24 * 1024,
         segment_bytes: 1 << 20,

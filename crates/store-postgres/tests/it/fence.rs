@@ -11,7 +11,7 @@ use duewheel_postgres_rig::{PgBouncer, Postgres};
 use crate::place::{PATIENCE, SHARD, append, candidate, node, node_of, open, options, server, until};
 
 #[test]
-fn a_shard_has_one_owner_and_the_next_one_has_everything() {
+fn single_owner_hands_over_all_records() {
     let postgres = server();
     // Longer than `open` waits.
     let lease = Duration::from_secs(600);
@@ -67,7 +67,7 @@ fn who_is_deposed_acknowledges_nothing() {
 }
 
 #[test]
-fn without_the_server_a_lease_runs_out_by_the_owners_own_clock() {
+fn lease_expires_by_owner_clock() {
     let postgres = server();
     let a = node(&postgres.url(), "a", 1);
     let mut store = open(&a);
@@ -83,7 +83,7 @@ fn without_the_server_a_lease_runs_out_by_the_owners_own_clock() {
 
 /// Nodes of a new cluster start together: each finds no tables.
 #[test]
-fn tables_are_made_by_several_nodes_at_once() {
+fn nodes_create_tables_concurrently() {
     let postgres = server();
     let url = postgres.url();
     let shards: Vec<u32> = std::thread::scope(|scope| {
@@ -124,7 +124,7 @@ fn a_pooler_may_stand_in_between() {
 
 /// A transaction that is open for long keeps old versions of rows, and nothing else: it holds up nobody.
 #[test]
-fn a_long_transaction_beside_it_holds_up_nothing() {
+fn long_transaction_blocks_nothing() {
     let postgres = server();
     let a = node(&postgres.url(), "a", 1);
     let other = postgres.url();
@@ -175,7 +175,7 @@ fn the_least_role_is_enough() {
 
 /// Story: a role with a schema of its own, and no right to make others, was refused.
 #[test]
-fn a_role_makes_the_tables_in_its_own_schema() {
+fn role_creates_tables_in_own_schema() {
     let postgres = server();
     postgres.query("CREATE ROLE own LOGIN; CREATE SCHEMA wheel AUTHORIZATION own").expect("a role");
     let nodes = |schema: &str| {
@@ -192,7 +192,7 @@ fn a_role_makes_the_tables_in_its_own_schema() {
 }
 
 #[test]
-fn a_name_belongs_to_one_living_node() {
+fn node_name_belongs_to_one_node() {
     let postgres = server();
     let a = node(&postgres.url(), "a", 1);
     let refused = a.0.join(&candidate("a", 1)).expect_err("it lives");
@@ -214,7 +214,7 @@ fn a_name_belongs_to_one_living_node() {
 
 /// A lease that has run out stays so, whoever asks: another node may have seen that it had.
 #[test]
-fn a_lease_that_is_over_is_not_renewed() {
+fn expired_lease_is_not_renewed() {
     let postgres = server();
     let url = postgres.url();
     let options = options(&url).lease(Duration::from_secs(30)).expect("a lease");
@@ -233,7 +233,7 @@ fn a_lease_that_is_over_is_not_renewed() {
 
 /// A renewal that nobody could see when another node looked, because its commit waited, counts.
 #[test]
-fn a_shard_is_not_acquired_over_a_renewal_that_came_first() {
+fn pending_renewal_blocks_acquire() {
     let postgres = server();
     let url = postgres.url();
     let (a, b) = (node(&url, "a", 1), node(&url, "b", 1));

@@ -44,11 +44,11 @@ fn are_refused(formats: &[i32], words: &[&str]) {
 }
 
 #[test]
-fn earlier_formats_are_refused_and_nothing_changes() {
+fn earlier_format_is_refused_unchanged() {
     are_refused(&[1, -1], &["before 0.1.0", "`duewheel export`", "`duewheel import`"]);
 }
 
 #[test]
-fn a_later_format_is_refused_by_its_number() {
+fn later_format_is_refused_by_number() {
     are_refused(&[1002], &["this version knows 1001"]);
 }

@@ -19,7 +19,7 @@ fn not_yet() -> StoreError {
 /// Story: a statement that named the manifest was held up in a proxy, repeated, and followed by a newer one. Then the
 /// server came to the first one: the manifest was one whose bytes were gone, and the shard never opened again.
 #[test]
-fn a_name_that_comes_late_undoes_nothing() {
+fn late_name_change_undoes_nothing() {
     let postgres = server();
     let a = node(&postgres.url(), "a", 1);
     let (medium, _) = a.0.acquire(&a.1.node, SHARD, Arc::new(|| {})).expect("acquire");
@@ -40,7 +40,7 @@ fn a_name_that_comes_late_undoes_nothing() {
 
 /// An owner whose newest changes are lost would remove what the manifest lists again.
 #[test]
-fn an_owner_changes_nothing_behind_a_gap() {
+fn owner_stops_behind_gap() {
     let postgres = server();
     let a = node(&postgres.url(), "a", 1);
     let losses = [
@@ -82,7 +82,7 @@ fn an_owner_changes_nothing_behind_a_gap() {
 
 /// A session of an administrator, or what a node has left that lost its power in the middle of a transaction.
 #[test]
-fn a_row_that_somebody_locks_keeps_no_other_shard() {
+fn locked_row_blocks_no_other_shard() {
     let postgres = server();
     let a = node(&postgres.url(), "a", 3);
     let mut store = open(&a);
@@ -128,7 +128,7 @@ fn a_row_that_somebody_locks_keeps_no_other_shard() {
 
 /// A lease that ends an hour from now is one that a clock has made, not its owner.
 #[test]
-fn a_backward_step_of_the_servers_clock_keeps_no_dead_node_alive() {
+fn backward_clock_step_frees_dead_node() {
     let postgres = server();
     let (a, b) = (node(&postgres.url(), "a", 1), node(&postgres.url(), "b", 1));
     let mut history = History::new(2);
@@ -155,7 +155,7 @@ fn a_backward_step_of_the_servers_clock_keeps_no_dead_node_alive() {
 }
 
 #[test]
-fn each_answer_has_the_level_of_its_own_commit() {
+fn answer_level_follows_own_commit() {
     let postgres = server();
     let a = node(&postgres.url(), "a", 1);
     let mut history = History::new(3);

@@ -12,7 +12,7 @@ use duewheel_store_postgres::{Options, PostgresCoordinator};
 use crate::place::{LEASE, SHARD, append, candidate, node, open, options, server, until};
 
 #[test]
-fn nothing_durable_is_lost_when_the_server_is_killed() {
+fn killed_server_loses_nothing_durable() {
     let mut postgres = server();
     let mut history = History::new(3);
     for round in 0..4 {
@@ -38,7 +38,7 @@ fn nothing_durable_is_lost_when_the_server_is_killed() {
 
 /// A standby that is promoted lacks what had not reached it. The owner goes on to write, to the standby, and is refused.
 #[test]
-fn a_promoted_standby_that_lacks_the_end_is_noticed_before_anything_is_acknowledged() {
+fn lagging_promoted_standby_is_noticed() {
     let primary = server();
     let mut standby = None;
     let mut history = History::new(4);
@@ -101,7 +101,7 @@ fn figure(store: &dyn Store, name: &str) -> u64 {
 /// What was durable at a quorum is lost only when somebody has promoted the wrong server, or has restored an old copy: an
 /// operator decides.
 #[test]
-fn what_a_quorum_had_is_not_given_up_without_an_operator() {
+fn quorum_loss_needs_operator() {
     let primary = server();
     let _standby = Postgres::standby(&primary, "s", Settings::default()).expect("a standby");
     primary.query("ALTER SYSTEM SET synchronous_standby_names = 's'").expect("set");
@@ -171,7 +171,7 @@ fn what_a_quorum_had_is_not_given_up_without_an_operator() {
 
 /// The journal of an owner goes on behind a gap: what it acknowledges then would be lost at the next start.
 #[test]
-fn a_journal_with_a_gap_is_not_continued() {
+fn journal_gap_is_not_continued() {
     let postgres = server();
     let a = node(&postgres.url(), "a", 1);
     let mut history = History::new(5);
@@ -229,7 +229,7 @@ fn a_synchronous_standby_is_a_quorum() {
 /// A commit whose wait for the standby is cancelled is on one machine alone. It is not acknowledged, and made again. When
 /// the server does not wait for standbys any more, the commit that waits returns without a warning; it is no quorum.
 #[test]
-fn a_commit_whose_wait_was_cancelled_has_not_reached_the_level() {
+fn cancelled_standby_wait_misses_level() {
     let primary = server();
     let options = options(&primary.url()).lease(Duration::from_secs(30)).expect("a lease");
     let nodes = PostgresCoordinator::new(options).expect("a coordinator");
@@ -273,7 +273,7 @@ fn a_commit_whose_wait_was_cancelled_has_not_reached_the_level() {
 /// Story: a node that had joined after the last change that a standby knew was told that another one had its name, and
 /// ended.
 #[test]
-fn a_node_that_the_server_has_lost_goes_on() {
+fn forgotten_node_continues() {
     let postgres = server();
     let a = node(&postgres.url(), "a", 1);
     for lost in ["DELETE FROM duewheel.node", "UPDATE duewheel.node SET number = 1, advertise = 'old:1'"] {
@@ -287,7 +287,7 @@ fn a_node_that_the_server_has_lost_goes_on() {
 
 /// Story: the shard was begun anew, and what was left of its files was removed.
 #[test]
-fn a_shard_whose_names_are_gone_is_not_begun_anew() {
+fn shard_without_names_is_not_recreated() {
     let postgres = server();
     let a = node(&postgres.url(), "a", 1);
     let mut history = History::new(12);
@@ -314,7 +314,7 @@ fn a_shard_whose_names_are_gone_is_not_begun_anew() {
 
 /// A server that was set back has an earlier epoch. This process gives none again, within the same second either.
 #[test]
-fn an_epoch_that_the_server_has_lost_is_not_given_again() {
+fn lost_epoch_is_not_reused() {
     let postgres = server();
     let a = node(&postgres.url(), "a", 1);
     let mut last = duewheel_core::Epoch(0);
@@ -328,7 +328,7 @@ fn an_epoch_that_the_server_has_lost_is_not_given_again() {
 
 /// The time between two owners is taken from the server's clock, whatever the calendar of the first one said.
 #[test]
-fn time_without_an_owner_is_that_of_the_server() {
+fn unowned_time_uses_server_clock() {
     let postgres = server();
     let a = node(&postgres.url(), "a", 1);
     let mut history = History::new(11);
@@ -348,7 +348,7 @@ fn time_without_an_owner_is_that_of_the_server() {
 /// Story: the first groups of a segment went to the server in one row with its header. The next owner wrote the header
 /// again, which replaced the row: what was durable was gone for the owner after it.
 #[test]
-fn groups_behind_a_header_survive_the_owners_that_write_it_again() {
+fn groups_survive_header_rewrite() {
     let postgres = server();
     let size = 512 * 1024;
     let log = LogOptions {

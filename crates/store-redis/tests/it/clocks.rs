@@ -63,7 +63,7 @@ fn passed(since: Instant) -> u64 {
 /// took its shard again, and counted ten minutes without an owner: delays of five minutes were over, and so were leases
 /// that consumers had.
 #[test]
-fn a_forward_step_of_the_servers_clock_ends_no_delay_of_the_same_owner() {
+fn forward_step_keeps_same_owner_delays() {
     let redis = server();
     let options = options(&redis);
     let began = leave_a_shard(&options);
@@ -73,7 +73,7 @@ fn a_forward_step_of_the_servers_clock_ends_no_delay_of_the_same_owner() {
 }
 
 #[test]
-fn a_forward_step_of_the_servers_clock_ends_no_delay_of_the_next_owner() {
+fn forward_step_keeps_next_owner_delays() {
     let redis = server();
     let began = leave_a_shard(&options(&redis));
     step_forward(&redis);
@@ -87,7 +87,7 @@ fn a_forward_step_of_the_servers_clock_ends_no_delay_of_the_next_owner() {
 }
 
 #[test]
-fn time_without_an_owner_counts_if_both_clocks_say_so() {
+fn unowned_time_needs_both_clocks() {
     let redis = server();
     // As if all of it had been away.
     let began = leave_a_shard_behind(&options(&redis), STEP);
@@ -99,7 +99,7 @@ fn time_without_an_owner_counts_if_both_clocks_say_so() {
 /// Story: the clock of Redis went an hour back, and the owner died before it had renewed its lease. The lease ran for
 /// an hour more, and nobody served the shard.
 #[test]
-fn a_backward_step_makes_no_lease_longer() {
+fn backward_step_extends_no_lease() {
     let redis = server();
     let lease = Duration::from_millis(700);
     let of = options(&redis).lease(lease).unwrap();
@@ -119,7 +119,7 @@ fn a_backward_step_makes_no_lease_longer() {
 
 /// The same for whoever only looks who owns what, and for a node's own life.
 #[test]
-fn a_backward_step_keeps_no_dead_node_alive() {
+fn backward_step_frees_dead_node() {
     let redis = server();
     let lease = Duration::from_millis(700);
     let nodes = RedisCoordinator::new(options(&redis).lease(lease).unwrap());

@@ -185,7 +185,7 @@ impl MediumFixture for Servers {
 
 /// Redis gives a string that grows up to twice its bytes of memory.
 #[test]
-fn a_file_that_is_complete_takes_no_more_memory_than_its_bytes() {
+fn complete_file_uses_no_extra_memory() {
     const SEND: usize = 4 * MAX_PIECE;
     let mut servers = Servers::single();
     MediumFixture::clear(&mut servers);
@@ -217,7 +217,7 @@ fn a_file_that_is_complete_takes_no_more_memory_than_its_bytes() {
 }
 
 #[test]
-fn a_medium_on_a_single_server_conforms() {
+fn single_server_medium_conforms() {
     of_medium::run(&mut Servers::single());
 }
 

@@ -61,7 +61,7 @@ fn over_tls_as_a_user() {
 
 /// The server asks its clients for a certificate, too (`tls-auth-clients yes`).
 #[test]
-fn over_tls_with_a_certificate_of_its_own() {
+fn server_connects_over_tls_with_certificate() {
     let settings = Settings { transport: Transport::TlsBothWays, ..Settings::default() };
     let redis = Redis::start(settings).expect("a server");
     let own = redis.certificates().expect("certificates");
@@ -87,7 +87,7 @@ fn over_tls_with_a_certificate_of_its_own() {
 
 /// The same with a cluster, whose nodes say at which ports they speak TLS.
 #[test]
-fn a_cluster_over_tls_with_a_certificate() {
+fn cluster_connects_over_tls_with_certificate() {
     let settings = Settings { transport: Transport::TlsBothWays, ..Settings::default() };
     let cluster = RedisCluster::start(3, 0, settings).expect("a cluster");
     let own = cluster.node(0).certificates().expect("certificates");
@@ -125,7 +125,7 @@ fn a_user_that_may_do_little() {
 
 /// Whoever waits for a look-up is told as soon as the lease is not sure, not when the answer is overdue.
 #[test]
-fn a_look_up_waits_no_longer_than_the_lease() {
+fn lookup_waits_at_most_lease() {
     let redis = server();
     let lease = Duration::from_secs(2);
     let timeout = Duration::from_secs(300);

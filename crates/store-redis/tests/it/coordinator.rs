@@ -25,7 +25,7 @@ fn candidate(name: &str) -> Candidate {
 /// a whole, and left the dead connection and the old masters for the next; so beats and owners were gone for every
 /// node, also when a replica had taken its place. Found by review.
 #[test]
-fn a_master_that_hangs_is_left_for_its_replica() {
+fn hanging_master_yields_to_replica() {
     let mut cluster = RedisCluster::start(3, 1, Settings::default()).expect("a cluster");
     let nodes = RedisCoordinator::new(of_cluster(&cluster).lease(Duration::from_secs(2)).unwrap());
     let me = nodes.join(&candidate("a")).unwrap().node;
@@ -40,7 +40,7 @@ fn a_master_that_hangs_is_left_for_its_replica() {
 
 /// One that accepts connections and says nothing, and stands first in the list.
 #[test]
-fn a_host_that_hangs_keeps_nobody_from_the_others() {
+fn hanging_host_blocks_no_others() {
     let cluster = RedisCluster::start(3, 0, Settings::default()).expect("a cluster");
     let hung = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("redis-cluster://{},{}", hung.local_addr().unwrap(), cluster.addresses()[0]);
@@ -51,7 +51,7 @@ fn a_host_that_hangs_keeps_nobody_from_the_others() {
 }
 
 #[test]
-fn the_secret_is_replaced_in_two_steps_that_can_be_done_again() {
+fn secret_rotation_steps_are_repeatable() {
     let redis = server();
     let options = options(&redis).lease(LEASE).unwrap();
     let (a, operator) = (RedisCoordinator::new(options.clone()), RedisCoordinator::new(options));
@@ -84,7 +84,7 @@ fn the_secret_is_replaced_in_two_steps_that_can_be_done_again() {
 /// Story: nodes that wait for different times before a newcomer gets shards want different owners for them until both
 /// times have passed. Their leases were compared, and this was not.
 #[test]
-fn nodes_that_wait_differently_for_newcomers_do_not_take_part_together() {
+fn different_settle_delays_cannot_join() {
     let redis = server();
     let options = options(&redis).lease(LEASE).unwrap();
     let (a, b) = (RedisCoordinator::new(options.clone()), RedisCoordinator::new(options));

@@ -107,7 +107,7 @@ fn an_older_owner_is_fenced() {
 }
 
 #[test]
-fn a_server_that_stands_still_past_the_lease_ends_the_reign() {
+fn stalled_server_ends_reign() {
     let redis = server();
     let lease = Duration::from_millis(500);
     let options = options(&redis).lease(lease).unwrap();
@@ -135,7 +135,7 @@ fn a_server_that_stands_still_past_the_lease_ends_the_reign() {
 /// Story: a failover that loses writes may bring back an owner that others have replaced, with a lease that runs. Here
 /// the server itself is set back to an earlier state while the old owner's connection stays.
 #[test]
-fn an_owner_that_a_rolled_back_state_names_is_fenced() {
+fn rolled_back_owner_is_fenced() {
     let (redis, copy) = (server(), server());
     let options = long_lease(&redis);
     let mut history = History::new(3);
@@ -204,7 +204,7 @@ fn an_owner_that_a_rolled_back_state_names_is_fenced() {
 /// at which it was given: each reign is longer than a second, so none is ahead of the clock, and what is set back is
 /// behind it.
 #[test]
-fn a_copy_that_was_restored_gives_no_epoch_again() {
+fn restored_copy_repeats_no_epoch() {
     const FIRST_EPOCH: u64 = 1_577_836_800;
     let mut redis = server();
     let options = long_lease(&redis).prefix("restored").unwrap();
@@ -237,7 +237,7 @@ fn a_copy_that_was_restored_gives_no_epoch_again() {
 /// Story: a run on real servers in which two nodes had a shard within one second, and Redis was set back in between:
 /// the second one had the first one's epoch, and gave its lease tokens and its ids again.
 #[test]
-fn two_reigns_of_one_second_share_no_token_and_no_id() {
+fn same_second_reigns_share_nothing() {
     let redis = server();
     // As another process does: it remembers nothing of earlier reigns.
     let reign = || {
@@ -283,7 +283,7 @@ fn copy_folder(from: &std::path::Path, to: &std::path::Path) {
 }
 
 #[test]
-fn a_restart_of_the_server_ends_the_reign() {
+fn server_restart_ends_reign() {
     let mut redis = server();
     let options = long_lease(&redis);
     let mut history = History::new(4);
@@ -317,7 +317,7 @@ fn flushed_scripts_are_no_matter() {
 /// Story: the owner renews, and the renewal is lost with the master that had it. The state that is left says that the
 /// lease has run out; the owner is still sure of it.
 #[test]
-fn a_lease_whose_renewal_may_be_lost_is_waited_for() {
+fn uncertain_lease_renewal_is_awaited() {
     let redis = server();
     let lease = Duration::from_millis(700);
     let options = options(&redis).lease(lease).unwrap();

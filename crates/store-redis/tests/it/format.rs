@@ -77,19 +77,19 @@ fn is_refused(format: &str, words: &[&str]) {
 }
 
 #[test]
-fn earlier_formats_are_refused_and_nothing_changes() {
+fn earlier_format_is_refused_unchanged() {
     for format in ["1", "2", "3", "restoring"] {
         is_refused(format, &["before 0.1.0", "`duewheel export`", "`duewheel import`"]);
     }
 }
 
 #[test]
-fn a_later_format_is_refused_by_its_number() {
+fn later_format_is_refused_by_number() {
     is_refused("duewheel-2", &["format \"duewheel-2\"", "this version knows \"duewheel-1\""]);
 }
 
 #[test]
-fn a_key_of_another_type_is_named() {
+fn key_of_wrong_type_is_named() {
     let redis = server();
     let a = nodes(&redis);
     let joined = a.join(&candidate("a")).expect("join").node;

@@ -43,7 +43,7 @@ fn follow(redis: &Redis, copy: &Redis) {
 
 /// Story: every answer said `best_effort_replicated`, with one Redis that kept everything in memory, too.
 #[test]
-fn each_change_says_what_it_has_reached() {
+fn each_change_reports_reached_level() {
     let redis = server();
     let mut shard = Shard::open(&long(&redis));
     assert_eq!(shard.store.progress().unwrap().level, Level::Fsync, "before the first one");
@@ -81,7 +81,7 @@ fn each_change_says_what_it_has_reached() {
 
 /// How Redis keeps what it is told is read once a second, and not with each renewal of each shard.
 #[test]
-fn how_redis_keeps_things_is_read_once_a_second_however_many_shards_there_are() {
+fn redis_settings_are_polled_each_second() {
     let redis = server();
     let options = options(&redis).lease(Duration::from_millis(600)).expect("good options");
     let open = |shard| duewheel_store_redis::open(&options, ShardId(shard), Arc::new(|| {})).unwrap();
@@ -108,7 +108,7 @@ fn how_redis_keeps_things_is_read_once_a_second_however_many_shards_there_are() 
 
 /// What was told in one go is as safe as the weakest of it.
 #[test]
-fn changes_that_are_told_together_have_the_weakest_level() {
+fn joint_changes_report_weakest_level() {
     let redis = server();
     let options = long(&redis);
     let mut shard = Shard::open(&options);
@@ -140,7 +140,7 @@ fn valkey() -> Option<OsString> {
 }
 
 #[test]
-fn what_replicas_must_have_synced_is_waited_for() {
+fn synced_replicas_are_waited_for() {
     let Some(program) = valkey() else {
         // Redis 7.0 has no WAITAOF: then this refusal is what there is to show.
         let redis = server();
@@ -210,7 +210,7 @@ fn says(options: &Options, weight: Weight, what: &str) {
 /// Story: a Redis that was starting said that it had no append-only file, because it writes none while it reads it. A server
 /// that waited for this Redis took that for a setting, and ended.
 #[test]
-fn a_master_that_loads_its_data_is_away_and_not_refused() {
+fn loading_master_is_not_refused() {
     let extra = ["--key-load-delay", "200"].map(String::from).to_vec(); // microseconds
     let mut redis = Redis::start(Settings { extra, ..Settings::default() }).unwrap();
     let fill = "for n = 1, 10000 do redis.call('SET', n, n) end";
@@ -232,7 +232,7 @@ fn a_master_that_loads_its_data_is_away_and_not_refused() {
 }
 
 #[test]
-fn a_master_without_an_append_only_file_is_refused_unless_that_is_wanted() {
+fn master_without_aof_is_refused() {
     let redis = Redis::start(Settings { appendonly: Appendonly::Off, ..Settings::default() }).unwrap();
     let error = inspected(&options(&redis)).expect_err("it must be refused");
     assert_eq!(error.kind(), ErrorKind::Corrupt);
@@ -250,7 +250,7 @@ fn a_master_without_an_append_only_file_is_refused_unless_that_is_wanted() {
 
 /// A master that is away when a node starts is no reason to refuse the others' settings.
 #[test]
-fn a_master_that_cannot_be_asked_is_said_and_not_refused() {
+fn unreachable_master_is_reported_not_refused() {
     let mut cluster = RedisCluster::start(3, 0, Settings::default()).unwrap();
     cluster.pause(1).unwrap();
     let options = of_cluster(&cluster).lease(Duration::from_secs(1)).unwrap();
@@ -262,7 +262,7 @@ fn a_master_that_cannot_be_asked_is_said_and_not_refused() {
 }
 
 #[test]
-fn what_settings_mean_is_said_at_the_start() {
+fn start_reports_meaning_of_settings() {
     let redis = server();
     let options = options(&redis);
     let set = |name: &str, value: &str| drop(ask(&redis, &["CONFIG", "SET", name, value]));
@@ -290,7 +290,7 @@ fn what_settings_mean_is_said_at_the_start() {
 
 /// Where `CONFIG` is forbidden `INFO` says whether there is a file; when it is synced is not known, and that is said.
 #[test]
-fn without_the_right_to_config_what_is_known_counts() {
+fn forbidden_config_falls_back_to_info() {
     let start = |appendonly| {
         let redis = Redis::start(Settings { appendonly, ..Settings::default() }).unwrap();
         let mut words = vec!["ACL", "SETUSER", "wheel", "on", ">pw", "resetchannels"];
@@ -309,7 +309,7 @@ fn without_the_right_to_config_what_is_known_counts() {
 
 /// Story: a refusal of the whole group was told as *unknown*, so that callers had to ask what had become of it.
 #[test]
-fn what_redis_refuses_before_it_begins_was_not_applied() {
+fn early_redis_refusal_is_not_applied() {
     // Each on a server of its own, with what is refused and how that comes about.
     type Bring<'a> = &'a dyn Fn(&Redis);
     let no_replicas: Bring<'_> = &|redis| drop(ask(redis, &["CONFIG", "SET", "min-replicas-to-write", "1"]));
@@ -348,7 +348,7 @@ fn what_redis_refuses_before_it_begins_was_not_applied() {
 /// Story: what moves no position was told as a group is when Redis refused it, as if nothing behind it could be
 /// applied. A group behind it may be, when the refusal passes in between.
 #[test]
-fn a_refused_note_of_the_clock_says_nothing_of_the_groups_behind_it() {
+fn refused_clock_note_leaves_groups_unknown() {
     let redis = server();
     let mut shard = Shard::open(&options(&redis).lease(Duration::from_secs(600)).unwrap());
     level(&mut shard);
@@ -366,7 +366,7 @@ fn a_refused_note_of_the_clock_says_nothing_of_the_groups_behind_it() {
 
 /// A cluster that has lost a master's slots refuses everything.
 #[test]
-fn what_a_cluster_that_is_down_refuses_was_not_applied() {
+fn cluster_down_refusal_is_not_applied() {
     let mut cluster = RedisCluster::start(3, 0, Settings::default()).unwrap();
     let options = of_cluster(&cluster).lease(Duration::from_secs(600)).unwrap();
     let mut shard = Shard::open(&options);
@@ -385,7 +385,7 @@ fn what_a_cluster_that_is_down_refuses_was_not_applied() {
 
 /// A server that reads its data answers nothing else.
 #[test]
-fn what_a_server_that_loads_refuses_was_not_applied() {
+fn loading_refusal_is_not_applied() {
     let redis = Redis::start(Settings {
         extra: [
             "--enable-debug-command",
@@ -444,7 +444,7 @@ fn refused(shard: &mut Shard) -> (StoreError, Lsn) {
 
 /// What is answered at the end of a reign has a level, too.
 #[test]
-fn the_last_change_says_what_it_has_reached() {
+fn last_change_reports_reached_level() {
     let redis = server();
     let mut store = open(&long(&redis));
     let clock = store.recovered().clock.unwrap_or_default();

@@ -14,7 +14,7 @@ use crate::place::{PATIENCE, SHARD, open, options, server, until};
 use crate::shard::{Shard, ask, dead, number, put, queue};
 
 #[test]
-fn a_server_without_memory_takes_what_settles_and_no_new_message() {
+fn full_server_takes_settlements_only() {
     let redis =
         Redis::start(Settings { maxmemory: Some(256 << 20), ..Settings::default() }).expect("a server");
     let options = options(&redis);
@@ -38,7 +38,7 @@ fn a_server_without_memory_takes_what_settles_and_no_new_message() {
 }
 
 #[test]
-fn a_server_that_may_throw_messages_away_is_refused() {
+fn evicting_server_is_refused() {
     let redis =
         Redis::start(Settings { maxmemory: Some(64 << 20), ..Settings::default() }).expect("a server");
     ask(&redis, &["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
@@ -52,7 +52,7 @@ fn a_server_that_may_throw_messages_away_is_refused() {
 }
 
 #[test]
-fn a_key_of_another_program_is_no_place_for_ours() {
+fn foreign_key_is_refused_untouched() {
     let redis = server();
     let error = |key: &str| {
         ask(&redis, &["SET", key, "mine"]);

@@ -55,7 +55,7 @@ fn serve_once(nodes: &RedisCoordinator, me: &Node) {
 /// Story: FLUSHALL, or a Redis without an append-only file that was started anew. The node took its shards again at
 /// position 0, its health was green, and ids 1, 2, 3 came again: an old cancel by an id took a stranger back.
 #[test]
-fn a_redis_that_was_emptied_is_no_new_one_to_whoever_knew_it() {
+fn emptied_redis_is_not_new() {
     let redis = server();
     let known = options(&redis);
     let mut store = open(&known);
@@ -79,7 +79,7 @@ fn a_redis_that_was_emptied_is_no_new_one_to_whoever_knew_it() {
 /// The nodes that live put the cluster's key back, as after a failover that has lost it; what was in the shards they
 /// cannot give back.
 #[test]
-fn shards_that_were_lost_are_missed_by_nodes_that_start_anew_too() {
+fn new_nodes_notice_lost_shards() {
     let redis = server();
     let a = process(&redis, Create::Always);
     let me = a.join(&candidate("a")).unwrap().node;
@@ -99,7 +99,7 @@ fn shards_that_were_lost_are_missed_by_nodes_that_start_anew_too() {
 }
 
 #[test]
-fn a_reset_makes_what_is_not_there_and_keeps_what_is() {
+fn reset_creates_only_missing_keys() {
     let redis = server();
     // Nothing is there.
     let never = process(&redis, Create::Never);
@@ -162,7 +162,7 @@ fn shards_of_another_cluster_are_refused() {
 }
 
 #[test]
-fn nodes_that_disagree_about_the_lease_do_not_take_part_together() {
+fn different_leases_cannot_join() {
     let redis = server();
     let of = |ms| RedisCoordinator::new(options(&redis).lease(Duration::from_millis(ms)).unwrap());
     let (a, b) = (of(60_000), of(30_000));
@@ -173,7 +173,7 @@ fn nodes_that_disagree_about_the_lease_do_not_take_part_together() {
 }
 
 #[test]
-fn a_node_joins_when_as_many_replicas_know_as_the_options_say() {
+fn join_waits_for_configured_replicas() {
     let redis = server();
     let short = Duration::from_millis(100);
     let waits = RedisCoordinator::new(options(&redis).wait_replicas(1, short).unwrap());

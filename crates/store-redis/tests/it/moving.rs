@@ -24,7 +24,7 @@ fn long_lease(cluster: &RedisCluster) -> Options {
 /// Story: while a slot moves, Redis refuses a key that is not there, or there no more, when the script comes to it.
 /// What the script had done before stayed: a group was applied in part. Found by three masters that moved slots under load.
 #[test]
-fn a_group_that_meets_a_moving_slot_is_applied_as_a_whole_or_not_at_all() {
+fn group_in_moving_slot_is_atomic() {
     let cluster = cluster();
     let options = small(long_lease(&cluster));
     let slot = cluster.slot_of_key("{duewheel:3}:owner").unwrap();
@@ -83,7 +83,7 @@ fn a_group_that_meets_a_moving_slot_is_applied_as_a_whole_or_not_at_all() {
 
 /// Nothing of it is written either, so that the owner of before can go on where it was.
 #[test]
-fn a_shard_is_not_taken_while_its_slot_moves() {
+fn shard_in_moving_slot_is_unavailable() {
     let cluster = cluster();
     let options = long_lease(&cluster);
     let slot = cluster.slot_of_key("{duewheel:3}:owner").unwrap();
@@ -135,7 +135,7 @@ fn unknown(nodes: &RedisCoordinator) -> Vec<(usize, String)> {
 /// Story: the owners of all shards of a master were asked for at once, and a refusal of one was the answer for all.
 /// While a slot moved, no shard of its master had a known owner, and nobody took those of a node that died meanwhile.
 #[test]
-fn a_moving_slot_hides_the_owner_of_its_own_shard_alone() {
+fn moving_slot_hides_own_owner_only() {
     let cluster = cluster();
     let (nodes, _stores) = open_all(long_lease(&cluster));
     let owner_key = |shard: usize| format!("{{duewheel:{shard}}}:owner");
@@ -158,7 +158,7 @@ fn a_moving_slot_hides_the_owner_of_its_own_shard_alone() {
 /// Story: a list of the masters in which a slot had none was kept until a connection failed, so the shard of that slot
 /// stayed unknown after the slot had a master again.
 #[test]
-fn a_slot_without_a_master_is_looked_up_again() {
+fn masterless_slot_is_looked_up_again() {
     let extra = ["--cluster-require-full-coverage", "no"].map(str::to_owned).to_vec();
     let cluster = RedisCluster::start(3, 0, Settings { extra, ..Settings::default() }).expect("a cluster");
     let options = long_lease(&cluster);

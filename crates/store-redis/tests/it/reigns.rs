@@ -19,7 +19,7 @@ fn head(redis: &Redis, field: &str) -> Option<u64> {
 /// Story: a failover took the last second of enqueues with it, and the next owner gave their ids to other messages: a
 /// cancel by an id of before would have met a stranger. Found by the test that sets a store back.
 #[test]
-fn an_id_that_may_have_been_given_is_not_given_again() {
+fn possibly_used_id_is_not_reused() {
     let redis = server();
     let options = options(&redis);
     let mut history = History::new(1);
@@ -54,7 +54,7 @@ fn an_id_that_may_have_been_given_is_not_given_again() {
 
 /// Whoever began by a clock that has gone back since gave ids that the time does not tell of.
 #[test]
-fn behind_a_clock_that_has_gone_back_ids_go_on_behind_those_set_aside() {
+fn ids_continue_behind_reserved_ones() {
     let redis = server();
     let options = options(&redis);
     let mut history = History::new(1);
@@ -78,7 +78,7 @@ fn by_time(redis: &Redis) -> u64 {
 
 /// The end was clean, but what followed it may be lost: the server is another one since.
 #[test]
-fn a_clean_end_counts_for_the_same_master_alone() {
+fn clean_end_counts_for_same_master() {
     let mut redis = server();
     let options = options(&redis);
     let mut history = History::new(3);
@@ -95,7 +95,7 @@ fn a_clean_end_counts_for_the_same_master_alone() {
 /// Story: a replica that died in silence counted as one that must know of a new owner, for the minute until its master
 /// missed it; nobody could take a shard of that master meanwhile. Found by review.
 #[test]
-fn a_replica_that_is_not_heard_of_keeps_nobody_from_a_shard() {
+fn silent_replica_blocks_no_acquire() {
     let mut cluster = RedisCluster::start(3, 1, Settings::default()).expect("a cluster");
     let options = of_cluster(&cluster);
     drop(open(&options));
@@ -111,7 +111,7 @@ fn a_replica_that_is_not_heard_of_keeps_nobody_from_a_shard() {
 /// was told that somebody had the shard: itself, in a reign of which it knew nothing, until the end of the lease. Found
 /// by review.
 #[test]
-fn an_acquire_whose_reply_is_lost_keeps_its_own_process_from_nothing() {
+fn lost_acquire_reply_blocks_no_retry() {
     let redis = server();
     let proxy = Proxy::start(redis.address()).unwrap();
     // Longer than `open` waits.
@@ -134,7 +134,7 @@ fn an_acquire_whose_reply_is_lost_keeps_its_own_process_from_nothing() {
 /// Story: the time that a shard was without an owner was the difference of two nodes' wall clocks; a node whose clock
 /// was five seconds ahead gave delays of five seconds for nothing.
 #[test]
-fn time_between_two_owners_is_the_servers_and_not_the_difference_of_their_clocks() {
+fn unowned_time_uses_server_clock() {
     let redis = server();
     let options = options(&redis);
     let began = Instant::now();

@@ -17,7 +17,7 @@ fn fail_over(s: &mut Script) {
 }
 
 #[test]
-fn a_failover_forgets_the_last_messages_and_no_others() {
+fn failover_forgets_only_last_messages() {
     case(Check::Lost, |s| {
         s.enqueue(1, None, 9_000);
         s.wait(if s.bad { 101 } else { 99 });
@@ -70,7 +70,7 @@ fn a_failover_forgets_the_last_messages_and_no_others() {
 }
 
 #[test]
-fn an_id_may_be_given_again_when_its_message_was_forgotten() {
+fn forgotten_id_may_be_reused() {
     case(Check::Ghost, |s| {
         s.enqueue(1, None, 0);
         s.wait(if s.bad { 101 } else { 0 });
@@ -110,7 +110,7 @@ fn an_id_may_be_given_again_when_its_message_was_forgotten() {
 }
 
 #[test]
-fn what_was_forgotten_may_be_made_again_by_a_retry() {
+fn forgotten_message_may_be_retried() {
     case(Check::Ghost, |s| {
         let Call::Enqueue(mut e) = enqueue(1, None, 0) else { unreachable!() };
         e.dedupe_id = Some("d".to_owned());
@@ -128,7 +128,7 @@ fn what_was_forgotten_may_be_made_again_by_a_retry() {
 }
 
 #[test]
-fn a_failover_undoes_the_last_ends_and_no_others() {
+fn failover_undoes_only_last_ends() {
     case(Check::GrantAfterAck, |s| {
         s.enqueue(1, None, 0);
         s.grant(1, None, 1, 1);
@@ -173,7 +173,7 @@ fn a_failover_undoes_the_last_ends_and_no_others() {
 }
 
 #[test]
-fn a_failover_forgets_the_last_leases_but_gives_no_token_twice() {
+fn failover_forgets_leases_not_tokens() {
     case(Check::LeaseBroken, |s| {
         s.enqueue(1, None, 0);
         s.grant(1, None, 1, 1);
@@ -228,7 +228,7 @@ fn a_failover_forgets_the_last_leases_but_gives_no_token_twice() {
 }
 
 #[test]
-fn a_failover_undoes_the_last_due_times() {
+fn failover_undoes_last_due_times() {
     case(Check::Early, |s| {
         s.enqueue(1, None, 0);
         s.grant(1, None, 1, 1);
@@ -250,7 +250,7 @@ fn a_failover_undoes_the_last_due_times() {
 }
 
 #[test]
-fn a_blow_excuses_waiting_until_it_is_healed_and_a_while_after() {
+fn blow_excuses_waiting_until_healed() {
     case(Check::NotOffered, |s| {
         s.enqueue(1, None, 0);
         s.fault(Fault::Struck(Blow::NodeKilled));
@@ -275,7 +275,7 @@ fn a_blow_excuses_waiting_until_it_is_healed_and_a_while_after() {
 }
 
 #[test]
-fn a_reserve_that_met_a_blow_may_leave_a_grant_behind_that_reaches_nobody() {
+fn struck_reserve_may_leave_lost_grant() {
     case(Check::Attempts, |s| {
         s.history.rules.unanswered = Unanswered::ForMs(50);
         s.enqueue(1, None, 0);
@@ -307,7 +307,7 @@ fn a_reserve_that_met_a_blow_may_leave_a_grant_behind_that_reaches_nobody() {
 
 /// Story: the disk of a machine stood still for a second, and a shard's grants came when its reserve had been answered.
 #[test]
-fn a_reserve_that_took_long_may_leave_a_grant_behind_that_reaches_nobody() {
+fn slow_reserve_may_leave_lost_grant() {
     case(Check::Attempts, |s| {
         s.history.rules.unanswered = Unanswered::ForMs(50);
         s.history.rules.partial_ms = 1_000;
@@ -322,7 +322,7 @@ fn a_reserve_that_took_long_may_leave_a_grant_behind_that_reaches_nobody() {
 }
 
 #[test]
-fn what_was_never_answered_lingers_for_a_while_only() {
+fn unanswered_calls_linger_briefly() {
     // A replacement that was given up long ago has not ended a message that is younger.
     case(Check::Lost, |s| {
         s.history.rules.unanswered = Unanswered::ForMs(50);
@@ -374,7 +374,7 @@ fn blows_that_bite_are_counted() {
 
 /// Each fault may move a shard, whose time stands still for a moment; that is allowed for each of them, and no more.
 #[test]
-fn each_fault_may_make_a_message_a_little_late() {
+fn each_fault_excuses_some_lateness() {
     case(Check::Lateness, |s| {
         s.history.rules.move_ms = 400;
         s.enqueue(1, None, 1_000);

@@ -6,7 +6,7 @@ use duewheel_judge::history::{Answer, Call, Fault, Leases, Moment, Refusal, What
 use crate::script::{case, proof};
 
 #[test]
-fn a_lease_of_a_connection_ends_with_it() {
+fn lease_ends_with_its_connection() {
     // By its closing.
     case(Check::LeaseBroken, |s| {
         s.history.rules.leases = if s.bad { Leases::OfTokens } else { Leases::OfConnections };
@@ -62,7 +62,7 @@ fn a_lease_of_a_connection_ends_with_it() {
 }
 
 #[test]
-fn an_ack_by_a_connection_is_a_delete() {
+fn connection_ack_counts_as_delete() {
     // Accepted if nobody has the message, whoever had it last.
     case(Check::StaleSettle, |s| {
         s.history.rules.leases = Leases::OfConnections;

@@ -134,7 +134,7 @@ fn totals() {
 /// Nothing named the message besides, so the checker took the cancel in the totals for one too many. Found by seed 636
 /// of the simulation.
 #[test]
-fn a_message_of_which_only_the_id_is_known_may_be_cancelled() {
+fn id_only_message_may_be_cancelled() {
     case(Check::Totals, |s| {
         s.unknown(enqueue(1, Some("k"), 9_000));
         let kept = Answer::Enqueued { id: MsgId(1), created: false, replaced: None, due_at_ms: None };
@@ -154,7 +154,7 @@ fn a_message_of_which_only_the_id_is_known_may_be_cancelled() {
 /// Its grant had that body, so the checker did not know which message was leased, and took a refusal because of that
 /// lease for a lie. Found by 1,000 kills of the real server.
 #[test]
-fn a_message_of_which_only_the_id_is_known_may_be_leased() {
+fn id_only_message_may_be_leased() {
     case(Check::Untruthful, |s| {
         // If it was answered, its id and its body are known, and nobody has the message.
         if s.bad {
@@ -177,7 +177,7 @@ fn a_message_of_which_only_the_id_is_known_may_be_leased() {
 /// Story: an enqueue was never answered; its message was first named by another one that kept it, and then looked at by
 /// its id. The checker knew no queue for that look, and took none for a wrong one.
 #[test]
-fn a_look_by_id_at_a_message_whose_enqueue_was_not_answered_is_no_wrong_queue() {
+fn get_of_unanswered_enqueue_is_valid() {
     let mut s = Script::new(false);
     s.unknown(enqueue(1, Some("k"), 0));
     s.done(
@@ -189,7 +189,7 @@ fn a_look_by_id_at_a_message_whose_enqueue_was_not_answered_is_no_wrong_queue() 
 }
 
 #[test]
-fn what_is_not_told_is_not_judged() {
+fn unreported_facts_are_not_judged() {
     case(Check::Attempts, |s| {
         s.history.rules.attempts = if s.bad { Told::Yes } else { Told::No };
         s.enqueue(1, None, 0);

@@ -44,7 +44,7 @@ fn stale_settles() {
 }
 
 #[test]
-fn an_ack_is_a_repeated_one_only_behind_another() {
+fn repeated_ack_requires_earlier_ack() {
     case(Check::Untruthful, |s| {
         s.enqueue(1, None, 0);
         s.grant(1, None, 1, 1);
@@ -161,7 +161,7 @@ fn attempts() {
 }
 
 #[test]
-fn a_power_loss_may_forget_the_last_grants_but_not_those_behind_a_durable_answer() {
+fn power_loss_forgets_only_undurable_grants() {
     case(Check::LeaseBroken, |s| {
         s.enqueue(1, None, 0);
         s.grant(1, None, 1, 1);
@@ -176,7 +176,7 @@ fn a_power_loss_may_forget_the_last_grants_but_not_those_behind_a_durable_answer
 }
 
 #[test]
-fn a_grant_that_a_power_loss_has_taken_back_makes_the_token_before_it_the_latest() {
+fn power_loss_restores_previous_token() {
     case(Check::StaleSettle, |s| {
         s.enqueue(1, None, 0);
         s.grant(1, None, 1, 1);

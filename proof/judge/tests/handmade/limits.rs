@@ -357,7 +357,7 @@ fn grants_over_time() {
 }
 
 #[test]
-fn ends_by_expiry_are_proven_and_balance() {
+fn expiry_ends_are_proven_and_balanced() {
     let mut s = Script::new(false);
     on_expiry(&mut s, OnExpiry::Drop);
     for n in 1..=3 {

@@ -99,7 +99,7 @@ fn not_offered() {
 /// Story: a driver that sleeps too long is woken by every request, so reserves never came back empty in vain. Only one
 /// that waits while nothing else happens can tell.
 #[test]
-fn a_reserve_that_waits_gets_what_comes_due_meanwhile() {
+fn waiting_reserve_gets_newly_due_message() {
     // The one that gets it in the end has waited too long for it.
     case(Check::NotOffered, |s| {
         s.enqueue(1, None, 100);
@@ -147,7 +147,7 @@ fn lateness() {
 }
 
 #[test]
-fn a_clock_put_forward_just_before_the_end_counts_as_downtime_unless_something_durable_tells_of_it() {
+fn late_forward_step_counts_as_downtime() {
     case(Check::Early, |s| {
         s.enqueue(1, None, 1_000);
         s.fault(Fault::ClockStep { before_ms: WALL + s.ms, after_ms: WALL + s.ms + 2_000 });
@@ -160,7 +160,7 @@ fn a_clock_put_forward_just_before_the_end_counts_as_downtime_unless_something_d
 }
 
 #[test]
-fn a_clock_put_forward_while_down_counts_as_downtime_and_one_put_back_does_not_matter() {
+fn forward_step_while_down_counts_downtime() {
     case(Check::Early, |s| {
         s.enqueue(1, None, 1_000);
         s.fault(Fault::Killed(Moment::Serving));
@@ -184,7 +184,7 @@ fn a_clock_put_forward_while_down_counts_as_downtime_and_one_put_back_does_not_m
 }
 
 #[test]
-fn a_slew_that_was_not_noted_counts_as_downtime() {
+fn unnoted_slew_counts_as_downtime() {
     // 500 ppm for 100 s; what is answered durably afterwards tells of it.
     case(Check::Early, |s| {
         s.enqueue(1, None, 1_000_000);
@@ -200,7 +200,7 @@ fn a_slew_that_was_not_noted_counts_as_downtime() {
 }
 
 #[test]
-fn where_downtime_is_of_the_boot_the_wall_clock_matters_after_a_power_loss_alone() {
+fn wall_clock_counts_after_power_loss() {
     for jump in
         [Fault::Slewed { gained_us: 900_000 }, Fault::ClockStep { before_ms: WALL, after_ms: WALL + 900 }]
     {

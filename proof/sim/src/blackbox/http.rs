@@ -573,7 +573,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_instant_is_read_as_it_is_written() {
+    fn instant_parses_as_written() {
         for ms in [0, 1, 951_782_400_001, 4_102_444_799_999] {
             assert_eq!(wall_ms_of(&rfc3339(ms)), Some(ms));
         }

@@ -259,7 +259,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn faults_come_only_while_the_run_works() {
+    fn faults_occur_only_during_work() {
         let mut rng = Rng::new(1);
         let mut next = |stage, now, mean| next_fault(&mut rng, stage, now, mean, 1_000);
         assert_eq!(next(Stage::Work, 0, 0), None, "no faults are wished for");

@@ -39,7 +39,7 @@ return 'OK'";
 /// Story: the step was counted as time without an owner. Delays of minutes were over at once, and messages went to a
 /// second consumer while the first had them.
 #[test]
-fn a_forward_step_of_the_clock_of_redis_makes_nothing_early() {
+fn forward_step_delivers_nothing_early() {
     in_runs("DUEWHEEL_CLOCK_STEPS", 3, 25, step_clock);
 }
 
@@ -48,7 +48,7 @@ fn step_clock(steps: u64) {
     let system = DuewheelCluster::new(Door::Http, Duration::from_secs(3));
     let shards = system.shards.to_string();
     let play = Play {
-        name: "clocks::a_forward_step_of_the_clock_of_redis_makes_nothing_early",
+        name: "clocks::forward_step_delivers_nothing_early",
         count: ("DUEWHEEL_CLOCK_STEPS", steps),
         system,
         stores: vec![redis.url(0); NODES],
@@ -82,23 +82,23 @@ fn step(redis: &Redis, shards: &str, by: i64) -> Result<(), String> {
 /// A node dies, and the clock of Redis goes ten minutes forward: the next owners of its shards are other processes,
 /// which know the time without an owner by two clocks that disagree. They take the shorter one, and say so.
 #[test]
-fn a_forward_step_with_a_change_of_owner_makes_nothing_early_and_is_counted() {
+fn forward_step_with_failover_is_counted() {
     in_runs("DUEWHEEL_CLOCK_STEPS", 2, 25, |steps| step_and_kill(steps, FORWARD_MS));
 }
 
 /// Story: a node died, and the clock of Redis went back by an hour: the lease that it had left was to run for an hour
 /// more. Whoever looked let it run for a whole lease, and whoever then took the shard for one more.
 #[test]
-fn a_backward_step_of_an_hour_keeps_no_shard_of_a_dead_node() {
+fn backward_step_frees_dead_node_shards() {
     in_runs("DUEWHEEL_CLOCK_STEPS", 1, 10, |steps| step_and_kill(steps, BACK_MS));
 }
 
 fn step_and_kill(steps: u64, by: i64) {
     let redis = Redis::start(Settings::default()).expect("a redis-server");
     let (name, lease) = match by {
-        FORWARD_MS => ("clocks::a_forward_step_with_a_change_of_owner_makes_nothing_early_and_is_counted", 3),
+        FORWARD_MS => ("clocks::forward_step_with_failover_is_counted", 3),
         // One lease is over within a minute, for which a test waits, and two are not.
-        _ => ("clocks::a_backward_step_of_an_hour_keeps_no_shard_of_a_dead_node", 35),
+        _ => ("clocks::backward_step_frees_dead_node_shards", 35),
     };
     let system = DuewheelCluster::new(Door::Http, Duration::from_secs(lease));
     let shards = system.shards.to_string();

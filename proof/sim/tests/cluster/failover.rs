@@ -77,14 +77,14 @@ fn restart_all(stage: &mut Stage<'_>, redis: &mut RedisCluster) -> Result<Durati
 }
 
 #[test]
-fn a_failover_loses_little_and_breaks_nothing_else() {
+fn failover_loses_only_recent_writes() {
     in_runs(ROUNDS, 1, 5, fail_over);
 }
 
 fn fail_over(rounds: u64) {
     let (mut redis, stores) = start();
     let play = Play {
-        name: "failover::a_failover_loses_little_and_breaks_nothing_else",
+        name: "failover::failover_loses_only_recent_writes",
         count: (ROUNDS, rounds),
         system: DuewheelCluster::new(Door::Http, Duration::from_secs(3)),
         stores,
@@ -115,7 +115,7 @@ fn fail_over(rounds: u64) {
 }
 
 #[test]
-fn a_failover_after_waiting_for_a_replica() {
+fn failover_after_replica_wait() {
     in_runs(ROUNDS, 1, 5, fail_over_with_wait);
 }
 
@@ -124,7 +124,7 @@ fn fail_over_with_wait(rounds: u64) {
     let mut system = DuewheelCluster::new(Door::Http, Duration::from_secs(3));
     system.wait = 1;
     let play = Play {
-        name: "failover::a_failover_after_waiting_for_a_replica",
+        name: "failover::failover_after_replica_wait",
         count: (ROUNDS, rounds),
         system,
         stores,
@@ -147,7 +147,7 @@ fn fail_over_with_wait(rounds: u64) {
 /// and the node goes on and finds itself named as the owner. It is not: neither are its writes taken, nor is a token
 /// given twice.
 #[test]
-fn a_store_that_is_set_back_revives_no_owner_and_no_token() {
+fn rolled_back_store_revives_no_owner() {
     in_runs(ROUNDS, 1, 5, set_back);
 }
 
@@ -155,7 +155,7 @@ fn set_back(rounds: u64) {
     let mut redis = Redis::start(Settings::default()).expect("a redis-server");
     let system = DuewheelCluster::new(Door::Http, Duration::from_secs(1));
     let play = Play {
-        name: "failover::a_store_that_is_set_back_revives_no_owner_and_no_token",
+        name: "failover::rolled_back_store_revives_no_owner",
         count: (ROUNDS, rounds),
         system,
         stores: vec![redis.url(0); NODES],

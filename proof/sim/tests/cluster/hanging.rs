@@ -17,7 +17,7 @@ const MASTERS: usize = 3;
 /// Story: while one of three masters hung, nobody could read who owned what, so the shards of a dead node stayed
 /// without an owner at the two other masters as well, for as long as it hung.
 #[test]
-fn a_master_that_hangs_keeps_nobody_from_the_shards_of_the_others() {
+fn hanging_master_blocks_only_own_shards() {
     in_runs("DUEWHEEL_HANGING_MASTERS", 1, 10, hang);
 }
 
@@ -29,7 +29,7 @@ fn hang(times: u64) {
     let system = DuewheelCluster::new(Door::Http, Duration::from_secs(3));
     let shards = usize::try_from(system.shards).expect("few shards");
     let play = Play {
-        name: "hanging::a_master_that_hangs_keeps_nobody_from_the_shards_of_the_others",
+        name: "hanging::hanging_master_blocks_only_own_shards",
         count: ("DUEWHEEL_HANGING_MASTERS", times),
         system,
         stores: vec![redis.url(); NODES],

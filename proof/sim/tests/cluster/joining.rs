@@ -13,14 +13,14 @@ const NODES: usize = 3;
 
 /// Two nodes are joined by a third; one leaves and comes back; then all are restarted one after the other.
 #[test]
-fn nodes_come_and_go_and_nothing_stops() {
+fn nodes_join_and_leave_without_interruption() {
     in_runs("DUEWHEEL_ROLLS", 1, 5, come_and_go);
 }
 
 fn come_and_go(rounds: u64) {
     let redis = Redis::start(Settings::default()).expect("a redis-server");
     let play = Play {
-        name: "joining::nodes_come_and_go_and_nothing_stops",
+        name: "joining::nodes_join_and_leave_without_interruption",
         count: ("DUEWHEEL_ROLLS", rounds),
         system: DuewheelCluster::new(Door::Http, Duration::from_secs(3)),
         stores: vec![redis.url(0); NODES],

@@ -81,7 +81,7 @@ fn knows(redis: &Redis) {
 
 /// Story: after FLUSHALL health was green, and messages got the ids 1, 2, 3 again, which others had had.
 #[test]
-fn a_node_says_that_redis_is_empty_until_a_person_resets_the_cluster() {
+fn emptied_redis_is_reported_until_reset() {
     let mut redis = Redis::start(Settings::default()).expect("a redis-server");
     lose_everything(&mut redis, &[], |redis| {
         redis.command(&["FLUSHALL"]).expect("a reply");
@@ -90,7 +90,7 @@ fn a_node_says_that_redis_is_empty_until_a_person_resets_the_cluster() {
 
 /// The same by a restart of a Redis that has no file, as of a pod without a volume.
 #[test]
-fn a_redis_without_a_file_that_restarts_is_refused_until_a_person_resets_the_cluster() {
+fn fileless_redis_restart_needs_reset() {
     let settings = Settings { appendonly: Appendonly::Off, ..Settings::default() };
     let mut redis = Redis::start(settings).expect("a redis-server");
     lose_everything(&mut redis, &["--redis-without-aof"], |redis| {
@@ -100,7 +100,7 @@ fn a_redis_without_a_file_that_restarts_is_refused_until_a_person_resets_the_clu
 }
 
 #[test]
-fn an_empty_redis_is_refused_where_no_cluster_may_be_created_until_a_person_creates_one() {
+fn empty_redis_needs_explicit_creation() {
     let redis = Redis::start(Settings::default()).expect("a redis-server");
     let folder = tempfile::tempdir().expect("a folder");
     let node = Node::on(&redis, &["--redis-create", "never"]);

@@ -81,14 +81,14 @@ fn play(
 /// A resharding that is interrupted: a slot stays open for longer than a lease, with some of its keys at either master.
 /// A shard's own slot, and that of the keys by which the nodes agree.
 #[test]
-fn a_slot_that_stays_open_for_longer_than_a_lease_is_reported_and_its_shard_goes_on_afterwards() {
+fn slot_open_beyond_lease_recovers() {
     in_runs("DUEWHEEL_OPEN_SLOTS", 2, 20, open_slots);
 }
 
 fn open_slots(moves: u64) {
     let lease = Duration::from_secs(2);
     let about = SlotPlay {
-        name: "moving::a_slot_that_stays_open_for_longer_than_a_lease_is_reported_and_its_shard_goes_on_afterwards",
+        name: "moving::slot_open_beyond_lease_recovers",
         variable: "DUEWHEEL_OPEN_SLOTS",
         lease,
         common: 2,

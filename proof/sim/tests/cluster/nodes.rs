@@ -43,14 +43,14 @@ fn killed_over_http(kills: u64) {
 }
 
 #[test]
-fn a_killed_node_is_replaced_over_beanstalk() {
+fn killed_node_is_replaced_over_beanstalk() {
     in_runs("DUEWHEEL_NODE_KILLS", 3, 25, killed_over_beanstalk);
 }
 
 fn killed_over_beanstalk(kills: u64) {
     let redis = redis();
     let play = Play {
-        name: "nodes::a_killed_node_is_replaced_over_beanstalk",
+        name: "nodes::killed_node_is_replaced_over_beanstalk",
         count: ("DUEWHEEL_NODE_KILLS", kills),
         system: DuewheelCluster::new(Door::Beanstalk, Duration::from_secs(2)),
         stores: vec![redis.url(0); NODES],
@@ -90,14 +90,14 @@ fn kill_nodes(stage: &mut Stage<'_>, kills: u64) -> Result<(), String> {
 /// Its clients' requests wait in its sockets meanwhile, so it has something to do when it goes on: it must find out
 /// that its shards are not its own any more before it writes or grants anything.
 #[test]
-fn a_node_that_slept_past_its_lease_writes_and_grants_nothing() {
+fn node_asleep_past_lease_grants_nothing() {
     in_runs("DUEWHEEL_NODE_PAUSES", 3, 50, slept);
 }
 
 fn slept(pauses: u64) {
     let redis = redis();
     let play = Play {
-        name: "nodes::a_node_that_slept_past_its_lease_writes_and_grants_nothing",
+        name: "nodes::node_asleep_past_lease_grants_nothing",
         count: ("DUEWHEEL_NODE_PAUSES", pauses),
         system: DuewheelCluster::new(Door::Http, Duration::from_secs(1)),
         stores: vec![redis.url(0); NODES],

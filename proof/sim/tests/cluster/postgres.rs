@@ -41,7 +41,7 @@ fn play(
 /// Two nodes reach the server through a pooler, and a transaction beside them is open for all the time, as that of a
 /// report or of a backup is.
 #[test]
-fn a_node_that_is_killed_or_stopped_is_replaced() {
+fn killed_or_paused_node_is_replaced() {
     in_runs(KILLS, 2, 25, killed_or_stopped);
 }
 
@@ -59,7 +59,7 @@ fn killed_or_stopped(kills: u64) {
     let pooler = PgBouncer::start(&postgres).expect("a pooler");
     let mut stores = vec![postgres.url_at(pooler.port()); NODES];
     stores[0] = postgres.url();
-    let name = "postgres::a_node_that_is_killed_or_stopped_is_replaced";
+    let name = "postgres::killed_or_paused_node_is_replaced";
     perform(play(name, (KILLS, kills), 2, stores, facts), |stage| {
         let report = postgres.long_transaction("SELECT count(*) FROM duewheel.piece");
         let report = report.map_err(|e| format!("a long transaction: {e}"))?;
@@ -93,7 +93,7 @@ fn killed_or_stopped(kills: u64) {
 
 /// A server alone that syncs its log loses nothing, however it ends.
 #[test]
-fn a_server_that_is_killed_or_stopped_loses_nothing() {
+fn killed_or_paused_server_loses_nothing() {
     in_runs(FAULTS, 1, 10, server_killed);
 }
 
@@ -107,7 +107,7 @@ fn server_killed(rounds: u64) {
         (Fact::DelayedByABlow, rounds),
     ];
     let stores = vec![postgres.url(); NODES];
-    let name = "postgres::a_server_that_is_killed_or_stopped_loses_nothing";
+    let name = "postgres::killed_or_paused_server_loses_nothing";
     perform(play(name, (FAULTS, rounds), 3, stores, facts), |stage| {
         let worst = stage.worst_of(rounds, |stage, _| {
             let mut worst = Duration::ZERO;
@@ -139,8 +139,8 @@ fn server_killed(rounds: u64) {
 /// A disk that is full: PostgreSQL refuses what needs a new page, and ends when its log needs a new file. Nobody helps
 /// but with room, and with a start of a server that has ended.
 #[test]
-fn a_server_whose_disk_is_full_loses_nothing() {
-    let name = "postgres::a_server_whose_disk_is_full_loses_nothing";
+fn full_disk_server_loses_nothing() {
+    let name = "postgres::full_disk_server_loses_nothing";
     if let Some(mount) = on_a_small_disk("postgres-fulldisk", name, "320m", NamespaceUser::Root) {
         in_runs(FAULTS, 2, 10, |rounds| server_full(name, &mount, rounds));
     }
@@ -212,7 +212,7 @@ fn fill(path: &Path) -> io::Result<()> {
 
 /// Connections are cut at any byte, also in the middle of a commit; what had no answer is asked for again.
 #[test]
-fn a_node_that_is_cut_off_loses_its_shards_and_nothing_else() {
+fn isolated_node_loses_only_its_shards() {
     in_runs(FAULTS, 1, 10, cut_off);
 }
 
@@ -226,7 +226,7 @@ fn cut_off(rounds: u64) {
         (Fact::ExpiredLeasesGrantedAgain, rounds),
         (Fact::UnknownOutcomes, rounds),
     ];
-    let name = "postgres::a_node_that_is_cut_off_loses_its_shards_and_nothing_else";
+    let name = "postgres::isolated_node_loses_only_its_shards";
     perform(play(name, (FAULTS, rounds), 2, stores, facts), |stage| {
         let worst = stage.until_it_bites(2 * rounds, "after a cut", |stage, round| {
             // Short cuts first: a commit whose answer is lost is made again.
@@ -254,7 +254,7 @@ fn cut_off(rounds: u64) {
 
 /// With `synchronous_standby_names` what was acknowledged is on the standby; nothing is lost when that takes over.
 #[test]
-fn a_synchronous_standby_takes_over_and_nothing_is_lost() {
+fn synchronous_standby_takeover_loses_nothing() {
     in_runs(FAILOVERS, 1, 5, fail_over);
 }
 
@@ -266,7 +266,7 @@ fn fail_over(rounds: u64) {
     };
     let facts = vec![(Fact::Struck(Blow::MasterKilled), 1), (Fact::DelayedByABlow, 1)];
     let stores = vec![url(&primary, &standby); NODES];
-    let name = "postgres::a_synchronous_standby_takes_over_and_nothing_is_lost";
+    let name = "postgres::synchronous_standby_takeover_loses_nothing";
     // A pair fails over once; more rounds are more runs.
     for _ in 0..rounds {
         let play = play(name, (FAILOVERS, 1), 3, stores.clone(), facts.clone());
@@ -300,7 +300,7 @@ fn promote(stage: &mut Stage<'_>, primary: &mut Postgres, standby: &Postgres) ->
 
 /// Without it the last changes are lost: that is counted and said, and everything else holds.
 #[test]
-fn a_server_that_is_set_back_revives_no_owner_and_no_token() {
+fn rolled_back_server_revives_no_owner() {
     in_runs(FAILOVERS, 1, 5, set_back);
 }
 
@@ -313,7 +313,7 @@ fn set_back(rounds: u64) {
             "postgres://postgres@127.0.0.1:{a},127.0.0.1:{b}/postgres?target_session_attrs=read-write"
         );
         let facts = vec![(Fact::Struck(Blow::StoreSetBack), 1), (Fact::FailedOver, 1), (Fact::Forgotten, 1)];
-        let name = "postgres::a_server_that_is_set_back_revives_no_owner_and_no_token";
+        let name = "postgres::rolled_back_server_revives_no_owner";
         let play = play(name, (FAILOVERS, 1), 2, vec![url; NODES], facts);
         perform(play, |stage| {
             let worst = stage.worst_of(1, |stage, _| {

@@ -18,14 +18,14 @@ const NODES: usize = 3;
 const PUSHES: u64 = 100;
 
 #[test]
-fn pushes_of_a_killed_node_go_on_elsewhere() {
+fn killed_node_pushes_continue_elsewhere() {
     in_runs("DUEWHEEL_PUSHER_KILLS", 1, 10, killed);
 }
 
 fn killed(kills: u64) {
     let redis = Redis::start(Settings::default()).expect("a redis-server");
     let play = Play {
-        name: "pushes::pushes_of_a_killed_node_go_on_elsewhere",
+        name: "pushes::killed_node_pushes_continue_elsewhere",
         count: ("DUEWHEEL_PUSHER_KILLS", kills),
         system: DuewheelCluster::new(Door::Http, Duration::from_secs(1)),
         stores: vec![redis.url(0); NODES],

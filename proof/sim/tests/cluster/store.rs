@@ -40,7 +40,7 @@ fn restart(redis: &mut Redis) -> Result<(), String> {
 
 /// With `appendfsync always` and one server nothing is lost.
 #[test]
-fn a_redis_that_is_killed_or_stopped_loses_nothing() {
+fn killed_or_paused_redis_loses_nothing() {
     in_runs(ROUNDS, 1, 10, killed_or_stopped);
 }
 
@@ -56,7 +56,7 @@ fn killed_or_stopped(rounds: u64) {
         (Fact::LeasesAckedAcrossABlow, rounds.div_ceil(2)),
     ];
     let stores = vec![redis.url(0); NODES];
-    let play = play("store::a_redis_that_is_killed_or_stopped_loses_nothing", rounds, stores, facts);
+    let play = play("store::killed_or_paused_redis_loses_nothing", rounds, stores, facts);
     perform(play, |stage| {
         let worst = stage.worst_of(rounds, |stage, _| {
             let since = kill(stage, &mut redis)?;
@@ -81,7 +81,7 @@ fn killed_or_stopped(rounds: u64) {
 
 /// Its shards go to the others, and it asks them; by itself it neither writes nor grants.
 #[test]
-fn a_node_without_redis_loses_its_shards_and_nothing_else() {
+fn node_without_redis_loses_only_shards() {
     in_runs(ROUNDS, 1, 10, cut_off);
 }
 
@@ -94,7 +94,7 @@ fn cut_off(rounds: u64) {
         (Fact::ExpiredLeasesGrantedAgain, rounds),
         (Fact::UnknownOutcomes, rounds),
     ];
-    let play = play("store::a_node_without_redis_loses_its_shards_and_nothing_else", rounds, stores, facts);
+    let play = play("store::node_without_redis_loses_only_shards", rounds, stores, facts);
     perform(play, |stage| {
         let worst = stage.until_it_bites(2 * rounds, "after a cut", |stage, round| {
             stage.sleep(500, 1_500);
@@ -120,7 +120,7 @@ fn cut_off(rounds: u64) {
 /// Every node says that its store is away, and what that means for the request; nobody has to do anything for it to go
 /// on.
 #[test]
-fn while_redis_is_away_requests_are_told_so() {
+fn redis_outage_is_reported_to_requests() {
     in_runs(ROUNDS, 1, 10, away);
 }
 
@@ -131,8 +131,7 @@ fn away(rounds: u64) {
         (Fact::StorageUnavailable, 3 * rounds),
         (Fact::DelayedByABlow, rounds),
     ];
-    let play =
-        play("store::while_redis_is_away_requests_are_told_so", rounds, vec![redis.url(0); NODES], facts);
+    let play = play("store::redis_outage_is_reported_to_requests", rounds, vec![redis.url(0); NODES], facts);
     perform(play, |stage| {
         let worst = stage.worst_of(rounds, |stage, _| {
             let since = kill(stage, &mut redis)?;

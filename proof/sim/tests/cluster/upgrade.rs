@@ -15,7 +15,7 @@ const NODES: usize = 3;
 
 /// Story: nodes of two versions did not talk, so forwards between them failed for the whole roll-out.
 #[test]
-fn nodes_are_upgraded_one_after_the_other_and_one_is_taken_back() {
+fn rolling_upgrade_and_downgrade_work() {
     in_runs("DUEWHEEL_UPGRADES", 1, 5, upgrade);
 }
 
@@ -23,7 +23,7 @@ fn upgrade(rounds: u64) {
     let redis = Redis::start(Settings::default()).expect("a redis-server");
     let replaced = (NODES as u64 + 1) * rounds;
     let play = Play {
-        name: "upgrade::nodes_are_upgraded_one_after_the_other_and_one_is_taken_back",
+        name: "upgrade::rolling_upgrade_and_downgrade_work",
         count: ("DUEWHEEL_UPGRADES", rounds),
         system: DuewheelCluster::new(Door::Http, Duration::from_secs(3)),
         stores: vec![redis.url(0); NODES],

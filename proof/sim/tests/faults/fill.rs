@@ -222,7 +222,7 @@ pub(crate) fn take_all(ballast: &Path) -> Result<(), String> {
 }
 
 #[test]
-fn taking_all_the_room_ends_on_a_full_disk() {
+fn filling_disk_ends_when_full() {
     let folder = tempfile::tempdir().expect("a folder");
     let full = folder.path().join("full");
     // /dev/full says "no space left" to every write: filling it ends at once.

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use crate::fill::{self, Shape, take_all};
 use crate::stage::{Crew, PATIENCE, Play, Stage, env, perform, read};
 
-const NAME: &str = "full_disk::a_full_disk_refuses_new_messages_and_nothing_else";
+const NAME: &str = "full_disk::full_disk_refuses_only_new_messages";
 const SIZE: &str = "16m";
 /// For as much as this at least there is room each time: nothing of what was removed stays.
 const LEAST_BYTES: usize = 4 << 20;
@@ -64,7 +64,7 @@ const CYCLES: [Cycle; 5] = [
 ];
 
 #[test]
-fn a_full_disk_refuses_new_messages_and_nothing_else() {
+fn full_disk_refuses_only_new_messages() {
     if let Some(mount) = on_a_small_disk("fulldisk", NAME, SIZE, NamespaceUser::Any) {
         cycles(&mount);
     }
@@ -73,7 +73,7 @@ fn a_full_disk_refuses_new_messages_and_nothing_else() {
 fn cycles(mount: &Path) {
     let cycles = env("DUEWHEEL_CYCLES", CYCLES.len() as u64);
     let play = Play {
-        name: "a_full_disk_refuses_new_messages_and_nothing_else",
+        name: "full_disk_refuses_only_new_messages",
         count: ("DUEWHEEL_CYCLES", cycles),
         data: Some(mount.join("data")),
         more: &[],

@@ -29,10 +29,10 @@ struct Counts {
 }
 
 #[test]
-fn twice_the_rated_load_is_refused_and_never_lost() {
+fn double_load_is_refused_never_lost() {
     let seconds = env("DUEWHEEL_SOAK_SECONDS", 30);
     let play = Play {
-        name: "twice_the_rated_load_is_refused_and_never_lost",
+        name: "double_load_is_refused_never_lost",
         count: ("DUEWHEEL_SOAK_SECONDS", seconds),
         data: None,
         more: &["--max-messages", HELD],

@@ -325,7 +325,7 @@ fn synced_again(trace: &str) -> Result<(), String> {
 }
 
 #[test]
-fn a_sync_that_is_tried_again_is_noticed() {
+fn retried_sync_is_noticed() {
     let sync = "7 fdatasync(9</d/journal/0000000001.log>)";
     let failed = format!("{sync} = -1 EIO (Input/output error) (INJECTED)\n");
     let done = format!("{sync} = 0\n");

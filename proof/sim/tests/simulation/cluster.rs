@@ -54,7 +54,7 @@ fn runs_of_a_cluster_are_clean() {
 }
 
 #[test]
-fn the_simulated_medium_conforms_and_the_suite_finds_its_bugs() {
+fn conformance_suite_catches_medium_bugs() {
     suite_of_media(None);
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {})); // they are to be caught
@@ -68,7 +68,7 @@ fn the_simulated_medium_conforms_and_the_suite_finds_its_bugs() {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_run_of_a_cluster() {
+fn same_seed_gives_identical_cluster_run() {
     be_quiet();
     for seed in 0..5 {
         let (first, second) = (run_cluster(seed, None, Trace::Yes), run_cluster(seed, None, Trace::Yes));
@@ -100,7 +100,7 @@ fn caught(bug: ClusterBug, start: u64, seeds: u64) -> Option<(u64, String)> {
 }
 
 #[test]
-fn every_mutant_of_a_cluster_is_caught_from_each_start() {
+fn every_cluster_mutant_is_caught() {
     be_quiet();
     let only = std::env::var("DUEWHEEL_MUTANT").ok();
     let most = env("DUEWHEEL_MUTANT_SEEDS").unwrap_or(200);

@@ -74,7 +74,7 @@ fn step(keeper: &mut Reconciler) {
 /// thread, with a line in the log each time, for as long as the store hung; and its place among those that move, which
 /// others wait for, was never free.
 #[tokio::test]
-async fn a_shard_that_is_still_being_opened_is_given_up_once() {
+async fn opening_shard_is_released_once() {
     let coordinator = MemoryCoordinator::new(LEASE);
     let mut a = keeper(&coordinator.for_a_node(), "a");
     coordinator.hold_open();
@@ -107,7 +107,7 @@ async fn a_shard_that_is_still_being_opened_is_given_up_once() {
 /// While shards move, each is without an owner for a moment. Health names those alone that nobody has taken for longer
 /// than the death of a node explains.
 #[tokio::test]
-async fn health_names_the_shards_alone_that_have_had_no_owner_for_long() {
+async fn health_names_long_unowned_shards() {
     let coordinator = MemoryCoordinator::new(Duration::from_secs(1));
     let mut a = keeper(&coordinator.for_a_node(), "a");
     let trouble = |a: &mut Reconciler| {
@@ -133,7 +133,7 @@ async fn health_names_the_shards_alone_that_have_had_no_owner_for_long() {
 /// Story: a node that started while a master of a Redis Cluster hung waited for the shards of that master, although
 /// other nodes should have them, until its time to start had passed.
 #[tokio::test]
-async fn a_node_that_starts_waits_for_shards_of_its_own_alone() {
+async fn starting_node_awaits_only_own_shards() {
     let coordinator = MemoryCoordinator::new(LEASE);
     join(&coordinator.for_a_node(), "a");
     let mut b = keeper(&coordinator.for_a_node(), "b");

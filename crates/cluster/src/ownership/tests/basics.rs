@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn any_node_takes_any_request_whoever_owns_the_shard() {
+async fn any_node_serves_any_shard() {
     let coordinator = MemoryCoordinator::new(LEASE);
     let a = start(&coordinator, "a").await;
     assert_eq!(a.fleet.here().len(), 8, "the first one owns everything");

@@ -20,7 +20,7 @@ fn keys(events: &ShardEvents) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn any_node_gives_the_events_of_every_shard() {
+async fn events_are_available_from_any_node() {
     let (_, a, b) = pair().await;
     for shard in (0..8).map(ShardId) {
         let far = stranger_to(&[&a, &b], shard);
@@ -41,7 +41,7 @@ async fn any_node_gives_the_events_of_every_shard() {
 
 /// The next owner has no events of the time before: it says so, and from then on it has all.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_next_owner_says_what_it_has_not() {
+async fn next_owner_reports_missing_events() {
     let (coordinator, a, b) = pair().await;
     let shard = b.fleet.here()[0];
     let begin = events(&a, shard, None).await.unwrap().page.upto;

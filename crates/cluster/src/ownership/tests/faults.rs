@@ -31,7 +31,7 @@ impl Clock for HurriedClock {
 /// and took it out of service with all its other shards. Where several nodes have a shard at one master of Redis, that
 /// was all of them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_store_that_hangs_for_one_shard_is_reported_by_its_owner_with_the_name_of_the_shard() {
+async fn hanging_store_is_reported_per_shard() {
     let coordinator = MemoryCoordinator::new(LEASE);
     let clock = HurriedClock::default();
     let policy = Policy { max_sleep_ms: 50, ..Policy::default() };
@@ -68,7 +68,7 @@ async fn a_store_that_hangs_for_one_shard_is_reported_by_its_owner_with_the_name
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_shards_of_a_killed_node_serve_again_with_all_that_was_accepted() {
+async fn shards_of_killed_node_keep_messages() {
     let (coordinator, a, b) = pair().await;
     for shard in (0..8).map(ShardId) {
         enqueue(&b, shard, &format!("to be granted {shard}")).await.unwrap();
@@ -95,7 +95,7 @@ async fn the_shards_of_a_killed_node_serve_again_with_all_that_was_accepted() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_shard_whose_lease_is_over_moves_and_its_node_lives_on() {
+async fn ended_shard_lease_starts_new_epoch() {
     let coordinator = MemoryCoordinator::new(LEASE);
     let a = start(&coordinator, "a").await;
     for round in 0..3 {
@@ -123,7 +123,7 @@ async fn a_shard_whose_lease_is_over_moves_and_its_node_lives_on() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_coordinator_that_is_away_stops_nothing_that_is_owned() {
+async fn owned_shards_survive_coordinator_outage() {
     let (coordinator, a, b) = pair().await;
     let before = coordinator.owners().unwrap();
     coordinator.go_away();
@@ -146,7 +146,7 @@ async fn a_coordinator_that_is_away_stops_nothing_that_is_owned() {
 /// Story: when one master of several did not answer, nothing was known of any shard, and those of a dead node stayed
 /// without an owner, also where it was known that they had none.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_known_to_have_no_owner_is_taken_and_what_is_not_known_is_left_alone() {
+async fn only_known_unowned_shards_are_taken() {
     // On a machine that is busy for as long as a lease, b would lose what nobody knows of, and could not take it again.
     let coordinator = MemoryCoordinator::new(LONG_LEASE);
     let (a, b) = (start(&coordinator, "a").await, start(&coordinator, "b").await);
@@ -181,7 +181,7 @@ async fn what_is_known_to_have_no_owner_is_taken_and_what_is_not_known_is_left_a
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_is_cut_off_loses_its_shards_cannot_write_and_comes_back() {
+async fn isolated_node_loses_shards_and_returns() {
     let (coordinator, a, b) = pair().await;
     let lost = a.fleet.here();
     let kept = b.fleet.here();
@@ -208,7 +208,7 @@ async fn a_node_that_is_cut_off_loses_its_shards_cannot_write_and_comes_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_name_has_one_living_node_and_is_free_when_it_is_dead() {
+async fn node_name_is_unique_among_living() {
     let coordinator = MemoryCoordinator::new(LEASE);
     let a = start(&coordinator, "a").await;
     let taken = start_with(&coordinator, options("a")).await.unwrap_err();
@@ -239,7 +239,7 @@ async fn a_name_has_one_living_node_and_is_free_when_it_is_dead() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_without_an_address_is_alone() {
+async fn node_without_address_excludes_others() {
     let alone = FleetOptions { advertise: None, ..options("alone") };
     let coordinator = MemoryCoordinator::new(LEASE);
     let a = start_with(&coordinator, alone.clone()).await.unwrap();
@@ -256,7 +256,7 @@ async fn a_node_without_an_address_is_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_that_takes_part_beside_a_lonely_node_changes_nothing_for_it() {
+async fn second_member_leaves_lone_node_unchanged() {
     let coordinator = MemoryCoordinator::new(LEASE);
     let a = start_with(&coordinator, FleetOptions { advertise: None, ..options("alone") }).await.unwrap();
     let candidate = Candidate {
@@ -275,7 +275,7 @@ async fn one_that_takes_part_beside_a_lonely_node_changes_nothing_for_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_bug_in_one_shard_ends_the_node_and_others_take_over() {
+async fn shard_panic_ends_node_others_continue() {
     let (coordinator, a, b) = pair().await;
     for shard in (0..8).map(ShardId) {
         enqueue(&b, shard, "before").await.unwrap();
@@ -347,7 +347,7 @@ async fn free_address() -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nodes_that_are_cut_off_from_each_other_say_what_is_unknown_and_mend_by_themselves() {
+async fn network_split_yields_unknown_and_heals() {
     let coordinator = MemoryCoordinator::new(LEASE);
     let behind = free_address().await;
     let wire = Wire::to(behind.clone()).await;

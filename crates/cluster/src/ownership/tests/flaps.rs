@@ -22,7 +22,7 @@ async fn see(nodes: &[&Started], count: usize) {
 /// Story: each time a node with a bad cable came back, a third of all shards was given up to it, and had to wait for
 /// its lease to run out when it was gone again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_comes_and_goes_moves_no_shard_until_it_stays() {
+async fn flapping_node_moves_no_shard() {
     let (coordinator, clock) = (MemoryCoordinator::new(LEASE), VirtualClock::at_2026());
     let a = start_at(&coordinator, &clock, "a").await;
     let b = start_at(&coordinator, &clock, "b").await;
@@ -60,7 +60,7 @@ async fn a_node_that_comes_and_goes_moves_no_shard_until_it_stays() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn shards_that_nobody_takes_are_a_trouble_and_no_trouble_once_they_are_taken() {
+async fn untaken_shards_are_reported_until_taken() {
     let coordinator = MemoryCoordinator::new(LEASE);
     coordinator.hold_open();
     let a = start(&coordinator, "a").await;

@@ -129,7 +129,7 @@ impl Load {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn under_load_nodes_join_leave_and_die_and_nothing_accepted_is_lost() {
+async fn membership_changes_lose_no_accepted_message() {
     let coordinator = MemoryCoordinator::new(LEASE);
     let a = start(&coordinator, "a").await;
     let load = Arc::new(Load::default());
@@ -182,7 +182,7 @@ async fn under_load_nodes_join_leave_and_die_and_nothing_accepted_is_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_rolling_restart_refuses_nothing_that_could_wait() {
+async fn rolling_restart_refuses_no_request() {
     let coordinator = MemoryCoordinator::new(LEASE);
     let mut nodes = [start(&coordinator, "a").await, start(&coordinator, "b").await];
     settled(&nodes.iter().collect::<Vec<_>>()).await;
@@ -202,7 +202,7 @@ async fn a_rolling_restart_refuses_nothing_that_could_wait() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn submissions_for_one_shard_keep_their_order() {
+async fn submissions_for_one_shard_stay_ordered() {
     let (_coordinator, a, b) = pair().await;
     let shard = a.fleet.here()[0];
     for node in [&a, &b] {

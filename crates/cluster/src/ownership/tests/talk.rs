@@ -30,7 +30,7 @@ async fn speak(nodes: &[&Started], version: impl Fn(&str, &str) -> u32) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_upgrade_of_one_node_after_the_other_refuses_nothing() {
+async fn rolling_upgrade_refuses_no_request() {
     // Story: nodes of two versions did not talk at all, so that most requests failed for as long as an upgrade took.
     let coordinator = MemoryCoordinator::new(LEASE);
     let names = ["a", "b", "c"];
@@ -63,7 +63,7 @@ async fn an_upgrade_of_one_node_after_the_other_refuses_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_secret_is_replaced_under_load_and_no_request_fails() {
+async fn secret_rotation_fails_no_request() {
     let coordinator = MemoryCoordinator::new(LEASE);
     let nodes =
         [start(&coordinator, "a").await, start(&coordinator, "b").await, start(&coordinator, "c").await];
@@ -109,7 +109,7 @@ async fn the_secret_is_replaced_under_load_and_no_request_fails() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_too_large_for_the_owner_fails_alone() {
+async fn oversized_operation_fails_alone() {
     // Story: a frame that was larger than the owner took ended the connection, and everything under way on it was
     // unknown.
     let coordinator = MemoryCoordinator::new(LEASE);

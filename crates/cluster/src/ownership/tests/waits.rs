@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reserve_waits_at_a_shard_of_another_node() {
+async fn reserve_waits_at_remote_shard() {
     let (_coordinator, a, b) = pair().await;
     let shard = a.fleet.here()[0];
     let pending = b.fleet.submit(shard, vec![reserve_op(1, 60_000)], WhenBusy::Refuse);
@@ -15,7 +15,7 @@ async fn a_reserve_waits_at_a_shard_of_another_node() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_wait_that_is_given_up_takes_nothing_here_or_there() {
+async fn dropped_wait_takes_no_message() {
     let (_coordinator, a, b) = pair().await;
     let shard = a.fleet.here()[0];
     for node in [&a, &b] {
@@ -32,7 +32,7 @@ async fn a_wait_that_is_given_up_takes_nothing_here_or_there() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn grants_that_come_when_nobody_wants_them_any_more_go_back() {
+async fn grants_of_dropped_reserve_return() {
     let (_coordinator, a, b) = pair().await;
     let shard = a.fleet.here()[0];
     for node in [&a, &b] {
@@ -51,7 +51,7 @@ async fn grants_that_come_when_nobody_wants_them_any_more_go_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn waiters_with_one_number_on_two_nodes_are_two() {
+async fn equal_waiter_ids_stay_separate() {
     let (_coordinator, a, b) = pair().await;
     let shard = a.fleet.here()[0];
     let of_a = a.fleet.submit(shard, vec![reserve_op(1, 60_000)], WhenBusy::Refuse);
@@ -66,7 +66,7 @@ async fn waiters_with_one_number_on_two_nodes_are_two() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn waits_end_empty_when_their_node_drains_and_settling_goes_on() {
+async fn drain_ends_waits_and_allows_settling() {
     let (_coordinator, a, b) = pair().await;
     let (near, far) = (b.fleet.here()[0], a.fleet.here()[0]);
     enqueue(&b, far, "x").await.unwrap();
@@ -109,7 +109,7 @@ async fn waiters(node: &Started, shard: ShardId, wanted: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn grants_that_have_arrived_and_are_not_taken_go_back() {
+async fn arrived_grants_not_taken_return() {
     // Story: a reserve was given up between the arrival of its grants and its own look at them. Their sender had seen
     // them received, and they were nobody's until the end of the lease.
     let (_coordinator, a, b) = pair().await;

@@ -37,7 +37,7 @@ fn get(name: &str) -> Op {
 }
 
 #[tokio::test]
-async fn a_submission_is_answered_in_order_and_one_for_all_shards_sees_what_was_before_it() {
+async fn submission_answers_keep_their_order() {
     let rig = rig(4);
     // The first shard is slow: what is for all must wait for it.
     rig.local.set(0, Mood::Slow(Duration::from_millis(50)));
@@ -67,7 +67,7 @@ async fn a_submission_is_answered_in_order_and_one_for_all_shards_sees_what_was_
 }
 
 #[tokio::test]
-async fn an_error_of_a_shard_is_the_answer_to_its_own_operations() {
+async fn shard_error_affects_only_its_operations() {
     let rig = rig(4);
     let away = crate::routing::partition::of_name(&queue("q"), "a0", 4);
     rig.local.set(away.0, Mood::Away);
@@ -83,7 +83,7 @@ async fn an_error_of_a_shard_is_the_answer_to_its_own_operations() {
 }
 
 #[tokio::test]
-async fn messages_without_a_key_go_to_shards_of_this_node_in_turn() {
+async fn keyless_enqueues_rotate_over_local_shards() {
     let rig = rig(4);
     rig.local.set_here(&[1, 3]);
     for n in 0..10 {
@@ -98,7 +98,7 @@ async fn messages_without_a_key_go_to_shards_of_this_node_in_turn() {
 }
 
 #[tokio::test]
-async fn a_dedupe_id_finds_its_first_answer_again() {
+async fn dedupe_id_returns_first_answer() {
     let rig = rig(8);
     for n in 0..20 {
         let put = || duewheel_core::engine::Enqueue {
@@ -111,7 +111,7 @@ async fn a_dedupe_id_finds_its_first_answer_again() {
 }
 
 #[tokio::test]
-async fn looks_name_the_shard_that_did_not_answer_and_are_never_smaller() {
+async fn failed_read_names_its_shard() {
     let rig = rig(4);
     rig.put("q", "x").await;
     rig.local.set(2, Mood::Away);
@@ -135,7 +135,7 @@ async fn looks_name_the_shard_that_did_not_answer_and_are_never_smaller() {
 }
 
 #[tokio::test]
-async fn changes_of_a_queue_that_one_shard_did_not_hear_of_are_unknown_and_can_be_repeated() {
+async fn partial_queue_change_has_unknown_outcome() {
     let rig = rig(4);
     let settings = QueueSettings { priority: Some(7), ..QueueSettings::default() };
     let changes = [
@@ -192,7 +192,7 @@ async fn pages_of_queues_are_exact() {
 }
 
 #[tokio::test]
-async fn holds_and_waiting_consumers_of_this_node_are_shown() {
+async fn queue_view_shows_local_holds() {
     let rig = rig(4);
     for how in [Hold::Use, Hold::Watch, Hold::Watch, Hold::Keep] {
         rig.call(Op::Hold { queue: queue("q"), how }).await;
@@ -206,7 +206,7 @@ async fn holds_and_waiting_consumers_of_this_node_are_shown() {
 }
 
 #[tokio::test]
-async fn a_histogram_over_shards_of_different_resolution_adds_up() {
+async fn histogram_merges_shards_of_different_resolution() {
     let rig = rig(4);
     let start = match rig.client.now().wall {
         WallMs(ms) => ms / 3_600_000 * 3_600_000,
@@ -248,7 +248,7 @@ async fn a_histogram_over_shards_of_different_resolution_adds_up() {
 }
 
 #[tokio::test]
-async fn as_many_are_fired_and_redriven_as_wanted() {
+async fn fire_and_redrive_honour_their_maximum() {
     let rig = rig(4);
     for n in 0..20 {
         rig.enqueue(later("q", &n.to_string(), 60_000)).await;
@@ -268,7 +268,7 @@ async fn as_many_are_fired_and_redriven_as_wanted() {
 }
 
 #[tokio::test]
-async fn too_much_under_way_is_refused_at_once_and_comes_back() {
+async fn excess_submissions_are_refused_immediately() {
     let policy = Policy { max_inbox_requests: 10, ..Policy::default() };
     let rig = rig_with(2, policy, VirtualClock::at_2026());
     for shard in 0..2 {
@@ -285,7 +285,7 @@ async fn too_much_under_way_is_refused_at_once_and_comes_back() {
 }
 
 #[tokio::test]
-async fn what_settles_is_not_refused_for_what_stands_next_to_it() {
+async fn settling_survives_refusal_of_neighbours() {
     let rig = rig(2);
     let put = rig.put_at(0, "q", "x").await;
     rig.local.set(0, Mood::Full);
@@ -301,7 +301,7 @@ async fn what_settles_is_not_refused_for_what_stands_next_to_it() {
 }
 
 #[tokio::test]
-async fn a_door_that_is_closed_lets_through_what_settles() {
+async fn draining_router_admits_settling() {
     let rig = rig(2);
     let id = rig.put("q", "x").await;
     rig.inbox.close_door(duewheel_shard::inbox::Admission::Draining);

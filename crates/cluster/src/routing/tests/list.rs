@@ -90,14 +90,14 @@ async fn check(seed: u64, policy: Policy) {
 }
 
 #[tokio::test]
-async fn every_message_is_listed_once_and_in_order() {
+async fn every_message_is_listed_in_order() {
     for seed in 0..crate::routing::tests::seeds(12) {
         check(seed, Policy::default()).await;
     }
 }
 
 #[tokio::test]
-async fn also_when_pages_end_by_their_bytes_and_hardly_anything_is_in_memory() {
+async fn tiny_pages_list_every_message_once() {
     for seed in 0..crate::routing::tests::seeds(6) {
         let policy = Policy {
             load_bytes: 700,
@@ -111,7 +111,7 @@ async fn also_when_pages_end_by_their_bytes_and_hardly_anything_is_in_memory() {
 }
 
 #[tokio::test]
-async fn a_message_that_moves_between_two_pages_takes_no_other_with_it() {
+async fn moved_message_hides_no_other() {
     let rig = rig(4);
     for n in 0..40 {
         rig.enqueue(later("q", &n.to_string(), 1_000 + n)).await;
@@ -133,7 +133,7 @@ async fn a_message_that_moves_between_two_pages_takes_no_other_with_it() {
 }
 
 #[tokio::test]
-async fn places_of_another_number_of_shards_are_refused() {
+async fn foreign_list_positions_are_refused() {
     let rig = rig(4);
     rig.put("q", "x").await;
     let places = |n| Some(ListPositions::new(vec![ListPosition::START; n]));
@@ -147,7 +147,7 @@ async fn places_of_another_number_of_shards_are_refused() {
 }
 
 #[tokio::test]
-async fn the_operation_itself_lists_what_fits_on_one_page() {
+async fn list_operation_returns_single_page() {
     let rig = rig(4);
     for n in 0..10 {
         rig.put("q", &n.to_string()).await;

@@ -346,7 +346,7 @@ async fn check(seed: u64, steps: usize) {
 }
 
 #[tokio::test]
-async fn four_shards_say_what_one_engine_says() {
+async fn four_shards_answer_like_one_engine() {
     for seed in 0..super::seeds(20) {
         check(seed, 400).await;
     }

@@ -39,7 +39,7 @@ async fn until_waiting(rig: &Rig, name: &str, n: usize) {
 }
 
 #[tokio::test]
-async fn a_waiting_consumer_gets_what_becomes_ready_in_any_shard() {
+async fn any_shard_serves_waiting_consumer() {
     let rig = rig(8);
     for shard in 0..8 {
         let waiting = tokio::spawn({
@@ -57,7 +57,7 @@ async fn a_waiting_consumer_gets_what_becomes_ready_in_any_shard() {
 }
 
 #[tokio::test]
-async fn a_message_that_comes_due_reaches_who_waits() {
+async fn due_message_reaches_waiting_consumer() {
     let rig = rig(4);
     for n in 0..4 {
         rig.enqueue(later("q", &n.to_string(), 60_000)).await;
@@ -82,7 +82,7 @@ async fn a_message_that_comes_due_reaches_who_waits() {
 }
 
 #[tokio::test]
-async fn a_hundred_consumers_and_a_hundred_messages() {
+async fn hundred_consumers_share_hundred_messages() {
     let rig = rig(8);
     let consumer = |client: duewheel_shard::client::Client| async move {
         match client.reserve(demand("q", 1, LONG)).await.unwrap() {
@@ -109,7 +109,7 @@ async fn a_hundred_consumers_and_a_hundred_messages() {
 }
 
 #[tokio::test]
-async fn one_that_does_not_wait_finds_what_there_is_and_takes_all_it_wants_at_this_node() {
+async fn nonwaiting_reserve_finds_available_messages() {
     let rig = rig(8);
     assert!(rig.reserve(demand("q", 10, 0)).await.is_empty());
     for shard in [1, 3, 3, 6] {
@@ -128,7 +128,7 @@ async fn one_that_does_not_wait_finds_what_there_is_and_takes_all_it_wants_at_th
 }
 
 #[tokio::test]
-async fn no_more_bytes_are_granted_than_were_asked_for() {
+async fn reserve_keeps_to_its_byte_limit() {
     let rig = rig(4);
     let large = "x".repeat(200_000);
     for shard in 0..4 {
@@ -168,7 +168,7 @@ async fn first_come_first_served() {
 }
 
 #[tokio::test]
-async fn a_demand_for_several_queues_leaves_all_lines_when_it_is_served() {
+async fn served_demand_leaves_all_its_queues() {
     let rig = rig(4);
     let demand = Demand { queues: vec![queue("a"), queue("b")], ..demand("a", 1, LONG) };
     let client = rig.client.clone();
@@ -185,7 +185,7 @@ async fn a_demand_for_several_queues_leaves_all_lines_when_it_is_served() {
 
 /// The shards of a queue give its number together, not each of them.
 #[tokio::test]
-async fn a_queue_gives_no_more_than_its_own_number_over_all_shards() {
+async fn queue_maximum_holds_over_all_shards() {
     let rig = rig(4);
     for n in 0..20 {
         rig.put("a", &n.to_string()).await;
@@ -206,7 +206,7 @@ async fn a_queue_gives_no_more_than_its_own_number_over_all_shards() {
 }
 
 #[tokio::test]
-async fn a_wait_ends_with_its_time_and_posts_are_withdrawn_later() {
+async fn expired_wait_is_withdrawn_from_shards() {
     let rig = rig(4);
     let client = rig.client.clone();
     let waiting = tokio::spawn(async move { client.reserve(demand("q", 1, 1_000)).await });
@@ -219,7 +219,7 @@ async fn a_wait_ends_with_its_time_and_posts_are_withdrawn_later() {
 }
 
 #[tokio::test]
-async fn posts_are_armed_again_when_their_own_wait_is_over() {
+async fn shard_waits_are_renewed_on_expiry() {
     let rig = rig(2);
     let client = rig.client.clone();
     let waiting = tokio::spawn(async move { client.reserve(demand("q", 1, LONG)).await });
@@ -262,7 +262,7 @@ async fn a_cancelled_reserve_loses_nothing() {
 }
 
 #[tokio::test]
-async fn a_reserve_that_is_cancelled_by_its_name_is_answered_empty() {
+async fn cancelled_reserve_is_answered_empty() {
     let rig = rig(4);
     let waiter = rig.client.new_waiter();
     let reserve = Reserve {
@@ -285,7 +285,7 @@ async fn a_reserve_that_is_cancelled_by_its_name_is_answered_empty() {
 }
 
 #[tokio::test]
-async fn a_paused_queue_gives_nothing_until_it_is_resumed() {
+async fn paused_queue_grants_after_resume() {
     let rig = rig(4);
     rig.call(Op::Pause { queue: queue("q"), for_ms: None }).await;
     let client = rig.client.clone();
@@ -301,7 +301,7 @@ async fn a_paused_queue_gives_nothing_until_it_is_resumed() {
 }
 
 #[tokio::test]
-async fn no_more_wait_than_the_policy_allows() {
+async fn waiters_are_limited_by_policy() {
     let policy = Policy { max_waiters: 2, ..Policy::default() };
     let rig = rig_with(4, policy, VirtualClock::at_2026());
     let consumer =
@@ -316,7 +316,7 @@ async fn no_more_wait_than_the_policy_allows() {
 }
 
 #[tokio::test]
-async fn a_shard_that_is_away_is_left_out_and_served_again_later() {
+async fn unavailable_shard_is_skipped_until_back() {
     let rig = rig(4);
     let inside = rig.put_at(2, "q", "inside").await;
     rig.put_at(1, "q", "outside").await;
@@ -334,7 +334,7 @@ async fn a_shard_that_is_away_is_left_out_and_served_again_later() {
 }
 
 #[tokio::test]
-async fn when_all_shards_are_away_consumers_hear_of_it() {
+async fn reserve_fails_without_available_shards() {
     let rig = rig(3);
     for shard in 0..3 {
         rig.local.set(shard, Mood::Away);
@@ -348,7 +348,7 @@ async fn when_all_shards_are_away_consumers_hear_of_it() {
 }
 
 #[tokio::test]
-async fn a_shard_that_does_not_answer_holds_nobody_up_for_long_and_nothing_up_for_good() {
+async fn silent_shard_does_not_block_others() {
     let rig = rig(3);
     rig.local.set(0, Mood::Silent);
     rig.put_at(1, "q", "x").await;
@@ -361,7 +361,7 @@ async fn a_shard_that_does_not_answer_holds_nobody_up_for_long_and_nothing_up_fo
 }
 
 #[tokio::test(start_paused = true)]
-async fn however_many_shards_hang_the_answer_comes_after_one_time_out() {
+async fn hanging_shards_cost_one_timeout() {
     // Story: each shard was waited for, one after the other: with sixteen that hung, a reserve that does not wait took
     // sixteen seconds. The clock of the runtime is the test's here: it goes on when everybody waits.
     let rig = rig(16);
@@ -379,7 +379,7 @@ async fn however_many_shards_hang_the_answer_comes_after_one_time_out() {
 }
 
 #[tokio::test]
-async fn what_a_shard_has_waits_for_none_that_hangs() {
+async fn available_message_bypasses_hanging_shards() {
     let rig = rig(8);
     rig.local.set_here(&[]);
     for shard in (0..8).filter(|shard| *shard != 5) {
@@ -393,7 +393,7 @@ async fn what_a_shard_has_waits_for_none_that_hangs() {
 }
 
 #[tokio::test]
-async fn shards_that_are_slow_but_there_grant_no_more_than_is_asked_for() {
+async fn slow_shards_grant_at_most_requested() {
     let rig = rig(8);
     rig.local.set_here(&[]);
     for shard in 0..8 {
@@ -405,7 +405,7 @@ async fn shards_that_are_slow_but_there_grant_no_more_than_is_asked_for() {
 }
 
 #[tokio::test]
-async fn a_slow_shard_gives_what_it_has_and_what_comes_too_late_goes_back() {
+async fn late_grants_of_slow_shard_return() {
     let rig = rig(2);
     rig.put_at(0, "q", "slow").await;
     rig.local.set(0, Mood::Slow(Duration::from_millis(1_300)));
@@ -451,7 +451,7 @@ async fn a_shutdown_ends_all_waits() {
 }
 
 #[tokio::test]
-async fn two_nodes_share_the_shards_and_each_message_goes_to_one() {
+async fn two_nodes_grant_each_message_once() {
     let rig = rig(4);
     let other = rig.second_node();
     let mut consumers = Vec::new();

@@ -40,7 +40,7 @@ fn some_of_each() -> BTreeMap<&'static str, Vec<Op>> {
 }
 
 #[tokio::test]
-async fn every_operation_goes_where_the_table_says() {
+async fn operations_are_routed_as_declared() {
     let rig = rig(SHARDS);
     let samples = some_of_each();
     assert_eq!(samples.len(), 38);

@@ -47,7 +47,7 @@ fn is_empty(reserved: &Reserved) -> bool {
 }
 
 #[tokio::test]
-async fn a_session_hears_that_a_lease_runs_out_soon_with_and_without_waiting() {
+async fn session_is_warned_of_lease_end() {
     let rig = rig(4);
     let session = rig.client.new_session();
     for n in 0..2 {
@@ -90,7 +90,7 @@ async fn a_session_hears_that_a_lease_runs_out_soon_with_and_without_waiting() {
 }
 
 #[tokio::test]
-async fn nobody_is_warned_of_a_lease_that_was_settled_elsewhere() {
+async fn settled_lease_causes_no_deadline_warning() {
     let rig = rig(4);
     let session = rig.client.new_session();
     rig.put("q", "x").await;
@@ -110,7 +110,7 @@ async fn nobody_is_warned_of_a_lease_that_was_settled_elsewhere() {
 }
 
 #[tokio::test]
-async fn a_closed_session_gives_everything_back_and_waits_no_more() {
+async fn closed_session_returns_leases_and_waits() {
     let rig = rig(4);
     let session = rig.client.new_session();
     for n in 0..8 {
@@ -130,7 +130,7 @@ async fn a_closed_session_gives_everything_back_and_waits_no_more() {
 }
 
 #[tokio::test]
-async fn only_shards_that_may_have_leases_of_a_session_hear_of_its_end() {
+async fn session_end_reaches_only_relevant_shards() {
     let rig = rig(8);
     let session = rig.client.new_session();
     rig.call(Op::SessionClosed { session }).await;
@@ -144,7 +144,7 @@ async fn only_shards_that_may_have_leases_of_a_session_hear_of_its_end() {
 }
 
 #[tokio::test]
-async fn a_shard_that_is_away_hears_later_that_a_session_has_closed() {
+async fn unavailable_shard_gets_session_end_later() {
     let rig = rig(2);
     let session = rig.client.new_session();
     rig.put_at(1, "q", "x").await;

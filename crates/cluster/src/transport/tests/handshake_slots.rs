@@ -6,7 +6,7 @@ use super::super::handshake_slots::MAX_UNAUTHENTICATED;
 use super::*;
 
 #[tokio::test]
-async fn a_thousand_idle_strangers_keep_no_node_out() {
+async fn thousand_idle_strangers_block_no_node() {
     // Story: sixty-four connections that said nothing held all the places in which a node could say who it is.
     // None of them has used up its time when the test is over, and a busy machine ends no connection.
     let pace = TransportTimings {
@@ -42,7 +42,7 @@ async fn a_thousand_idle_strangers_keep_no_node_out() {
 }
 
 #[tokio::test]
-async fn connections_in_the_midst_of_a_handshake_are_strangers_too() {
+async fn half_open_handshakes_block_no_node() {
     let (_owner, _, me, listening) = owner(&SECRET).await;
     let mut half = Vec::new();
     for _ in 0..2 * MAX_UNAUTHENTICATED {

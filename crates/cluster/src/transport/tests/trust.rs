@@ -43,7 +43,7 @@ fn enqueue(body: &[u8]) -> Op {
 }
 
 #[tokio::test]
-async fn nobody_between_two_nodes_can_read_a_message() {
+async fn messages_between_nodes_are_encrypted() {
     // Story: nodes knew each other by a secret, and said everything else in the clear.
     let (owner, _, mut to, listening) = owner(&SECRET).await;
     let (address, seen, tapping) = tap(to.advertise.to_string()).await;
@@ -71,7 +71,7 @@ async fn nobody_between_two_nodes_can_read_a_message() {
 }
 
 #[tokio::test]
-async fn whoever_ends_tls_in_between_and_passes_everything_on_is_refused_by_both() {
+async fn tls_relay_is_refused_by_both() {
     // On a busy machine a greeting takes long; it must not end for that.
     let pace = TransportTimings {
         greet: Duration::from_secs(3_600),
@@ -113,7 +113,7 @@ async fn whoever_ends_tls_in_between_and_passes_everything_on_is_refused_by_both
 }
 
 #[tokio::test]
-async fn nodes_without_a_common_version_say_so() {
+async fn nodes_without_common_version_are_refused() {
     let by = |speaks| move |me: Node| TransportConfig { speaks, ..terms(me, &SECRET) };
     let (this, both) = (SupportedVersions::default(), NEXT);
     let later = SupportedVersions { lowest: NEXT.highest, highest: NEXT.highest };
@@ -160,7 +160,7 @@ async fn greeted(to: &Node, magic: [u8; 8], versions: SupportedVersions) -> Welc
 }
 
 #[tokio::test]
-async fn what_a_later_version_appends_is_left_out() {
+async fn appended_hello_fields_are_ignored() {
     let (_owner, _, me, listening) = owner(&SECRET).await;
     let answer = greeted(&me, MAGIC, SupportedVersions { lowest: PROTOCOL, highest: 9 }).await;
     assert!(matches!(answer, Welcome::Come { version: PROTOCOL, .. }), "{answer:?}");
@@ -169,7 +169,7 @@ async fn what_a_later_version_appends_is_left_out() {
 
 /// Its answer has a form that such a node shows.
 #[tokio::test]
-async fn a_node_before_0_1_0_is_refused() {
+async fn prerelease_node_is_refused() {
     let (_owner, terms, me, listening) = owner(&SECRET).await;
     let answer = greeted(&me, EARLIER_MAGIC, SupportedVersions { lowest: 1, highest: 6 }).await;
     assert_eq!(answer, Welcome::OtherVersions(terms.speaks));
@@ -203,7 +203,7 @@ impl Authority {
 }
 
 #[tokio::test]
-async fn with_certificates_both_sides_show_one_of_the_authority_and_know_the_secret() {
+async fn mutual_tls_requires_authority_and_secret() {
     let (authority, other) = (Authority::new(), Authority::new());
     let by = |certificates: Option<PeerCertificates>, secret: [u8; 32]| {
         move |me: Node| match certificates {
@@ -238,7 +238,7 @@ async fn with_certificates_both_sides_show_one_of_the_authority_and_know_the_sec
 
 /// Story: certificates of nodes were read at the start alone, so each renewal was a rolling restart.
 #[tokio::test]
-async fn certificates_that_take_the_place_of_others_count_for_new_connections() {
+async fn replaced_certificates_apply_to_new_connections() {
     let (old, new) = (Authority::new(), Authority::new());
     let by = |certificates: &PeerCertificates| {
         let tls = certificates.tls();
@@ -280,7 +280,7 @@ async fn without_certificates_any_address_will_do() {
 }
 
 #[test]
-fn certificates_that_cannot_be_used_name_their_part() {
+fn unusable_certificates_name_their_part() {
     let (authority, key) = (Authority::new(), KeyPair::generate().unwrap());
     let certificate = CertificateParams::new(["a".to_owned()]).unwrap();
     let pem = certificate.signed_by(&key, &authority.issuer).unwrap().pem();
@@ -298,7 +298,7 @@ fn certificates_that_cannot_be_used_name_their_part() {
 }
 
 #[tokio::test]
-async fn an_earlier_version_of_tls_is_refused() {
+async fn tls_1_2_peer_is_refused() {
     let (_owner, _, me, listening) = owner(&SECRET).await;
     let stream = TcpStream::connect(&*me.advertise).await.unwrap();
     let mut provider = rustls::crypto::ring::default_provider();

@@ -82,7 +82,7 @@ proptest! {
     }
 
     #[test]
-    fn a_frame_that_is_cut_or_longer_is_refused(ops in vec(op(), 1..4), cut in any::<prop::sample::Index>()) {
+    fn truncated_or_extended_frame_is_refused(ops in vec(op(), 1..4), cut in any::<prop::sample::Index>()) {
         let frame = asked(&ops);
         let rest = &frame[LENGTH..];
         let cut = cut.index(rest.len());
@@ -155,14 +155,14 @@ fn limits_hold_in_both_directions() {
 }
 
 #[test]
-fn a_number_of_parts_that_lies_makes_no_room() {
+fn false_operation_count_allocates_nothing() {
     let head = PeerFrameHead::Request { id: 1, shard: SHARD, patience: WhenBusy::Refuse, ops: 900 };
     let frame = plain(&head).unwrap();
     assert!(matches!(read(&frame[LENGTH..], LIMITS), Err(WireError::Damaged)));
 }
 
 #[test]
-fn names_are_checked_on_their_way_in() {
+fn decoded_names_are_validated() {
     // As texts they are bytes with their length before. The letters of a queue's name were checked by the node that
     // received it, whose tables may be later ones; its length is checked again.
     let bytes = postcard::to_allocvec("a later letter: \u{378}").unwrap();
@@ -187,7 +187,7 @@ fn the_policy_s_largest_requests_fit() {
 
 /// The bytes of one frame. If this fails, nodes of two builds would misunderstand each other: see `versions.rs`.
 #[test]
-fn the_bytes_are_those_of_this_protocol() {
+fn request_frame_bytes_are_fixed() {
     let queue = QueueName::new("q").unwrap();
     let ops = [
         Op::Enqueue(Box::new(duewheel_core::engine::Enqueue::new(queue.clone(), "b"))),
@@ -337,7 +337,7 @@ fn packed_seeds() -> Vec<Vec<u8>> {
 /// The corpus begins with a frame of each kind, and they have the bytes of this protocol. `DUEWHEEL_SEEDS=write` writes them anew
 /// to `fuzz/corpus`; `scripts/fuzz --pack` takes them into the archive.
 #[test]
-fn the_seeds_of_the_fuzz_target_are_of_every_kind() {
+fn fuzz_seeds_cover_every_wire_kind() {
     let all = if std::env::var("DUEWHEEL_SEEDS").is_ok_and(|wish| wish == "write") {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/wire");
         fs::create_dir_all(&folder).unwrap();

@@ -27,7 +27,7 @@ fn body(text: &'static str) -> Edit {
 /// Story: a change of the body alone was refused with the advice to say `delay_ms: 0`, which had a message of 48 hours
 /// come at once.
 #[test]
-fn without_a_due_time_the_due_time_and_its_clock_stay() {
+fn body_edit_keeps_due_time() {
     let mut rig = rig();
     let after = rig.put("q", 1_000, None);
     let at =
@@ -89,7 +89,7 @@ fn each_part_by_itself() {
 }
 
 #[test]
-fn what_a_lease_that_ran_out_has_seen_cannot_be_acked_any_more() {
+fn edited_message_refuses_expired_lease_ack() {
     let mut rig = rig();
     let id = rig.put("q", 0, None);
     let grant = rig.reserve("q", 1).remove(0);
@@ -106,7 +106,7 @@ fn what_a_lease_that_ran_out_has_seen_cannot_be_acked_any_more() {
 
 /// Story: a job that removes dead messages removed those, too, that were redriven after it had seen them.
 #[test]
-fn a_dead_message_is_removed_in_the_death_that_was_seen() {
+fn remove_dead_requires_seen_death() {
     let mut rig = rig();
     let id = rig.put("q", 0, None);
     let bury = |rig: &mut Rig| {

@@ -12,7 +12,7 @@ use super::{durable, life, plain, rig, token, was};
 use crate::harness::*;
 
 #[test]
-fn enqueue_appends_the_message_and_answers_when_it_is_durable() {
+fn enqueue_answer_waits_for_durability() {
     let mut rig = rig();
     let (to, fx) = rig.raw(Op::Enqueue(Box::new(message("q", 5))));
     assert_eq!(
@@ -37,7 +37,7 @@ fn enqueue_appends_the_message_and_answers_when_it_is_durable() {
 }
 
 #[test]
-fn two_enqueues_of_one_key_in_one_batch_the_second_sees_the_first() {
+fn enqueue_sees_key_of_same_batch() {
     let mut rig = rig();
     let keyed = || Op::Enqueue(Box::new(Enqueue { key: Some(key("k")), ..message("q", 5) }));
     rig.raw(keyed());
@@ -47,7 +47,7 @@ fn two_enqueues_of_one_key_in_one_batch_the_second_sees_the_first() {
 }
 
 #[test]
-fn replace_is_one_group_of_removal_and_put_and_raises_the_generation() {
+fn replace_is_atomic_and_raises_generation() {
     let mut rig = rig();
     rig.put("q", 5, Some("k"));
     let e = Enqueue { key: Some(key("k")), if_exists: IfExists::Replace, ..message("q", 9) };
@@ -82,7 +82,7 @@ fn replace_is_one_group_of_removal_and_put_and_raises_the_generation() {
 }
 
 #[test]
-fn a_shard_gives_the_ids_that_are_its_own_before_and_after_a_restart() {
+fn shard_issues_only_its_own_ids() {
     let mut rig = Rig::of_shard(Policy::default(), Ids::of(ShardId(2), 5));
     assert_eq!([rig.put("q", 0, None).0, rig.put("q", 0, None).0], [3, 8]);
     let never = rig.call(Op::Ack { id: MessageId(13), proof: token(1).into() });
@@ -106,7 +106,7 @@ fn a_shard_gives_the_ids_that_are_its_own_before_and_after_a_restart() {
 }
 
 #[test]
-fn m4_a_past_time_is_refused_unless_it_shall_fire_and_a_far_one_is_never_now() {
+fn m4_past_and_far_times_refused() {
     let mut rig = rig();
     let at =
         |due_at, past| Op::Enqueue(Box::new(Enqueue { when: When::At { due_at, past }, ..message("q", 0) }));
@@ -155,7 +155,7 @@ fn the_longest_delay_is_one_for_all() {
 }
 
 #[test]
-fn a_stepped_wall_clock_moves_at_and_not_delay_and_nothing_is_early() {
+fn wall_step_never_makes_messages_early() {
     let mut rig = rig();
     let at = When::At { due_at: WallMs(WALL + 1_000), past: Past::Refuse };
     rig.call(Op::Enqueue(Box::new(Enqueue { when: at, ..message("at", 0) })));
@@ -173,7 +173,7 @@ fn a_stepped_wall_clock_moves_at_and_not_delay_and_nothing_is_early() {
 }
 
 #[test]
-fn a_full_disk_refuses_new_messages_and_nothing_else() {
+fn full_disk_refuses_only_enqueues() {
     let mut rig = rig();
     let id = rig.put("q", 0, None);
     let mut fx = Effects::new();
@@ -187,7 +187,7 @@ fn a_full_disk_refuses_new_messages_and_nothing_else() {
 }
 
 #[test]
-fn a_dedupe_id_gives_the_first_answer_also_when_the_message_is_gone() {
+fn dedupe_answer_outlives_its_message() {
     let mut rig = rig();
     let mut e = message("q", 0);
     e.dedupe_id = Some("req-1".into());
@@ -217,7 +217,7 @@ fn a_dedupe_id_gives_the_first_answer_also_when_the_message_is_gone() {
 
 /// A queue that forgets at once must not make a schedule enter an occurrence twice.
 #[test]
-fn the_answer_to_an_enqueue_of_our_own_outlasts_the_window_of_its_queue() {
+fn own_dedupe_answer_outlives_queue_window() {
     let mut rig = rig();
     let settings = QueueSettings { dedupe_window_ms: Some(1), ..QueueSettings::default() };
     rig.call(Op::Configure { queue: queue("q"), settings });
@@ -256,7 +256,7 @@ fn a_system_queue_is_not_shown() {
 
 /// The records of the server had ids like any message, so whoever guessed one could read, change, lease and remove it.
 #[test]
-fn a_message_of_a_system_queue_is_not_found_by_its_id() {
+fn system_message_is_unreachable_by_id() {
     let mut rig = rig();
     let name = duewheel_core::QueueName::system("#records").unwrap();
     let record = Enqueue { key: Some(key("k")), ..Enqueue::new(name, "x") };
@@ -290,7 +290,7 @@ fn a_message_of_a_system_queue_is_not_found_by_its_id() {
 }
 
 #[test]
-fn postpone_with_a_body_puts_the_message_again_under_its_id() {
+fn postpone_with_body_keeps_id() {
     let mut rig = rig();
     let id = rig.put("q", 0, Some("k"));
     let postpone = |if_generation| Op::Postpone {
@@ -307,7 +307,7 @@ fn postpone_with_a_body_puts_the_message_again_under_its_id() {
 }
 
 #[test]
-fn limits_are_refusals_that_name_the_part() {
+fn enqueue_refusal_names_its_limit() {
     let mut rig = Rig::new(Policy { max_messages: 2, max_body: 10, max_headers: 4, ..Policy::default() });
     let mut refused = |e: Enqueue| match rig.call(Op::Enqueue(Box::new(e))) {
         Reply::Enqueue(Err(refusal)) => refusal,

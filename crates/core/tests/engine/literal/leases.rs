@@ -10,7 +10,7 @@ use super::{durable, plain, rig, token, was};
 use crate::harness::*;
 
 #[test]
-fn a_grant_waits_until_its_message_is_durable_and_itself_is_written() {
+fn grant_waits_for_durable_message() {
     let mut rig = rig();
     rig.put("q", 0, None);
     rig.put("other", 60_000, None); // not what the grant depends on
@@ -72,7 +72,7 @@ fn ack_removes_and_is_final() {
 }
 
 #[test]
-fn a_lease_that_ran_out_may_still_be_acked_but_not_extended() {
+fn expired_lease_allows_ack_not_extend() {
     let mut rig = rig();
     let id = rig.put("q", 0, None);
     let grant = rig.reserve("q", 1).remove(0);
@@ -83,7 +83,7 @@ fn a_lease_that_ran_out_may_still_be_acked_but_not_extended() {
 }
 
 #[test]
-fn a_stale_token_is_refused_after_a_new_grant_and_after_a_restart() {
+fn stale_token_stays_refused_after_restart() {
     let mut rig = rig();
     let id = rig.put("q", 0, None);
     let old = rig.reserve("q", 1).remove(0);
@@ -109,7 +109,7 @@ fn a_stale_token_is_refused_after_a_new_grant_and_after_a_restart() {
 }
 
 #[test]
-fn m9_a_lease_and_its_token_survive_a_restart_and_downtime_counts() {
+fn m9_lease_survives_restart() {
     let mut rig = rig();
     let id = rig.put("q", 0, None);
     let grant = rig.reserve("q", 1).remove(0);
@@ -126,7 +126,7 @@ fn m9_a_lease_and_its_token_survive_a_restart_and_downtime_counts() {
 }
 
 #[test]
-fn leases_of_a_connection_are_released_when_it_closes_and_at_a_restart() {
+fn session_leases_end_on_disconnect() {
     let mut rig = rig();
     rig.put("q", 0, None);
     let take = |rig: &mut Rig| {
@@ -147,7 +147,7 @@ fn leases_of_a_connection_are_released_when_it_closes_and_at_a_restart() {
 }
 
 #[test]
-fn dead_after_exactly_max_attempts_with_history_and_redriven_with_new_ones() {
+fn redriven_dead_message_has_fresh_attempts() {
     let mut rig = rig();
     let e = Enqueue {
         options: Options { max_attempts: MaxAttempts::new(2), ..Options::default() },

@@ -11,7 +11,7 @@ use super::{durable, rig};
 use crate::harness::*;
 
 #[test]
-fn purge_is_one_record_and_spares_what_is_leased() {
+fn purge_spares_leased_messages() {
     let mut rig = rig();
     rig.policy.max_step = 2;
     for delay in [0, 0, 0, 5_000, 60_000] {
@@ -56,7 +56,7 @@ fn purge_is_one_record_and_spares_what_is_leased() {
 }
 
 #[test]
-fn a_paused_queue_gives_nothing_out_and_its_messages_become_ready() {
+fn paused_queue_grants_nothing() {
     let mut rig = rig();
     let demand = rig.demand(&["q"], 1, 60_000);
     let (to, _) = rig.raw(Op::Reserve(demand));
@@ -83,7 +83,7 @@ fn a_paused_queue_gives_nothing_out_and_its_messages_become_ready() {
 }
 
 #[test]
-fn settings_count_at_the_moment_of_use_and_a_message_may_say_otherwise() {
+fn message_options_override_current_settings() {
     let mut rig = rig();
     let id = rig.put("q", 0, None);
     let settings = QueueSettings {
@@ -113,7 +113,7 @@ fn settings_count_at_the_moment_of_use_and_a_message_may_say_otherwise() {
 }
 
 #[test]
-fn dead_messages_go_when_their_queue_says_so() {
+fn dead_messages_expire_by_dead_ttl() {
     let mut rig = rig();
     let id = rig.put("q", 0, None);
     let grant = rig.reserve("q", 1).remove(0);
@@ -131,7 +131,7 @@ fn dead_messages_go_when_their_queue_says_so() {
 /// Story: how long a message had been dead was told by the wall clock. A time server that set the clock right, or a
 /// person who set it wrong, had all dead messages of a queue with `dead_ttl` deleted in the same moment.
 #[test]
-fn no_step_of_the_wall_clock_deletes_a_dead_message() {
+fn wall_step_deletes_no_dead_message() {
     const DAY_MS: u64 = 86_400_000;
     let mut rig = rig();
     let settings = QueueSettings { dead_ttl_ms: Some(DAY_MS), ..QueueSettings::default() };
@@ -169,7 +169,7 @@ fn no_step_of_the_wall_clock_deletes_a_dead_message() {
 }
 
 #[test]
-fn peek_list_histogram_and_wheel_show_what_is_there() {
+fn inspection_operations_agree_on_contents() {
     let mut rig = rig();
     for delay in [3_600_000, 60_000, 120_000] {
         rig.put("q", delay, None);
@@ -237,7 +237,7 @@ fn peek_list_histogram_and_wheel_show_what_is_there() {
 }
 
 #[test]
-fn the_lateness_of_a_queue_is_that_of_its_first_grants() {
+fn queue_lateness_counts_first_grants() {
     let mut rig = rig();
     let lateness = |rig: &mut Rig, name: &str| match rig.call(Op::Queue { queue: queue(name) }) {
         Reply::Queues(views) => views[0].lateness,
@@ -257,7 +257,7 @@ fn the_lateness_of_a_queue_is_that_of_its_first_grants() {
 }
 
 #[test]
-fn the_first_ready_message_of_a_queue_nobody_reads_is_reported_and_kept() {
+fn unattended_queue_is_reported_once() {
     let mut rig = rig();
     let (_, fx) = rig.raw(Op::Enqueue(Box::new(message("no-handler", 0))));
     assert!(fx.contains(&Effect::Notice(Notice::Unattended(queue("no-handler")))));
@@ -267,7 +267,7 @@ fn the_first_ready_message_of_a_queue_nobody_reads_is_reported_and_kept() {
 }
 
 #[test]
-fn a_queue_vanishes_with_its_last_message() {
+fn queue_vanishes_with_its_last_message() {
     let mut rig = rig();
     let id = rig.put("q", 5, None);
     rig.call(Op::Cancel { dedupe_id: DedupeId::Stays, target: Target::Id(id) });
@@ -277,7 +277,7 @@ fn a_queue_vanishes_with_its_last_message() {
 }
 
 #[test]
-fn a_queue_that_vanishes_within_a_step_is_not_served() {
+fn vanished_queue_is_not_served() {
     // Story: a message became ready for a waiting consumer, the consumer left, and the message was cancelled, all in
     // one batch. The queue was gone when it came to be served, and the driver panicked. Found by review.
     let mut rig = rig();
@@ -300,7 +300,7 @@ fn a_queue_that_vanishes_within_a_step_is_not_served() {
 }
 
 #[test]
-fn serving_others_first_does_not_end_a_queue_that_a_reserve_has_named() {
+fn serving_keeps_queues_of_other_waiters() {
     // Story: A waits on two queues, one of which is there only because A waits. B names both; serving A first ended
     // that queue while B held on to it, and the driver panicked. Found by review.
     let mut rig = rig();

@@ -10,7 +10,7 @@ use super::{durable, rig};
 use crate::harness::*;
 
 #[test]
-fn a_waiting_reserve_is_served_at_the_end_of_the_step_and_the_longest_waiting_first() {
+fn longest_waiting_reserve_is_served_first() {
     let mut rig = rig();
     let (first, second) = (rig.demand(&["a", "b"], 2, 1_000), rig.demand(&["b"], 9, 1_000));
     let (to_first, fx) = rig.raw(Op::Reserve(first));
@@ -30,7 +30,7 @@ fn a_waiting_reserve_is_served_at_the_end_of_the_step_and_the_longest_waiting_fi
 }
 
 #[test]
-fn one_who_only_wants_to_be_told_is_told_at_once_and_takes_nothing_from_those_behind() {
+fn notification_reserve_takes_no_message() {
     let mut rig = rig();
     let told = Reply::Reserve(Reserved::Grants(vec![]));
     let (asks, takes) = (rig.demand(&["a", "b"], 0, 1_000), rig.demand(&["b"], 9, 1_000));
@@ -56,7 +56,7 @@ fn one_who_only_wants_to_be_told_is_told_at_once_and_takes_nothing_from_those_be
 }
 
 #[test]
-fn a_wait_ends_empty_and_is_withdrawn_by_name() {
+fn wait_ends_empty_or_by_cancel() {
     let mut rig = rig();
     let demand = rig.demand(&["q"], 1, 50);
     let (to, _) = rig.raw(Op::Reserve(demand));
@@ -77,7 +77,7 @@ fn a_wait_ends_empty_and_is_withdrawn_by_name() {
 }
 
 #[test]
-fn deadline_soon_instead_of_waiting_past_a_lease_of_ones_own() {
+fn deadline_soon_precedes_own_lease_end() {
     let mut rig = rig();
     rig.put("q", 0, None);
     let own = |rig: &mut Rig, wait| Reserve {
@@ -106,7 +106,7 @@ fn deadline_soon_instead_of_waiting_past_a_lease_of_ones_own() {
 }
 
 #[test]
-fn order_is_priority_then_due_time_then_id_or_arrival_when_set() {
+fn ready_order_follows_priority_then_due() {
     let mut rig = rig();
     let put = |rig: &mut Rig, delay, priority| {
         let e = Enqueue { priority, ..message("q", delay) };
@@ -131,7 +131,7 @@ fn order_is_priority_then_due_time_then_id_or_arrival_when_set() {
 }
 
 #[test]
-fn one_reserve_takes_the_best_of_several_queues() {
+fn reserve_takes_best_of_several_queues() {
     let mut rig = rig();
     for (name, priority) in [("a", 5), ("b", 3), ("a", 4)] {
         rig.call(Op::Enqueue(Box::new(Enqueue { priority: Some(priority), ..message(name, 0) })));
@@ -143,7 +143,7 @@ fn one_reserve_takes_the_best_of_several_queues() {
 }
 
 #[test]
-fn a_queue_gives_no_more_than_its_own_number() {
+fn reserve_keeps_to_queue_maximum() {
     let mut rig = rig();
     for (name, priority) in [("a", 1), ("a", 2), ("a", 3), ("b", 4), ("b", 5), ("a", 6), ("b", 7)] {
         rig.call(Op::Enqueue(Box::new(Enqueue { priority: Some(priority), ..message(name, 0) })));
@@ -184,7 +184,7 @@ fn a_queue_gives_no_more_than_its_own_number() {
 }
 
 #[test]
-fn reserve_one_takes_scheduled_and_dead_ones() {
+fn reserve_one_takes_scheduled_message() {
     let mut rig = rig();
     let id = rig.put("q", 60_000, None);
     let one = |id| Op::ReserveOne { id, session: SessionId(3), lease_ms: Some(100) };
@@ -194,7 +194,7 @@ fn reserve_one_takes_scheduled_and_dead_ones() {
 }
 
 #[test]
-fn a_reserve_of_nothing_does_not_stand_in_the_way() {
+fn empty_reserve_blocks_no_other() {
     let mut rig = rig();
     let demand = rig.demand(&["q"], 0, 60_000);
     let (to, _) = rig.raw(Op::Reserve(demand));
@@ -203,7 +203,7 @@ fn a_reserve_of_nothing_does_not_stand_in_the_way() {
 }
 
 #[test]
-fn reserve_one_of_a_dead_message_redrives_it_if_its_key_is_free() {
+fn reserve_one_redrives_with_free_key() {
     let mut rig = rig();
     let id = rig.put("q", 0, Some("k"));
     let grant = rig.reserve("q", 1).remove(0);
@@ -216,7 +216,7 @@ fn reserve_one_of_a_dead_message_redrives_it_if_its_key_is_free() {
 }
 
 #[test]
-fn another_order_counts_for_what_is_ready_already() {
+fn order_change_applies_to_ready_messages() {
     let mut rig = rig();
     let first = rig.put("q", 0, None);
     rig.call(Op::Enqueue(Box::new(Enqueue { priority: Some(500), ..message("q", 0) })));
@@ -229,7 +229,7 @@ fn another_order_counts_for_what_is_ready_already() {
 /// the same millisecond: it was told that there is nothing, not that the end is near. The deadline is rounded up, so
 /// the present has to be, too.
 #[test]
-fn the_end_of_a_lease_is_near_in_the_millisecond_of_its_grant() {
+fn short_lease_is_immediately_near_end() {
     let mut rig = rig();
     rig.put("q", 0, None);
     rig.now = Now { partial: Partial::Cut, ..rig.now };
@@ -254,7 +254,7 @@ fn the_end_of_a_lease_is_near_in_the_millisecond_of_its_grant() {
 /// Story: the room of the store was only kept. A reserve that waited while the store took removals alone was not served
 /// when there was room again, before something else became ready in its queue.
 #[test]
-fn whoever_waits_while_the_store_takes_removals_alone_is_served_when_it_takes_more() {
+fn waiting_reserve_is_served_after_recovery() {
     let mut rig = rig();
     rig.put("q", 1_000, None);
     let mut fx = Effects::new();

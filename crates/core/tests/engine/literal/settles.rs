@@ -25,7 +25,7 @@ fn attempts(max: u32) -> Enqueue {
 }
 
 #[test]
-fn not_yet_forgives_the_grant_and_attempts_never_fall() {
+fn not_yet_forgives_attempt() {
     let mut rig = rig();
     rig.call(Op::Enqueue(Box::new(attempts(2))));
     let id = MessageId(1);
@@ -61,7 +61,7 @@ fn failed_of(limit: u32) -> Attempt {
 
 /// Story: a target with more attempts than its queue lost its messages at the limit of the queue.
 #[test]
-fn a_consumer_may_have_a_limit_above_that_of_the_queue() {
+fn consumer_limit_may_exceed_queue_limit() {
     let mut rig = rig();
     let settings = QueueSettings { max_attempts: MaxAttempts::new(2), ..QueueSettings::default() };
     rig.call(Op::Configure { queue: queue("q"), settings });
@@ -84,7 +84,7 @@ fn a_consumer_may_have_a_limit_above_that_of_the_queue() {
 }
 
 #[test]
-fn a_consumer_may_have_a_limit_below_that_of_the_queue_and_the_message_has_the_last_word() {
+fn message_limit_overrides_consumer_limit() {
     let mut rig = rig();
     let id = rig.put("q", 0, None);
     let grant = rig.reserve("q", 1).remove(0);
@@ -107,7 +107,7 @@ fn a_consumer_may_have_a_limit_below_that_of_the_queue_and_the_message_has_the_l
 /// Story: the limit of a target was known when a failed attempt was returned. A crash in the very first attempt left that
 /// of the queue: with 1 there the message was dead, and with 1 at the target it was attempted twice.
 #[test]
-fn the_limit_of_a_consumer_holds_from_the_grant_on() {
+fn consumer_limit_applies_from_grant() {
     for (of_queue, of_consumer, state) in [(1, 3, State::Ready), (9, 1, State::Dead)] {
         let mut rig = rig();
         let settings = QueueSettings { max_attempts: MaxAttempts::new(of_queue), ..QueueSettings::default() };
@@ -132,7 +132,7 @@ fn the_limit_of_a_consumer_holds_from_the_grant_on() {
 }
 
 #[test]
-fn the_limit_of_a_consumer_goes_when_another_one_returns_the_message() {
+fn next_failed_nack_replaces_consumer_limit() {
     let mut rig = rig();
     let id = rig.put("q", 0, None);
     for attempt in [failed_of(3), Attempt::NotYet] {
@@ -146,7 +146,7 @@ fn the_limit_of_a_consumer_goes_when_another_one_returns_the_message() {
 }
 
 #[test]
-fn not_yet_of_a_lease_that_ran_out_forgives_it_too() {
+fn late_not_yet_forgives_attempt() {
     let mut rig = rig();
     rig.call(Op::Enqueue(Box::new(attempts(2))));
     let id = MessageId(1);
@@ -162,7 +162,7 @@ fn not_yet_of_a_lease_that_ran_out_forgives_it_too() {
 }
 
 #[test]
-fn the_backoff_of_not_yet_does_not_grow() {
+fn not_yet_backoff_does_not_grow() {
     let mut rig = rig();
     let id = rig.put("q", 0, None);
     for _ in 0..6 {
@@ -183,7 +183,7 @@ fn the_backoff_of_not_yet_does_not_grow() {
 }
 
 #[test]
-fn a_repeated_ack_is_told_that_it_is_done() {
+fn repeated_ack_is_answered_already_done() {
     let mut rig = rig();
     let id = rig.put("q", 0, None);
     let grant = rig.reserve("q", 1).remove(0);
@@ -206,7 +206,7 @@ fn a_repeated_ack_is_told_that_it_is_done() {
 }
 
 #[test]
-fn acks_are_remembered_in_memory_and_up_to_a_number() {
+fn remembered_acks_are_bounded() {
     let mut rig = Rig::new(Policy { max_acked: 2, ..Policy::default() });
     for _ in 0..4 {
         rig.put("q", 0, None);
@@ -226,7 +226,7 @@ fn acks_are_remembered_in_memory_and_up_to_a_number() {
 }
 
 #[test]
-fn what_was_cancelled_is_not_said_to_be_acked() {
+fn late_ack_of_cancelled_is_lost() {
     let mut rig = rig();
     let id = rig.put("q", 0, None);
     let grant = rig.reserve("q", 1).remove(0);

@@ -103,7 +103,7 @@ mod tests {
 
     /// Story: the help of eight counters was "Messages since the start.", which described none of them.
     #[test]
-    fn the_help_of_each_total_says_what_it_counts() {
+    fn help_of_totals_is_specific() {
         let all = totals(&Counted::default().totals);
         let helps: BTreeSet<&str> = all.iter().map(|(_, help, _)| *help).collect();
         assert_eq!(helps.len(), all.len());

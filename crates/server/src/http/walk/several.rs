@@ -78,7 +78,7 @@ fn calls(route: &HttpRoute) -> Vec<BeyondCall> {
             vec![call(body, not_found)]
         }
         ("POST", "/v1/schedules/preview") => vec![call(r#"{"queue": "mine/q", "every": "1h"}"#, OfNoQueue)],
-        // Without a queue it is a stream that does not end: `a_stream_leaves_out_what_a_token_does_not_reach`.
+        // Without a queue it is a stream that does not end: `event_stream_omits_unreachable_queues`.
         ("GET", "/v1/events") => vec![BeyondCall { query: "?queue=mine%2Fq", ..call("", forbidden) }],
         (method, path) => panic!("{method} {path} has no row here that shows how it checks queues"),
     }
@@ -195,7 +195,7 @@ fn is_kept_within(at: &str, call: &BeyondCall, (status, text): &(u16, String)) {
 
 /// A route without a row in [`calls`] fails this test, as does one whose handler leaves the check out.
 #[tokio::test(flavor = "multi_thread")]
-async fn no_route_over_several_queues_leads_out_of_a_prefix() {
+async fn multi_queue_routes_respect_token_prefix() {
     let mut walked = 0;
     for route in table() {
         let AccessRule::Needs(_, About::Several | About::Lease) = route.access else { continue };
@@ -228,7 +228,7 @@ async fn no_route_over_several_queues_leads_out_of_a_prefix() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_leaves_out_what_a_token_does_not_reach() {
+async fn event_stream_omits_unreachable_queues() {
     let filled = FilledServer::start().await;
     for (token, sees_mine) in [(&filled.operator, true), (&filled.limited, false)] {
         let answer = filled.server.send(&Method::GET, "/v1/events", &[token], Body::empty()).await;

@@ -7,7 +7,7 @@ use super::client::Client;
 use super::{Both, start};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_put_is_refused_behind_its_body() {
+async fn draining_put_consumes_its_body() {
     let server = Both::start().await;
     let mut client = server.client("q");
     server.http.drain.turn_on();
@@ -46,7 +46,7 @@ async fn the_protocol_goes_on_while_draining() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn http_refuses_new_messages_and_nothing_else() {
+async fn draining_http_refuses_only_new_messages() {
     let server = Both::start().await;
     let http = &server.http;
     let now = http.enqueue("q", r#"{"body": "a", "delay_ms": 0}"#).await;
@@ -78,7 +78,7 @@ async fn http_refuses_new_messages_and_nothing_else() {
 }
 
 #[test]
-fn sigusr1_turns_it_on_and_the_process_serves_on() {
+fn sigusr1_enables_drain_mode() {
     let dir = TempDir::new().expect("dir");
     let (mut server, address) = start(dir.path(), &[]);
     let mut client = Client::connect(&address);

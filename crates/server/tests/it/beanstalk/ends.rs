@@ -7,7 +7,7 @@ use super::client::Client;
 use super::{Both, start};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_that_closes_while_it_waits_leaves_nothing_behind() {
+async fn closed_waiting_connection_leaves_nothing() {
     let server = Both::start().await;
     let mut client = server.client("q");
     let mut waiting = server.client("q");
@@ -24,7 +24,7 @@ async fn a_connection_that_closes_while_it_waits_leaves_nothing_behind() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_that_closes_gives_back_what_it_has_reserved() {
+async fn closed_connection_returns_reserved_jobs() {
     let server = Both::start().await;
     let mut client = server.client("q");
     let ids = ["a", "b", "c"].map(|body| client.put("put 0 0 60", body));
@@ -47,7 +47,7 @@ async fn a_connection_that_closes_gives_back_what_it_has_reserved() {
 
 /// Jobs that are kept as done are shown over HTTP, and are no jobs.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_that_is_kept_as_done_is_not_found() {
+async fn done_job_is_not_found() {
     let server = Both::start().await;
     server.http.ok("PATCH", "/v1/queues/q/config", r#"{"keep_done": "1h"}"#).await;
     let mut client = server.client("q");
@@ -70,7 +70,7 @@ fn other_body(ids: &[String; 3], id: &str) -> &'static str {
 }
 
 #[test]
-fn a_server_that_stops_answers_those_who_wait_and_closes() {
+fn stopping_server_answers_waiting_reserves() {
     for signal in ["-TERM", "-INT"] {
         let dir = TempDir::new().expect("dir");
         let (mut server, address) = start(dir.path(), &[]);
@@ -122,7 +122,7 @@ fn what_was_answered_survives_kill_9() {
 
 /// The server is killed in the middle of answering: what was answered is there, in full.
 #[test]
-fn those_of_many_puts_that_were_answered_survive_kill_9() {
+fn answered_puts_survive_kill_9() {
     const PUTS: usize = 3_000;
     const READ: usize = 100;
     let dir = TempDir::new().expect("dir");
@@ -142,7 +142,7 @@ fn those_of_many_puts_that_were_answered_survive_kill_9() {
 
 /// beanstalkd answers what it was asked before it looks at the end of the input.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_said_before_a_half_close_is_answered() {
+async fn half_close_answers_earlier_commands() {
     let server = Both::start().await;
     let mut watcher = server.client("other");
     let mut client = server.client("q");
@@ -162,7 +162,7 @@ async fn what_was_said_before_a_half_close_is_answered() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_commands_before_a_half_close_are_answered() {
+async fn pipelined_commands_survive_half_close() {
     let server = Both::start().await;
     let mut client = server.client("q");
     client.send("list-tube-used\r\n".repeat(5_000));
@@ -175,7 +175,7 @@ async fn many_commands_before_a_half_close_are_answered() {
 
 /// More than is read ahead while a reserve waits.
 #[tokio::test(flavor = "multi_thread")]
-async fn many_commands_behind_a_waiting_reserve_are_answered_when_it_is_over() {
+async fn commands_behind_reserve_are_answered_later() {
     let server = Both::start().await;
     let mut client = server.client("q");
     client.send("reserve\r\n");

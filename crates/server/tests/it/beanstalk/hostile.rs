@@ -106,7 +106,7 @@ fn settle(client: &mut Client) {
 }
 
 #[test]
-fn a_line_without_end_holds_no_memory() {
+fn endless_line_holds_no_memory() {
     let measured = Measured::start(&[]);
     let mut other = measured.client();
     for begin in ["x", "put-key ", "\r"] {
@@ -141,7 +141,7 @@ fn a_refused_body_holds_no_memory() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_that_closes_in_the_middle_of_a_body_puts_nothing() {
+async fn interrupted_put_body_enqueues_nothing() {
     let server = Both::start().await;
     let mut client = server.client("q");
     for sent in ["", "x", &"x".repeat(65_534), &"x".repeat(65_535), &format!("{}\r", "x".repeat(65_535))] {
@@ -156,7 +156,7 @@ async fn a_connection_that_closes_in_the_middle_of_a_body_puts_nothing() {
 }
 
 #[test]
-fn two_hundred_half_bodies_hold_no_more_than_they_are() {
+fn half_sent_bodies_hold_their_size() {
     const CLIENTS: usize = 200;
     let measured = Measured::start(&[]);
     let body = "x".repeat(65_535);
@@ -179,7 +179,7 @@ fn two_hundred_half_bodies_hold_no_more_than_they_are() {
 
 /// Eight of each kind at a time. What a reply takes is counted before it is made.
 #[test]
-fn clients_that_never_read_hold_little_and_others_are_served() {
+fn stalled_readers_hold_little_memory() {
     let measured = Measured::start(&[]);
     let mut other = measured.client();
     let mut owner = measured.client();
@@ -215,7 +215,7 @@ fn clients_that_never_read_hold_little_and_others_are_served() {
 
 /// Bodies of 8 MiB, asked for thousands of times.
 #[test]
-fn clients_that_never_read_hold_a_large_body_each() {
+fn stalled_large_readers_hold_bounded_memory() {
     let measured = Measured::start(&["--beanstalk-max-job-size", "8388608"]);
     let mut other = measured.client();
     let mut owner = measured.client();
@@ -241,7 +241,7 @@ fn clients_that_never_read_hold_a_large_body_each() {
 }
 
 #[test]
-fn clients_that_never_read_hold_little_however_much_they_watch() {
+fn stalled_watchers_hold_little_memory() {
     let measured = Measured::start(&[]);
     let mut other = measured.client();
     let watch: String = (0..1_000).map(|n| format!("watch {n:0>200}\r\n")).collect();
@@ -257,7 +257,7 @@ fn clients_that_never_read_hold_little_however_much_they_watch() {
 
 /// More commands in one read than are done together, and nothing comes behind them.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_burst_of_short_commands_is_answered_to_its_end() {
+async fn short_command_burst_is_fully_answered() {
     let server = Both::start().await;
     let mut client = server.client("q");
     client.send("x\r\n".repeat(5_000));
@@ -267,7 +267,7 @@ async fn a_burst_of_short_commands_is_answered_to_its_end() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_burst_of_commands_of_the_engine_is_answered_to_its_end() {
+async fn engine_command_burst_is_fully_answered() {
     let server = Both::start().await;
     let mut client = server.client("q");
     client.send("touch 9\r\n".repeat(5_000));
@@ -277,7 +277,7 @@ async fn a_burst_of_commands_of_the_engine_is_answered_to_its_end() {
 }
 
 #[test]
-fn one_connection_too_many_is_closed_and_a_free_place_is_taken() {
+fn excess_connection_is_closed() {
     let measured = Measured::start(&["--max-connections", "5"]);
     let mut clients: Vec<Client> = (0..5).map(|_| until_served(&measured)).collect();
     for _ in 0..3 {

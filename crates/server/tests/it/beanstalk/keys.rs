@@ -18,7 +18,7 @@ async fn a_key_is_put_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_takes_the_place_of_another_with_its_key() {
+async fn replace_key_replaces_job() {
     let server = Both::start().await;
     let mut client = server.client("q");
     let first = client.put("replace-key k 0 100 60", "one");
@@ -38,7 +38,7 @@ async fn a_job_takes_the_place_of_another_with_its_key() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_is_deleted_and_seen_by_its_key() {
+async fn key_commands_peek_and_delete() {
     let server = Both::start().await;
     let mut client = server.client("q");
     for line in ["delete-key k", "peek-key k"] {
@@ -56,7 +56,7 @@ async fn a_job_is_deleted_and_seen_by_its_key() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reserved_job_is_seen_but_not_deleted_by_its_key() {
+async fn delete_key_refuses_reserved_job() {
     let server = Both::start().await;
     let mut client = server.client("q");
     let id = client.put("put-key k 0 0 60", "one");
@@ -110,7 +110,7 @@ async fn a_bad_key_is_bad_format() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn any_text_of_512_bytes_is_a_key() {
+async fn key_may_be_any_512_bytes() {
     let server = Both::start().await;
     let mut client = server.client("q");
     let (spaces, letters) = ("%20".repeat(512), "\u{e4}".repeat(256));
@@ -132,7 +132,7 @@ async fn any_text_of_512_bytes_is_a_key() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn http_sees_and_cancels_the_same_key() {
+async fn http_and_beanstalk_share_keys() {
     let server = Both::start().await;
     let mut client = server.client("q");
     for (ours, path, text) in [("k", "k", "k"), ("k%C3%A4se%20%25", "k%C3%A4se%20%25", "käse %")] {

@@ -23,7 +23,7 @@ fn list(reply: &str) -> Vec<&str> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn within_its_queues_everything_is_as_ever() {
+async fn restricted_listener_serves_its_queues() {
     let (_all, limited) = start().await;
     let mut client = limited.client("shop/mail");
     let id = client.put("put 5 0 60", "a");
@@ -55,7 +55,7 @@ async fn within_its_queues_everything_is_as_ever() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_other_queues_nothing_is_used_seen_changed_or_listed() {
+async fn restricted_listener_hides_other_queues() {
     let (all, limited) = start().await;
     let mut other = all.client("bank");
     let (ready, buried) = (other.put("put 5 0 60", "gold"), other.put("put 9 0 60", "silver"));

@@ -9,7 +9,7 @@ use super::client::Client;
 use crate::fixture::Server;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_message_of_http_is_reserved_and_deleted_over_the_protocol() {
+async fn beanstalk_reserves_and_deletes_messages() {
     let server = Both::start().await;
     let id = server.http.enqueue("q", r#"{"body": "käse", "delay_ms": 0, "key": "k"}"#).await;
     let mut client = server.client("q");
@@ -21,7 +21,7 @@ async fn a_message_of_http_is_reserved_and_deleted_over_the_protocol() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_is_reserved_and_acked_over_http() {
+async fn http_reserves_and_acks_jobs() {
     let server = Both::start().await;
     let mut client = server.client("q");
     let id = client.put("put 7 0 60", "one");
@@ -40,7 +40,7 @@ async fn a_job_is_reserved_and_acked_over_http() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_delayed_message_of_http_is_ready_at_its_time_and_not_before() {
+async fn scheduled_message_becomes_ready_for_beanstalk() {
     let server = Both::start().await;
     let id = server.http.enqueue("q", r#"{"body": "a", "delay_ms": 10000}"#).await;
     let mut client = server.client("q");
@@ -56,7 +56,7 @@ async fn a_delayed_message_of_http_is_ready_at_its_time_and_not_before() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_delayed_job_is_ready_for_http_at_its_time_and_not_before() {
+async fn delayed_job_becomes_ready_for_http() {
     let server = Both::start().await;
     let id = server.client("q").put("put 0 10 60", "a");
     let path = format!("/v1/messages/{id}");
@@ -70,7 +70,7 @@ async fn a_delayed_job_is_ready_for_http_at_its_time_and_not_before() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lease_of_http_is_out_of_reach_for_the_protocol() {
+async fn http_lease_is_hidden_from_beanstalk() {
     let server = Both::start().await;
     let id = server.http.enqueue("q", r#"{"body": "a", "delay_ms": 0}"#).await;
     let token = server.http.reserve("q", "").await[0]["lease_token"].clone();
@@ -85,7 +85,7 @@ async fn a_lease_of_http_is_out_of_reach_for_the_protocol() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reservation_is_a_lease_over_http_and_cannot_be_cancelled() {
+async fn reservation_is_uncancellable_http_lease() {
     let server = Both::start().await;
     let mut client = server.client("q");
     let id = client.put("put 0 0 60", "a");
@@ -105,7 +105,7 @@ async fn a_reservation_is_a_lease_over_http_and_cannot_be_cancelled() {
 
 /// The time to run is a lease: it ends by itself, and `touch` moves its end.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reservation_that_runs_out_goes_to_whoever_is_there() {
+async fn expired_reservation_goes_to_next_consumer() {
     let server = Both::start().await;
     let mut client = server.client("q");
     let id = client.put("put 0 0 10", "a");
@@ -139,7 +139,7 @@ async fn reserves_are_attempts() {
 
 /// However often a job is given back it is not dead, unlike a message.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_has_as_many_attempts_as_it_needs() {
+async fn job_attempts_are_unlimited() {
     let server = Both::start().await;
     let mut client = server.client("q");
     let id = client.put("put 0 0 60", "a");
@@ -167,7 +167,7 @@ async fn both_have_the_same_priorities() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_buried_job_is_dead_and_redriven_over_http() {
+async fn buried_job_is_redriven_over_http() {
     let server = Both::start().await;
     let mut client = server.client("q");
     let id = client.put("put 0 0 60", "a");
@@ -182,7 +182,7 @@ async fn a_buried_job_is_dead_and_redriven_over_http() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_message_that_died_over_http_is_buried_and_kicked() {
+async fn dead_message_is_buried_and_kickable() {
     let server = Both::start().await;
     let id = server.http.enqueue("q", r#"{"body": "a", "delay_ms": 0, "max_attempts": 1}"#).await;
     let grant = server.http.reserve("q", "").await.remove(0);
@@ -195,7 +195,7 @@ async fn a_message_that_died_over_http_is_buried_and_kicked() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_kick_makes_a_delayed_message_of_http_due() {
+async fn kick_fires_scheduled_message() {
     let server = Both::start().await;
     let id = server.http.enqueue("q", r#"{"body": "a", "delay": "1h"}"#).await;
     let mut client = server.client("q");
@@ -204,7 +204,7 @@ async fn a_kick_makes_a_delayed_message_of_http_due() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_tube_that_is_paused_is_paused_over_http_for_as_long() {
+async fn tube_pause_holds_for_http() {
     let server = Both::start().await;
     let mut client = server.client("q");
     let id = client.put("put 0 0 60", "a");
@@ -219,7 +219,7 @@ async fn a_tube_that_is_paused_is_paused_over_http_for_as_long() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_queue_that_is_paused_over_http_gives_nothing_until_it_is_resumed() {
+async fn http_pause_holds_for_beanstalk() {
     let server = Both::start().await;
     let mut client = server.client("q");
     let id = client.put("put 0 0 60", "a");
@@ -240,7 +240,7 @@ async fn a_queue_that_is_paused_over_http_gives_nothing_until_it_is_resumed() {
 /// Story: `use` and `watch` of a tube beyond the limit were answered as if they had been done, and the tube was not
 /// held; letting go of it later let go of what somebody else held.
 #[tokio::test(flavor = "multi_thread")]
-async fn use_and_watch_make_no_tube_beyond_the_limit() {
+async fn use_and_watch_respect_queue_limit() {
     let policy = Policy { max_queues: 2, ..Policy::default() };
     let server = Both::over(Server::start_with(policy, HttpLimits::default()).await).await;
     let mut client = Client::connect(&server.address);
@@ -258,7 +258,7 @@ async fn use_and_watch_make_no_tube_beyond_the_limit() {
 
 /// The tube that every client of the protocol has at its start was in each listing, on a server that nobody had used.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_default_queue_that_nobody_has_used_is_in_no_listing() {
+async fn unused_default_tube_is_unlisted() {
     let server = Both::start().await;
     let mut client = Client::connect(&server.address);
     let names = |listed: Value| -> Vec<Value> {
@@ -286,7 +286,7 @@ async fn a_default_queue_that_nobody_has_used_is_in_no_listing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_record_of_a_schedule_is_no_job() {
+async fn schedule_record_is_no_job() {
     let server = Both::start().await;
     let put = r#"{"queue": "q", "every": "24h", "paused": true}"#;
     server.http.ok("PUT", "/v1/schedules/daily", put).await;

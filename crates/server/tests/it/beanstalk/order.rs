@@ -18,7 +18,7 @@ async fn config(server: &Both) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_tube_gives_jobs_in_order_of_arrival() {
+async fn tube_delivers_in_arrival_order() {
     let server = Both::start().await;
     let mut client = server.client("q");
     client.put("put 0 20 60", "first");
@@ -28,7 +28,7 @@ async fn a_tube_gives_jobs_in_order_of_arrival() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_queue_of_http_keeps_its_order_by_due_time() {
+async fn http_queue_keeps_due_order() {
     let server = Both::start().await;
     server.http.enqueue("q", r#"{"body": "first", "delay": "20s"}"#).await;
     let mut client = server.client("q");
@@ -38,7 +38,7 @@ async fn a_queue_of_http_keeps_its_order_by_due_time() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_order_that_was_set_holds_for_tubes() {
+async fn configured_order_holds_for_tubes() {
     let server = Both::start().await;
     server.http.ok("PUT", "/v1/queues/q/config", r#"{"order": "due"}"#).await;
     let mut client = server.client("q");
@@ -49,7 +49,7 @@ async fn an_order_that_was_set_holds_for_tubes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_order_by_arrival_can_be_set_for_queues() {
+async fn queue_can_use_arrival_order() {
     let server = Both::start().await;
     server.http.ok("PUT", "/v1/queues/q/config", r#"{"order": "arrival"}"#).await;
     server.http.enqueue("q", r#"{"body": "first", "delay": "20s"}"#).await;
@@ -59,7 +59,7 @@ async fn an_order_by_arrival_can_be_set_for_queues() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_tube_that_is_empty_and_unused_is_gone_with_its_order() {
+async fn empty_unused_tube_loses_its_order() {
     let server = Both::start().await;
     let mut client = server.client("q");
     let id = client.put("put 0 0 60", "a");

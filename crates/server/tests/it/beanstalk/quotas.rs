@@ -37,7 +37,7 @@ impl Drop for Passing {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_put_waits_for_the_rate_and_after_ten_seconds_there_is_no_memory() {
+async fn rate_limited_put_waits_ten_seconds() {
     let server = Both::start().await;
     let rate = Quota { enqueues_per_second: Some(1), ..quota("rate") };
     server.http.wheel.set_quotas(vec![rate]).expect("quotas");
@@ -62,7 +62,7 @@ async fn a_put_waits_for_the_rate_and_after_ten_seconds_there_is_no_memory() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_used_up_is_no_memory_at_once() {
+async fn exhausted_quota_answers_out_of_memory() {
     let server = Both::start().await;
     let quotas = vec![Quota { messages: Some(2), leases: Some(1), ..quota("few") }];
     server.http.wheel.set_quotas(quotas).expect("quotas");

@@ -10,7 +10,7 @@ async fn start() -> Both {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_that_closes_gives_back_what_it_has_reserved() {
+async fn closed_connection_returns_jobs_over_shards() {
     let server = start().await;
     let mut client = server.client("q");
     let ids: BTreeSet<String> = (0..12).map(|n| client.put("put 0 0 60", &n.to_string())).collect();
@@ -29,7 +29,7 @@ async fn a_connection_that_closes_gives_back_what_it_has_reserved() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_hears_that_its_job_runs_out_soon() {
+async fn expiring_job_yields_deadline_soon() {
     let server = start().await;
     let mut client = server.client("q");
     let id = client.put("put 0 0 10", "a");

@@ -7,7 +7,7 @@ use super::client::Client;
 use super::start;
 
 #[test]
-fn a_small_limit_holds_for_jobs_and_not_for_messages() {
+fn job_size_limit_spares_http_messages() {
     let dir = TempDir::new().expect("dir");
     let (server, address) = start(dir.path(), &["--beanstalk-max-job-size", "10"]);
     let mut client = Client::connect(&address);
@@ -28,7 +28,7 @@ fn a_small_limit_holds_for_jobs_and_not_for_messages() {
 }
 
 #[test]
-fn a_job_of_8_mib_comes_back_byte_for_byte_after_a_restart() {
+fn large_job_survives_restart() {
     const SIZE: usize = 8 * 1024 * 1024;
     let dir = TempDir::new().expect("dir");
     let limit = ["--beanstalk-max-job-size", &SIZE.to_string()];

@@ -42,7 +42,7 @@ fn is_untouched(client: &mut Client, what: &str) {
 /// Story: lines above the limit were dropped unseen. A page in Chromium put a job, and reserved and deleted others: with
 /// a path of 300 bytes and a long host name no line before the body was recognised as one of HTTP.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_browsers_request_with_long_lines_runs_nothing() {
+async fn browser_request_executes_no_command() {
     let (server, mut client) = with_a_job().await;
     for method in ["POST", "PUT", "post", "ODD"] {
         let (path, host, length) = ("a".repeat(300), "b.".repeat(120), COMMANDS.len());
@@ -57,7 +57,7 @@ async fn a_browsers_request_with_long_lines_runs_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_tls_hello_that_holds_commands_runs_none() {
+async fn tls_hello_executes_no_command() {
     let (server, mut client) = with_a_job().await;
     for session_ticket in [100, 400] {
         let mut hello = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03".to_vec();
@@ -72,7 +72,7 @@ async fn a_tls_hello_that_holds_commands_runs_none() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_runs_behind_an_unknown_first_line() {
+async fn unknown_first_line_blocks_later_commands() {
     let (server, mut client) = with_a_job().await;
     for first in
         ["", "x", "get a", "set a 0 0 4", "PUT", "\0", "pu\0t", "putx 0 0 60 4", " put 0 0 60 4", "statz"]
@@ -87,7 +87,7 @@ async fn nothing_runs_behind_an_unknown_first_line() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_first_line_above_the_limit_ends_it() {
+async fn overlong_first_line_closes_connection() {
     let (server, mut client) = with_a_job().await;
     for (first, length) in [("x", 223), ("x", 10_000), ("use ", 300), ("put-key ", 3_000)] {
         let line = first.to_owned() + &"x".repeat(length);
@@ -99,7 +99,7 @@ async fn a_first_line_above_the_limit_ends_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refused_first_command_keeps_the_connection() {
+async fn refused_first_command_keeps_connection() {
     let server = Both::start().await;
     let big = format!("put 0 0 60 {}\r\n{}", DEFAULT_MAX_BODY + 1, "x".repeat(DEFAULT_MAX_BODY + 1));
     for (first, answer) in [
@@ -124,7 +124,7 @@ async fn a_refused_first_command_keeps_the_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn later_unknown_and_long_lines_stay_harmless() {
+async fn later_invalid_lines_keep_connection() {
     let server = Both::start().await;
     let mut client = Client::connect(&server.address);
     assert_eq!(client.ask("list-tube-used"), "USING default");
@@ -143,7 +143,7 @@ async fn later_unknown_and_long_lines_stay_harmless() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_later_line_of_another_protocol_ends_it() {
+async fn later_foreign_line_closes_connection() {
     let (server, mut client) = with_a_job().await;
     for begin in ["POST /", "get /", "OPTIONS /", "Host: ", "HOST:", "\x16\x03\x01"] {
         for length in [0, 50, 300] {

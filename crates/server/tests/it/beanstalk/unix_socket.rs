@@ -32,7 +32,7 @@ fn refused(folder: &Path) -> String {
 }
 
 #[test]
-fn it_serves_and_its_file_is_removed_at_the_end() {
+fn unix_socket_is_removed_at_shutdown() {
     let dir = TempDir::new().expect("dir");
     let mut server = start(dir.path(), "data");
     let (mut one, mut two) = (connect(dir.path()), connect(dir.path()));
@@ -49,7 +49,7 @@ fn it_serves_and_its_file_is_removed_at_the_end() {
 }
 
 #[test]
-fn the_file_of_a_killed_server_is_replaced() {
+fn stale_socket_file_is_replaced() {
     let dir = TempDir::new().expect("dir");
     let server = start(dir.path(), "data");
     let id = connect(dir.path()).put("put 0 0 60", "a");
@@ -60,7 +60,7 @@ fn the_file_of_a_killed_server_is_replaced() {
 }
 
 #[test]
-fn a_file_that_is_no_socket_is_left_alone() {
+fn non_socket_file_is_preserved() {
     let dir = TempDir::new().expect("dir");
     let path = dir.path().join("socket");
     std::fs::write(&path, "precious").expect("file");
@@ -74,7 +74,7 @@ fn a_file_that_is_no_socket_is_left_alone() {
 }
 
 #[test]
-fn the_socket_of_a_living_server_is_left_to_it() {
+fn live_server_socket_is_preserved() {
     let dir = TempDir::new().expect("dir");
     let path = dir.path().join("socket");
     let _server = start(dir.path(), "data");

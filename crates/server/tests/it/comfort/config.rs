@@ -74,7 +74,7 @@ async fn settings_are_shown_changed_and_reset() {
 
 /// Story: a change is made of what was read before; two at the same time must both count.
 #[tokio::test(flavor = "multi_thread")]
-async fn changes_at_the_same_time_all_count() {
+async fn concurrent_config_changes_all_apply() {
     let server = Server::start().await;
     let path = "/v1/queues/q/config";
     for round in 1..=20 {
@@ -94,7 +94,7 @@ async fn changes_at_the_same_time_all_count() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_queue_is_removed_with_everything_unless_it_is_used() {
+async fn unused_queue_is_removed_completely() {
     let server = Server::start().await;
     let path = "/v1/queues/q";
     let nothing = server.call("DELETE", path, "").await;
@@ -134,7 +134,7 @@ async fn a_queue_is_removed_with_everything_unless_it_is_used() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_queue_on_which_consumers_wait_is_in_use() {
+async fn queue_with_waiters_cannot_be_removed() {
     let server = Server::start().await;
     let waiting = server.ok("POST", "/v1/queues/q/reserve", r#"{"wait_ms": 600000}"#);
     let refused = async {
@@ -149,7 +149,7 @@ async fn a_queue_on_which_consumers_wait_is_in_use() {
 
 /// After kill -9 a removed queue stays away, with its settings.
 #[test]
-fn a_removed_queue_does_not_come_back() {
+fn removed_queue_stays_removed_after_kill() {
     let dir = tempfile::TempDir::new().expect("dir");
     let data = dir.path().join("data");
     let server = Process::start(&data, &[]);

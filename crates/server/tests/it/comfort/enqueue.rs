@@ -5,7 +5,7 @@ use serde_json::json;
 use crate::fixture::{Answer, Server};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn json_is_kept_as_its_bytes_were_sent() {
+async fn json_body_keeps_its_bytes() {
     let server = Server::start().await;
     let odd = "{ \"b\":1.50,\t\"a\" : [null, \"\\u00e9\\/\", {\"a\":1,\"a\":2}] }";
     let sent = [odd, "0", "-1e400", "\"text\"", "[]", "true", "\"\\ud800\""];
@@ -34,7 +34,7 @@ async fn json_is_kept_as_its_bytes_were_sent() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn json_goes_with_a_content_type_of_ones_own_and_in_changes() {
+async fn json_body_keeps_own_content_type() {
     let server = Server::start().await;
     let own = json!({"Content-Type": "application/vnd.order+json", "a": "b"});
     let message = json!({"json": {"a": 1}, "delay": "1h", "headers": own, "key": "k"});
@@ -96,7 +96,7 @@ async fn enqueue_with(server: &Server, head: &str, message: &str) -> Answer {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_idempotency_key_is_a_dedupe_id() {
+async fn idempotency_key_acts_as_dedupe_id() {
     let server = Server::start().await;
     let message = r#"{"body": "a", "delay_ms": 0}"#;
     let first = enqueue_with(&server, "Idempotency-Key: \"order 42\"\r\n", message).await;

@@ -25,7 +25,7 @@ fn server(dir: &TempDir) -> Process {
 }
 
 #[test]
-fn an_order_that_nobody_pays_is_closed() {
+fn unpaid_order_is_closed() {
     let dir = TempDir::new().expect("dir");
     let server = server(&dir);
     let says = script("order_timeout.sh", &server, &[("TIMEOUT", "200ms")]);
@@ -37,7 +37,7 @@ fn an_order_that_nobody_pays_is_closed() {
 }
 
 #[test]
-fn a_campaign_goes_out_from_one_instant_on() {
+fn campaign_starts_at_one_instant() {
     let dir = TempDir::new().expect("dir");
     let server = server(&dir);
     let says = script("campaign.sh", &server, &[("COUNT", "1200"), ("SPREAD", "1s")]);
@@ -46,7 +46,7 @@ fn a_campaign_goes_out_from_one_instant_on() {
 }
 
 #[test]
-fn a_request_is_made_again_until_it_succeeds() {
+fn request_retries_until_it_succeeds() {
     let dir = TempDir::new().expect("dir");
     let server = server(&dir);
     let service = TcpListener::bind("127.0.0.1:0").expect("bind");

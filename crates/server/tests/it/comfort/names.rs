@@ -16,7 +16,7 @@ const ENCODED: &str = "gr%C3%B6%C3%9Fe%3A%D0%B7%D0%B0%D0%BA%D0%B0%D0%B7%2F1";
 const NAME: &str = "größe:заказ/1";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_queue_of_any_script_is_used_as_any_other() {
+async fn queue_name_may_use_any_script() {
     let server = Server::start().await;
     let done = server
         .ok("POST", &format!("/v1/queues/{ENCODED}/messages"), r#"{"body": "a", "delay_ms": 0, "key": "k"}"#)
@@ -43,7 +43,7 @@ async fn a_queue_of_any_script_is_used_as_any_other() {
 
 /// Data folders have the bytes of a name; a server that is killed finds the queue again.
 #[test]
-fn such_a_queue_survives_kill_9_and_no_beanstalkd_client_sees_it() {
+fn unicode_queue_survives_kill_9() {
     let dir = TempDir::new().expect("dir");
     let data = dir.path().join("data");
     let server = Process::start(&data, &[]);
@@ -70,7 +70,7 @@ fn such_a_queue_survives_kill_9_and_no_beanstalkd_client_sees_it() {
 }
 
 #[test]
-fn the_command_line_and_tokens_take_such_names() {
+fn cli_and_tokens_accept_unicode_queues() {
     let shell = Shell::new();
     shell.ok(&["enqueue", NAME, "hello", "--key", "k"]);
     assert!(shell.ok(&["queues"]).contains(NAME));

@@ -11,7 +11,7 @@ use crate::fixture::{Answer, PATIENCE, Server};
 use crate::process::{Process, serve};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_type_of_a_problem_is_a_place_on_a_page() {
+async fn problem_type_leads_to_errors_page() {
     let server = Server::start().await;
     for (method, path, code) in [
         ("GET", "/nowhere", "not_found"),
@@ -37,7 +37,7 @@ async fn identified(server: &Server, method: &str, path: &str, head: &str, body:
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_answer_has_the_id_of_its_request() {
+async fn answers_echo_request_id() {
     let server = Server::start().await;
     let id = "4bf92f3577b34da6a3ce929d0e0e4736/!~";
     let head = format!("X-Request-Id: {id}\r\n");
@@ -66,7 +66,7 @@ async fn every_answer_has_the_id_of_its_request() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_id_that_is_none_is_refused() {
+async fn invalid_request_id_is_refused() {
     let server = Server::start().await;
     let long = "x".repeat(129);
     for value in ["", "a b", "a\tb", "ä", &long, "a\r\nx-request-id: a"] {
@@ -93,7 +93,7 @@ fn exchange(address: &str, bytes: &[u8]) -> String {
 /// The log lines of a request have its id: here that of a backup, which the server always logs, and the last one of
 /// each request at the level `debug`.
 #[test]
-fn log_lines_of_a_request_have_its_id() {
+fn request_log_lines_carry_its_id() {
     let dir = TempDir::new().expect("dir");
     let log = std::fs::File::create(dir.path().join("log")).expect("log");
     let mut command = serve();

@@ -15,7 +15,7 @@ async fn granted(server: &Server, request: &Value) -> Vec<(String, String)> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_reserve_takes_the_best_of_several_queues() {
+async fn multi_queue_reserve_takes_best() {
     let server = Server::start_shards(1).await;
     for (queue, body, priority) in
         [("a", "5", 5), ("b", "1", 1), ("c", "3", 3), ("a", "2", 2), ("b", "4", 4), ("other", "0", 0)]
@@ -37,7 +37,7 @@ async fn one_reserve_takes_the_best_of_several_queues() {
 
 /// Over several shards the order is that of each shard, over all queues.
 #[tokio::test(flavor = "multi_thread")]
-async fn over_several_shards_each_gives_its_best_first() {
+async fn each_shard_grants_its_best_first() {
     const SHARDS: u64 = 3;
     let server = Server::start_shards(3).await;
     for n in 0..60 {
@@ -67,7 +67,7 @@ async fn over_several_shards_each_gives_its_best_first() {
 
 /// A reserve that waits is served by whichever queue has a message first.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reserve_waits_on_all_of_its_queues() {
+async fn reserve_waits_on_all_its_queues() {
     let server = Server::start().await;
     let waits = json!({"queues": [{"queue": "a"}, {"queue": "b", "max": 2}], "wait_ms": 600_000, "max": 5});
     let request = waits.to_string();
@@ -86,7 +86,7 @@ async fn a_reserve_waits_on_all_of_its_queues() {
 
 /// With several shards, too, no queue gives more than its number.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_number_of_a_queue_holds_over_all_shards() {
+async fn queue_maximum_holds_over_shards() {
     let server = Server::start_shards(5).await;
     for n in 0..30 {
         for queue in ["a", "b"] {
@@ -115,7 +115,7 @@ async fn the_number_of_a_queue_holds_over_all_shards() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_bad_reserve_names_the_queue_that_is_wrong() {
+async fn invalid_reserve_names_its_queue() {
     let server = Server::start().await;
     let many: Vec<Value> = (0..101).map(|n| json!({"queue": format!("q{n}")})).collect();
     for (request, field) in [

@@ -26,7 +26,7 @@ fn said(shell: &Shell, args: &[&str]) -> (Value, String) {
 }
 
 #[test]
-fn schedules_take_times_as_people_write_them() {
+fn schedule_times_accept_human_formats() {
     let shell = Shell::new();
     let put =
         ["schedule", "put", "once", "--queue", "q", "--json", "--at", "2099-01-31 9:00", "--at", "in 2 days"];
@@ -73,7 +73,7 @@ fn schedules_take_times_as_people_write_them() {
 /// Story: the zone in which `--at`, `--start` and `--from` were read went to the server, too, which takes one for cron
 /// expressions only and refused it.
 #[test]
-fn times_have_a_zone_without_a_cron_expression() {
+fn schedule_zone_needs_no_cron() {
     let shell = Shell::new();
     let zone = ["--zone", "Europe/Berlin", "--json"];
     let put = |more: &[&str]| said(&shell, &[&["schedule", "put"], more, &zone].concat());
@@ -98,7 +98,7 @@ fn times_have_a_zone_without_a_cron_expression() {
 }
 
 #[test]
-fn a_number_alone_is_seconds_and_the_answer_says_so() {
+fn bare_number_means_seconds() {
     let shell = Shell::new();
     let (made, note) =
         said(&shell, &["enqueue", "q", "x", "--delay", "1h", "--lease", "90", "--spread", "5s", "--json"]);
@@ -114,7 +114,7 @@ fn a_number_alone_is_seconds_and_the_answer_says_so() {
 }
 
 #[test]
-fn filters_say_in_which_zone_a_time_was_read() {
+fn filter_times_report_their_zone() {
     let shell = Shell::new();
     shell.ok(&["enqueue", "q", "x", "--at", "2099-01-31T03:30:00Z"]);
     let filter = ["--due-from", "2099-01-31 9:00", "--due-to", "2099-01-31 9:01"];
@@ -135,7 +135,7 @@ fn filters_say_in_which_zone_a_time_was_read() {
 }
 
 #[test]
-fn a_token_ends_after_a_time_or_at_an_instant() {
+fn token_expires_by_duration_or_instant() {
     let dir = TempDir::new().expect("dir");
     let new = |expires: &str| {
         let mut command = Command::new(BINARY);
@@ -175,7 +175,7 @@ fn a_token_ends_after_a_time_or_at_an_instant() {
 
 /// Story: `--wait 30sec` was read when everything else had begun, and the error did not repeat it.
 #[test]
-fn a_wait_that_is_no_time_is_refused_by_its_value() {
+fn invalid_wait_is_refused_by_value() {
     let mut command = Command::new(BINARY);
     command.args([
         "import",

@@ -16,7 +16,7 @@ use crate::shell::Shell;
 
 /// Story: `--delay -5s` was "unexpected argument '-5' found", and `--priority abc` an "invalid digit found in string".
 #[test]
-fn values_that_cannot_be_read_are_told_with_their_option() {
+fn bad_option_values_name_their_option() {
     let shell = Shell::new();
     for (line, told) in [
         ("enqueue q b --delay -5s", "--delay \"-5s\": must not be negative"),
@@ -39,7 +39,7 @@ fn values_that_cannot_be_read_are_told_with_their_option() {
 
 /// Story: errors of the server named its fields, and quoted what a value had become on its way, or nothing.
 #[test]
-fn errors_of_the_server_quote_what_was_typed() {
+fn server_errors_quote_typed_value() {
     let shell = Shell::new();
     for (args, told) in [
         (&["histogram", "--buckets", "0"][..], "--buckets 0: "),
@@ -101,7 +101,7 @@ fn with_json_both_outputs_are_json() {
 }
 
 #[test]
-fn tokens_are_made_hashed_and_revoked_in_json() {
+fn token_commands_print_json() {
     let dir = TempDir::new().expect("dir");
     let token = |args: &[&str], input: &str| {
         let mut command = Command::new(BINARY);
@@ -135,7 +135,7 @@ fn tokens_are_made_hashed_and_revoked_in_json() {
 /// Story: `restore SRC DIR --store URL` restored to the folder, and said that all was well. A variable is not typed: it does
 /// not count beside a folder.
 #[test]
-fn a_folder_and_a_store_are_not_given_together() {
+fn data_folder_and_store_are_exclusive() {
     let dir = TempDir::new().expect("dir");
     let [data, copy] = ["data", "copy"].map(|name| dir.path().join(name).display().to_string());
     let server = Process::start(dir.path().join("data").as_path(), &[]);
@@ -153,7 +153,7 @@ fn a_folder_and_a_store_are_not_given_together() {
 
 /// An option of the store that has a bad value is a wrong use, whichever command finds it out.
 #[test]
-fn a_bad_address_of_a_store_is_a_wrong_use() {
+fn bad_store_address_is_usage_error() {
     for address in ["redis://127.0.0.1:6379/x", "redis-cluster://a,b/3", "redis://h:99999/0", "mysql://h/x"] {
         for command in ["serve", "inspect", "verify"] {
             let refused = run(Command::new(BINARY).args([command, "--store", address]));
@@ -188,7 +188,7 @@ fn counted_stranger(answer: &'static str) -> (String, Arc<AtomicUsize>) {
 
 /// Story: `work` waited for ever for a server at `https://` of an HTTP port, and for one that is none of duewheel.
 #[test]
-fn work_ends_where_waiting_does_not_help() {
+fn work_exits_on_permanent_connection_errors() {
     let shell = Shell::new();
     let https = shell.server.url.replace("http://", "https://");
     let page = "HTTP/1.1 404 Not Found\r\ncontent-length: 2\r\nconnection: close\r\n\r\nno";
@@ -218,7 +218,7 @@ fn work_ends_where_waiting_does_not_help() {
 }
 
 #[test]
-fn a_queue_shows_its_target_and_what_is_in_effect() {
+fn queue_shows_target_and_effective_settings() {
     let shell = Shell::new();
     shell.ok(&["target", "put", "shop", "http://127.0.0.1:9/", "--networks", "any"]);
     shell.ok(&["config", "q", "--lease", "45s", "--target", "shop"]);
@@ -246,7 +246,7 @@ fn a_queue_shows_its_target_and_what_is_in_effect() {
 }
 
 #[test]
-fn a_message_shows_its_expiry_and_its_deliveries() {
+fn message_shows_expiry_and_deliveries() {
     let shell = Shell::new();
     let refusing = format!(
         "http://{}/",
@@ -272,7 +272,7 @@ fn a_message_shows_its_expiry_and_its_deliveries() {
 
 /// Story: both ended with 0, and a name that was mistyped looked like an empty queue.
 #[test]
-fn exports_and_imports_of_queues_that_are_nowhere_exit_3() {
+fn missing_queue_transfer_exits_3() {
     let shell = Shell::new();
     let told = shell.fails(&["export", "none.ndjson", "--queue", "nosuch"], 3);
     assert!(told.contains("--queue nosuch: there is no such queue"), "{told}");
@@ -291,7 +291,7 @@ fn exports_and_imports_of_queues_that_are_nowhere_exit_3() {
 }
 
 #[test]
-fn a_source_that_cannot_be_reached_exits_5() {
+fn unreachable_import_source_exits_5() {
     let shell = Shell::new();
     let told = shell.fails(&["import", "--beanstalk", "127.0.0.1:1"], 5);
     assert!(told.contains("cannot reach a beanstalkd at 127.0.0.1:1"), "{told}");
@@ -299,7 +299,7 @@ fn a_source_that_cannot_be_reached_exits_5() {
 
 /// Story: the last line of a server in memory said that everything was in the store.
 #[test]
-fn a_server_in_memory_says_that_it_has_kept_nothing() {
+fn memory_server_stop_reports_nothing_kept() {
     for (durability, says) in [
         ("memory", "stopped: nothing was kept, because the messages were in memory only"),
         ("buffered", "stopped: everything that was accepted is in the store"),
@@ -320,7 +320,7 @@ fn a_server_in_memory_says_that_it_has_kept_nothing() {
 }
 
 #[test]
-fn an_unknown_option_of_serve_is_a_line_of_its_area() {
+fn unknown_serve_option_logs_its_area() {
     let refused = run(crate::process::serve().args(["--nonsense", "--log-format", "json"]));
     assert_eq!(objects(&refused.stderr)[0]["area"], "duewheel_server::cli::serve");
 }

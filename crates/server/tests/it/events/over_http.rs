@@ -22,7 +22,7 @@ fn brief(events: &[ReadEvent]) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_life_is_told_once_and_in_order() {
+async fn message_events_arrive_once_in_order() {
     let server = Server::start().await;
     let mut reader = follow(&server, "/v1/events").await;
     let id = server
@@ -58,7 +58,7 @@ async fn a_life_is_told_once_and_in_order() {
 /// Story: with the clock of a machine each due time of an event was a millisecond later than that of the answer.
 /// Virtual time has no parts of milliseconds.
 #[tokio::test(flavor = "multi_thread")]
-async fn due_times_are_those_of_answers_by_a_real_clock() {
+async fn event_due_times_equal_response_times() {
     let wheel = Duewheel::builder().in_memory().open().await.expect("wheel");
     let unused = VirtualClock::at_2026();
     let server = Server::over(wheel, unused, Policy::default(), HttpLimits::default()).await;
@@ -77,7 +77,7 @@ async fn due_times_are_those_of_answers_by_a_real_clock() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_goes_on_where_it_was_left() {
+async fn event_stream_resumes_after_last_id() {
     let server = Server::start().await;
     let mut reader = follow(&server, "/v1/events").await;
     let began = {
@@ -182,7 +182,7 @@ async fn guarded(dir: &TempDir, tokens: &[&[&str]]) -> (Server, Vec<String>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_limited_token_sees_the_queues_that_it_reaches() {
+async fn limited_token_sees_own_queue_events() {
     let dir = TempDir::new().expect("dir");
     let all: &[&str] = &["--name", "all", "--scope", "admin", "--scope", "enqueue"];
     let shop: &[&str] = &["--name", "shop", "--scope", "admin", "--queue", "shop/"];
@@ -283,7 +283,7 @@ async fn the_number_of_readers_is_bounded() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn streams_end_when_the_server_stops_and_not_in_drain_mode() {
+async fn streams_end_on_stop_not_drain() {
     let server = Server::start().await;
     let mut reader = follow(&server, "/v1/events").await;
     let id = server.enqueue("q", r#"{"body": "", "delay_ms": 0}"#).await;

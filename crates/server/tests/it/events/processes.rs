@@ -48,7 +48,7 @@ fn write_until_killed(address: String) -> thread::JoinHandle<Vec<String>> {
 /// The server is killed while messages are written, three times. Between the ids at which the reader has gone on no
 /// event of a durable record is missing, and none is there twice.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reader_goes_on_over_kill_9() {
+async fn reader_resumes_across_kill_9() {
     let dir = TempDir::new().expect("dir");
     let data = dir.path().join("data");
     let mut server = Process::start(&data, &[]);
@@ -94,7 +94,7 @@ async fn a_reader_goes_on_over_kill_9() {
 
 /// With a small journal its oldest segments are used again: what was in them is missed, and the rest is there.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_journal_has_no_more_is_missed() {
+async fn recycled_segments_yield_missed_event() {
     let dir = TempDir::new().expect("dir");
     let server = Process::start(&dir.path().join("data"), &["--journal-bytes", "1048576"]);
     let at = address(&server);
@@ -195,7 +195,7 @@ fn restarted(server: Process, data: &Path) -> Process {
 }
 
 #[test]
-fn tail_prints_events_and_goes_on_over_a_restart() {
+fn tail_resumes_across_restart() {
     let dir = TempDir::new().expect("dir");
     let data = dir.path().join("data");
     let mut server = Process::start(&data, &[]);

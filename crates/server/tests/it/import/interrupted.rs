@@ -46,22 +46,22 @@ fn interrupted(binlog: bool, drain: bool) {
 }
 
 #[test]
-fn an_interrupted_import_goes_on_where_it_was() {
+fn import_resumes_after_interruption() {
     interrupted(false, false);
 }
 
 #[test]
-fn an_interrupted_import_goes_on_although_the_source_was_restarted() {
+fn import_resumes_after_source_restart() {
     interrupted(true, false);
 }
 
 #[test]
-fn an_interrupted_import_of_a_draining_source_goes_on() {
+fn import_resumes_from_draining_source() {
     interrupted(false, true);
 }
 
 #[test]
-fn killed_between_the_answer_and_the_delete_nothing_is_lost_or_twice() {
+fn kill_before_delete_imports_exactly_once() {
     // The one moment at which a job is on both sides. Half of the copies are done before the second run, and the source
     // restarts: the second run must know them all the same.
     let target = Target::new();

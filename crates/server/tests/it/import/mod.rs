@@ -96,7 +96,7 @@ fn everything_about_a_job_is_kept() {
 }
 
 #[test]
-fn buried_jobs_are_dead_and_keep_the_order_in_which_they_were_buried() {
+fn buried_jobs_arrive_dead_in_order() {
     let target = Target::new();
     let source = Beanstalkd::start();
     let mut client = source.client();
@@ -139,7 +139,7 @@ fn buried_jobs_are_dead_and_keep_the_order_in_which_they_were_buried() {
 }
 
 #[test]
-fn a_job_that_a_worker_has_is_left_to_it_and_taken_by_a_later_run() {
+fn reserved_job_moves_on_later_run() {
     let target = Target::new();
     let source = Beanstalkd::start();
     let mut worker = source.client();
@@ -169,7 +169,7 @@ fn a_job_that_a_worker_has_is_left_to_it_and_taken_by_a_later_run() {
 }
 
 #[test]
-fn sparse_ids_are_found_and_only_the_wanted_tubes_are_moved() {
+fn import_moves_only_selected_tubes() {
     let target = Target::new();
     let source = Beanstalkd::start();
     let mut client = source.client();
@@ -194,7 +194,7 @@ fn sparse_ids_are_found_and_only_the_wanted_tubes_are_moved() {
 }
 
 #[test]
-fn a_copy_leaves_the_source_as_it_is() {
+fn copy_leaves_source_unchanged() {
     let target = Target::new();
     let source = Beanstalkd::start();
     let mut client = source.client();
@@ -216,7 +216,7 @@ fn a_copy_leaves_the_source_as_it_is() {
 }
 
 #[test]
-fn what_the_server_refuses_stays_ready_in_the_source() {
+fn refused_jobs_stay_in_source() {
     let target = Target::with(&["--max-body", "1000", "--beanstalk-max-job-size", "1000"]);
     let source = Beanstalkd::start();
     let mut client = source.client();
@@ -241,7 +241,7 @@ fn what_the_server_refuses_stays_ready_in_the_source() {
 }
 
 #[test]
-fn bodies_of_many_megabytes_go_in_several_requests() {
+fn large_bodies_take_several_requests() {
     let target = Target::with(&["--max-body", "16000000"]);
     let source = Beanstalkd::start_with(&["-z", "20000000"]);
     let mut client = source.client();
@@ -263,7 +263,7 @@ fn bodies_of_many_megabytes_go_in_several_requests() {
 }
 
 #[test]
-fn another_source_with_the_same_ids_and_bodies_is_not_taken_for_the_first() {
+fn other_source_with_same_ids_imports() {
     let target = Target::new();
     for round in 1..=3 {
         let source = Beanstalkd::start();
@@ -277,7 +277,7 @@ fn another_source_with_the_same_ids_and_bodies_is_not_taken_for_the_first() {
 }
 
 #[test]
-fn a_draining_source_with_high_ids_and_no_count_of_them_is_emptied() {
+fn draining_source_with_high_ids_imports() {
     // With a binlog ids go on after a restart, and total-jobs begins at 0.
     let target = Target::new();
     let folder = target.folder("binlog");
@@ -303,7 +303,7 @@ fn a_draining_source_with_high_ids_and_no_count_of_them_is_emptied() {
 }
 
 #[test]
-fn a_server_that_is_killed_and_comes_back_is_waited_for() {
+fn import_survives_server_kills() {
     let dir = TempDir::new().expect("dir");
     let source = Beanstalkd::start();
     source.client().put_many("t", 0, "n", 8_000);
@@ -344,7 +344,7 @@ fn a_source_behind_a_unix_socket() {
 }
 
 #[test]
-fn from_one_duewheel_to_another_but_never_to_itself() {
+fn duewheel_source_imports_but_not_itself() {
     let target = Target::new();
     let dir = TempDir::new().expect("dir");
     let mut server = Process::start(&dir.path().join("data"), &["--beanstalk", "127.0.0.1:0"]);

@@ -36,7 +36,7 @@ fn taken_meanwhile(
 }
 
 #[test]
-fn a_job_that_a_worker_takes_meanwhile_is_left_to_it() {
+fn worker_taken_job_is_not_imported() {
     let (target, source, done) = taken_meanwhile(
         &["--wait", "10m"],
         |worker, id| {
@@ -54,7 +54,7 @@ fn a_job_that_a_worker_takes_meanwhile_is_left_to_it() {
 }
 
 #[test]
-fn a_job_that_a_worker_takes_meanwhile_and_gives_back_is_copied_again() {
+fn released_job_is_copied_again() {
     // The dedupe id of the cancelled copy would answer with that copy: the job would be deleted and nobody had it.
     let (target, source, done) = taken_meanwhile(
         &["--wait", "10m"],
@@ -70,7 +70,7 @@ fn a_job_that_a_worker_takes_meanwhile_and_gives_back_is_copied_again() {
 }
 
 #[test]
-fn the_note_of_a_cancelled_copy_survives_an_interruption() {
+fn cancelled_copy_note_survives_interruption() {
     for drain in [false, true] {
         let target = Target::new();
         let source = Beanstalkd::start();
@@ -117,7 +117,7 @@ fn the_note_of_a_cancelled_copy_survives_an_interruption() {
 }
 
 #[test]
-fn a_copy_that_was_handed_out_when_a_worker_took_the_job_may_run_twice_and_that_is_said() {
+fn import_reports_jobs_possibly_run_twice() {
     let (target, source, done) = taken_meanwhile(
         &["--wait", "10m"],
         |worker, id| {
@@ -168,13 +168,13 @@ fn worker(mut client: Client, seed: u32, stop: &AtomicBool) -> Vec<String> {
 }
 
 #[test]
-fn with_producers_and_workers_at_the_source_each_job_is_done_on_one_side() {
+fn busy_source_jobs_run_once() {
     let (target, expected, consumed) = busy(false);
     assert_each_once(&target, "t", &expected, &consumed);
 }
 
 #[test]
-fn with_workers_at_the_source_a_kill_loses_nothing() {
+fn killed_import_beside_workers_loses_nothing() {
     // Its copy is there, it is not deleted, and before the next run a worker does it: a job of the batch in doubt may
     // be done twice, as docs/import.md says.
     let (target, expected, consumed) = busy(true);

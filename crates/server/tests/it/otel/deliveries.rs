@@ -7,7 +7,7 @@ use super::{CALLER, TRACE, Traced, caller};
 use crate::hook::Hook;
 
 #[test]
-fn a_delivery_is_a_trace_of_its_own_with_a_link_to_the_creation() {
+fn delivery_trace_links_to_creation() {
     let (collector, hook) = (Collector::start(), Hook::well());
     let resource = "service.name=x,deployment.environment.name=test";
     let more = [("OTEL_RESOURCE_ATTRIBUTES", resource), ("OTEL_SERVICE_NAME", "shop")];
@@ -59,7 +59,7 @@ fn a_delivery_is_a_trace_of_its_own_with_a_link_to_the_creation() {
 }
 
 #[test]
-fn a_delivery_is_a_child_where_the_queue_says_so() {
+fn delivery_is_child_span_when_configured() {
     let (collector, hook) = (Collector::start(), Hook::well());
     let server = Traced::start(&collector);
     server.deliver("codes", &hook);
@@ -76,7 +76,7 @@ fn a_delivery_is_a_child_where_the_queue_says_so() {
 
 /// What records the creation records the delivery, whatever this server would do with a trace that begins here.
 #[test]
-fn a_delivery_is_recorded_if_the_creation_was() {
+fn delivery_sampling_follows_creation() {
     for (sampler, unsampled_first) in [("parentbased_always_on", true), ("parentbased_always_off", false)] {
         let (collector, hook) = (Collector::start(), Hook::well());
         let server = Traced::with(&collector.url(), &[("OTEL_TRACES_SAMPLER", sampler)]);
@@ -115,7 +115,7 @@ fn a_delivery_that_fails_says_how() {
 
 /// Story: before there were spans, a producer put `traceparent` into the headers of a message, and the receiver got it.
 #[test]
-fn a_message_that_says_where_it_was_created_keeps_that() {
+fn message_traceparent_header_is_kept() {
     let (collector, hook) = (Collector::start(), Hook::well());
     let server = Traced::start(&collector);
     server.deliver("orders", &hook);

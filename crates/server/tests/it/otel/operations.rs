@@ -9,7 +9,7 @@ use crate::hook::Hook;
 use crate::process::Process;
 
 #[test]
-fn a_receive_and_a_settlement_link_to_the_creations() {
+fn receive_and_settle_link_to_creations() {
     let collector = Collector::start();
     let server = Traced::start(&collector);
     let first = server.enqueue("orders", &caller("01"), &json!({"body": "a"}));
@@ -48,7 +48,7 @@ fn a_receive_and_a_settlement_link_to_the_creations() {
 
 /// A consumer that polls would fill the collector with spans of nothing.
 #[test]
-fn a_receive_of_nothing_has_a_span_only_if_its_caller_is_recorded() {
+fn empty_receive_span_needs_sampled_caller() {
     let collector = Collector::start();
     let server = Traced::start(&collector);
     let reserve = |head: &str| server.server.call_with("POST", "/v1/queues/q/reserve", head, "{}");
@@ -82,7 +82,7 @@ fn messages_on_lines_have_one_span() {
 
 /// Without a collector the context of the caller travels, and a message of a caller without one is as it was.
 #[test]
-fn where_no_spans_are_made_the_callers_context_travels() {
+fn caller_trace_context_travels_without_collector() {
     let (data, hook) = (TempDir::new().expect("folder"), Hook::well());
     let server = Traced { server: Process::start(data.path(), &[]), _data: data };
     let headers =
@@ -116,7 +116,7 @@ fn where_no_spans_are_made_the_callers_context_travels() {
 }
 
 #[test]
-fn the_setting_of_a_queue_is_kept_over_a_restart() {
+fn queue_trace_setting_survives_restart() {
     let data = TempDir::new().expect("folder");
     let server = Process::start(data.path(), &[]);
     let (_, set) = server.call("PATCH", "/v1/queues/q/config", r#"{"trace": "child"}"#);

@@ -43,7 +43,7 @@ fn works_and_stops(mut server: Traced, messages: u64) {
 }
 
 #[test]
-fn a_collector_that_is_away_delays_nothing_and_drops_are_counted() {
+fn unreachable_collector_delays_nothing() {
     // Nobody listens at a port that was free a moment ago.
     let address = TcpListener::bind("127.0.0.1:0").expect("bind").local_addr().expect("address");
     let server = Traced::with(&format!("http://{address}"), &[]);
@@ -53,7 +53,7 @@ fn a_collector_that_is_away_delays_nothing_and_drops_are_counted() {
 }
 
 #[test]
-fn a_collector_that_hangs_delays_nothing_and_drops_are_counted() {
+fn hung_collector_delays_nothing() {
     let hook = Hook::new(|_, _| {
         loop {
             std::thread::park();
@@ -67,7 +67,7 @@ fn a_collector_that_hangs_delays_nothing_and_drops_are_counted() {
 }
 
 #[test]
-fn a_collector_that_does_not_answer_in_time_has_failed() {
+fn export_timeout_counts_as_failure() {
     let hook = Hook::new(|_, _| {
         loop {
             std::thread::park();
@@ -81,7 +81,7 @@ fn a_collector_that_does_not_answer_in_time_has_failed() {
 
 /// A collector that says that it is busy is asked again, as OTLP wants it.
 #[test]
-fn a_collector_that_is_busy_gets_the_spans_again() {
+fn busy_collector_is_retried() {
     let hook = Hook::new(|n, _| if n == 1 { "503" } else { "200" }.to_owned());
     let collector = Collector { hook };
     let server = Traced::start(&collector);
@@ -94,7 +94,7 @@ fn a_collector_that_is_busy_gets_the_spans_again() {
 }
 
 #[test]
-fn the_last_spans_are_exported_at_the_stop() {
+fn last_spans_are_exported_at_stop() {
     let collector = Collector::start();
     let mut server = Traced::with(&collector.url(), &[("OTEL_BSP_SCHEDULE_DELAY", "3600000")]);
     let id = server.enqueue("orders", &caller("01"), &json!({"body": "x"}));
@@ -165,7 +165,7 @@ fn wrong_variables_are_named() {
 }
 
 #[test]
-fn the_option_wins_over_the_variable_and_the_sdk_can_be_disabled() {
+fn otlp_option_wins_over_variable() {
     let (wanted, other) = (Collector::start(), Collector::start());
     let data = TempDir::new().expect("folder");
     let mut command = traced(&other.url(), &data, &[]);

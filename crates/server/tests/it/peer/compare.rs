@@ -403,7 +403,7 @@ pub(crate) fn difference(theirs: &Normal, ours: &Normal) -> String {
 
 /// So that a name is not taken twice.
 #[test]
-fn each_known_difference_has_one_name_and_a_reason() {
+fn known_differences_have_name_and_reason() {
     let names: BTreeMap<_, _> = KNOWN.iter().map(|known| (known.name, known.reason)).collect();
     assert_eq!(names.len(), KNOWN.len());
     assert!(names.values().all(|reason| !reason.is_empty()));

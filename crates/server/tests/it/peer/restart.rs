@@ -58,7 +58,7 @@ fn enter(server: &Server) -> Connection {
 }
 
 #[test]
-fn the_priority_of_a_release_is_kept() {
+fn release_priority_survives_restart() {
     at_each_end(|end| {
         let mut server = Server::start(Kind::Ours, Setup::Tcp);
         let mut c = enter(&server);
@@ -116,7 +116,7 @@ fn counters_of_a_job_are_kept() {
 }
 
 #[test]
-fn a_pause_and_the_totals_of_a_tube_are_kept() {
+fn tube_pause_and_totals_survive_restart() {
     at_each_end(|end| {
         let mut server = Server::start(Kind::Ours, Setup::Tcp);
         let mut c = enter(&server);
@@ -147,7 +147,7 @@ fn a_pause_and_the_totals_of_a_tube_are_kept() {
 }
 
 #[test]
-fn the_order_of_buried_jobs_is_kept() {
+fn buried_job_order_survives_restart() {
     at_each_end(|end| {
         let mut server = Server::start(Kind::Ours, Setup::Tcp);
         let mut c = enter(&server);

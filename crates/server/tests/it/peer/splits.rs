@@ -36,12 +36,12 @@ enum Cut {
 }
 
 #[test]
-fn beanstalkd_does_not_mind_how_the_stream_is_cut() {
+fn beanstalkd_tolerates_split_stream() {
     run(Kind::Theirs);
 }
 
 #[test]
-fn ours_answers_like_beanstalkd_however_the_stream_is_cut() {
+fn duewheel_tolerates_split_stream() {
     run(Kind::Ours);
 }
 

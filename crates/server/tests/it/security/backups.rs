@@ -78,7 +78,7 @@ fn all_files(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
 /// Story: a backup opened files by path, with truncation, in whatever folder it was told. Whoever may write to that
 /// folder, `/tmp/copy` for example, put a link to the server's own `MANIFEST` there, and the server emptied it.
 #[test]
-fn a_backup_goes_only_into_an_empty_folder_of_the_servers_user_alone() {
+fn backup_requires_private_empty_folder() {
     let place = Place::new();
     let server = place.serve(&[]);
     let data = place.at("data");
@@ -130,7 +130,7 @@ fn a_backup_goes_only_into_an_empty_folder_of_the_servers_user_alone() {
 }
 
 #[test]
-fn below_the_root_of_backups_the_server_makes_the_folder_and_nowhere_else() {
+fn backup_folders_are_created_below_root() {
     let place = Place::new();
     let root = place.folder("backups", 0o755);
     let server = place.serve(&["--backup-root", root.to_str().expect("path")]);
@@ -162,7 +162,7 @@ fn below_the_root_of_backups_the_server_makes_the_folder_and_nowhere_else() {
 }
 
 #[test]
-fn the_command_makes_the_folder_and_leaves_none_behind_in_vain() {
+fn backup_command_creates_and_cleans_folder() {
     let place = Place::new();
     let server = place.serve(&[]);
     let command = |dest: &str| {
@@ -202,7 +202,7 @@ fn the_command_makes_the_folder_and_leaves_none_behind_in_vain() {
 
 /// Siblings: what other commands make is not made through links either.
 #[test]
-fn restore_salvage_and_token_do_not_write_through_links() {
+fn restore_salvage_and_token_reject_links() {
     let place = Place::new();
     let mut server = place.serve(&[]);
     let copy = place.folder("copy", 0o700);

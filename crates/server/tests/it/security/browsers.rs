@@ -26,7 +26,7 @@ async fn call(server: &Server, method: &str, path: &str, head: &str, body: &str)
 
 /// A failure may name files: a page that has given its own name to this address does not read it.
 #[tokio::test(flavor = "multi_thread")]
-async fn strangers_read_no_reason_of_a_failure() {
+async fn failure_reason_is_hidden_from_strangers() {
     let server = Server::start().await;
     server.app.set_failing("cannot write /srv/data/journal");
     for (host, reads) in [("127.0.0.1", true), ("page.example", false)] {
@@ -39,7 +39,7 @@ async fn strangers_read_no_reason_of_a_failure() {
 /// DNS rebinding: a page's own name stands for 127.0.0.1, so that `Host` and `Origin` are the same, and both are the
 /// page's.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_name_that_a_stranger_may_have_is_refused() {
+async fn untrusted_host_header_is_refused() {
     let hosts = "queue.example".parse().expect("hosts");
     let server = Server::start_guarded(Policy::default(), HttpLimits::default(), Arc::default(), hosts).await;
     for (host, good) in [
@@ -74,7 +74,7 @@ async fn a_name_that_a_stranger_may_have_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn another_pages_origin_is_refused_and_no_answer_invites_it() {
+async fn foreign_origin_is_refused_without_cors() {
     let server = Server::start().await;
     for origin in [
         "http://evil.example",
@@ -116,7 +116,7 @@ async fn another_pages_origin_is_refused_and_no_answer_invites_it() {
 /// A token is what a page has not; where one is asked for, the name does not matter, and public names need not be told
 /// twice.
 #[tokio::test(flavor = "multi_thread")]
-async fn with_a_token_any_name_will_do() {
+async fn token_allows_any_host_name() {
     let dir = TempDir::new().expect("dir");
     let file = dir.path().join("tokens.toml");
     let token = new_token(&file, &["--name", "n", "--scope", "metrics"]);
@@ -132,7 +132,7 @@ async fn with_a_token_any_name_will_do() {
 
 /// The body of such a request would be commands of beanstalkd's protocol.
 #[test]
-fn a_request_of_http_to_the_other_listener_puts_nothing() {
+fn http_to_beanstalk_listener_enqueues_nothing() {
     let dir = TempDir::new().expect("dir");
     let mut server =
         Process::start(&dir.path().join("data"), &["--durability", "memory", "--beanstalk", "127.0.0.1:0"]);

@@ -53,7 +53,7 @@ impl Setup {
 }
 
 #[test]
-fn the_token_comes_from_an_option_a_variable_or_a_file() {
+fn token_from_option_variable_or_file() {
     let setup = start(false);
     let enqueue = ["enqueue", "q", "a", "--delay", "1h"];
     let without = setup.run(&mut setup.command(&enqueue));
@@ -100,7 +100,7 @@ fn the_token_comes_from_an_option_a_variable_or_a_file() {
 }
 
 #[test]
-fn https_with_an_authority_of_ones_own() {
+fn https_client_accepts_private_authority() {
     let setup = start(true);
     assert!(setup.server.url.starts_with("https://127.0.0.1:"), "{}", setup.server.url);
     let enqueue = ["enqueue", "q", "a", "--token-file", "token"];
@@ -122,7 +122,7 @@ fn https_with_an_authority_of_ones_own() {
 
 /// Nobody is called at all: the addresses are of networks that are for documentation.
 #[test]
-fn a_token_is_not_sent_in_the_clear_to_another_machine() {
+fn token_requires_tls_to_remote_hosts() {
     let dir = TempDir::new().expect("dir");
     let token = new_token(&dir.path().join("tokens.toml"), &["--name", "n", "--scope", "enqueue"]);
     for server in [

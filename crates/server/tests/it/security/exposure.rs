@@ -62,7 +62,7 @@ fn refused(command: &mut Command, at: &str) -> String {
 }
 
 #[test]
-fn http_beyond_loopback_needs_tokens_and_tls_or_its_name() {
+fn exposed_http_needs_tokens_and_tls() {
     let secrets = Secrets::new();
     let mut seen = 0;
     for host in ["127.0.0.1", "0.0.0.0"] {
@@ -100,7 +100,7 @@ fn http_beyond_loopback_needs_tokens_and_tls_or_its_name() {
 
 /// The protocol has no word for a token, so tokens and the certificate of the server do not help.
 #[test]
-fn beanstalkds_protocol_beyond_loopback_needs_its_name_or_certificates_of_clients() {
+fn exposed_beanstalk_needs_client_certificates() {
     let secrets = Secrets::new();
     for (tokens, tls, insecure) in
         BOTH.into_iter().flat_map(|a| BOTH.into_iter().flat_map(move |b| WORDS.map(|c| (a, b, c))))
@@ -126,7 +126,7 @@ fn beanstalkds_protocol_beyond_loopback_needs_its_name_or_certificates_of_client
 
 /// Nothing listens for other nodes before Redis is there, so the refusal is all there is to see.
 #[test]
-fn the_nodes_port_beyond_loopback_needs_its_name() {
+fn exposed_peer_port_needs_option() {
     let secrets = Secrets::new();
     let redis = ["--store", "redis://127.0.0.1:1", "--redis-start-timeout", "0s", "--node", "a"];
     let start = |insecure: &str, more: &[&str]| {
@@ -157,7 +157,7 @@ fn the_nodes_port_beyond_loopback_needs_its_name() {
 }
 
 #[test]
-fn with_tokens_beanstalkds_protocol_is_off_unless_it_is_named() {
+fn tokens_disable_unnamed_beanstalk_listener() {
     let secrets = Secrets::new();
     for (tokens, named, listens) in [(false, false, true), (true, false, false), (true, true, true)] {
         let mut command = secrets.command("x", tokens, false, "");
@@ -179,7 +179,7 @@ fn with_tokens_beanstalkds_protocol_is_off_unless_it_is_named() {
 
 /// The protocol itself is tested elsewhere; here the option has to reach the listener.
 #[test]
-fn a_listener_that_is_limited_by_the_option_serves_its_queues_alone() {
+fn beanstalk_queues_option_limits_listener() {
     let secrets = Secrets::new();
     let mut command = secrets.command("limited", false, false, "");
     command.args(["--http", "127.0.0.1:0", "--beanstalk", "127.0.0.1:0", "--beanstalk-queues", "shop/"]);
@@ -207,7 +207,7 @@ fn a_listener_that_is_limited_by_the_option_serves_its_queues_alone() {
 
 /// A socket in the file system is governed by the rights of its file, whatever the umask is.
 #[test]
-fn a_socket_is_its_owners_alone_unless_a_mode_is_given() {
+fn socket_file_mode_defaults_to_owner() {
     let secrets = Secrets::new();
     for (n, (umask, option, mode)) in
         [("022", "", 0o600), ("000", "", 0o600), ("077", "--beanstalk-socket-mode 660", 0o660)]
@@ -227,7 +227,7 @@ fn a_socket_is_its_owners_alone_unless_a_mode_is_given() {
 }
 
 #[test]
-fn over_tls_beanstalkds_protocol_is_for_clients_with_a_certificate_alone() {
+fn tls_beanstalk_requires_client_certificate() {
     let (secrets, strangers) = (Secrets::new(), Authority::new());
     let log = std::fs::File::create(secrets.path().join("log")).expect("log");
     let mut command = secrets.command("data", true, true, "");

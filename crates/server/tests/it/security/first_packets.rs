@@ -85,7 +85,7 @@ fn all_pairs(listeners: &[(&str, &str)], queues: impl Fn() -> Value) {
 const MESSAGE: &str = r#"{"body": "a", "key": "k", "delay": "1h"}"#;
 
 #[test]
-fn first_packets_of_other_protocols_change_nothing() {
+fn foreign_first_packets_change_nothing() {
     let redis = Redis::start(Settings::default()).expect("a redis-server");
     let mut command = serve();
     command.args(["--http", "127.0.0.1:0", "--beanstalk", "127.0.0.1:0", "--header-timeout", "1s"]);

@@ -81,7 +81,7 @@ fn folders_are_0700_and_files_0600() {
 /// A folder that was there keeps its rights, which are its operator's matter; what is in it is the owner's alone all
 /// the same, and the log says what could be better.
 #[test]
-fn a_folder_that_others_may_look_into_is_told_of() {
+fn readable_data_folder_is_logged() {
     let dir = TempDir::new().expect("dir");
     let data = dir.path().join("data");
     std::fs::create_dir(&data).expect("folder");

@@ -142,7 +142,7 @@ fn drip(attacked: &mut Attacked, mut streams: Vec<TcpStream>) -> Vec<String> {
 }
 
 #[test]
-fn headers_that_come_byte_by_byte_are_cut_off() {
+fn trickled_headers_are_cut_off() {
     let mut attacked = Attacked::start(&["--header-timeout", "2s"]);
     let streams = (0..500).map(|n| {
         let mut stream = connect(&attacked.address);
@@ -162,7 +162,7 @@ fn headers_that_come_byte_by_byte_are_cut_off() {
 
 /// Each announces as much as there may be; nothing is set aside for what has not come.
 #[test]
-fn bodies_that_come_byte_by_byte_are_cut_off() {
+fn trickled_bodies_are_cut_off() {
     let mut attacked = Attacked::start(&["--body-timeout", "2s"]);
     let streams = (0..300).map(|n| {
         let mut stream = connect(&attacked.address);
@@ -192,7 +192,7 @@ fn raise_limit() -> usize {
 }
 
 #[test]
-fn ten_thousand_idle_connections_cost_little_and_one_more_is_told() {
+fn idle_connections_use_little_memory() {
     const WANTED: usize = 10_000;
     // Other tests run beside this one, and the server needs some files of its own.
     let many = WANTED.min(raise_limit().saturating_sub(2_000));
@@ -246,7 +246,7 @@ fn refused(address: &str) -> bool {
 
 /// Without room for files the store could not write, either. A tenth of all have no more than this.
 #[test]
-fn connections_never_use_up_the_files_that_the_store_needs() {
+fn connections_leave_files_for_store() {
     raise_limit();
     let dir = TempDir::new().expect("dir");
     let mut command = Command::new("sh");
@@ -277,7 +277,7 @@ fn connections_never_use_up_the_files_that_the_store_needs() {
 }
 
 #[test]
-fn what_is_nested_too_deep_is_refused_with_the_limit() {
+fn deep_nesting_is_refused_with_limit() {
     let mut attacked = Attacked::start(&["--durability", "memory"]);
     for depth in [33, 10_000, 1_000_000] {
         let arrays = "[".repeat(depth);
@@ -312,7 +312,7 @@ fn what_is_nested_too_deep_is_refused_with_the_limit() {
 }
 
 #[test]
-fn a_length_above_the_limit_is_refused_before_anything_comes() {
+fn oversized_length_is_refused_before_body() {
     let mut attacked = Attacked::start(&["--durability", "memory"]);
     for length in [
         "1687553",
@@ -354,7 +354,7 @@ fn a_length_above_the_limit_is_refused_before_anything_comes() {
 }
 
 #[test]
-fn chunks_without_end_are_cut_off_at_the_limit() {
+fn endless_chunks_stop_at_limit() {
     let mut attacked = Attacked::start(&["--durability", "memory"]);
     let block = format!("10000\r\n{}\r\n", "x".repeat(65_536));
     let address = attacked.address.clone();
@@ -418,7 +418,7 @@ fn headers_above_their_limit_are_refused() {
 }
 
 #[test]
-fn giant_numbers_strings_and_maps_are_refused_by_their_field() {
+fn giant_json_values_name_their_field() {
     let mut attacked = Attacked::start(&["--durability", "memory"]);
     let digits = "9".repeat(1_000_000);
     let text = "k".repeat(1_000_000);
@@ -458,7 +458,7 @@ fn giant_numbers_strings_and_maps_are_refused_by_their_field() {
 
 /// Looking, reserving, and settings that set nothing leave no queue behind.
 #[test]
-fn names_of_queues_cost_nothing_until_something_is_in_them() {
+fn unused_queue_names_use_no_memory() {
     let mut attacked = Attacked::start(&["--durability", "memory"]);
     const NAMES: u64 = 10_000;
     let tail = "q".repeat(180);
@@ -497,7 +497,7 @@ fn names_of_queues_cost_nothing_until_something_is_in_them() {
 /// Each holds a large body back that is nearly there. All together may hold 256 MiB: the others wait, and are told so;
 /// the many small requests of others go on.
 #[test]
-fn large_bodies_under_way_do_not_keep_small_ones_out() {
+fn large_bodies_do_not_starve_small() {
     const SENDERS: usize = 40;
     let mut attacked = Attacked::start(&["--durability", "memory"]);
     let (refused, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
@@ -555,7 +555,7 @@ fn large_bodies_under_way_do_not_keep_small_ones_out() {
 
 /// Each asks for a page of 16 MiB and does not read it.
 #[test]
-fn answers_that_nobody_reads_are_bounded_and_do_not_last() {
+fn unread_answers_are_bounded_and_cut() {
     let mut attacked = Attacked::start(&["--body-timeout", "3s"]);
     let lines = format!("{}\n", json!({"body": "a".repeat(200_000), "delay": "1h"})).repeat(80);
     let ndjson = "content-type: application/x-ndjson\r\n";

@@ -66,7 +66,7 @@ impl Shop {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_id_out_of_reach_looks_like_one_that_never_was() {
+async fn unreachable_id_looks_nonexistent() {
     let shop = Shop::open().await;
     shop.enqueue("theirs").await;
     let (leased, lease_token) = shop.lease("theirs").await;
@@ -154,7 +154,7 @@ const BODIES: [&str; 14] = [
 /// before the body was read, and 400 where nothing was pending under the id: whoever may consume one queue could count
 /// the messages of all.
 #[tokio::test(flavor = "multi_thread")]
-async fn no_answer_about_an_id_tells_whether_it_is_somebody_elses() {
+async fn answers_never_reveal_foreign_ids() {
     let shop = Shop::open().await;
     shop.enqueue("theirs").await;
     let (leased, lease_token) = shop.lease("theirs").await;
@@ -234,7 +234,7 @@ async fn no_answer_about_an_id_tells_whether_it_is_somebody_elses() {
 
 /// Every queue that a reserve names must be within reach: one that is not makes it a refusal, and nothing is granted.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reserve_over_several_queues_needs_the_permission_for_each() {
+async fn multi_queue_reserve_checks_each_permission() {
     let shop = Shop::open().await;
     for queue in ["mine/q", "mine/r", "theirs"] {
         shop.enqueue(queue).await;
@@ -261,7 +261,7 @@ async fn a_reserve_over_several_queues_needs_the_permission_for_each() {
 
 /// A quota tells how much a tenant has: a token sees those of its own queues, and none that it shares with others.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_sees_the_quotas_of_its_queues_alone() {
+async fn token_sees_only_own_quotas() {
     let shop = Shop::open().await;
     let prefixes = ["", "m", "mine/", "mine/vip", "theirs"];
     let quota =
@@ -303,7 +303,7 @@ async fn a_token_sees_the_quotas_of_its_queues_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_repeated_ack_is_answered_as_done_within_reach_only() {
+async fn repeated_ack_is_answered_within_reach() {
     let shop = Shop::open().await;
     for (queue, status) in [("mine/q", 200), ("theirs", 404)] {
         shop.enqueue(queue).await;
@@ -323,7 +323,7 @@ async fn a_repeated_ack_is_answered_as_done_within_reach_only() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn within_reach_everything_is_as_without_limits() {
+async fn limited_token_works_fully_within_reach() {
     let shop = Shop::open().await;
     shop.enqueue("theirs").await;
     let (foreign, foreign_token) = shop.lease("theirs").await;
@@ -361,7 +361,7 @@ async fn within_reach_everything_is_as_without_limits() {
 
 /// `me` is a queue, and the beginning of others; `mf` comes behind them, `mine` and `a` are not within reach.
 #[tokio::test(flavor = "multi_thread")]
-async fn only_queues_within_reach_are_listed_page_by_page() {
+async fn queue_pages_list_reachable_queues_only() {
     let shop = Shop::open().await;
     for queue in ["a", "me", "me-2", "mf", "mine", "mine/1", "mine/2", "mine0", "z"] {
         shop.enqueue(queue).await;
@@ -395,7 +395,7 @@ async fn only_queues_within_reach_are_listed_page_by_page() {
 
 /// Percent-encoding must not lead around the check, nor a path that a proxy would understand otherwise.
 #[tokio::test(flavor = "multi_thread")]
-async fn no_spelling_of_a_path_leads_out_of_reach() {
+async fn path_encoding_cannot_escape_reach() {
     let shop = Shop::open().await;
     shop.enqueue("theirs").await;
     for (path, status) in [

@@ -10,7 +10,7 @@ use super::{bearer, connect, listen, new_token, request, say};
 use crate::process::{Process, serve};
 
 #[test]
-fn no_body_and_no_token_is_logged_at_any_level() {
+fn bodies_and_tokens_are_never_logged() {
     let dir = TempDir::new().expect("dir");
     let tokens = dir.path().join("tokens.toml");
     let token = new_token(&tokens, &["--name", "n", "--scope", "enqueue,consume,cancel,admin,metrics"]);

@@ -93,7 +93,7 @@ fn of_a_batch() -> u64 {
 /// Story: the answers of a batch cancel held the bodies, and so did its look-up: 10,000 keys of 250 kB each took 3.1
 /// GB.
 #[test]
-fn a_batch_cancel_of_large_bodies_does_not_hold_them() {
+fn batch_cancel_by_key_bounds_memory() {
     let filled = Filled::in_two_days();
     let keys: Vec<String> = (0..MESSAGES).map(key).collect();
     filled.cancel(&json!({"keys": keys}));
@@ -101,7 +101,7 @@ fn a_batch_cancel_of_large_bodies_does_not_hold_them() {
 }
 
 #[test]
-fn a_batch_cancel_by_id_does_not_hold_the_bodies() {
+fn batch_cancel_by_id_bounds_memory() {
     let filled = Filled::in_two_days();
     filled.cancel(&json!({"ids": filled.ids}));
     filled.check("cancel by id", of_a_batch());
@@ -110,7 +110,7 @@ fn a_batch_cancel_by_id_does_not_hold_the_bodies() {
 /// Many clients look at large messages at once, by id and in pages. Without a bound each page alone would be 16 MiB of
 /// messages and as much of JSON, for each client.
 #[test]
-fn many_looks_at_large_bodies_hold_a_bounded_number_of_them() {
+fn concurrent_reads_of_large_bodies_bounded() {
     const CLIENTS: usize = 32;
     let filled = Filled::in_two_days();
     std::thread::scope(|scope| {
@@ -139,7 +139,7 @@ fn many_looks_at_large_bodies_hold_a_bounded_number_of_them() {
 /// Story: of each queue the first ready message was always in memory, whatever it weighed: 10,000 queues with 250 kB
 /// each took 3.2 GB.
 #[test]
-fn many_queues_with_one_large_ready_message_each_do_not_hold_them_all() {
+fn many_large_ready_queues_bound_memory() {
     let filled = Filled::start(MESSAGES * 3 / 2, |n| format!("queue-{n}"), "0s");
     // From one end to the other, so that pages come and go.
     for n in (0..filled.ids.len()).step_by(24) {
@@ -175,9 +175,9 @@ fn many_queues_with_one_large_ready_message_each_do_not_hold_them_all() {
 const OF_A_QUEUE: u64 = 3 * 1_024;
 
 /// A pause keeps its queue in being without a message. That it makes no more of them than are allowed is shown by
-/// `above_the_limit_of_queues_nothing_makes_one`.
+/// `queue_limit_blocks_implicit_creation`.
 #[test]
-fn paused_queues_take_as_much_as_is_told_of_a_queue() {
+fn paused_queues_fit_memory_budget() {
     const QUEUES: usize = 40_000;
     let dir = TempDir::new().expect("dir");
     let server = Process::start(dir.path(), &["--durability", "buffered", "--journal-bytes", "4194304"]);

@@ -28,7 +28,7 @@ fn mount(dir: &Path, version: &str, fill: impl FnOnce(&Path)) {
 }
 
 #[test]
-fn tokens_and_keys_are_read_through_the_links_of_a_mount_and_again_when_it_changes() {
+fn mounted_tokens_and_keys_reload() {
     let dir = TempDir::new().expect("dir");
     let (old, new) = (Authority::new(), Authority::new());
     let (mut first, mut second) = (String::new(), String::new());
@@ -64,7 +64,7 @@ fn tokens_and_keys_are_read_through_the_links_of_a_mount_and_again_when_it_chang
 
 /// Only root can give files to others, so only then this shows anything.
 #[test]
-fn a_secret_of_somebody_else_or_for_a_group_of_others_is_refused() {
+fn foreign_secret_file_is_refused() {
     let dir = TempDir::new().expect("dir");
     let file = dir.path().join("tokens.toml");
     new_token(&file, &["--name", "n", "--scope", "metrics"]);

@@ -36,7 +36,7 @@ fn post(head: &str, body: &str) -> String {
 }
 
 #[test]
-fn what_is_not_clear_is_refused_and_nothing_behind_it_is_read() {
+fn ambiguous_request_is_refused_unread() {
     let server = Server::start();
     let chunks = |size: &str| format!("{size}\r\n{OUTER}\r\n0\r\n\r\n");
     for (what, bytes) in [
@@ -95,7 +95,7 @@ fn what_is_not_clear_is_refused_and_nothing_behind_it_is_read() {
 /// RFC 9112, 6.3: chunks count, the length does not, and the connection is closed after the answer, so that nothing
 /// behind it is read.
 #[test]
-fn with_chunks_and_a_length_the_connection_ends() {
+fn chunked_with_length_closes_connection() {
     let server = Server::start();
     let chunks = format!("1c\r\n{OUTER}\r\n0\r\n\r\n");
     let mut applied = 0;
@@ -131,7 +131,7 @@ fn a_packed_body_is_not_unpacked() {
 /// The answers of good requests were lost when what came behind them in the same packet was none, or more than was
 /// asked for: they waited in a buffer for the next one's.
 #[test]
-fn what_was_applied_is_answered_whatever_comes_behind_it() {
+fn applied_requests_are_answered_before_errors() {
     let server = Server::start();
     let good = format!("POST /v1/queues/q/messages HTTP/1.1\r\nhost: x\r\ncontent-length: 28\r\n\r\n{OUTER}");
     for (behind, status) in [

@@ -138,7 +138,7 @@ fn health() -> String {
 }
 
 #[test]
-fn https_is_http_1_1_over_tls_and_nothing_else() {
+fn https_speaks_http_1_1_only() {
     let authority = Authority::new();
     let https = Https::start(&authority, &[]);
     let enqueue = request("POST", "/v1/queues/q/messages", "", r#"{"body": "a", "delay_ms": 0}"#);
@@ -162,7 +162,7 @@ fn https_is_http_1_1_over_tls_and_nothing_else() {
 
 /// Story: people who had mistaken a scheme, or made the certificate of an authority, read names of Rust types.
 #[test]
-fn what_is_wrong_with_tls_is_told_in_words_that_help() {
+fn tls_mistakes_are_explained() {
     let authority = Authority::new();
     let https = Https::start(&authority, &[]);
     let dir = TempDir::new().expect("dir");
@@ -217,7 +217,7 @@ fn what_is_wrong_with_tls_is_told_in_words_that_help() {
 }
 
 #[test]
-fn a_new_certificate_counts_from_sighup_and_a_broken_one_never() {
+fn sighup_reloads_only_valid_certificate() {
     let (old, new) = (Authority::new(), Authority::new());
     let https = Https::start(&old, &[]);
     let mut open = old.connect(&https.address, &["http/1.1"]).expect("TLS");
@@ -236,7 +236,7 @@ fn a_new_certificate_counts_from_sighup_and_a_broken_one_never() {
 }
 
 #[test]
-fn certificate_and_key_that_cannot_be_are_refused_with_their_option() {
+fn invalid_certificate_or_key_names_option() {
     let dir = TempDir::new().expect("dir");
     let (cert, key) = Authority::new().write(dir.path());
     let other = TempDir::new().expect("dir");
@@ -274,7 +274,7 @@ fn certificate_and_key_that_cannot_be_are_refused_with_their_option() {
 }
 
 #[test]
-fn a_handshake_that_does_not_end_is_ended_and_holds_one_of_the_places() {
+fn stalled_tls_handshake_times_out() {
     let authority = Authority::new();
     let https = Https::start(&authority, &["--max-connections", "3", "--header-timeout", "1500ms"]);
     let mut slow: Vec<TcpStream> = (0..3).map(|_| connect(&https.address)).collect();
@@ -295,7 +295,7 @@ fn a_handshake_that_does_not_end_is_ended_and_holds_one_of_the_places() {
 }
 
 #[test]
-fn who_talks_no_tls_costs_nothing_and_others_are_served() {
+fn garbage_on_tls_port_is_harmless() {
     let authority = Authority::new();
     let https = Https::start(&authority, &[]);
     assert_eq!(authority.say(&https.address, health().as_bytes()).expect("TLS").status, 200);

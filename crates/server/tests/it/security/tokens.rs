@@ -51,7 +51,7 @@ impl Guarded {
 }
 
 #[test]
-fn tokens_come_and_go_without_a_restart() {
+fn tokens_reload_without_restart() {
     let dir = TempDir::new().expect("dir");
     let file = dir.path().join("tokens.toml");
     let first = new_token(&file, &["--name", "first", "--scope", "metrics"]);
@@ -91,7 +91,7 @@ fn tokens_come_and_go_without_a_restart() {
 }
 
 #[test]
-fn what_anybody_may_see_without_a_token_is_health_and_the_description() {
+fn health_and_openapi_need_no_token() {
     let dir = TempDir::new().expect("dir");
     new_token(&dir.path().join("tokens.toml"), &["--name", "n", "--scope", "admin"]);
     let guarded = Guarded::start(dir);
@@ -133,7 +133,7 @@ async fn a_token_ends_by_the_clock() {
 }
 
 #[test]
-fn the_command_prints_a_token_once_and_what_belongs_into_the_file() {
+fn token_new_prints_token_once() {
     let dir = TempDir::new().expect("dir");
     let new =
         |args: &[&str]| run(Command::new(BINARY).current_dir(dir.path()).args(["token", "new"]).args(args));
@@ -196,7 +196,7 @@ fn the_command_prints_a_token_once_and_what_belongs_into_the_file() {
 }
 
 #[test]
-fn a_file_of_tokens_is_its_owners_alone_and_never_half_written_over() {
+fn token_file_is_private_and_atomic() {
     let dir = TempDir::new().expect("dir");
     let file = dir.path().join("tokens.toml");
     new_token(&file, &["--name", "one", "--scope", "enqueue"]);

@@ -58,7 +58,7 @@ pub(crate) fn colliding_under(known: NameHasher, queue: &QueueName) -> Vec<Strin
 }
 
 #[test]
-fn colliding_ids_share_no_entries_of_a_run() {
+fn colliding_ids_share_no_run_entries() {
     let mut model = Model::default();
     for id in colliding(&queue(0), OLD_SEEDS[1], 400) {
         model.answers.push(DedupeRow { dedupe_id: id.into(), ..answer(0, "", 9) });
