@@ -172,23 +172,6 @@ impl CivilCron {
     }
 }
 
-#[cfg(feature = "fuzzing")]
-thread_local! {
-    static STEPS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
-}
-
-/// Counts a day that a search looks at.
-pub(crate) fn count_step() {
-    #[cfg(feature = "fuzzing")]
-    STEPS.set(STEPS.get() + 1);
-}
-
-/// Days that searches of this thread have looked at since the last call.
-#[cfg(feature = "fuzzing")]
-pub fn cron_steps() -> u64 {
-    STEPS.take()
-}
-
 fn civil(second: i64) -> Result<DateTime, BeyondCalendar> {
     Ok(Offset::UTC.to_datetime(instant(second)?))
 }

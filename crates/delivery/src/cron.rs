@@ -210,7 +210,7 @@ impl CronExpression {
     pub(crate) fn next(&self, from: DateTime, until: DateTime) -> Option<DateTime> {
         let (mut day, mut start) = (from.date(), from.time());
         while day <= until.date() {
-            crate::civil::count_step();
+            count_step();
             let is_month = has(self.months, day.month()) && self.has_year(day.year());
             if is_month
                 && self.has_day(day)
@@ -488,4 +488,21 @@ fn nearest_weekday(day: Date, wanted: i8) -> i8 {
         0 => wanted + 1,
         _ => wanted,
     }
+}
+
+#[cfg(feature = "fuzzing")]
+thread_local! {
+    static STEPS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+/// Counts a day that a search looks at.
+fn count_step() {
+    #[cfg(feature = "fuzzing")]
+    STEPS.set(STEPS.get() + 1);
+}
+
+/// Days that searches of this thread have looked at since the last call.
+#[cfg(feature = "fuzzing")]
+pub fn cron_steps() -> u64 {
+    STEPS.take()
 }

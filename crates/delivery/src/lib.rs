@@ -46,7 +46,7 @@ mod zones;
 /// Counters for the fuzz targets; not part of the interface.
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing {
-    pub use crate::civil::cron_steps;
+    pub use crate::cron::cron_steps;
 }
 
 pub use answer::PushVerdict;

@@ -200,8 +200,10 @@ const _: () = assert!(ON_TIME.as_secs() > 2 * HELD.as_secs());
 pub const CHECK_AHEAD: Duration = Duration::from_secs(1);
 /// Most missed occurrences that enter their queue; older ones are counted only.
 pub const MAX_LATE: usize = 1_000;
-/// The distance at which missed occurrences enter, so that they are no burst.
-pub const LATE_SPREAD: Duration = Duration::from_millis(100);
+/// Most missed occurrences that enter together, so that they are no burst.
+pub const LATE_TOGETHER: usize = 10;
+/// The pause before the next of them enter.
+pub const LATE_SPREAD: Duration = Duration::from_secs(1);
 /// By how much longer than `catchup` an occurrence may wait that was accepted in time: what the distance needs.
 pub const LATE_GRACE: Duration = Duration::from_secs(300);
 /// Most occurrences that one look at a schedule enters.

@@ -19,8 +19,9 @@ use super::state::{
     AfterTaking, OccurrenceEnd, PastOccurrence, ScheduleBlock, ScheduleEntry, ScheduleState, TakeBack,
 };
 use crate::limits::{
-    CHECK_AHEAD, FIRST_REFUSED, IDLE_LOOK, LATE_GRACE, LATE_SPREAD, LONGEST_REFUSED, MAX_ENTERED, MAX_JUDGED,
-    MAX_LATE, MAX_PENDING, ON_TIME, OVERLAP_POLL, REMEMBERED_MARGIN, SHOWN_OCCURRENCES,
+    CHECK_AHEAD, FIRST_REFUSED, IDLE_LOOK, LATE_GRACE, LATE_SPREAD, LATE_TOGETHER, LONGEST_REFUSED,
+    MAX_ENTERED, MAX_JUDGED, MAX_LATE, MAX_PENDING, ON_TIME, OVERLAP_POLL, REMEMBERED_MARGIN,
+    SHOWN_OCCURRENCES,
 };
 use crate::recurrence::Occurrence;
 
@@ -136,6 +137,21 @@ impl ScheduleState {
         self.removing.then_some(ScheduleStep::Remove)
     }
 
+    /// Takes back what was put ahead and became due while the store was not open, until `opened`: it is judged like the
+    /// occurrences after it. What was ready before that, or is on time, has entered.
+    pub fn oversleep(&mut self, opened: u64) {
+        let former = self.present;
+        let slept = |entry: &ScheduleEntry| entry.at > former && entry.due + ms(ON_TIME) < opened;
+        let first = self.pending.iter().filter(|entry| slept(entry)).map(|entry| entry.at).min();
+        let Some(first) = first.filter(|_| self.is_quiet()) else { return };
+        self.take_back(|entry| slept(entry).then_some(AfterTaking::Judged));
+        self.cursor = self.cursor.min(first - 1);
+        let kept: Vec<u64> = self.pending.iter().map(|entry| entry.at).filter(|at| *at > first).collect();
+        for at in kept {
+            self.pass_over(at, at);
+        }
+    }
+
     /// Returns the next step. The work of one step is bounded.
     pub fn advance(&mut self, table: &Timetable, facts: LookFacts<'_>) -> ScheduleStep {
         let now = self.go_on(facts.now);
@@ -195,6 +211,10 @@ impl ScheduleState {
         }
         let late = now.saturating_sub(due);
         if late <= ms(ON_TIME) {
+            // Of the missed ones and this one `last` keeps the newest.
+            if let Some(former) = self.candidate.take() {
+                self.miss(former);
+            }
             return self.queue_up(at);
         }
         if table.missed == MissedPolicy::None || late > ms(table.catchup) {
@@ -354,27 +374,28 @@ impl ScheduleState {
         last.and_then(|entry| entry.id).or(self.last_id)
     }
 
-    /// Takes the waiting occurrences that enter now. Missed ones enter at a distance; others do not wait for them. No
+    /// Takes the waiting occurrences that enter now. Missed ones enter a few at a time; others do not wait for them. No
     /// more are in their queue before their time than the record has room for.
     fn take_from_backlog(&mut self, table: &Timetable, facts: LookFacts<'_>) -> Vec<ScheduleEntry> {
         let (now, spreads) = (facts.now, self.backlog.len() > 1);
         let waits = self.spread_until > now;
+        let mut late = 0;
         let mut ahead = MAX_PENDING.saturating_sub(self.pending.len());
         let mut entries = Vec::new();
         for at in std::mem::take(&mut self.backlog) {
             let own = self.due_of(table, facts.name, at);
             let is_late = now.saturating_sub(own) > ms(ON_TIME);
             let is_spread = is_late && spreads;
-            let due = if is_spread { now.max(self.spread_until) } else { own };
-            if entries.len() == self.room() || (is_late && waits) || (due > now && ahead == 0) {
+            let is_held = is_spread && late == LATE_TOGETHER;
+            if entries.len() == self.room() || (is_late && waits) || is_held || (own > now && ahead == 0) {
                 self.backlog.push(at);
                 continue;
             }
             if is_spread {
-                self.spread_until = due + ms(LATE_SPREAD);
+                (late, self.spread_until) = (late + 1, now + ms(LATE_SPREAD));
             }
-            ahead -= usize::from(due > now);
-            entries.push(self.entry(facts, at, due));
+            ahead -= usize::from(own > now);
+            entries.push(self.entry(facts, at, own));
         }
         entries
     }
@@ -499,7 +520,7 @@ impl ScheduleState {
                 match take.then {
                     AfterTaking::EntersAgain => self.queue_up(at),
                     AfterTaking::Missed => self.miss(at),
-                    AfterTaking::Dropped => {}
+                    AfterTaking::Dropped | AfterTaking::Judged => {}
                 }
             }
             TakeOutcome::Gone => {

@@ -33,7 +33,7 @@ pub struct ScheduleState {
     pub round: u32,
     /// The occurrence that became due last: its message.
     pub last_id: Option<u64>,
-    /// When the last of the missed occurrences that have entered is due: the next ones come after it.
+    /// When the next of the missed occurrences may enter.
     pub spread_until: u64,
     /// Occurrences that may still be put into their queue; `None`: any number.
     pub remaining: Option<u64>,
@@ -96,6 +96,8 @@ pub enum AfterTaking {
     Missed,
     /// The occurrence is judged anew, if it still occurs.
     Dropped,
+    /// The occurrence became due while the store was not open, and is judged like those after it.
+    Judged,
 }
 
 /// Numbers of occurrences by outcome.

@@ -4,10 +4,13 @@ use std::time::Duration;
 
 use duewheel::CallError;
 use duewheel::core::MessageId;
+use duewheel::core::engine::Op;
+use duewheel::core::message::Expiry;
+use duewheel::core::time::{WallMs, ceil_ms};
 
 use super::error::ScheduleError;
 use super::message::{self, OccurrenceMessage};
-use crate::limits::{LOOK_AGAIN, LOOK_STEPS, MAX_JUDGED_AT_EDIT, UNREADABLE_LOOK};
+use crate::limits::{LOOK_AGAIN, LOOK_STEPS, MAX_JUDGED_AT_EDIT, ON_TIME, UNREADABLE_LOOK};
 use crate::recurrence::BadRecurrence;
 use crate::schedule::{
     EnterOutcome, LookFacts, PreviousRun, ScheduleEntry, ScheduleRecord, ScheduleSettings, ScheduleStep,
@@ -90,6 +93,7 @@ impl Look<'_> {
     /// When it is dropped, the record is looked at again once nobody holds it.
     pub(crate) async fn run(&mut self, mut job: Option<&mut EditJob<'_>>) -> Result<LookEnd, ScheduleError> {
         let (mut previous, mut is_checked) = (PreviousRun::Unknown, false);
+        self.record.state.oversleep(self.shelf.opened);
         for _ in 0..LOOK_STEPS {
             let now = self.now();
             let step = match self.record.state.unfinished(now) {
@@ -236,10 +240,27 @@ impl Look<'_> {
         if entries.is_empty() {
             return Ok(entries);
         }
-        let ops: Result<Vec<_>, _> = entries
-            .iter()
-            .map(|entry| OccurrenceMessage::of(self.name, &self.record, entry).enqueue(keyed))
-            .collect();
+        let now = self.now();
+        let is_late = |entry: &ScheduleEntry| now.saturating_sub(entry.due) > ceil_ms(ON_TIME);
+        let mut lives = None;
+        if entries.iter().any(is_late) {
+            let queue = self.record.timetable()?.queue;
+            lives = match self.shelf.client.ask(Op::queue(queue)).await {
+                Ok(view) => view.and_then(|view| view.settings.expires_in_ms),
+                Err(error) => return Err(self.stopped(ScheduleError::Call(error)).await),
+            };
+        }
+        let op = |entry: &ScheduleEntry| {
+            let mut op = OccurrenceMessage::of(self.name, &self.record, entry).enqueue(keyed)?;
+            // What is caught up has its life before it, although its due time is long ago.
+            if is_late(entry)
+                && let Some(ms) = lives
+            {
+                op.options.expiry = Some(Expiry::At(WallMs(now.saturating_add(ms))));
+            }
+            Ok(op)
+        };
+        let ops: Result<Vec<_>, BadRecurrence> = entries.iter().map(op).collect();
         let answers = match ops {
             Ok(ops) => match self.shelf.client.ask_many(ops).await {
                 Ok(answers) => answers,
@@ -276,7 +297,7 @@ impl Look<'_> {
     async fn take(&mut self, list: Vec<TakeBack>) -> Result<(), ScheduleError> {
         self.hold().await?;
         for take in list {
-            let outcome = message::take(&self.shelf.client, &self.record.mark(), &take.entry).await;
+            let outcome = message::take(&self.shelf.client, &self.record.mark(), &take).await;
             if outcome == TakeOutcome::Unknown {
                 return Err(self.stopped(ScheduleError::Busy).await);
             }
@@ -321,7 +342,7 @@ impl Look<'_> {
 
 #[cfg(test)]
 mod tests {
-    use duewheel::core::engine::{Op, Target};
+    use duewheel::core::engine::Target;
     use duewheel::core::name::{Key, QueueName};
     use duewheel::{Duewheel, Policy, VirtualClock};
 

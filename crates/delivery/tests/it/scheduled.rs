@@ -5,6 +5,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use duewheel::core::engine::{Answered, Edit, Enqueue, IfExists, Op, Quota, Target, When};
 use duewheel::core::name::{Key, QueueName};
+use duewheel::core::policy::QueueSettings;
 use duewheel::{Duewheel, Policy, View, VirtualClock};
 use duewheel_delivery::{
     OccurrenceEnd, PastOccurrences, RecurrenceSettings, ScheduleError, ScheduleSettings, ScheduleView,
@@ -347,6 +348,72 @@ async fn what_was_missed_follows_the_policy() {
     }
 }
 
+/// Story: `every: 40s` was killed and started 185 s later. The occurrence that was put ahead was granted whatever `missed`
+/// and `catchup` said, and what was caught up came out of order, because it was due at the start.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_put_ahead_can_be_missed() {
+    for (missed, catchup, entered) in [
+        ("none", "24h", &[160, 200][..]),
+        ("last", "24h", &[160, 200]),
+        ("all", "1s", &[160, 200]),
+        ("all", "24h", &[40, 80, 120, 160, 200]),
+    ] {
+        let (folder, clock) = (tempfile::tempdir().unwrap(), VirtualClock::at_2026());
+        let open = async || {
+            let builder = Duewheel::builder().data(folder.path()).clock(clock.clone()).seed(1);
+            let wheel = builder.open().await.unwrap();
+            let schedules = Schedules::new(&wheel, &Policy::default()).unwrap();
+            let worker = Some(ScheduleWorker::start(&schedules));
+            Rig { wheel, clock: clock.clone(), schedules, worker }
+        };
+        let mut rig = open().await;
+        let start = rig.now();
+        let (missed, catchup) = (Some(missed.into()), Some(catchup.into()));
+        rig.schedules
+            .put("report", ScheduleSettings { missed, catchup, ..every("40s") }, None)
+            .await
+            .unwrap();
+        rig.entered("report", 1).await;
+        rig.stop_worker().await;
+        rig.wheel.shutdown(LONG).await.unwrap();
+        clock.advance(Duration::from_secs(185));
+        let mut rig = open().await;
+        rig.entered("report", entered.len() as u64).await;
+        let due: Vec<u64> = rig
+            .messages()
+            .await
+            .iter()
+            .map(|view| view.due_at.to_system_time().duration_since(start).unwrap().as_secs())
+            .collect();
+        assert_eq!(due, entered, "{:?}", rig.get("report").await.record.settings);
+        assert_eq!(rig.get("report").await.counts.missed, 5 - entered.len() as u64);
+        rig.stop_worker().await;
+        rig.wheel.shutdown(LONG).await.unwrap();
+    }
+}
+
+/// What was ready without a consumer has entered: a worker that was away withdraws nothing, and what it catches up lives as
+/// long as any message of the queue.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_ready_is_not_withdrawn() {
+    let mut rig = Rig::new().await;
+    let expires = QueueSettings { expires_in_ms: Some(86_400_000), ..QueueSettings::default() };
+    let queue = QueueName::new("q").unwrap();
+    rig.wheel.client().ask(Op::configure(queue, expires)).await.unwrap().unwrap();
+    let missed = Some("last".into());
+    rig.schedules.put("report", ScheduleSettings { missed, ..every("3h") }, None).await.unwrap();
+    rig.entered("report", 1).await;
+    let first = rig.messages().await[0].message.id;
+    rig.stop_worker().await;
+    rig.clock.advance(570 * MINUTE + Duration::from_secs(1));
+    rig.start_worker();
+    rig.entered("report", 3).await;
+    let found = rig.messages().await;
+    assert!(found.iter().any(|view| view.message.id == first), "{found:?}");
+    let expiries: Vec<bool> = found.iter().map(|view| view.message.options.expiry.is_some()).collect();
+    assert_eq!(expiries, [false, true, false], "put ahead, caught up, put ahead: {found:?}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_occurrence_waits_for_the_one_before_or_is_skipped() {
     for (overlap, first, second) in [("skip", (1, 2), (2, 2)), ("buffer_one", (1, 1), (2, 1))] {
@@ -366,6 +433,10 @@ async fn an_occurrence_waits_for_the_one_before_or_is_skipped() {
         rig.clock.advance(MINUTE);
         let skips = u64::from(overlap == "skip");
         counts((1, skips)).await;
+        until("it waits", async || {
+            overlap == "skip" || rig.get("report").await.record.state.buffered.is_some()
+        })
+        .await;
         rig.clock.advance(MINUTE);
         counts(first).await;
         rig.cancel(rig.messages().await[0].message.id).await;

@@ -567,7 +567,7 @@ fn a_look_is_bounded() {
         ScheduleSettings { missed: Some("all".into()), catchup: Some("30d".into()), ..settings("1s") };
     let (table, mut state) = (table(&settings), ScheduleState::new(START, None));
     let mut now = START + DAY;
-    let (mut entered, mut dues) = (0, Vec::new());
+    let (mut entered, mut late) = (0, Vec::new());
     for _ in 0..2_000 {
         let facts =
             LookFacts { name: NAME, now, previous: PreviousRun::Unknown, is_checked: true, remembered: WEEK };
@@ -577,8 +577,8 @@ fn a_look_is_bounded() {
                 assert!(entries.len() <= 32, "{}", entries.len());
                 for entry in entries {
                     entered += 1;
-                    // Those of the last ten seconds enter at once.
-                    dues.extend((entry.due != entry.at).then_some(entry.due));
+                    assert_eq!(entry.due, entry.at, "due times are nominal");
+                    late.extend((now - entry.due > 30_000).then_some((now, entry.due)));
                     let id = entered;
                     state.entered(now, &entry, EnterOutcome::Entered { id, generation: 1, keyed: true });
                 }
@@ -591,7 +591,8 @@ fn a_look_is_bounded() {
             break;
         }
     }
-    assert!(dues.windows(2).take(900).all(|pair| pair[1] - pair[0] >= 100), "100 ms apart");
+    assert!(late.len() > 900 && late.windows(2).all(|pair| pair[0].1 < pair[1].1), "in order");
+    assert!(late.windows(11).all(|some| some[10].0 >= some[0].0 + 1_000), "ten a second");
     assert!(state.counts.missed >= DAY / 1_000 - 1_011, "{:?}", state.counts);
 }
 

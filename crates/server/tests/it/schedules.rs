@@ -183,7 +183,10 @@ async fn past_schedules_need_a_word() {
     let settings = json!({"queue": "q", "at": ["2020-01-01T00:00:00Z"]});
     let answer = server.call("PUT", path, &settings.to_string()).await;
     let problem = answer.json();
-    assert_eq!((answer.status, &problem["code"], &problem["field"]), (422, &json!("in_the_past"), &json!("at")));
+    assert_eq!(
+        (answer.status, &problem["code"], &problem["field"]),
+        (422, &json!("in_the_past"), &json!("at"))
+    );
     let mut kept = settings.clone();
     kept["past"] = json!("keep");
     server.ok("PUT", path, &kept.to_string()).await;
@@ -202,10 +205,11 @@ async fn a_buffered_occurrence_is_shown() {
     server.ok("PUT", "/v1/schedules/s", settings).await;
     for n in 1..3 {
         server.advance(60_000);
-        server.until("it was looked at", "/v1/schedules/s", |seen| {
-            seen["counts"]["entered"] == 1 && (n == 1 || seen["waits"].is_object())
-        })
-        .await;
+        server
+            .until("it was looked at", "/v1/schedules/s", |seen| {
+                seen["counts"]["entered"] == 1 && (n == 1 || seen["waits"].is_object())
+            })
+            .await;
     }
     let waits = server.ok("GET", "/v1/schedules/s", "").await["waits"].clone();
     assert_eq!(waits["why"], "the message of the previous occurrence is not settled");
