@@ -30,7 +30,7 @@ const STATES: [PutAhead; 5] =
     [PutAhead::Untouched, PutAhead::Cancelled, PutAhead::Touched, PutAhead::Ready, PutAhead::Acked];
 
 #[derive(Clone, Debug)]
-struct Sent {
+struct DeskMessage {
     at: u64,
     due: u64,
     touched: bool,
@@ -47,7 +47,7 @@ struct Desk {
     works: u64,
     settings: ScheduleSettings,
     state: ScheduleState,
-    sent: BTreeMap<u64, Sent>,
+    sent: BTreeMap<u64, DeskMessage>,
     /// Messages that entered while an earlier one was not settled.
     together: u32,
 }
@@ -74,7 +74,7 @@ impl Desk {
         desk
     }
 
-    fn live(&self) -> impl Iterator<Item = (&u64, &Sent)> {
+    fn live(&self) -> impl Iterator<Item = (&u64, &DeskMessage)> {
         self.sent.iter().filter(|(_, sent)| !sent.gone)
     }
 
@@ -92,8 +92,14 @@ impl Desk {
                         self.together += u32::from(is_alone && self.live().next().is_some());
                         let id = self.sent.len() as u64 + 1;
                         let (at, due) = (entry.at, entry.due);
-                        let sent =
-                            Sent { at, due, touched: false, cancelled: false, gone: false, taken: false };
+                        let sent = DeskMessage {
+                            at,
+                            due,
+                            touched: false,
+                            cancelled: false,
+                            gone: false,
+                            taken: false,
+                        };
                         self.sent.insert(id, sent);
                         let outcome = EnterOutcome::Entered { id, generation: 1, keyed: true };
                         self.state.entered(self.now, &entry, outcome);
