@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
 use clap::{Parser, ValueEnum};
-use duewheel::core::engine::{Enqueue, Op, Reply, Target, When};
+use duewheel::core::engine::{DedupeId, Enqueue, Op, Reply, Target, When};
 use duewheel::core::id::MessageId;
 use duewheel::core::name::{Key, QueueName};
 use duewheel::{Client, Duewheel, VirtualClock};
@@ -201,7 +201,7 @@ async fn cancel(args: &Args, dir: &Path) {
             } else {
                 Target::Id(MessageId(n + 1))
             };
-            Op::Cancel { target }
+            Op::Cancel { target, dedupe_id: DedupeId::Stays }
         };
         submit_all(wheel.client(), args.cancels(), make, |answer| {
             match answer {

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use duewheel::core::engine::{Enqueue, EnqueueRefusal, Op, Reply, Target, When};
+use duewheel::core::engine::{DedupeId, Enqueue, EnqueueRefusal, Op, Reply, Target, When};
 use duewheel::core::id::MessageId;
 use duewheel::core::name::{Key, QueueName};
 use duewheel::core::record::{ClockPair, Group};
@@ -245,7 +245,10 @@ async fn measure(args: &Args, kind: Kind, dir: &Path, taken: &mut u64) -> Measur
 }
 
 async fn cancel(client: &Client, id: MessageId) {
-    let answers = client.submit(vec![Op::Cancel { target: Target::Id(id) }]).expect("taken").await;
+    let answers = client
+        .submit(vec![Op::Cancel { target: Target::Id(id), dedupe_id: DedupeId::Stays }])
+        .expect("taken")
+        .await;
     // It may have been cancelled before.
     assert!(matches!(answers[0], Ok(Reply::Change(_))), "{:?}", answers[0]);
 }

@@ -30,6 +30,7 @@ mod find;
 mod flush;
 mod folder;
 mod format;
+mod gone;
 mod hands;
 mod inspect;
 mod journal;

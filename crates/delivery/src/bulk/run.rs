@@ -557,7 +557,7 @@ fn of_enqueue(refusal: &EnqueueRefusal) -> Judged {
 #[cfg(test)]
 mod tests {
     use duewheel::core::Policy;
-    use duewheel::core::engine::{Attempt, InitialState, Limit};
+    use duewheel::core::engine::{Attempt, InitialState, Limit, Past};
     use duewheel::core::id::SessionId;
     use duewheel::{Client, Duewheel, VirtualClock};
 
@@ -567,6 +567,10 @@ mod tests {
     use super::super::tenant::BulkTenant;
     use super::*;
     use crate::shelf::ShelfRow;
+
+    fn at(ms: u64) -> When {
+        When::At { due_at: WallMs(ms), past: Past::Fire }
+    }
 
     /// A node has written that a part is done with, and dies before it has removed it.
     #[tokio::test]
@@ -608,7 +612,7 @@ mod tests {
             let queue = QueueName::new("orders").unwrap();
             let mut ids = Vec::new();
             for n in 0..6_000 {
-                let when = BulkRun::at(now + 3_600_000 + n);
+                let when = at(now + 3_600_000 + n);
                 let order = Enqueue { when, ..Enqueue::new(queue.clone(), b"".to_vec()) };
                 ids.push(client.ask(order).await.unwrap().unwrap().id);
             }
@@ -629,7 +633,7 @@ mod tests {
             let (walk, met) = (run.record.walk, run.record.counts.matched);
             assert!(walk == BulkWalk::First && (1_000..5_000).contains(&met), "{met}");
             let [.., soon, earlier, later, leased] = ids[..] else { unreachable!() };
-            let postpone = |id, ms| Op::postpone(Target::Id(id), Box::new(Edit::due(BulkRun::at(ms))), None);
+            let postpone = |id, ms| Op::postpone(Target::Id(id), Box::new(Edit::due(at(ms))), None);
             for op in [postpone(soon, now), postpone(earlier, now + 1_000), postpone(later, now + 8_000_000)]
             {
                 client.ask(op).await.unwrap().unwrap();
