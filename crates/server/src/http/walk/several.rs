@@ -74,7 +74,7 @@ fn calls(route: &HttpRoute) -> Vec<BeyondCall> {
         ],
         ("POST", "/v1/schedules/{name}/trigger") => vec![call("", not_found)],
         ("POST", "/v1/schedules/{name}/backfill") => {
-            let body = r#"{"from": "2026-01-01T00:00:00Z", "to": "2026-01-01T03:00:00Z"}"#;
+            let body = r#"{"from": "2025-12-31T20:00:00Z", "to": "2025-12-31T23:00:00Z"}"#;
             vec![call(body, not_found)]
         }
         ("POST", "/v1/schedules/preview") => vec![call(r#"{"queue": "mine/q", "every": "1h"}"#, OfNoQueue)],
