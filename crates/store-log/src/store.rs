@@ -299,8 +299,7 @@ impl LogStore {
         }
         let options = &self.shared.options;
         let journal = self.shared.journal();
-        let sealed = |of: fn(&Sealed) -> u64| journal.sealed.iter().map(of).sum::<u64>();
-        let (files, frames) = (sealed(|s| s.entry.bytes), sealed(|s| s.frames));
+        let files: u64 = journal.sealed.iter().map(|s| s.entry.bytes).sum();
         match journal.space {
             // A flush must free enough to be worth it, or a full disk would be kept busy for nothing.
             DiskSpace::Short => {
@@ -313,7 +312,9 @@ impl LogStore {
             // Segments that crashes have cut short hold little, and take a file each.
             DiskSpace::Enough => {
                 let most = self.shared.segment_bytes().saturating_mul(2).min(options.journal_bytes);
-                files.saturating_sub(frames) > most || self.should_tell()
+                let is_short = |s: &&Sealed| s.frames.saturating_mul(2) < s.entry.bytes;
+                let short = journal.sealed.iter().filter(is_short).map(|s| s.entry.bytes - s.frames);
+                short.sum::<u64>() > most || self.should_tell()
             }
         }
     }

@@ -244,7 +244,12 @@ fn dump(store: &mut LogStore, recovered: &Recovered, answers: &[(QueueName, Box<
     let lookups = Lookups { answers: answers.to_vec(), ..Lookups::default() };
     let mut found = Found::default();
     store.find_many(&lookups, &mut found).expect("answers");
-    found.answers.retain(|row| row.until > clock.engine); // what is over may be found or not
+    // What is over or forgotten may be found or not.
+    let is_forgotten = |row: &DedupeRow| {
+        let log = recovered.queues.iter().find(|queue| queue.name == row.queue).map(|queue| &queue.answers);
+        row.position.is_some_and(|position| !log.is_some_and(|log| log.remembers(position.nth)))
+    };
+    found.answers.retain(|row| row.until > clock.engine && !is_forgotten(row));
     let found: BTreeMap<_, _> =
         found.answers.iter().map(|row| ((row.queue.as_str(), &*row.dedupe_id), answer(row))).collect();
     lines.extend(found.into_values());
@@ -654,7 +659,10 @@ fn write_shape(
     let folder = golden().join(NOW).join(shape);
     assert!(!folder.exists(), "{} is there already, and golden folders are never changed", folder.display());
     let data = folder.join("data");
-    let options = duewheel_store_log::Options { journal_records: records, ..by_hand() };
+    let by_hand = by_hand();
+    // Segments of one size: a close leaves the journal as it is.
+    let small_segment_bytes = by_hand.segment_bytes;
+    let options = duewheel_store_log::Options { journal_records: records, small_segment_bytes, ..by_hand };
     let mut store = LogStore::open(&data, options, Arc::new(|| {})).expect("open");
     let next = store.recovered().next_lsn;
     store.anchor(BEGINNING, BOOT).expect("anchor");
