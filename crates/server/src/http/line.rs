@@ -151,8 +151,9 @@ pub(crate) struct BackoffFields {
 impl BackoffFields {
     pub(crate) fn check(self) -> Result<Backoff, Problem> {
         let end = |ms, text, name: &'static str| {
-            let read = span::either(ms, text, name).and_then(|ms| ms.ok_or_else(|| "is missing".to_owned()));
-            read.map_err(|what| Problem::field(format!("backoff.{name}"), what))
+            let read = span::either(ms, text, name);
+            let read = read.map_err(|what| Problem::field(format!("backoff.{name}"), what))?;
+            read.ok_or_else(|| Problem::field(format!("backoff.{name}_ms"), "is missing"))
         };
         let min_ms = end(self.min_ms.map(|ms: Whole| ms.0), self.min, "min")?;
         let max_ms = end(self.max_ms.map(|ms: Whole| ms.0), self.max, "max")?;

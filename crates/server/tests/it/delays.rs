@@ -40,8 +40,11 @@ fn http_delay_is_kept_or_refused() {
             (400, &json!("bad_request"), &json!("delay_ms")),
             "{ms}: {said}"
         );
-        let (status, said) = enqueue(format!("{{\"body\": \"x\", \"delay\": \"{ms}ms\"}}"));
-        assert_eq!((status, &said["field"]), (400, &json!("delay")), "{ms}: {said}");
+        // A text may have a fraction, which is rounded up.
+        if !ms.contains('.') {
+            let (status, said) = enqueue(format!("{{\"body\": \"x\", \"delay\": \"{ms}ms\"}}"));
+            assert_eq!((status, &said["field"]), (400, &json!("delay")), "{ms}: {said}");
+        }
         // A change is refused in the same way, and changes nothing.
         let (status, said) =
             server.call("PATCH", "/v1/queues/q/keys/2147483648", &format!("{{\"delay_ms\": {ms}}}"));

@@ -188,7 +188,7 @@ async fn many_nacks_have_a_result_each() {
         (json!({"id": "1", "lease_token": held[0].1, "dead": true, "delay_ms": 1}), "messages[1].delay_ms"),
         (json!({"id": "1", "lease_token": held[0].1, "dead": true, "attempt": false}), "messages[1].attempt"),
         (
-            json!({"id": "1", "lease_token": held[0].1, "delay_ms": 4_000_000_000_000_u64}),
+            json!({"id": "1", "lease_token": held[0].1, "delay_ms": 5_000_000_000_000_u64}),
             "messages[1].delay_ms",
         ),
     ] {
