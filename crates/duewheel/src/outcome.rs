@@ -200,7 +200,7 @@ mod tests {
         Order(u32, #[source] DeadLetter),
         #[error(transparent)]
         Bare(#[from] DeadLetter),
-        #[error("paying: {0}")]
+        #[error("paying: {}", .0.to_string())]
         Repeats(#[source] std::io::Error),
     }
 

@@ -33,7 +33,9 @@ export function zoomable(path, live, { span, zoom }, messagesOf) {
     span: choose.selectedIndex === 2 ? "" : SPANS[choose.selectedIndex][0],
     zoom: from === null ? "" : [from, from + length].map((at) => new Date(at).toISOString()).join("/"),
   });
-  const listed = (start, end) => messagesOf(start, end, same());
+  // A message this close to the edge of a column may be counted in the next one.
+  let edge = 0;
+  const listed = (start, end) => messagesOf(start - edge, end + edge, same());
   function draw(start, ms) {
     [from, length] = [start, ms];
     note(same(), { step: true });
@@ -61,6 +63,7 @@ export function zoomable(path, live, { span, zoom }, messagesOf) {
     const query = `from=${new Date(start).toISOString()}&to=${new Date(start + length).toISOString()}&buckets=48`;
     const found = await get(`${path}?${query}`, live.signal);
     if (band.held) return;
+    edge = found.resolution_ms;
     back.hidden = from === null;
     const total = found.buckets.reduce((sum, bucket) => sum + bucket.count, 0);
     show(drawn,

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use duewheel_core::Lsn;
 use duewheel_core::message::Row;
+use duewheel_core::record::DedupeRow;
 use duewheel_core::store::conformance::History;
 use duewheel_core::store::{
-    ErrorKind, Found, Load, Lookups, More, Recovered, Sequence, Store, StoreError, Which,
+    ErrorKind, Found, Load, Lookups, More, QueueRow, Recovered, Sequence, Store, StoreError, Which,
 };
 use duewheel_store_log::{AtSegmentEnd, Hands, LogStore, Options, Worked, Workers};
 
@@ -205,7 +206,7 @@ impl Base {
             let model = self.history.model_at(last)?;
             let mut found = Found::default();
             model.find_many(&self.lookups, &mut found);
-            self.sort(&mut found);
+            self.sort(&mut found, &model.queue_rows());
             Some(Arc::new(Everything {
                 recovered: model.recovered(recovered.epoch),
                 found,
@@ -219,7 +220,7 @@ impl Base {
     pub(crate) fn ask(&self, store: &mut LogStore, recovered: &Recovered) -> Result<Everything, StoreError> {
         let mut found = Found::default();
         store.find_many(&self.lookups, &mut found)?;
-        self.sort(&mut found);
+        self.sort(&mut found, &recovered.queues);
         // The sequences without new information are read, too, because each has an index of its own.
         for sequence in [Sequence::At, Sequence::After, Sequence::Leased, Sequence::Dead] {
             load(store, sequence)?;
@@ -230,9 +231,13 @@ impl Base {
         Ok(Everything { recovered: recovered.clone(), found, rows })
     }
 
-    /// Expired answers may be found or not.
-    fn sort(&self, found: &mut Found) {
-        found.answers.retain(|row| row.until > self.history.clock().engine);
+    /// Expired and forgotten answers may be found or not.
+    fn sort(&self, found: &mut Found, queues: &[QueueRow]) {
+        let is_forgotten = |row: &DedupeRow| {
+            let log = queues.iter().find(|queue| queue.name == row.queue).map(|queue| &queue.answers);
+            row.position.is_some_and(|position| !log.is_some_and(|log| log.remembers(position.nth)))
+        };
+        found.answers.retain(|row| row.until > self.history.clock().engine && !is_forgotten(row));
         found.rows.sort_by_key(|row| row.message.id);
         found.answers.sort_by(|a, b| (&a.queue, &a.dedupe_id).cmp(&(&b.queue, &b.dedupe_id)));
     }

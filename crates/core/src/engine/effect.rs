@@ -47,11 +47,11 @@ pub enum Notice {
     Unattended(QueueName),
     /// A message has become dead.
     Died {
-        /// Its queue.
+        /// The queue.
         queue: QueueName,
-        /// Its id.
+        /// The message's id.
         id: MessageId,
-        /// Its key.
+        /// The message's key.
         key: Option<Key>,
         /// The reason.
         reason: DeadReason,

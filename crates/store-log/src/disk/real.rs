@@ -47,15 +47,15 @@ struct RealFile(File);
 #[derive(Debug)]
 struct RealLock {
     _file: File,
-    /// Its entry in [`LOCKED`].
-    locked: Option<FileId>,
+    /// The entry in [`LOCKED`].
+    locked: Option<InodeId>,
 }
 
 /// Device and inode of a file.
-type FileId = (u64, u64);
+type InodeId = (u64, u64);
 
 /// The files that this process has locked exclusively. Their process id is not enough: each container has its own ids.
-static LOCKED: Mutex<BTreeSet<FileId>> = Mutex::new(BTreeSet::new());
+static LOCKED: Mutex<BTreeSet<InodeId>> = Mutex::new(BTreeSet::new());
 
 impl HeldLock for RealLock {}
 
@@ -67,7 +67,7 @@ impl Drop for RealLock {
     }
 }
 
-fn locked() -> MutexGuard<'static, BTreeSet<FileId>> {
+fn locked() -> MutexGuard<'static, BTreeSet<InodeId>> {
     LOCKED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
