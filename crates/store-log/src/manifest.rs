@@ -175,11 +175,13 @@ impl Manifest {
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Damage> {
         let bad = |offset, what: &str| Err(Damage::new(MANIFEST, offset, what));
-        if bytes.len() < HEAD {
-            return bad(0, "the file is shorter than a manifest's head");
-        }
-        if let Err((at, what)) = format::check(&bytes[..12], MAGIC, "a manifest") {
+        let short = "the file is shorter than a manifest's head";
+        let Some(begin) = bytes.get(..12) else { return bad(0, short) };
+        if let Err((at, what)) = format::check(begin, MAGIC, "a manifest") {
             return bad(at, &what);
+        }
+        if bytes.len() < HEAD {
+            return bad(0, short);
         }
         if u32_at(bytes, 12) != checksum(bytes) {
             return bad(12, "the checksum does not match");

@@ -114,7 +114,8 @@ impl FilledServer {
             filled.enqueue(queue).await;
         }
         for (name, queue) in [("s", MINE), ("own", "elsewhere/q")] {
-            let body = serde_json::json!({"queue": queue, "every": "1h"}).to_string();
+            // Occurrences of cron do not begin with the schedule, so a backfill has some.
+            let body = serde_json::json!({"queue": queue, "cron": "0 * * * *"}).to_string();
             filled.ok(&Method::PUT, &format!("/v1/schedules/{name}"), body).await;
         }
         let all = r#"{"action": "fire", "all": true}"#;
