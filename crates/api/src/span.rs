@@ -85,7 +85,10 @@ fn spelled(text: &str) -> Result<TimeSpan, BadSpan> {
     if let Some(rest) = text.strip_prefix('-') {
         return Err(rest.parse::<TimeSpan>().map_or(BadSpan::Form, |_| BadSpan::Negative));
     }
-    if text.len() > MAX_TEXT || !text.starts_with(|c: char| c.is_ascii_digit() || matches!(c, 'P' | 'p')) {
+    if text.len() > MAX_TEXT
+        || text.ends_with(char::is_whitespace)
+        || !text.starts_with(|c: char| c.is_ascii_digit() || matches!(c, 'P' | 'p'))
+    {
         return Err(BadSpan::Form);
     }
     let span: Span = text.parse().map_err(|_| BadSpan::Form)?;
