@@ -117,7 +117,7 @@ async fn bad_bodies_name_the_field() {
         ("POST", MESSAGES, r#"{"body": "a", "delay": "99999999999999999999999d"}"#, "delay"),
         ("POST", MESSAGES, r#"{"body": "a", "delay": "10"}"#, "delay"),
         ("POST", MESSAGES, r#"{"body": "a", "delay": "-1s"}"#, "delay"),
-        ("POST", MESSAGES, r#"{"body": "a", "delay": "1.5h"}"#, "delay"),
+        ("POST", MESSAGES, r#"{"body": "a", "delay": "1.5x"}"#, "delay"),
         ("POST", MESSAGES, r#"{"body": "a", "delay": ""}"#, "delay"),
         ("POST", MESSAGES, r#"{"body": "a", "due_at": "2020-01-01T00:00:00Z", "past": "ignore"}"#, "past"),
         // Numbers.
