@@ -195,7 +195,7 @@ fn postpone_moves_only_relative_expiry() {
 /// Story: a bulk shift, and `past: "fire"`, kept the instant that had passed. The expiry counted from it, so a message with
 /// `expires_in` was dropped instead of granted.
 #[test]
-fn fired_instants_are_due_now_and_kept_ones_expire() {
+fn fired_is_due_now_and_kept_expires() {
     let day = 86_400_000;
     let past = |past| When::At { due_at: WallMs(WALL - day), past };
     let expiring_in = |past_word| Enqueue { when: past(past_word), ..expiring("q", 0, Expiry::In(6_000)) };

@@ -17,7 +17,7 @@ fn small_runtime() -> Runtime {
 /// Story: each run held a thread of the runtime's blocking pool, and what it awaited needed a thread of the same pool:
 /// with 32 queues of 20 messages nothing was done for ever.
 #[test]
-fn runs_leave_the_blocking_pool_to_what_they_await() {
+fn runs_leave_blocking_pool_to_their_awaits() {
     small_runtime().block_on(async {
         let wheel = Duewheel::builder().in_memory().open().await.unwrap();
         let done = Arc::new(AtomicUsize::new(0));

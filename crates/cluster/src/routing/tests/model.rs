@@ -295,10 +295,10 @@ fn any_op(random: &mut Random, tags: &mut u64, wall: u64) -> Ask {
         27 => match random.below(3) {
             0 => Ask::Op(Op::Histogram {
                 queue: Some(name),
-                // An edge in the middle of a minute divides its messages, and each shard rounds its own part.
-                from: WallMs(wall - 3_600_000),
-                to: WallMs(wall + 3_600_000),
-                columns: 1,
+                // Whole minutes: an edge within one divides its messages, and each shard rounds its own part.
+                from: WallMs(wall / 60_000 * 60_000),
+                to: WallMs(wall / 60_000 * 60_000 + 3_600_000),
+                columns: 10,
             }),
             1 => Ask::Op(Op::Wheel),
             _ => Ask::Op(Op::NextDue),
