@@ -218,7 +218,7 @@ fn connections(
     OriginConnections::new(connector(target, Arc::new(lookups.shared(kind, target.timeout))), most)
 }
 
-/// What people are shown before the body of an answer: why it is cut, and where a redirect leads. The query is left out,
+/// The remark before the body of an answer: why it is cut, and where a redirect leads. The query is left out,
 /// because it may repeat that of the target.
 fn remarks(answer: &PushAnswer) -> Vec<u8> {
     let mut remarks = match answer.cut.as_deref().map(|error| class_of(error)) {

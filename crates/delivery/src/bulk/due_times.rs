@@ -8,8 +8,8 @@ use super::part::PartEntry;
 
 /// When each message of a slice is due, for the actions that move due times. `created` is the beginning of the job.
 ///
-/// What is shifted into the past is due now. Messages of one millisecond are granted in the order of their ids, so the
-/// due time is a millisecond later wherever the former order differs from that.
+/// Messages that are shifted into the past are due now. Messages of one millisecond are granted in the order of their
+/// ids, so the due time is a millisecond later wherever the former order differs from that.
 pub(super) fn due_times(action: &BulkAction, created: u64, entries: &[PartEntry], now: u64) -> Vec<When> {
     let instant = |entry: &PartEntry| match action {
         BulkAction::Postpone(BulkMove::Delay(ms)) => created.saturating_add(*ms),

@@ -269,7 +269,7 @@ impl<'a> WorkLease<'a> {
             if held && extended.elapsed() >= self.length / 3 {
                 extended = Instant::now();
                 let length = u64::try_from(self.length.as_millis()).unwrap_or(u64::MAX);
-                // What is away for a moment is asked again at the next third.
+                // A server that is away for a moment is asked again at the next third.
                 held = match self.post("extend", json!({"lease_ms": length})) {
                     Err(trouble) => self.complain("extend", &trouble),
                     Ok(_) => true,

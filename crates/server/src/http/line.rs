@@ -41,7 +41,7 @@ pub(crate) struct EnqueueLine<'a> {
     /// Due at this instant.
     #[schemars(with = "Option<InstantSchema>")]
     due_at: Option<Text<'a>>,
-    /// What happens if `due_at` has passed: refuse, which is the default, make it due now (`fire`), or keep it.
+    /// The handling of a `due_at` that has passed: refuse it (the default), make it due now (`fire`), or keep it.
     #[serde(default, deserialize_with = "strict::word")]
     past: Option<PastWord>,
     /// The words from which `due_at` was computed, such as `1 month`: an enqueue that is repeated with its `dedupe_id` is

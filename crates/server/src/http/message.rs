@@ -189,7 +189,7 @@ pub(crate) struct PostponeRequest<'a> {
     /// Due at this instant.
     #[schemars(with = "Option<InstantSchema>")]
     due_at: Option<Text<'a>>,
-    /// What happens if `due_at` has passed: refuse, which is the default, make it due now (`fire`), or keep it.
+    /// The handling of a `due_at` that has passed: refuse it (the default), make it due now (`fire`), or keep it.
     #[serde(default, deserialize_with = "strict::word")]
     past: Option<PastWord>,
     /// The body, if it is UTF-8 text.

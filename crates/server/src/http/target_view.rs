@@ -169,7 +169,7 @@ impl NetworksFields {
 #[schemars(rename = "TargetAnswer")]
 pub(crate) struct TargetAnswer {
     pub(super) name: String,
-    /// What it does: `active`; `slowed` while it answers with a `Retry-After`; `open` while its breaker lets messages
+    /// The state: `active`; `slowed` while it answers with a `Retry-After`; `open` while its breaker lets messages
     /// wait; `paused` until it is resumed.
     pub(super) state: &'static str,
     /// Why it is paused, or how the last attempt to an open or slowed one has failed.
