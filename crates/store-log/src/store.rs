@@ -309,9 +309,10 @@ impl LogStore {
                     self.active.records() >= TOLD && most.saturating_mul(2) <= self.shared.free.load(Relaxed);
                 tells || self.has_removed() || files.saturating_sub(most) >= options.segment_bytes
             }
-            // Segments that crashes have cut short hold little, and take a file each.
+            // Segments that crashes have cut short hold little, and take a file each. Those of the last few stay: a flush
+            // takes the events in them away from their readers.
             DiskSpace::Enough => {
-                let most = self.shared.segment_bytes().saturating_mul(2).min(options.journal_bytes);
+                let most = self.shared.segment_bytes().saturating_mul(4).min(options.journal_bytes);
                 let is_short = |s: &&Sealed| s.frames.saturating_mul(2) < s.entry.bytes;
                 let short = journal.sealed.iter().filter(is_short).map(|s| s.entry.bytes - s.frames);
                 short.sum::<u64>() > most || self.should_tell()

@@ -324,7 +324,7 @@ pub(crate) fn op() -> impl Strategy<Value = Op> {
         (name(), hold()).prop_map(|(queue, how)| Op::LetGo { queue, how }),
         session().prop_map(|session| Op::SessionClosed { session }),
     ];
-    prop_oneof![5 => hand, 5 => settle, 7 => change, 11 => look, 7 => rule]
+    prop_oneof![5 => hand.boxed(), 5 => settle.boxed(), 7 => change.boxed(), 11 => look.boxed(), 7 => rule.boxed()]
 }
 
 fn message() -> impl Strategy<Value = Arc<MessageContent>> {
@@ -677,7 +677,8 @@ pub(super) fn reply() -> impl Strategy<Value = Reply> {
         applied(of(queue_view().prop_map(Box::new))).prop_map(Reply::Configured),
         events().prop_map(|events| Reply::Events(Box::new(events))),
     ];
-    prop_oneof![6 => hand, 14 => look]
+    // Boxed, because the tree of all kinds together would fill the stack of a test's thread.
+    prop_oneof![6 => hand.boxed(), 14 => look.boxed()]
 }
 
 /// An arbitrary error of a call.

@@ -196,10 +196,10 @@ fn request_frame_bytes_are_fixed() {
     ];
     let frame = request(1, SHARD, WhenBusy::Refuse, &ops, LIMITS).unwrap();
     let expected: &[u8] = &[
-        32, 0, 0, 0, // length
+        33, 0, 0, 0, // length
         0, 1, 3, 0, 3,  // head
-        18, // length of an enqueue
-        0, 1, b'q', 0, 1, b'b', 0, 0, 0, 0, 0, 0, 0, // its parts
+        19, // length of an enqueue
+        0, 1, b'q', 0, 1, b'b', 0, 0, 0, 0, 0, 0, 0, 0, // its parts
         1, 0, // options: one byte, no field
         0, 0, // how it begins, the order of a new queue
         0, // no field of the operation
