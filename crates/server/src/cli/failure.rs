@@ -3,9 +3,9 @@
 use std::io::Write as _;
 use std::{fmt, io};
 
-use duewheel_import::api::{ApiError, ServerRefusal};
 use serde_json::{Map, Value, json};
 
+use super::api_error::{ApiError, ServerRefusal};
 use super::invocation::{self, Invocation};
 use super::table::plain;
 use crate::config::ConfigError;

@@ -1,17 +1,18 @@
 //! `duewheel import`: from a file of `duewheel export` ([`super::import_file`]), or from a running beanstalkd
-//! ([`duewheel_import`]).
+//! ([`super::import_jobs`]).
 
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use duewheel_import::{ImportError, ImportPlan};
 
+use super::beanstalk_source::is_tube;
 use super::import_file::{self, FileOptions};
+use super::import_jobs::{self, JobOptions};
 use super::invocation::print_json;
 use super::remote::Remote;
-use super::table::{self, plain};
+use super::table::{self, counted, plain};
 use super::{ClientCommand, CommandFailure, ServerArgs, when};
 use crate::span::TimeSpan;
 
@@ -83,44 +84,70 @@ impl ClientCommand for ImportArgs {
 impl ImportArgs {
     fn move_jobs(self, beanstalk: String) -> Result<(), CommandFailure> {
         let BeanstalkOptions { tubes, copy, wait } = self.of_beanstalk;
-        if let Some(bad) = tubes.iter().find(|tube| !duewheel_import::is_name(tube)) {
+        if let Some(bad) = tubes.iter().find(|tube| !is_tube(tube)) {
             return Err(CommandFailure::Usage(format!("--tube {bad:?}: no tube can have this name")));
         }
         let remote = Remote::new(&self.server)?;
-        let plan = ImportPlan {
-            beanstalk,
+        let options = JobOptions {
             tubes: tubes.into_iter().collect(),
             prefix: self.prefix,
-            copies: copy,
+            is_copy: copy,
             wait: wait.map_or(Duration::ZERO, Duration::from),
         };
-        let summary = duewheel_import::run(plan, remote, &self.server.server)?;
+        let report = import_jobs::run(&beanstalk, remote, options)?;
         let mut out = io::stdout().lock();
         if self.server.json {
-            print_json(&mut out, &summary.json)?;
+            print_json(&mut out, &report.json())?;
         } else {
-            if !summary.rows.is_empty() {
+            let row = |(tube, jobs): (&String, &[u64; 5])| {
+                std::iter::once(tube.clone()).chain(jobs.map(|n| n.to_string())).collect()
+            };
+            let rows: Vec<Vec<String>> = report.tubes.iter().map(row).collect();
+            if !rows.is_empty() {
                 let head = ["TUBE", "READY", "DELAYED", "BURIED", "HELD", "REFUSED"];
-                table::print(&mut out, &head, &summary.rows)?;
+                table::print(&mut out, &head, &rows)?;
             }
-            for line in &summary.lines {
-                writeln!(out, "{line}")?;
+            let (verb, to) = (if copy { "copied" } else { "moved" }, &self.server.server);
+            let (moved, left) = (counted(report.moved(), "job"), report.in_source);
+            writeln!(out, "{moved} {verb} from {beanstalk} to {to}; {left} are in the source now")?;
+            for (n, what) in [
+                (report.before, "of them were there already, from an earlier run"),
+                (
+                    report.left_to_workers,
+                    "were taken by workers of the source while they were copied; the copies are cancelled",
+                ),
+                (
+                    report.may_run_twice,
+                    "of such copies had been handed out already: these jobs may run twice",
+                ),
+            ] {
+                if n > 0 {
+                    writeln!(out, "{n} {what}")?;
+                }
             }
         }
-        for line in &summary.refusals {
-            eprintln!("{}", plain(line));
+        for line in report.refusals() {
+            eprintln!("{}", plain(&line));
         }
-        if summary.left.is_empty() { Ok(()) } else { Err(CommandFailure::Failed(summary.left.join("; "))) }
-    }
-}
-
-impl From<ImportError> for CommandFailure {
-    fn from(error: ImportError) -> Self {
-        match error {
-            ImportError::Usage(what) => CommandFailure::Usage(what),
-            ImportError::Failed(what) => CommandFailure::Failed(what),
-            ImportError::Unreachable(what) => CommandFailure::Unreachable(what),
-            ImportError::Api(trouble) => trouble.into(),
-        }
+        let (held, refused) = (counted(report.held(), "job"), counted(report.refused.len() as u64, "job"));
+        let missing = counted(report.not_found, "job");
+        let left: Vec<String> = [
+            (
+                report.held(),
+                format!("workers have {held}: stop the workers or let them finish, and run it again, or say --wait 10m"),
+            ),
+            (report.refused.len() as u64, format!("{refused} refused, and left in the source")),
+            (
+                report.not_found,
+                format!(
+                    "the source counts {missing} more than were found: \
+                     run it again while no client puts or takes jobs"
+                ),
+            ),
+        ]
+        .into_iter()
+        .filter_map(|(n, what)| (n > 0).then_some(what))
+        .collect();
+        if left.is_empty() { Ok(()) } else { Err(CommandFailure::Failed(left.join("; "))) }
     }
 }

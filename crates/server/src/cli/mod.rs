@@ -12,7 +12,9 @@ use std::process::ExitCode;
 use clap::error::{ContextKind, ErrorKind};
 use clap::{Arg, Command, CommandFactory, FromArgMatches, Parser, Subcommand};
 
+mod api_error;
 mod backup;
+pub(crate) mod beanstalk_source;
 mod bulk;
 mod clock;
 mod cluster;
@@ -30,6 +32,8 @@ mod health;
 mod histogram;
 mod import;
 mod import_file;
+mod import_jobs;
+mod import_marker;
 mod import_schedules;
 mod inspect;
 mod interrupt;

@@ -5,8 +5,6 @@ use std::path::Path;
 use std::time::Duration;
 use std::{fmt, io};
 
-use duewheel_import::api::HttpApi;
-pub(super) use duewheel_import::api::{ApiError, ServerRefusal, segment};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use serde_json::Value;
@@ -15,6 +13,7 @@ use ureq::http::request::Builder;
 use ureq::http::{HeaderValue, Request, StatusCode};
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
+pub(super) use super::api_error::{ApiError, ServerRefusal, segment};
 use super::failure::with_flags;
 use super::{CommandFailure, ServerArgs, tls_words};
 use crate::auth::Token;
@@ -283,24 +282,6 @@ fn authorities(file: &Path) -> Result<RootCerts, CommandFailure> {
         Ok(certs) if certs.is_empty() => Err(bad(&"there is no certificate in it (PEM)")),
         Ok(certs) => Ok(RootCerts::new_with_certs(&certs)),
         Err(error) => Err(bad(&error)),
-    }
-}
-
-impl HttpApi for Remote {
-    fn get(&self, path: &str) -> Result<Value, ApiError> {
-        Remote::get(self, path)
-    }
-
-    fn post(&self, path: &str, body: &Value) -> Result<Value, ApiError> {
-        Remote::post(self, path, body)
-    }
-
-    fn post_lines(&self, path: &str, lines: Vec<u8>) -> Result<Vec<Value>, ApiError> {
-        Remote::post_lines(self, path, lines)
-    }
-
-    fn delete(&self, path: &str) -> Result<Value, ApiError> {
-        Remote::delete(self, path)
     }
 }
 

@@ -1,4 +1,4 @@
-//! duewheel's HTTP interface as far as an import needs it. The caller of the import provides the connection.
+//! Failures of requests to a server, and escaped segments of paths.
 
 use std::fmt;
 
@@ -8,36 +8,9 @@ use serde_json::Value;
 /// The characters that need no escape in a segment of a path (RFC 3986, "unreserved").
 const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// A running duewheel. Paths begin with a slash, and their segments are escaped.
-pub trait HttpApi: fmt::Debug {
-    /// Sends a GET request.
-    ///
-    /// # Errors
-    /// See [`ApiError`].
-    fn get(&self, path: &str) -> Result<Value, ApiError>;
-
-    /// Sends a POST request with JSON.
-    ///
-    /// # Errors
-    /// See [`ApiError`].
-    fn post(&self, path: &str, body: &Value) -> Result<Value, ApiError>;
-
-    /// Sends a POST request with lines of JSON; returns a result for each line that was answered.
-    ///
-    /// # Errors
-    /// See [`ApiError`].
-    fn post_lines(&self, path: &str, lines: Vec<u8>) -> Result<Vec<Value>, ApiError>;
-
-    /// Sends a DELETE request.
-    ///
-    /// # Errors
-    /// See [`ApiError`].
-    fn delete(&self, path: &str) -> Result<Value, ApiError>;
-}
-
 /// The failure of a request.
 #[derive(Debug)]
-pub enum ApiError {
+pub(crate) enum ApiError {
     /// The server cannot be reached, or the connection broke.
     Unreachable(String),
     /// The address is not that of a duewheel server that the caller can trust. Trying again does not help.
@@ -48,21 +21,21 @@ pub enum ApiError {
 
 /// A refusal of the server, and its reason.
 #[derive(Debug)]
-pub struct ServerRefusal {
+pub(crate) struct ServerRefusal {
     /// The stable code of the error.
-    pub code: String,
+    pub(crate) code: String,
     /// A sentence for people.
-    pub detail: String,
+    pub(crate) detail: String,
     /// The field of the request that is not valid.
-    pub field: Option<String>,
+    pub(crate) field: Option<String>,
     /// The id of the existing message because of which the request was refused.
-    pub existing_id: Option<String>,
+    pub(crate) existing_id: Option<String>,
 }
 
 impl ApiError {
     /// This failure with `before` and `behind` around its text; the code of a refusal stays.
     #[must_use]
-    pub fn with_words(self, before: &str, behind: &str) -> ApiError {
+    pub(crate) fn with_words(self, before: &str, behind: &str) -> ApiError {
         match self {
             ApiError::Unreachable(what) => ApiError::Unreachable(format!("{before}{what}{behind}")),
             ApiError::Mistaken(what) => ApiError::Mistaken(format!("{before}{what}{behind}")),
@@ -95,7 +68,7 @@ impl fmt::Display for ServerRefusal {
 
 impl ServerRefusal {
     /// The refusal in a problem document, or in a line of a batch.
-    pub fn from_json(problem: &Value) -> ServerRefusal {
+    pub(crate) fn from_json(problem: &Value) -> ServerRefusal {
         let text = |name: &str| problem.get(name).and_then(Value::as_str).map(str::to_owned);
         ServerRefusal {
             code: text("code").unwrap_or_else(|| "no answer of a duewheel server".to_owned()),
@@ -106,23 +79,23 @@ impl ServerRefusal {
     }
 
     /// Whether a problem document was there at all: anything that answers on a port has a status.
-    pub fn is_known(problem: &Value) -> bool {
+    pub(crate) fn is_known(problem: &Value) -> bool {
         problem.get("code").is_some_and(Value::is_string)
     }
 
     /// Whether the request may succeed a little later.
-    pub fn is_passing(&self) -> bool {
+    pub(crate) fn is_passing(&self) -> bool {
         self.is_full() || self.code == "draining"
     }
 
     /// Whether the request was refused for lack of space, of the server or within the quota of the queue's tenant.
-    pub fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         matches!(self.code.as_str(), "overloaded" | "over_quota")
     }
 }
 
 /// A segment of a path.
-pub fn segment(text: &str) -> String {
+pub(crate) fn segment(text: &str) -> String {
     // A segment of dots would be resolved as the parent on its way.
     match text {
         "." => "%2E".to_owned(),
