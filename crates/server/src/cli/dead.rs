@@ -8,7 +8,7 @@ use duewheel::core::QueueName;
 use serde_json::{Map, Value, json};
 
 use super::queue::{path, queue_name};
-use super::remote::{Remote, segment};
+use super::remote::Remote;
 use super::table::{plain, print};
 use super::{ClientCommand, CommandFailure, ServerArgs};
 
@@ -62,21 +62,12 @@ impl ClientCommand for DeadArgs {
 
     fn run(self) -> Result<(), CommandFailure> {
         let remote = Remote::new(&self.server)?;
-        let at = format!("{}/dead", path(&self.queue));
         let (mut counts, mut counted) = (BTreeMap::<(String, String), u64>::new(), 0);
-        let mut after = String::new();
-        loop {
-            let page = remote.get(&format!("{at}{after}"))?;
-            for one in page["reasons"].as_array().into_iter().flatten() {
-                let text = |name: &str| one[name].as_str().unwrap_or_default().to_owned();
-                let messages = one["messages"].as_u64().unwrap_or(0);
-                *counts.entry((text("dead_reason"), text("dead_note"))).or_default() += messages;
-                counted += messages;
-            }
-            match page["next"].as_str() {
-                Some(next) => after = format!("?after={}", segment(next)),
-                None => break,
-            }
+        for one in remote.list(&format!("{}/dead", path(&self.queue)), "reasons")? {
+            let text = |name: &str| one[name].as_str().unwrap_or_default().to_owned();
+            let messages = one["messages"].as_u64().unwrap_or(0);
+            *counts.entry((text("dead_reason"), text("dead_note"))).or_default() += messages;
+            counted += messages;
         }
         let mut counts: Vec<_> = counts.into_iter().collect();
         counts.sort_by_key(|(_, messages)| std::cmp::Reverse(*messages));

@@ -14,7 +14,7 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde_json::{Map, Value, json};
 
 use super::export_file::{
-    ExportEnd, ExportHead, ExportLine, ExportedQueue, ExportedSchedule, ListedMessage, ListedPage,
+    ExportEnd, ExportHead, ExportLine, ExportedMessage, ExportedQueue, ExportedSchedule, ListedPage,
 };
 use super::invocation::{self, print_json};
 use super::queue::{path, queue_name};
@@ -148,20 +148,9 @@ impl<W: Write> Exporter<W> {
             only.iter().try_for_each(|queue| self.check(queue))?;
             return Ok(only.to_vec());
         }
-        let mut names = Vec::new();
-        let mut path = "/v1/queues".to_owned();
-        loop {
-            let page = self.remote.get(&path)?;
-            let queues = page["queues"].as_array().map(Vec::as_slice).unwrap_or_default();
-            for queue in queues {
-                let name = queue["queue"].as_str().unwrap_or_default();
-                names.push(QueueName::new(name).map_err(CommandFailure::failed)?);
-            }
-            match page.get("next").and_then(Value::as_str) {
-                Some(next) => path = format!("/v1/queues?after={}", segment(next)),
-                None => return Ok(names),
-            }
-        }
+        let name = |queue: &Value| QueueName::new(queue["queue"].as_str().unwrap_or_default());
+        let names: Result<_, _> = self.remote.list("/v1/queues", "queues")?.iter().map(name).collect();
+        names.map_err(CommandFailure::failed)
     }
 
     /// A queue that was named must be there. Every name is answered, with a queue of which nothing is known.
@@ -174,33 +163,26 @@ impl<W: Write> Exporter<W> {
         if has_any("counts") || has_any("totals") || is_set || seen["paused"] == true {
             return Ok(());
         }
-        let mut at = "/v1/schedules?limit=1000".to_owned();
-        loop {
-            let page = self.remote.get(&at)?;
-            let mut listed = page["schedules"].as_array().into_iter().flatten();
-            if listed.any(|schedule| schedule["queue"] == name.as_str()) {
-                return Ok(());
-            }
-            match page["next"].as_str() {
-                Some(next) => at = format!("/v1/schedules?limit=1000&after={}", segment(next)),
-                None => {
-                    return Err(CommandFailure::NotFound(format!("--queue {name}: there is no such queue")));
-                }
-            }
+        let schedules = self.remote.list("/v1/schedules?limit=1000", "schedules")?;
+        match schedules.iter().any(|schedule| schedule["queue"] == name.as_str()) {
+            true => Ok(()),
+            false => Err(CommandFailure::NotFound(format!("--queue {name}: there is no such queue"))),
         }
     }
 
     /// Writes the settings of one queue. Returns its priority.
     fn queue(&mut self, name: &QueueName) -> Result<u32, CommandFailure> {
         let seen = self.remote.get(&path(name))?;
-        let mut line = ExportedQueue::new(name.clone());
         // That of the queue itself is without its target.
         let mut settings = self.remote.get(&format!("{}/config", path(name)))?;
-        if let Value::Object(config) = settings["config"].take() {
-            line.config = config.into_iter().filter(|(_, value)| !value.is_null()).collect();
-        }
-        line.paused = seen["paused"] == true;
-        line.pause_left_ms = seen["pause_left_ms"].as_u64();
+        let mut config = settings["config"].as_object_mut().map(std::mem::take).unwrap_or_default();
+        config.retain(|_, value| !value.is_null());
+        let line = ExportedQueue {
+            queue: name.to_string(),
+            config,
+            paused: seen["paused"] == true,
+            pause_left_ms: seen["pause_left_ms"].as_u64(),
+        };
         let priority = line.config.get("priority").and_then(Value::as_u64);
         let priority = priority.and_then(|n| u32::try_from(n).ok()).unwrap_or(Defaults::default().priority);
         self.seen.queues += 1;
@@ -210,24 +192,18 @@ impl<W: Write> Exporter<W> {
 
     /// Writes the schedules of all queues, or only of these. One that will not occur again is left out.
     fn schedules(&mut self, only: &[QueueName]) -> Result<(), CommandFailure> {
-        let mut at = "/v1/schedules?limit=200".to_owned();
-        loop {
-            let page = self.remote.get(&at)?;
-            for listed in page["schedules"].as_array().into_iter().flatten() {
-                let name = listed["name"].as_str().unwrap_or_default();
-                let is_wanted = only.is_empty() || only.iter().any(|queue| listed["queue"] == queue.as_str());
-                match is_wanted.then(|| self.remote.get(&format!("/v1/schedules/{}", segment(name)))) {
-                    None => {}
-                    // The schedule was removed after the page was listed.
-                    Some(Err(ApiError::Refused(refusal))) if refusal.code == "not_found" => {}
-                    Some(schedule) => self.schedule(name, &schedule?)?,
-                }
+        for listed in self.remote.list("/v1/schedules?limit=1000", "schedules")? {
+            if !only.is_empty() && !only.iter().any(|queue| listed["queue"] == queue.as_str()) {
+                continue;
             }
-            match page["next"].as_str() {
-                Some(next) => at = format!("/v1/schedules?limit=200&after={}", segment(next)),
-                None => return Ok(()),
+            let name = listed["name"].as_str().unwrap_or_default();
+            match self.remote.get(&format!("/v1/schedules/{}", segment(name))) {
+                // The schedule was removed after the page was listed.
+                Err(ApiError::Refused(refusal)) if refusal.code == "not_found" => {}
+                schedule => self.schedule(name, &schedule?)?,
             }
         }
+        Ok(())
     }
 
     fn schedule(&mut self, name: &str, schedule: &Value) -> Result<(), CommandFailure> {
@@ -241,14 +217,13 @@ impl<W: Write> Exporter<W> {
         if !has_next && schedule["paused"] != true {
             return Ok(());
         }
-        let queue = schedule["queue"].as_str().unwrap_or_default();
-        let queue = QueueName::new(queue).map_err(CommandFailure::failed)?;
         let mut settings = settings_of(schedule);
         // Intervals count from the creation, unless there is a start.
         if settings.contains_key("every") && !settings.contains_key("start") {
             settings.insert("start".to_owned(), schedule["created_at"].clone());
         }
-        let mut line = ExportedSchedule::new(name.to_owned(), queue, settings);
+        let queue = schedule["queue"].as_str().unwrap_or_default().to_owned();
+        let mut line = ExportedSchedule { name: name.to_owned(), queue, settings, ahead: Vec::new() };
         if let Some(remaining) = line.settings.get("remaining").and_then(Value::as_u64) {
             let next = schedule["next"].as_array().into_iter().flatten();
             let ahead = next.filter(|one| one["message"].is_string());
@@ -266,11 +241,11 @@ impl<W: Write> Exporter<W> {
         let mut dead = HashSet::new();
         self.pages(name, Some("dead"), |exporter, message| {
             dead.insert(message.id.clone());
-            exporter.message(name, message, priority)
+            exporter.message(message, priority)
         })?;
         self.pages(name, None, |exporter, message| {
             // A dead message that was redriven since is in the file already, as it was.
-            if dead.contains(&message.id) { Ok(()) } else { exporter.message(name, message, priority) }
+            if dead.contains(&message.id) { Ok(()) } else { exporter.message(message, priority) }
         })
     }
 
@@ -278,7 +253,7 @@ impl<W: Write> Exporter<W> {
         &mut self,
         name: &QueueName,
         state: Option<&str>,
-        mut each: impl FnMut(&mut Self, ListedMessage) -> Result<(), CommandFailure>,
+        mut each: impl FnMut(&mut Self, ExportedMessage) -> Result<(), CommandFailure>,
     ) -> Result<(), CommandFailure> {
         let mut base = format!("{}/messages?limit={PAGE}", path(name));
         if let Some(state) = state {
@@ -303,14 +278,11 @@ impl<W: Write> Exporter<W> {
         }
     }
 
-    fn message(
-        &mut self,
-        queue: &QueueName,
-        message: ListedMessage,
-        priority: u32,
-    ) -> Result<(), CommandFailure> {
+    fn message(&mut self, mut message: ExportedMessage, priority: u32) -> Result<(), CommandFailure> {
         self.seen.messages += 1;
-        self.line(&ExportLine::Message(Box::new(message.exported(queue, priority))))
+        // The priority of the queue itself is not the message's own.
+        message.priority = message.priority.filter(|own| *own != priority);
+        self.line(&ExportLine::Message(Box::new(message)))
     }
 
     fn line(&mut self, line: &ExportLine) -> Result<(), CommandFailure> {

@@ -8,18 +8,20 @@
 //! | one for each message | `{"type":"message",…}` |
 //! | last | `{"type":"end","queues":N,"schedules":N,"messages":N}`; without it the file is cut off |
 
-use std::fmt;
-use std::io::{self, BufRead, Read};
+use std::collections::BTreeMap;
+use std::io::{BufRead, Read};
 
 use duewheel::core::QueueName;
-use serde::de::{DeserializeOwned, IgnoredAny, MapAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use indexmap::IndexMap;
+use serde::de::value::Error as NoValue;
+use serde::de::{DeserializeOwned, Error as _, IgnoredAny, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, forward_to_deserialize_any};
 use serde_json::{Map, Value};
 
 use super::table::plain;
 
 /// The version of the format, which a later one raises when an earlier reader would lose something.
-pub(super) const VERSION: u32 = 1;
+const VERSION: u32 = 1;
 /// The longest line that is read, in bytes: a message of the largest size.
 const MAX_LINE: u64 = 1 << 30;
 
@@ -36,62 +38,40 @@ pub(super) enum ExportLine {
 
 /// Where the file comes from.
 #[derive(Debug, Deserialize, Serialize)]
-#[serde(deny_unknown_fields)]
 pub(super) struct ExportHead {
-    #[serde(rename = "type", skip_serializing, default)]
-    _kind: LineKind,
-    pub(super) version: u32,
+    version: u32,
     /// The program that has written it.
-    pub(super) program: String,
+    program: String,
     /// When it began, by the clock of the machine that ran the command.
-    pub(super) at: String,
+    at: String,
 }
 
 impl ExportHead {
     pub(super) fn now() -> ExportHead {
         let program = concat!("duewheel ", env!("CARGO_PKG_VERSION")).to_owned();
-        let at = format!("{:.3}", jiff::Timestamp::now());
-        ExportHead { _kind: LineKind, version: VERSION, program, at }
+        ExportHead { version: VERSION, program, at: format!("{:.3}", jiff::Timestamp::now()) }
     }
 }
 
 /// A queue and its settings.
 #[derive(Debug, Deserialize, Serialize)]
-#[serde(deny_unknown_fields)]
 pub(super) struct ExportedQueue {
-    #[serde(rename = "type", skip_serializing, default)]
-    _kind: LineKind,
-    pub(super) queue: QueueText,
+    pub(super) queue: String,
     /// The settings that differ from the server's defaults.
     #[serde(default)]
     pub(super) config: Map<String, Value>,
     #[serde(default)]
     pub(super) paused: bool,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) pause_left_ms: Option<u64>,
-}
-
-impl ExportedQueue {
-    pub(super) fn new(queue: QueueName) -> ExportedQueue {
-        ExportedQueue {
-            _kind: LineKind,
-            queue: QueueText(queue),
-            config: Map::new(),
-            paused: false,
-            pause_left_ms: None,
-        }
-    }
 }
 
 /// A schedule.
 #[derive(Debug, Deserialize, Serialize)]
-#[serde(deny_unknown_fields)]
 pub(super) struct ExportedSchedule {
-    #[serde(rename = "type", skip_serializing, default)]
-    _kind: LineKind,
     pub(super) name: String,
     /// The queue of its messages.
-    pub(super) queue: QueueText,
+    pub(super) queue: String,
     /// All other fields, as `PUT /v1/schedules/{name}` takes them.
     pub(super) settings: Map<String, Value>,
     /// Occurrences whose messages are put ahead: `remaining` counts them as entered.
@@ -99,41 +79,33 @@ pub(super) struct ExportedSchedule {
     pub(super) ahead: Vec<String>,
 }
 
-impl ExportedSchedule {
-    pub(super) fn new(name: String, queue: QueueName, settings: Map<String, Value>) -> ExportedSchedule {
-        ExportedSchedule { _kind: LineKind, name, queue: QueueText(queue), settings, ahead: Vec::new() }
-    }
-}
-
-/// A message. Members that no import uses are for people.
+/// A message, in the file and in a listing. Members that no import uses are for people.
 #[derive(Debug, Deserialize, Serialize)]
-#[serde(deny_unknown_fields)]
 pub(super) struct ExportedMessage {
-    #[serde(rename = "type", skip_serializing, default)]
-    _kind: LineKind,
-    pub(super) queue: QueueText,
+    pub(super) queue: String,
     pub(super) id: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) key: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) body: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) body_base64: Option<String>,
-    #[serde(default, skip_serializing_if = "HeaderList::is_empty")]
-    pub(super) headers: HeaderList,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// The headers, in their order.
+    #[serde(default, skip_serializing_if = "IndexMap::is_empty")]
+    pub(super) headers: IndexMap<String, String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) target_url: Option<String>,
     pub(super) state: ExportedState,
     pub(super) due_at: String,
     pub(super) enqueued_at: String,
-    /// The priority, if it is not the queue's.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// The priority; in the file only if it is not the queue's.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) priority: Option<u32>,
     /// When it expires, by its own settings or by those of its queue.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) expires_at: Option<String>,
     /// The message's own settings.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) own: Option<OwnFields>,
     #[serde(default)]
     pub(super) attempt: u32,
@@ -142,13 +114,13 @@ pub(super) struct ExportedMessage {
     /// The effective number of attempts after which it is dead.
     pub(super) max_attempts: u32,
     #[serde(default)]
-    pub(super) generation: u32,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) dead_reason: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) dead_at: Option<String>,
+    generation: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dead_reason: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dead_at: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(super) history: Vec<Value>,
+    history: Vec<Value>,
 }
 
 /// The state of an exported message.
@@ -165,27 +137,24 @@ pub(super) enum ExportedState {
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct OwnFields {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) lease_ms: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lease_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) max_attempts: Option<u32>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) backoff: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    backoff: Option<Value>,
     /// The spread from which its due time was drawn; no import draws it again.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) spread_ms: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) expires_in_ms: Option<u64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) expires_at: Option<String>,
 }
 
 /// The last line.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
-#[serde(deny_unknown_fields)]
 pub(super) struct ExportEnd {
-    #[serde(rename = "type", skip_serializing, default)]
-    _kind: LineKind,
     pub(super) queues: u64,
     /// Missing in files of builds without schedules.
     #[serde(default)]
@@ -193,150 +162,11 @@ pub(super) struct ExportEnd {
     pub(super) messages: u64,
 }
 
-/// The type of a line, where it has been read already.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct LineKind;
-
-impl<'de> Deserialize<'de> for LineKind {
-    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        IgnoredAny::deserialize(d).map(|_| LineKind)
-    }
-}
-
-/// A page of a listing, as far as it is exported. Later servers may say more.
+/// A page of a listing, as far as it is exported. Later servers may have more fields.
 #[derive(Debug, Deserialize)]
 pub(super) struct ListedPage {
-    pub(super) messages: Vec<ListedMessage>,
+    pub(super) messages: Vec<ExportedMessage>,
     pub(super) next: Option<String>,
-}
-
-/// A message of a listing.
-#[derive(Debug, Deserialize)]
-pub(super) struct ListedMessage {
-    pub(super) id: String,
-    key: Option<String>,
-    body: Option<String>,
-    body_base64: Option<String>,
-    headers: HeaderList,
-    target_url: Option<String>,
-    pub(super) state: ExportedState,
-    due_at: String,
-    enqueued_at: String,
-    priority: u32,
-    expires_at: Option<String>,
-    own: Option<OwnFields>,
-    attempt: u32,
-    forgiven: u32,
-    max_attempts: u32,
-    generation: u32,
-    dead_reason: Option<String>,
-    dead_at: Option<String>,
-    history: Vec<Value>,
-}
-
-impl ListedMessage {
-    /// The message as a line; `priority` is that of its queue.
-    pub(super) fn exported(self, queue: &QueueName, priority: u32) -> ExportedMessage {
-        ExportedMessage {
-            _kind: LineKind,
-            queue: QueueText(queue.clone()),
-            id: self.id,
-            key: self.key,
-            body: self.body,
-            body_base64: self.body_base64,
-            headers: self.headers,
-            target_url: self.target_url,
-            state: self.state,
-            due_at: self.due_at,
-            enqueued_at: self.enqueued_at,
-            priority: (self.priority != priority).then_some(self.priority),
-            expires_at: self.expires_at,
-            own: self.own,
-            attempt: self.attempt,
-            forgiven: self.forgiven,
-            max_attempts: self.max_attempts,
-            generation: self.generation,
-            dead_reason: self.dead_reason,
-            dead_at: self.dead_at,
-            history: self.history,
-        }
-    }
-}
-
-/// The name of a queue, checked when it is read.
-#[derive(Clone, Debug)]
-pub(super) struct QueueText(pub(super) QueueName);
-
-impl Serialize for QueueText {
-    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        s.serialize_str(self.0.as_str())
-    }
-}
-
-impl<'de> Deserialize<'de> for QueueText {
-    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(d)?;
-        QueueName::new(&text).map(QueueText).map_err(serde::de::Error::custom)
-    }
-}
-
-/// Headers, in their order.
-#[derive(Debug, Default)]
-pub(super) struct HeaderList(Vec<(String, String)>);
-
-impl HeaderList {
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    pub(super) fn get(&self, name: &str) -> Option<&str> {
-        self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
-    }
-}
-
-impl Serialize for HeaderList {
-    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        s.collect_map(self.0.iter().map(|(name, value)| (name, value)))
-    }
-}
-
-impl<'de> Deserialize<'de> for HeaderList {
-    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        struct Pairs;
-        impl<'de> Visitor<'de> for Pairs {
-            type Value = HeaderList;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object of strings")
-            }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<HeaderList, A::Error> {
-                let mut pairs = Vec::new();
-                while let Some(pair) = map.next_entry()? {
-                    pairs.push(pair);
-                }
-                Ok(HeaderList(pairs))
-            }
-        }
-        d.deserialize_map(Pairs)
-    }
-}
-
-/// Why a file cannot be imported.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum ExportFileError {
-    /// The file cannot be read.
-    #[error(transparent)]
-    Io(#[from] io::Error),
-    /// A line is wrong.
-    #[error("line {line}: {what}")]
-    Line {
-        /// The number of the line, from 1.
-        line: u64,
-        /// The fault, with the field where there is one.
-        what: String,
-    },
-    /// The file ends before its last line.
-    #[error("the file is cut off behind line {0}: its last line, which counts the others, is missing")]
-    Cut(u64),
 }
 
 /// Reads a file line by line, and checks that it is whole.
@@ -365,17 +195,15 @@ impl<R: BufRead> ExportReader<R> {
     }
 
     /// The next line; `None` behind the last one of a file that is whole.
-    ///
-    /// # Errors
-    /// See [`ExportFileError`].
-    pub(super) fn next(&mut self) -> Result<Option<ExportLine>, ExportFileError> {
+    /// An error names the line and, where there is one, the field.
+    pub(super) fn next(&mut self) -> Result<Option<ExportLine>, String> {
         self.text.clear();
-        self.input.by_ref().take(MAX_LINE).read_until(b'\n', &mut self.text)?;
+        self.input.by_ref().take(MAX_LINE).read_until(b'\n', &mut self.text).map_err(|e| e.to_string())?;
         let is_whole = self.text.last() == Some(&b'\n');
         if self.text.trim_ascii().is_empty() {
             return match (self.has_ended, is_whole) {
                 (true, false) => Ok(None),
-                (false, false) => Err(ExportFileError::Cut(self.line)),
+                (false, false) => Err(self.cut()),
                 (_, true) => {
                     self.line += 1;
                     Err(self.wrong("is empty"))
@@ -383,7 +211,7 @@ impl<R: BufRead> ExportReader<R> {
             };
         }
         if !is_whole && !self.has_ended && serde_json::from_slice::<IgnoredAny>(&self.text).is_err() {
-            return Err(ExportFileError::Cut(self.line));
+            return Err(self.cut());
         }
         self.line += 1;
         if self.has_ended {
@@ -414,16 +242,21 @@ impl<R: BufRead> ExportReader<R> {
         Ok(Some(line))
     }
 
-    fn wrong(&self, what: &str) -> ExportFileError {
-        ExportFileError::Line { line: self.line, what: what.to_owned() }
+    fn wrong(&self, what: &str) -> String {
+        format!("line {}: {what}", self.line)
     }
 
-    fn parse(&self) -> Result<ExportLine, ExportFileError> {
+    fn cut(&self) -> String {
+        let line = self.line;
+        format!("the file is cut off behind line {line}: its last line, which counts the others, is missing")
+    }
+
+    fn parse(&self) -> Result<ExportLine, String> {
         #[derive(Deserialize)]
         struct TypeOfLine {
             r#type: String,
         }
-        let kind = self.fields::<TypeOfLine>()?.r#type;
+        let kind = self.read::<TypeOfLine>()?.r#type;
         let line = match (self.line, kind.as_str()) {
             (1, "export") => {
                 let head: ExportHead = self.fields()?;
@@ -443,6 +276,15 @@ impl<R: BufRead> ExportReader<R> {
             (_, "end") => ExportLine::End(self.fields()?),
             (_, _) => return Err(self.wrong("type: must be \"queue\", \"schedule\", \"message\" or \"end\"")),
         };
+        let queue = match &line {
+            ExportLine::Export(_) | ExportLine::End(_) => None,
+            ExportLine::Queue(queue) => Some(&queue.queue),
+            ExportLine::Schedule(schedule) => Some(&schedule.queue),
+            ExportLine::Message(message) => Some(&message.queue),
+        };
+        if let Some(Err(what)) = queue.map(|queue| QueueName::new(queue)) {
+            return Err(self.wrong(&format!("queue: {what}")));
+        }
         if let ExportLine::Message(message) = &line {
             match (&message.body, &message.body_base64) {
                 (None, None) => return Err(self.wrong("body: is missing")),
@@ -455,7 +297,18 @@ impl<R: BufRead> ExportReader<R> {
         Ok(line)
     }
 
-    fn fields<T: DeserializeOwned>(&self) -> Result<T, ExportFileError> {
+    /// Reads the line as a struct that has all its fields.
+    fn fields<T: DeserializeOwned>(&self) -> Result<T, String> {
+        let parsed = self.read::<T>()?;
+        let known = field_names::<T>();
+        let all = self.read::<BTreeMap<String, IgnoredAny>>()?;
+        match all.keys().find(|name| *name != "type" && !known.contains(&name.as_str())) {
+            Some(name) => Err(self.wrong(&format!("{0}: unknown field `{0}`", plain(name)))),
+            None => Ok(parsed),
+        }
+    }
+
+    fn read<T: DeserializeOwned>(&self) -> Result<T, String> {
         let mut json = serde_json::Deserializer::from_slice(&self.text);
         let parsed = serde_path_to_error::deserialize(&mut json).and_then(|value| {
             json.end().map(|()| value).map_err(|error| serde_path_to_error::Error::new(no_path(), error))
@@ -469,6 +322,34 @@ impl<R: BufRead> ExportReader<R> {
             self.wrong(&what)
         })
     }
+}
+
+/// The names of the fields of a struct. A listing may have others, the file may not.
+fn field_names<T: DeserializeOwned>() -> &'static [&'static str] {
+    struct Probe<'a>(&'a mut &'static [&'static str]);
+    impl<'de> Deserializer<'de> for Probe<'_> {
+        type Error = NoValue;
+        fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, NoValue> {
+            Err(NoValue::custom("only the names are asked for"))
+        }
+        fn deserialize_struct<V: Visitor<'de>>(
+            self,
+            _: &'static str,
+            fields: &'static [&'static str],
+            visitor: V,
+        ) -> Result<V::Value, NoValue> {
+            *self.0 = fields;
+            self.deserialize_any(visitor)
+        }
+        forward_to_deserialize_any! {
+            bool i8 i16 i32 i64 u8 u16 u32 u64 f32 f64 char str string bytes byte_buf option unit unit_struct
+            newtype_struct seq tuple tuple_struct map enum identifier ignored_any
+        }
+    }
+    let mut names: &'static [&'static str] = &[];
+    // The probe has no value.
+    let _ = T::deserialize(Probe(&mut names));
+    names
 }
 
 /// The path of the whole line.
@@ -490,7 +371,7 @@ mod tests {
     fn read(text: &str) -> Result<Vec<ExportLine>, String> {
         let mut reader = ExportReader::new(text.as_bytes());
         let mut lines = Vec::new();
-        while let Some(line) = reader.next().map_err(|error| error.to_string())? {
+        while let Some(line) = reader.next()? {
             lines.push(line);
         }
         Ok(lines)

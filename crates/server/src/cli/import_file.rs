@@ -6,21 +6,23 @@
 //! last, because the import may take longer.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Seek, Write};
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use duewheel::core::QueueName;
+use indexmap::IndexMap;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::export_file::{
-    ExportEnd, ExportFileError, ExportLine, ExportReader, ExportedMessage, ExportedQueue, ExportedSchedule,
-    ExportedState, HeaderList, OwnFields,
+    ExportEnd, ExportLine, ExportReader, ExportedMessage, ExportedQueue, ExportedSchedule, ExportedState,
+    OwnFields,
 };
 use super::failure::refused_line;
 use super::import_schedules::{ImportedSchedules, ScheduleSet};
@@ -45,8 +47,14 @@ pub(super) struct FileOptions {
     #[arg(long = "queue", value_name = "QUEUE", value_parser = queue_name, conflicts_with = "beanstalk")]
     queues: Vec<QueueName>,
     /// What to do with a message whose key is taken here: refuse it, keep the one that is here, or replace that
-    #[arg(long, value_name = "WHAT", default_value = "reject", conflicts_with = "beanstalk")]
-    if_exists: TakenKey,
+    #[arg(
+        long,
+        value_name = "WHAT",
+        default_value = "reject",
+        value_parser = ["reject", "keep", "replace"],
+        conflicts_with = "beanstalk"
+    )]
+    if_exists: String,
     /// Leave settings and pauses of queues as they are here
     #[arg(long, conflicts_with = "beanstalk")]
     no_settings: bool,
@@ -69,24 +77,6 @@ pub(super) struct FileOptions {
     check: bool,
 }
 
-/// The treatment of a message whose key is taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum TakenKey {
-    Reject,
-    Keep,
-    Replace,
-}
-
-impl TakenKey {
-    fn word(self) -> &'static str {
-        match self {
-            TakenKey::Reject => "reject",
-            TakenKey::Keep => "keep",
-            TakenKey::Replace => "replace",
-        }
-    }
-}
-
 /// Imports a file, or standard input.
 pub(super) fn run(
     file: &Path,
@@ -95,63 +85,23 @@ pub(super) fn run(
     options: &FileOptions,
     server: &ServerArgs,
 ) -> Result<(), CommandFailure> {
-    let from_stdin = file.as_os_str() == "-";
-    let usage =
-        |error: &dyn std::fmt::Display| CommandFailure::Usage(format!("FILE {}: {error}", file.display()));
+    let usage = |error: &dyn fmt::Display| CommandFailure::Usage(format!("FILE {}: {error}", file.display()));
     let mut importer = FileImporter::new(remote, prefix, options);
-    let result = if from_stdin {
-        let reader = ExportReader::new(BufReader::with_capacity(256 * 1024, io::stdin().lock()));
-        if options.check { importer.check(reader).map_err(ImportEnd::from) } else { importer.take(reader) }
+    let result = if file.as_os_str() == "-" {
+        let input = BufReader::with_capacity(256 * 1024, io::stdin().lock());
+        importer.take(ExportReader::new(input), !options.check, &usage)
     } else {
         let mut opened = File::open(file).map_err(|error| usage(&error))?;
-        importer.check(ExportReader::new(BufReader::new(&opened))).map_err(|error| usage(&error))?;
+        importer.take(ExportReader::new(BufReader::new(&opened)), false, &usage)?;
         importer.named_queues()?;
-        if options.check {
-            Ok(())
-        } else {
-            opened.rewind()?;
-            importer.take(ExportReader::new(BufReader::with_capacity(256 * 1024, opened)))
-        }
+        opened.rewind()?;
+        let input = BufReader::with_capacity(256 * 1024, opened);
+        if options.check { Ok(()) } else { importer.take(ExportReader::new(input), true, &usage) }
     };
     importer.progress.finish_and_clear();
-    match result {
-        Ok(()) => importer.named_queues().and_then(|()| importer.tell(options.check, server)),
-        Err(ImportEnd::File(error)) => {
-            let so_far = importer.accepted;
-            let note = if options.check || so_far == 0 {
-                String::new()
-            } else {
-                format!(
-                    "; {} in front of it here. Import the whole input again{}: nothing doubles",
-                    counted(so_far, "message"),
-                    importer.same_again()
-                )
-            };
-            Err(usage(&format_args!("{error}{note}")))
-        }
-        Err(ImportEnd::Failure(failure)) => Err(failure),
-    }
-}
-
-/// Why an import ended early.
-#[derive(Debug)]
-enum ImportEnd {
-    /// The file is wrong.
-    File(ExportFileError),
-    /// The server, or the connection to it, failed.
-    Failure(CommandFailure),
-}
-
-impl From<ExportFileError> for ImportEnd {
-    fn from(error: ExportFileError) -> Self {
-        ImportEnd::File(error)
-    }
-}
-
-impl From<CommandFailure> for ImportEnd {
-    fn from(failure: CommandFailure) -> Self {
-        ImportEnd::Failure(failure)
-    }
+    result?;
+    importer.named_queues()?;
+    importer.tell(options.check, server)
 }
 
 /// A message as it is enqueued.
@@ -166,12 +116,12 @@ struct ImportedLine<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    if_exists: Option<&'static str>,
+    if_exists: Option<&'a str>,
     dedupe_id: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     priority: Option<u32>,
-    #[serde(skip_serializing_if = "HeaderList::is_empty")]
-    headers: &'a HeaderList,
+    #[serde(skip_serializing_if = "IndexMap::is_empty")]
+    headers: &'a IndexMap<String, String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     target_url: Option<&'a str>,
     #[serde(flatten)]
@@ -181,7 +131,7 @@ struct ImportedLine<'a> {
 }
 
 impl<'a> ImportedLine<'a> {
-    fn of(message: &'a ExportedMessage, if_exists: TakenKey, salt: Option<&str>) -> ImportedLine<'a> {
+    fn of(message: &'a ExportedMessage, if_exists: &'a str, salt: Option<&str>) -> ImportedLine<'a> {
         let is_dead = message.state == ExportedState::Dead;
         let mut own = message.own.clone().unwrap_or_default();
         let used = message.attempt.saturating_sub(message.forgiven);
@@ -205,7 +155,7 @@ impl<'a> ImportedLine<'a> {
             past: "keep",
             key: message.key.as_deref(),
             // The dead hold no keys.
-            if_exists: message.key.as_ref().filter(|_| !is_dead).map(|_| if_exists.word()),
+            if_exists: message.key.as_ref().filter(|_| !is_dead).map(|_| if_exists),
             dedupe_id: format!("import:{}:{}{salt}", message.enqueued_at, message.id),
             priority: message.priority,
             headers: &message.headers,
@@ -297,26 +247,6 @@ impl<'a> FileImporter<'a> {
         }
     }
 
-    /// Reads a file to its end.
-    fn check<R: BufRead>(&mut self, mut reader: ExportReader<R>) -> Result<(), ExportFileError> {
-        while let Some(line) = reader.next()? {
-            self.note_queue(&line);
-        }
-        self.in_file = reader.seen();
-        Ok(())
-    }
-
-    /// Crosses out the queue of a line among those that were named.
-    fn note_queue(&mut self, line: &ExportLine) {
-        let queue = match line {
-            ExportLine::Export(_) | ExportLine::End(_) => return,
-            ExportLine::Queue(queue) => &queue.queue.0,
-            ExportLine::Schedule(schedule) => &schedule.queue.0,
-            ExportLine::Message(message) => &message.queue.0,
-        };
-        self.not_found.retain(|named| named != queue);
-    }
-
     /// The queues that were named must be in the file.
     fn named_queues(&self) -> Result<(), CommandFailure> {
         match self.not_found.first() {
@@ -325,36 +255,50 @@ impl<'a> FileImporter<'a> {
         }
     }
 
-    /// Sends all lines.
-    fn take<R: BufRead>(&mut self, mut reader: ExportReader<R>) -> Result<(), ImportEnd> {
+    /// Reads all lines, and sends them if `sends`.
+    fn take<R: BufRead>(
+        &mut self,
+        mut reader: ExportReader<R>,
+        sends: bool,
+        usage: &dyn Fn(&dyn fmt::Display) -> CommandFailure,
+    ) -> Result<(), CommandFailure> {
         loop {
             let line = match reader.next() {
-                Ok(line) => line,
+                Ok(Some(line)) => line,
+                Ok(None) => break,
                 Err(error) => {
                     // The lines before a wrong line are right, and the same when the file is imported again.
                     self.send()?;
-                    return Err(error.into());
+                    return Err(usage(&format!("{error}{}", self.already_here())));
                 }
             };
-            line.iter().for_each(|line| self.note_queue(line));
+            let queue = match &line {
+                ExportLine::Export(_) | ExportLine::End(_) => continue,
+                ExportLine::Queue(queue) => &queue.queue,
+                ExportLine::Schedule(schedule) => &schedule.queue,
+                ExportLine::Message(message) => &message.queue,
+            };
+            self.not_found.retain(|named| named.as_str() != queue);
+            let only = &self.options.queues;
+            if !sends || !(only.is_empty() || only.iter().any(|named| named.as_str() == queue)) {
+                continue;
+            }
+            let name = self.name(reader.line(), queue)?;
             match line {
-                None => break,
-                Some(ExportLine::Export(_) | ExportLine::End(_)) => {}
-                Some(ExportLine::Queue(queue)) => {
-                    if self.wants(&queue.queue.0) && !self.options.no_settings {
-                        self.send()?;
-                        self.settings(reader.line(), &queue)?;
-                    }
+                ExportLine::Queue(queue) if !self.options.no_settings => {
+                    self.send()?;
+                    self.settings(reader.line(), &name, &queue)?;
                 }
-                Some(ExportLine::Schedule(schedule)) => {
-                    if self.wants(&schedule.queue.0) && !self.options.no_schedules {
-                        self.send()?;
-                        self.schedule(reader.line(), &schedule)?;
-                    }
+                ExportLine::Schedule(schedule) if !self.options.no_schedules => {
+                    self.send()?;
+                    self.schedule(reader.line(), &schedule)?;
                 }
-                Some(ExportLine::Message(message)) if !self.wants(&message.queue.0) => {}
-                Some(ExportLine::Message(message)) if self.schedules.puts(&message) => self.occurrences += 1,
-                Some(ExportLine::Message(message)) => self.add(reader.line(), &message)?,
+                ExportLine::Message(message) if self.schedules.puts(&message) => self.occurrences += 1,
+                ExportLine::Message(message) => self.add(reader.line(), name, &message)?,
+                ExportLine::Queue(_)
+                | ExportLine::Schedule(_)
+                | ExportLine::Export(_)
+                | ExportLine::End(_) => {}
             }
         }
         self.send()?;
@@ -363,26 +307,33 @@ impl<'a> FileImporter<'a> {
         Ok(())
     }
 
-    fn wants(&self, queue: &QueueName) -> bool {
-        self.options.queues.is_empty() || self.options.queues.contains(queue)
+    /// Where the input ended too early: the messages in front of that place are here.
+    fn already_here(&self) -> String {
+        match self.accepted {
+            0 => String::new(),
+            n => format!(
+                "; {} in front of it here. Import the whole input again{}: nothing doubles",
+                counted(n, "message"),
+                self.same_again()
+            ),
+        }
     }
 
     /// The name of a queue here.
-    fn name(&self, line: u64, queue: &QueueName) -> Result<QueueName, CommandFailure> {
+    fn name(&self, line: u64, queue: &str) -> Result<QueueName, CommandFailure> {
         let name = format!("{}{queue}", self.prefix);
         QueueName::new(&name).map_err(|what| {
             CommandFailure::Usage(format!("--prefix {:?}: line {line}: queue {name}: {what}", self.prefix))
         })
     }
 
-    fn add(&mut self, line: u64, message: &ExportedMessage) -> Result<(), ImportEnd> {
-        let queue = self.name(line, &message.queue.0)?;
+    fn add(&mut self, line: u64, queue: QueueName, message: &ExportedMessage) -> Result<(), CommandFailure> {
         let is_full = self.batch.lines.len() >= BATCH_LINES || self.batch.bytes >= BATCH_BYTES;
         if is_full || self.batch.queue.as_ref() != Some(&queue) {
             self.send()?;
         }
         self.leased += u64::from(message.state == ExportedState::Leased);
-        let request = ImportedLine::of(message, self.options.if_exists, self.salt.as_deref());
+        let request = ImportedLine::of(message, &self.options.if_exists, self.salt.as_deref());
         let request = serde_json::to_string(&request).map_err(CommandFailure::failed)?;
         self.batch.queue = Some(queue);
         self.batch.bytes += request.len() + 1;
@@ -467,8 +418,7 @@ impl<'a> FileImporter<'a> {
             }
             self.refused += 1;
             // The refusal names the field, as the file does.
-            let text = refused_line(Some(number), "", &refusal);
-            self.progress.suspend(|| writeln!(io::stderr(), "{text}"))?;
+            self.report(Some(number), "", refusal)?;
         }
         Ok((left, trouble))
     }
@@ -488,15 +438,14 @@ impl<'a> FileImporter<'a> {
     }
 
     /// The settings, the pause and the target of a queue, before its messages. Settings that the queue has here stay.
-    fn settings(&mut self, line: u64, queue: &ExportedQueue) -> Result<(), CommandFailure> {
+    fn settings(&mut self, line: u64, name: &QueueName, queue: &ExportedQueue) -> Result<(), CommandFailure> {
         if queue.config.is_empty() && !queue.paused {
             return Ok(());
         }
-        let name = self.name(line, &queue.queue.0)?;
         let mut config = queue.config.clone();
         let target = config.remove("target");
-        self.own_settings(line, &name, queue, &config)?;
-        target.map_or(Ok(()), |target| self.target(line, &name, &target))
+        self.own_settings(line, name, queue, &config)?;
+        target.map_or(Ok(()), |target| self.target(line, name, &target))
     }
 
     /// The target that a queue has in the file, where it has none here. Targets themselves are in no file.
@@ -516,12 +465,9 @@ impl<'a> FileImporter<'a> {
                 entry.or_insert_with(|| "has another target here, which stays".to_owned());
                 Ok(())
             }
-            Err(trouble) if may_pass(&trouble) => Err(self.unfinished(trouble)),
             Err(trouble) => {
                 self.settings_failed += 1;
-                let text = refused_line(Some(line), &format!("the target of {name}"), &trouble);
-                self.progress.suspend(|| writeln!(io::stderr(), "{text}"))?;
-                Ok(())
+                self.report(Some(line), &format!("the target of {name}"), trouble)
             }
         }
     }
@@ -583,13 +529,8 @@ impl<'a> FileImporter<'a> {
             let what = format!("line {line}: {name} is paused in the file, and could not be paused here: ");
             return Err(self.ended(trouble, &what, "; --no-settings imports it without a pause"));
         }
-        if may_pass(&trouble) {
-            return Err(self.unfinished(trouble));
-        }
         self.settings_failed += 1;
-        let text = refused_line(Some(line), &format!("the settings of {name}"), &trouble);
-        self.progress.suspend(|| writeln!(io::stderr(), "{text}"))?;
-        Ok(())
+        self.report(Some(line), &format!("the settings of {name}"), trouble)
     }
 
     fn schedule(&mut self, line: u64, schedule: &ExportedSchedule) -> Result<(), CommandFailure> {
@@ -600,13 +541,21 @@ impl<'a> FileImporter<'a> {
         match set {
             Ok(ScheduleSet::New | ScheduleSet::Same) => self.schedules_here += 1,
             Ok(ScheduleSet::Other) => self.schedules_left.push(format!("{}{name}", self.prefix)),
-            Err(trouble) if may_pass(&trouble) => return Err(self.unfinished(trouble)),
             Err(trouble) => {
                 self.schedules_failed += 1;
-                let text = refused_line(Some(line), &format!("schedule {name}"), &trouble);
-                self.progress.suspend(|| writeln!(io::stderr(), "{text}"))?;
+                self.report(Some(line), &format!("schedule {name}"), trouble)?;
             }
         }
+        Ok(())
+    }
+
+    /// Reports a refusal after which the import goes on. One that may pass has not passed in time, and ends it.
+    fn report(&self, line: Option<u64>, about: &str, trouble: ApiError) -> Result<(), CommandFailure> {
+        if may_pass(&trouble) {
+            return Err(self.unfinished(trouble));
+        }
+        let text = refused_line(line, about, &trouble);
+        self.progress.suspend(|| writeln!(io::stderr(), "{text}"))?;
         Ok(())
     }
 
@@ -615,14 +564,9 @@ impl<'a> FileImporter<'a> {
         for (name, window) in std::mem::take(&mut self.windows) {
             let wanted = json!({"dedupe_window_ms": window});
             let path = format!("{}/config", path(&name));
-            match self.patiently(|| self.remote.patch(&path, &wanted)) {
-                Ok(_) => {}
-                Err(trouble) if may_pass(&trouble) => return Err(self.unfinished(trouble)),
-                Err(trouble) => {
-                    self.settings_failed += 1;
-                    let text = refused_line(None, &format!("the settings of {name}"), &trouble);
-                    self.progress.suspend(|| writeln!(io::stderr(), "{text}"))?;
-                }
+            if let Err(trouble) = self.patiently(|| self.remote.patch(&path, &wanted)) {
+                self.settings_failed += 1;
+                self.report(None, &format!("the settings of {name}"), trouble)?;
             }
         }
         Ok(())
@@ -679,34 +623,24 @@ impl<'a> FileImporter<'a> {
                 are(self.in_file.messages, "message"),
                 server.server
             )?;
-            if self.kept > 0 {
-                writeln!(
-                    out,
-                    "{} of them have keys that were taken; the messages that were here stay",
-                    self.kept
-                )?;
-            }
-            if self.repeated > 0 {
-                writeln!(
-                    out,
-                    "{} of them an earlier import had brought; what was done since does not come again without --again",
-                    self.repeated
-                )?;
-            }
-            if self.leased > 0 {
-                writeln!(
-                    out,
-                    "{} of them had a consumer in the source, which may finish them there; here they are ready",
-                    self.leased
-                )?;
+            for (n, what) in [
+                (self.kept, "of them have keys that were taken; the messages that were here stay"),
+                (
+                    self.repeated,
+                    "of them an earlier import had brought; what was done since does not come again without --again",
+                ),
+                (
+                    self.leased,
+                    "of them had a consumer in the source, which may finish them there; here they are ready",
+                ),
+            ] {
+                if n > 0 {
+                    writeln!(out, "{n} {what}")?;
+                }
             }
             if self.schedules_here > 0 {
-                writeln!(
-                    out,
-                    "{} here; of the file, {} put by schedules",
-                    are(self.schedules_here, "schedule"),
-                    are(self.occurrences, "message")
-                )?;
+                let (here, put) = (are(self.schedules_here, "schedule"), are(self.occurrences, "message"));
+                writeln!(out, "{here} here; of the file, {put} put by schedules")?;
             }
             for name in &self.schedules_left {
                 writeln!(out, "there is another schedule {name} here, which stays")?;
@@ -715,16 +649,17 @@ impl<'a> FileImporter<'a> {
                 writeln!(out, "{queue} {why}")?;
             }
         }
-        let mut bad = Vec::new();
-        if self.refused > 0 {
-            bad.push(format!("{} refused", were(self.refused, "message")));
-        }
-        if self.settings_failed > 0 {
-            bad.push(format!("the settings of {} were refused", counted(self.settings_failed, "queue")));
-        }
-        if self.schedules_failed > 0 {
-            bad.push(format!("{} refused", were(self.schedules_failed, "schedule")));
-        }
+        let bad: Vec<String> = [
+            (self.refused, format!("{} refused", were(self.refused, "message"))),
+            (
+                self.settings_failed,
+                format!("the settings of {} were refused", counted(self.settings_failed, "queue")),
+            ),
+            (self.schedules_failed, format!("{} refused", were(self.schedules_failed, "schedule"))),
+        ]
+        .into_iter()
+        .filter_map(|(n, what)| (n > 0).then_some(what))
+        .collect();
         if bad.is_empty() { Ok(()) } else { Err(CommandFailure::Failed(bad.join("; "))) }
     }
 }

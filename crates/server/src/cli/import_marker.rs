@@ -33,7 +33,7 @@ use serde_json::json;
 
 use super::CommandFailure;
 use super::beanstalk_source::{BeanstalkSource, SourceStats};
-use super::remote::{ApiError, Remote, segment};
+use super::remote::{ApiError, Remote};
 
 /// The marker's tube in the source. Queues of notes in duewheel begin with it.
 pub(super) const MARKER: &str = "duewheel-import";
@@ -179,27 +179,20 @@ impl ImportMarker {
 
     /// Reads the notes of an interrupted import. It may not have cancelled the last copies.
     fn read_notes(&mut self, remote: &Remote) -> Result<(), CommandFailure> {
-        let mut after = String::new();
-        loop {
-            let page = remote.get(&format!("/v1/queues/{}/messages?limit=1000{after}", self.notes()))?;
-            for note in page["messages"].as_array().into_iter().flatten() {
-                let job = note["key"].as_str().and_then(|key| key.parse().ok());
-                let copies = note["body"].as_str().and_then(|body| body.split_once(' '));
-                let (Some(job), Some((copy, before))) = (job, copies) else { continue };
-                self.has_notes = true;
-                self.cancelled.insert(job, copy.to_owned());
-                match remote.delete(&format!("/v1/messages/{copy}")) {
-                    Ok(_) => {}
-                    Err(ApiError::Refused(refusal)) if refusal.code == "message_not_found" => {}
-                    Err(ApiError::Refused(_)) => self.note(remote, job, before, "")?,
-                    Err(trouble) => return Err(trouble.into()),
-                }
-            }
-            match page["next"].as_str() {
-                Some(next) => after = format!("&after={}", segment(next)),
-                None => return Ok(()),
+        for note in remote.list(&format!("/v1/queues/{}/messages?limit=1000", self.notes()), "messages")? {
+            let job = note["key"].as_str().and_then(|key| key.parse().ok());
+            let copies = note["body"].as_str().and_then(|body| body.split_once(' '));
+            let (Some(job), Some((copy, before))) = (job, copies) else { continue };
+            self.has_notes = true;
+            self.cancelled.insert(job, copy.to_owned());
+            match remote.delete(&format!("/v1/messages/{copy}")) {
+                Ok(_) => {}
+                Err(ApiError::Refused(refusal)) if refusal.code == "message_not_found" => {}
+                Err(ApiError::Refused(_)) => self.note(remote, job, before, "")?,
+                Err(trouble) => return Err(trouble.into()),
             }
         }
+        Ok(())
     }
 }
 

@@ -38,7 +38,7 @@ impl ImportedSchedules {
         schedule: &ExportedSchedule,
     ) -> Result<ScheduleSet, ApiError> {
         let path = format!("/v1/schedules/{}", segment(&format!("{prefix}{}", schedule.name)));
-        let queue = format!("{prefix}{}", schedule.queue.0);
+        let queue = format!("{prefix}{}", schedule.queue);
         let (set, answer) = match remote.get(&path) {
             Ok(here) => {
                 let is_same =
@@ -69,7 +69,7 @@ impl ImportedSchedules {
 
     /// Whether a schedule here puts the message of this occurrence itself.
     pub(super) fn puts(&self, message: &ExportedMessage) -> bool {
-        let header = |name| message.headers.get(name);
+        let header = |name| message.headers.get(name).map(String::as_str);
         let (Some(name), Some(occurrence)) = (header("duewheel-schedule"), header("duewheel-occurrence"))
         else {
             return false;

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::remote::{Remote, segment};
+use super::remote::Remote;
 use super::table::{self, cell};
 use super::{ClientCommand, CommandFailure, ServerArgs};
 use crate::span::TimeSpan;
@@ -23,18 +23,7 @@ impl ClientCommand for QueuesArgs {
 
     fn run(self) -> Result<(), CommandFailure> {
         let remote = Remote::new(&self.server)?;
-        let mut queues: Vec<Value> = Vec::new();
-        let mut path = "/v1/queues".to_owned();
-        loop {
-            let mut page = remote.get(&path)?;
-            if let Some(Value::Array(more)) = page.get_mut("queues").map(Value::take) {
-                queues.extend(more);
-            }
-            match page.get("next").and_then(Value::as_str) {
-                Some(next) => path = format!("/v1/queues?after={}", segment(next)),
-                None => break,
-            }
-        }
+        let queues = remote.list("/v1/queues", "queues")?;
         let mut out = io::stdout().lock();
         if self.server.json {
             writeln!(out, "{}", json!({ "queues": queues }))?;

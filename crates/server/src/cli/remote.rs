@@ -74,6 +74,22 @@ impl Remote {
         self.json(Request::get(self.url(path)).body(()), ANSWER, None)
     }
 
+    /// The elements of all pages of a list; `path` has no `after`.
+    pub(super) fn list(&self, path: &str, elements: &str) -> Result<Vec<Value>, ApiError> {
+        let (mut all, mut after) = (Vec::new(), String::new());
+        let separator = if path.contains('?') { '&' } else { '?' };
+        loop {
+            let mut page = self.get(&format!("{path}{after}"))?;
+            if let Some(Value::Array(more)) = page.get_mut(elements).map(Value::take) {
+                all.extend(more);
+            }
+            match page["next"].as_str() {
+                Some(next) => after = format!("{separator}after={}", segment(next)),
+                None => return Ok(all),
+            }
+        }
+    }
+
     /// The bytes of an answer, in which the members of an object keep their order.
     pub(super) fn get_bytes(&self, path: &str) -> Result<Vec<u8>, ApiError> {
         self.run(Request::get(self.url(path)).body(()), ANSWER)

@@ -426,33 +426,25 @@ impl ClientCommand for ScheduleArgs {
 
 fn list(remote: &Remote, is_json: bool) -> Result<(), CommandFailure> {
     let mut rows = Vec::new();
-    let mut after = String::new();
-    loop {
-        let page = remote.get(&format!("/v1/schedules?limit=1000{after}"))?;
-        for schedule in page["schedules"].as_array().into_iter().flatten() {
-            if is_json {
-                writeln!(io::stdout(), "{schedule}")?;
-                continue;
-            }
-            let paused = schedule["paused"] == true;
-            let next =
-                schedule["next"].as_str().map_or_else(|| "-".to_owned(), |at| when::told(at, &Zoned::now()));
-            let state = match (schedule["error"].as_str(), paused) {
-                (Some(error), _) => error.to_owned(),
-                (None, true) => "paused".to_owned(),
-                (None, false) => "runs".to_owned(),
-            };
-            let counts = &schedule["counts"];
-            let counted = ["entered", "missed", "skipped"].map(|name| cell(counts, name));
-            let mut row = vec![cell(schedule, "name"), cell(schedule, "queue"), next];
-            row.extend(counted);
-            row.push(state);
-            rows.push(row);
+    for schedule in &remote.list("/v1/schedules?limit=1000", "schedules")? {
+        if is_json {
+            writeln!(io::stdout(), "{schedule}")?;
+            continue;
         }
-        match page["next"].as_str() {
-            Some(next) => after = format!("&after={}", segment(next)),
-            None => break,
-        }
+        let paused = schedule["paused"] == true;
+        let next =
+            schedule["next"].as_str().map_or_else(|| "-".to_owned(), |at| when::told(at, &Zoned::now()));
+        let state = match (schedule["error"].as_str(), paused) {
+            (Some(error), _) => error.to_owned(),
+            (None, true) => "paused".to_owned(),
+            (None, false) => "runs".to_owned(),
+        };
+        let counts = &schedule["counts"];
+        let counted = ["entered", "missed", "skipped"].map(|name| cell(counts, name));
+        let mut row = vec![cell(schedule, "name"), cell(schedule, "queue"), next];
+        row.extend(counted);
+        row.push(state);
+        rows.push(row);
     }
     if !is_json {
         let head = ["NAME", "QUEUE", "NEXT", "ENTERED", "MISSED", "SKIPPED", "STATE"];

@@ -244,27 +244,19 @@ impl ClientCommand for TargetArgs {
 
 fn list(remote: &Remote, is_json: bool) -> Result<(), CommandFailure> {
     let mut rows = Vec::new();
-    let mut after = String::new();
-    loop {
-        let page = remote.get(&format!("/v1/targets?limit=1000{after}"))?;
-        for target in page["targets"].as_array().into_iter().flatten() {
-            if is_json {
-                writeln!(io::stdout(), "{target}")?;
-                continue;
-            }
-            let why = target["error"].as_str().or(target["reason"].as_str()).unwrap_or_default();
-            rows.push(vec![
-                cell(target, "name"),
-                cell(target, "state"),
-                joined(&target["delivers"]),
-                cell(target, "url"),
-                why.to_owned(),
-            ]);
+    for target in &remote.list("/v1/targets?limit=1000", "targets")? {
+        if is_json {
+            writeln!(io::stdout(), "{target}")?;
+            continue;
         }
-        match page["next"].as_str() {
-            Some(next) => after = format!("&after={}", segment(next)),
-            None => break,
-        }
+        let why = target["error"].as_str().or(target["reason"].as_str()).unwrap_or_default();
+        rows.push(vec![
+            cell(target, "name"),
+            cell(target, "state"),
+            joined(&target["delivers"]),
+            cell(target, "url"),
+            why.to_owned(),
+        ]);
     }
     if !is_json {
         print(&mut io::stdout().lock(), &["NAME", "STATE", "QUEUES", "URL", "WHY"], &rows)?;
