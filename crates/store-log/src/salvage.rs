@@ -15,14 +15,12 @@
 //! | `frames` | the whole frames of the journal |
 //! | `overlay` | the journal's state of each message |
 //! | `target` | the new folder |
-//! | `loss` | the losses |
 //! | `report` | damage and losses, as they are found |
 
 mod blocks;
 mod contents;
 mod files;
 mod frames;
-mod loss;
 mod overlay;
 mod read_only;
 mod report;
@@ -55,8 +53,7 @@ use read_only::ReadOnlyDisk;
 use state::SalvagedBooks;
 use target::{ExistingAnswer, SalvageTarget};
 
-pub use loss::Loss;
-pub use report::SalvageReport;
+pub use report::{Loss, SalvageReport};
 
 /// Number of ids that are skipped behind the greatest one found, if anything is damaged: a completely lost message may
 /// have had one of them.

@@ -9,9 +9,8 @@ use duewheel_core::{Due, MessageId, QueueName};
 use roaring::RoaringTreemap;
 
 use super::blocks::{Block, Blocks};
-use super::loss::Loss;
 use super::read_only::ReadOnlyDisk;
-use super::report::SalvageReport;
+use super::report::{Loss, SalvageReport};
 use super::state::SalvagedBooks;
 use crate::disk::{Disk, FileAccess};
 use crate::fault::{Damage, failed};

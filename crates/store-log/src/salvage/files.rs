@@ -61,24 +61,18 @@ impl SalvageFiles {
         };
         for (no, name) in numbered(source, JOURNAL, ".log")? {
             // A segment without a header is asked for its first frame.
-            let head = head_of(source, &name, 4096 + 24)?;
-            let own = head.bytes.len() >= 40 && u64_at(&head.bytes, 16) == no.0;
-            let incarnation = match own {
-                true => u64_at(&head.bytes, 24),
-                false if head.bytes.len() >= 4096 + 24 => u64_at(&head.bytes, 4096 + 16),
+            let (head, bytes) = head_of(source, &name, 4096 + 24)?;
+            let incarnation = match head.len() >= 40 && u64_at(&head, 16) == no.0 {
+                true => u64_at(&head, 24),
+                false if head.len() >= 4096 + 24 => u64_at(&head, 4096 + 16),
                 false => continue,
             };
-            listing.segments.push(SegmentEntry {
-                no,
-                incarnation: Incarnation(incarnation),
-                bytes: head.size,
-            });
+            listing.segments.push(SegmentEntry { no, incarnation: Incarnation(incarnation), bytes });
         }
         for (no, name) in numbered(source, RUNS, ".run")? {
-            let head = head_of(source, &name, FILE_HEAD + HEAD as u64)?;
-            let stated = listing.block_file(&head, no, &name, report);
-            let (incarnation, last) = (stated.incarnation, stated.last);
-            listing.runs.push(RunEntry { no, incarnation, bytes: head.size, last, tail: None });
+            let StateEntry { incarnation, bytes, last, .. } =
+                listing.block_file(source, no, &name, report)?.entry;
+            listing.runs.push(RunEntry { no, incarnation, bytes, last, tail: None });
         }
         listing.runs.sort_unstable_by_key(|run| (run.last, run.no));
         listing.find_states(source, report)?;
@@ -98,16 +92,10 @@ impl SalvageFiles {
             }
             // Instead of a missing file the next older one is read: what it says is old, but not wrong.
             self.states.extend(wanted.filter(|wanted| wanted.no != no));
-            let head = head_of(source, &name, FILE_HEAD + HEAD as u64)?;
-            let stated = self.block_file(&head, no, &name, report);
-            self.states.push(StateEntry {
-                no,
-                incarnation: stated.incarnation,
-                bytes: head.size,
-                last: stated.last,
-            });
-            wanted = stated.continues;
-            if stated.is_right && wanted.is_none() {
+            let head = self.block_file(source, no, &name, report)?;
+            self.states.push(head.entry);
+            wanted = head.continues;
+            if head.is_right && wanted.is_none() {
                 break;
             }
         }
@@ -116,24 +104,41 @@ impl SalvageFiles {
         Ok(())
     }
 
-    /// Reads the head of a run or of a file of the state; damage is noted.
+    /// Reads the head of a run or of a file of the state, or else its first block. Damage is noted.
     fn block_file(
         &mut self,
-        head: &FileHead,
+        source: &ReadOnlyDisk<'_>,
         no: FileNo,
         name: &str,
         report: &mut SalvageReport,
-    ) -> BlockFileHead {
-        let stated = head.block_file(no);
-        if !stated.is_right {
+    ) -> Result<BlockFileHead, StoreError> {
+        let (head, bytes) = head_of(source, name, FILE_HEAD + HEAD as u64)?;
+        let is_right = head.len() >= FIRST_BLOCK
+            && head_checksum(&head) == u32_at(&head, 12)
+            && u64_at(&head, 16) == no.0;
+        let is_block = head.len() >= FIRST_BLOCK + HEAD && u64_at(&head, FIRST_BLOCK + 24) == FILE_HEAD;
+        let incarnation = Incarnation(match head.len() {
+            length if length < FIRST_BLOCK => 0,
+            _ if is_block && !is_right => u64_at(&head, FIRST_BLOCK + 16),
+            _ => u64_at(&head, 24),
+        });
+        if !is_right {
             self.headless.insert(no);
-            let what = match head.bytes.len() {
-                bytes if bytes < FIRST_BLOCK => format!("the file has only {bytes} bytes"),
+            let what = match head.len() {
+                length if length < FIRST_BLOCK => format!("the file has only {length} bytes"),
                 _ => "the head is damaged".into(),
             };
             report.damage.push(Damage::new(name, 0, what));
+            let entry = StateEntry { no, incarnation, bytes, last: Lsn(0) };
+            return Ok(BlockFileHead { is_right, entry, continues: None });
         }
-        stated
+        let (before, its) = (FileNo(u64_at(&head, 40)), Incarnation(u64_at(&head, 48)));
+        let continues = StateEntry { no: before, incarnation: its, bytes: 0, last: Lsn(0) };
+        Ok(BlockFileHead {
+            is_right,
+            entry: StateEntry { no, incarnation, bytes, last: Lsn(u64_at(&head, 32)) },
+            continues: Some(continues).filter(|before| before.no.0 > 0),
+        })
     }
 
     /// Whether the files of the state are all that there were, including the newest. The manifest proves that, or else
@@ -175,42 +180,13 @@ impl SalvageFiles {
 /// Start of the first block of a run or of a state.
 const FIRST_BLOCK: usize = 64;
 
-struct FileHead {
-    size: u64,
-    bytes: Vec<u8>,
-}
-
 /// The head of a run or of a file of the state.
 struct BlockFileHead {
     /// Whether this is from a whole head. If not, only the incarnation is known, if that.
     is_right: bool,
-    incarnation: Incarnation,
-    last: Lsn,
+    entry: StateEntry,
     /// The file that a file of the state continues.
     continues: Option<StateEntry>,
-}
-
-impl FileHead {
-    /// Decodes the head of a run or of a state, or else its first block.
-    fn block_file(&self, no: FileNo) -> BlockFileHead {
-        let bytes = &self.bytes;
-        let (mut incarnation, mut last, mut continues) = (Incarnation(0), Lsn(0), None);
-        let is_right = bytes.len() >= FIRST_BLOCK
-            && head_checksum(bytes) == u32_at(bytes, 12)
-            && u64_at(bytes, 16) == no.0;
-        if is_right {
-            (incarnation, last) = (Incarnation(u64_at(bytes, 24)), Lsn(u64_at(bytes, 32)));
-            let before = FileNo(u64_at(bytes, 40));
-            let its = Incarnation(u64_at(bytes, 48));
-            let entry = StateEntry { no: before, incarnation: its, bytes: 0, last: Lsn(0) };
-            continues = Some(entry).filter(|_| before.0 > 0);
-        } else if bytes.len() >= FIRST_BLOCK + HEAD && u64_at(bytes, FIRST_BLOCK + 24) == FIRST_BLOCK as u64 {
-            incarnation = Incarnation(u64_at(bytes, FIRST_BLOCK + 16));
-        } else if bytes.len() >= FIRST_BLOCK {
-            incarnation = Incarnation(u64_at(bytes, 24));
-        }
-        BlockFileHead { is_right, incarnation, last, continues }
-    }
 }
 
 /// The checksum of the head of a run or of a state.
@@ -218,12 +194,13 @@ fn head_checksum(bytes: &[u8]) -> u32 {
     crc32c_append(crc32c(&bytes[..12]), &bytes[16..FIRST_BLOCK])
 }
 
-fn head_of(source: &ReadOnlyDisk<'_>, name: &str, bytes: u64) -> Result<FileHead, StoreError> {
+/// The first bytes of a file, and its size.
+fn head_of(source: &ReadOnlyDisk<'_>, name: &str, bytes: u64) -> Result<(Vec<u8>, u64), StoreError> {
     let file = source.open(name, FileAccess::Read).map_err(failed("open", name))?;
     let size = file.size().map_err(failed("measure", name))?;
     let mut head = vec![0; usize::try_from(size.min(bytes)).unwrap_or(0)];
     file.read_at(&mut head, 0).map_err(failed("read", name))?;
-    Ok(FileHead { size, bytes: head })
+    Ok((head, size))
 }
 
 /// The files of a folder by their numbers.

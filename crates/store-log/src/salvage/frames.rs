@@ -5,9 +5,8 @@ use duewheel_core::store::StoreError;
 use duewheel_core::{Epoch, Lsn};
 
 use super::files::SalvageFiles;
-use super::loss::Loss;
 use super::read_only::ReadOnlyDisk;
-use super::report::{SalvageReport, note};
+use super::report::{Loss, SalvageReport, note};
 use crate::fault::{Damage, ReadFault};
 use crate::journal::frame::Frame;
 use crate::journal::segment::{BLOCK, Header, SegmentReader};
@@ -91,7 +90,7 @@ impl<'a> JournalFrames<'a> {
             if segment.header.is_none() {
                 report.damage.push(Damage::new(&*file, 0, "the header is damaged"));
             }
-            self.lose(visited.next, Some(segment.first), report);
+            self.lose(visited.next, segment.first, report);
             visited.clocks.extend(segment.header.and_then(|header| header.clock));
             visited.anchor = segment.header.and_then(|header| header.anchor).or(visited.anchor);
             let end = self.segments[i + 1..].iter().find(|next| next.header.is_some()).map(|next| next.first);
@@ -99,7 +98,7 @@ impl<'a> JournalFrames<'a> {
             visited.next = visited.next.max(next);
         }
         if self.proven >= visited.next && self.segments.is_empty() {
-            self.lose(visited.next, Some(self.proven.next()), report);
+            self.lose(visited.next, self.proven.next(), report);
         }
         Ok(visited)
     }
@@ -152,11 +151,11 @@ impl<'a> JournalFrames<'a> {
             };
             let Some(frame) = further else {
                 let until = end.unwrap_or(proven.next());
-                self.lose(next, Some(until), report);
+                self.lose(next, until, report);
                 next = until;
                 break;
             };
-            self.lose(next, Some(frame.head.first), report);
+            self.lose(next, frame.head.first, report);
             (at, next) = (frame.at, frame.head.first);
         }
         Ok(next)
@@ -180,7 +179,7 @@ impl<'a> JournalFrames<'a> {
                 Ok(_) => break,
                 Err((at, what)) => {
                     report.damage.push(Damage::new(entry.no.segment(), at, what));
-                    self.lose(next, Some(frame.next()), report);
+                    self.lose(next, frame.next(), report);
                 }
             }
         }
@@ -188,14 +187,10 @@ impl<'a> JournalFrames<'a> {
     }
 
     /// Reports records from one to before another as lost, unless they are in the runs anyway.
-    fn lose(&self, from: Lsn, until: Option<Lsn>, report: &mut SalvageReport) {
-        let from = clip(from, self.cut);
-        match until {
-            Some(until) if from < until => {
-                report.losses.push(Loss::Records { from, to: Some(Lsn(until.0 - 1)) });
-            }
-            Some(_) => {}
-            None => report.losses.push(Loss::Records { from, to: None }),
+    fn lose(&self, from: Lsn, until: Lsn, report: &mut SalvageReport) {
+        let from = from.max(self.cut.next());
+        if from < until {
+            report.losses.push(Loss::Records { from, to: Lsn(until.0 - 1) });
         }
     }
 
@@ -216,9 +211,4 @@ fn size_of(source: &ReadOnlyDisk<'_>, entry: &SegmentEntry) -> Option<u64> {
     use crate::disk::{Disk, FileAccess};
     let file = source.open(&entry.no.segment(), FileAccess::Read).ok()?;
     file.size().ok().filter(|size| *size > BLOCK as u64)
-}
-
-/// The position behind the last record that was read, or the cut.
-fn clip(from: Lsn, cut: Lsn) -> Lsn {
-    from.max(cut.next())
 }

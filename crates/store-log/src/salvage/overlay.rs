@@ -8,8 +8,7 @@ use duewheel_core::store::StoreError;
 use duewheel_core::{Due, Lsn, MessageId, QueueName};
 
 use super::frames::JournalFrames;
-use super::loss::Loss;
-use super::report::SalvageReport;
+use super::report::{Loss, SalvageReport};
 use super::state::SalvagedBooks;
 use crate::run::Mask;
 

@@ -10,9 +10,8 @@ use duewheel_core::{Lsn, MessageId, QueueName};
 
 use super::blocks::Blocks;
 use super::files::{ListingSource, SalvageFiles};
-use super::loss::Loss;
 use super::read_only::ReadOnlyDisk;
-use super::report::SalvageReport;
+use super::report::{Loss, SalvageReport};
 use crate::disk::{Disk, FileAccess};
 use crate::fault::{Damage, failed};
 use crate::folder::FileNo;

@@ -12,8 +12,7 @@ use duewheel_core::record::{ClockPair, DedupeRow, Group, Record, Was};
 use duewheel_core::store::{Capacity, ErrorKind, Found, Lookups, Store, StoreError};
 use duewheel_core::{Epoch, Key, Lsn, MessageId, QueueName};
 
-use super::loss::Loss;
-use super::report::SalvageReport;
+use super::report::{Loss, SalvageReport};
 use super::state::SalvagedBooks;
 use crate::backup::empty_folder;
 use crate::folder::FileNo;

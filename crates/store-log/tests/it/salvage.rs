@@ -221,7 +221,7 @@ fn damaged_frame_loses_named_records() {
         let (report, _, rows) = salvaged(&copy);
         let spans: Vec<_> =
             report.losses.iter().filter(|loss| matches!(loss, Loss::Records { .. })).collect();
-        let span = Loss::Records { from: Lsn(first), to: Some(Lsn(first + records - 1)) };
+        let span = Loss::Records { from: Lsn(first), to: Lsn(first + records - 1) };
         assert_eq!(spans, [&span], "{report:?}");
         assert_eq!((report.damage.len(), report.damage[0].offset), (1, at as u64));
         let missing = &ids_of(&history.model().rows()) - &ids_of(&rows);
