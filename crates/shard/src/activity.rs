@@ -21,11 +21,11 @@ pub struct Activity {
 /// What the loop of a consumer does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LoopStage {
-    /// Neither of the others: it is about to wait, or has just received messages.
+    /// Neither of the others: about to wait, or with messages just received.
     Works,
-    /// It waits for messages.
+    /// Waiting for messages.
     Waits,
-    /// It takes no messages for now.
+    /// Not taking messages for now.
     Away,
 }
 
@@ -51,8 +51,8 @@ impl Activity {
         self.during(LoopStage::Away, pause).await
     }
 
-    /// While `future` is pending the loop is in this stage. Whoever sees the stage knows that the future has not
-    /// returned: it is left before each poll.
+    /// While `future` is pending the loop is in this stage. The stage is left before each poll, so a stage that is seen
+    /// means that the future has not returned.
     async fn during<T>(&self, stage: LoopStage, future: impl Future<Output = T>) -> T {
         struct Leave<'a>(&'a Activity);
         impl Drop for Leave<'_> {

@@ -34,6 +34,7 @@ impl Engine {
         self.serve_dirty(now, fx);
         self.end_waits(now, fx);
         self.end_queues(fx);
+        self.end_rests(now);
         self.give_up_done(fx);
         self.end_answers(now, fx);
         self.give_up_answers(now, fx);
