@@ -7,7 +7,6 @@ use duewheel::core::MessageId;
 use duewheel::core::engine::{Attended, ChangeRefusal, Counts, Op, QueueView};
 use duewheel::core::message::State;
 use duewheel::core::name::QueueName;
-use duewheel::core::policy::QueueSettings;
 use duewheel::core::record::{Pause, Totals};
 use duewheel::core::store::Level;
 use schemars::JsonSchema;
