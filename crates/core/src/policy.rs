@@ -25,6 +25,9 @@ pub(crate) const OF_A_NUMBER: usize = 10;
 /// Largest number of backlog pages that an engine loads at a time.
 pub const PAGES_UNDER_WAY: usize = 16;
 
+/// How long the totals of an empty queue without settings are kept, in ms.
+pub const REST_MS: u64 = DAY;
+
 /// Every limit. `Policy::default()` is the policy of the server and the library.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {

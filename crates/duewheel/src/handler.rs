@@ -7,12 +7,12 @@
 use std::error::Error;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use duewheel_core::engine::{Op, Reserved};
 use duewheel_core::id::SessionId;
 use duewheel_core::name::QueueName;
+use duewheel_shard::activity::Activity;
 use duewheel_shard::backoff::doubled;
 use duewheel_shard::client::{Client, Demand};
 use duewheel_shard::error::CallError;
@@ -26,7 +26,7 @@ use tokio::task::{JoinError, JoinHandle};
 use crate::message::Message;
 use crate::outcome::{HandlerOutcome, IntoOutcome};
 use crate::queue::Queue;
-use crate::registered::{Activity, HandlerError, Registered, Running};
+use crate::registered::{HandlerError, Registered};
 use crate::wheel::WeakWheel;
 
 /// The result of most handlers: `Ok(())` acks the message, an error makes the attempt fail. A [`crate::DeadLetter`]
@@ -134,16 +134,12 @@ impl HandlerBuilder {
             time_limit: self.time_limit,
             run,
             host,
-            activity: Arc::new(Activity::default()),
+            activity: wheel.client().register(name.clone()),
             stop: wheel.stop_signal(),
             abort: wheel.abort_signal(),
         };
-        let registered = Registered {
-            queue: name,
-            activity: worker.activity.clone(),
-            hands: worker.hands.clone(),
-            concurrency: worker.concurrency,
-        };
+        let registered =
+            Registered { queue: name, hands: worker.hands.clone(), concurrency: worker.concurrency };
         wheel.register(registered, |runtime| drop(runtime.spawn(worker.work())))
     }
 }
@@ -251,17 +247,16 @@ impl Worker {
                 biased;
                 _ = stop.wait_for(|stop| *stop) => return,
                 _ = &mut host_ended => return,
-                reserved = this.wait_for_grants(demand) => reserved,
+                reserved = this.activity.waiting(this.client.reserve(demand)) => reserved,
             };
             match reserved {
                 Ok(Reserved::Grants(grants)) => {
                     failures = 0;
                     for (grant, hand) in grants.into_iter().zip(hands) {
-                        this.activity.started.fetch_add(1, Ordering::SeqCst);
-                        this.activity.running.fetch_add(1, Ordering::SeqCst);
+                        let running = this.activity.begin();
                         let (this, message) = (this.clone(), Message::new(grant, this.wheel.clone()));
                         tokio::spawn(async move {
-                            let _running = Running(this.activity.clone());
+                            let _running = running;
                             let _end = this.life.end_on_panic("the task around a handler's run");
                             this.run_one(message).await;
                             drop(hand);
@@ -293,21 +288,6 @@ impl Worker {
             drop(alive);
         });
         ended
-    }
-
-    async fn wait_for_grants(&self, demand: Demand) -> Result<Reserved, CallError> {
-        let reserve = self.client.reserve(demand);
-        tokio::pin!(reserve);
-        let mut waiting = false;
-        std::future::poll_fn(|cx| {
-            let polled = reserve.as_mut().poll(cx);
-            if !std::mem::replace(&mut waiting, true) {
-                // The first poll submits the demand.
-                self.activity.changed.notify_waiters();
-            }
-            polled
-        })
-        .await
     }
 
     /// Runs one message and settles it.

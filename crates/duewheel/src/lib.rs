@@ -48,11 +48,9 @@
 //! })?;
 //! wheel.queue("close-review").message(&"order-42").delay(Duration::from_secs(48 * 3600)).enqueue().await?;
 //!
-//! clock.advance(Duration::from_secs(48 * 3600 - 1));
-//! wheel.idle().await?;
+//! wheel.advance(&clock, Duration::from_secs(48 * 3600 - 1)).await?;
 //! assert_eq!(closed.load(Ordering::SeqCst), 0, "never early");
-//! clock.advance(Duration::from_secs(1));
-//! wheel.idle().await?;
+//! wheel.advance(&clock, Duration::from_secs(1)).await?;
 //! assert_eq!(closed.load(Ordering::SeqCst), 1);
 //! # Ok::<_, Box<dyn std::error::Error>>(()) }).unwrap();
 //! ```
@@ -60,6 +58,7 @@
 // Callers of the library have no other place to learn which errors a call returns.
 #![warn(clippy::missing_errors_doc)]
 
+mod advance;
 mod backup;
 mod builder;
 mod done;
@@ -85,6 +84,7 @@ mod wheel;
 
 use std::time::Duration;
 
+pub use advance::AdvanceError;
 pub use backup::BackupError;
 pub use builder::{Builder, Durability};
 pub use done::{replay_of, same_content};

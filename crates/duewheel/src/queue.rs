@@ -169,7 +169,8 @@ impl Queue {
         Ok(self.wheel.client().ask(Op::get(target)).await?.map(|view| *view))
     }
 
-    /// The state of the queue; `None` when it has no messages, consumers or settings.
+    /// The state of the queue; `None` when it has no messages, consumers or settings, and has had none for a day (or
+    /// since the start).
     ///
     /// # Errors
     /// [`QueueError::Name`] if the queue has no valid name; [`QueueError::Call`] without an answer.

@@ -1,12 +1,10 @@
-//! Registered handlers, and how much each is doing.
+//! Registered handlers, and their runtime.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use duewheel_core::name::{BadName, QueueName};
 use tokio::runtime::{Handle, Runtime};
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Semaphore;
 
 /// Why a handler was not registered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -70,54 +68,18 @@ impl Drop for HandlerRuntime {
 /// The number of runs that may block at the same time, over all queues; threads are started as they are needed.
 const MAX_THREADS: usize = 16_384;
 
-/// The state of a registered handler.
+/// A registered handler.
 #[derive(Clone, Debug)]
 pub(crate) struct Registered {
     pub(crate) queue: QueueName,
-    pub(crate) activity: Arc<Activity>,
     pub(crate) hands: Arc<Semaphore>,
     pub(crate) concurrency: usize,
 }
 
 impl Registered {
-    /// Whether no message is running.
-    pub(crate) fn is_resting(&self) -> bool {
-        self.activity.running.load(Ordering::SeqCst) == 0
-    }
-
-    /// The number of runs started so far.
-    pub(crate) fn started(&self) -> usize {
-        self.activity.started.load(Ordering::SeqCst)
-    }
-
-    /// Waits until a run has ended or the loop waits again. It returns after a short time in any case, as a change
-    /// before the call is not noticed.
-    pub(crate) async fn changed(&self) {
-        let _ = tokio::time::timeout(Duration::from_millis(2), self.activity.changed.notified()).await;
-    }
-
     /// Waits until no message is running.
     pub(crate) async fn rested(&self) {
         let all = u32::try_from(self.concurrency).unwrap_or(u32::MAX);
         drop(self.hands.acquire_many(all).await);
-    }
-}
-
-/// How much a handler is doing.
-#[derive(Debug, Default)]
-pub(crate) struct Activity {
-    pub(crate) running: AtomicUsize,
-    pub(crate) started: AtomicUsize,
-    /// Notified when a run has ended, and when the loop waits for messages again.
-    pub(crate) changed: Notify,
-}
-
-/// A run in progress, until it has been settled. It is dropped also when the code in between panics.
-pub(crate) struct Running(pub(crate) Arc<Activity>);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.0.running.fetch_sub(1, Ordering::SeqCst);
-        self.0.changed.notify_waiters();
     }
 }

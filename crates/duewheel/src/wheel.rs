@@ -55,6 +55,8 @@ struct WheelInner {
     handlers: Mutex<Handlers>,
     stop: watch::Sender<bool>,
     abort: watch::Sender<bool>,
+    /// Held while a clock is moved.
+    advancing: tokio::sync::Mutex<()>,
 }
 
 /// The parts of a wheel whose store is open.
@@ -104,6 +106,7 @@ impl Duewheel {
                 handlers: Mutex::default(),
                 stop: watch::Sender::new(false),
                 abort: watch::Sender::new(false),
+                advancing: tokio::sync::Mutex::default(),
             }),
         }
     }
@@ -170,34 +173,6 @@ impl Duewheel {
     pub async fn next_due(&self) -> Result<Option<SystemTime>, CallError> {
         let due = self.client().ask(Op::next_due()).await?;
         Ok(due.map(|due| due.to_system_time()))
-    }
-
-    /// Waits until everything that is due by now has been run by its handler and settled. For tests with a
-    /// [`crate::VirtualClock`]; it does not wait for queues without a handler.
-    ///
-    /// # Errors
-    /// No answer arrived.
-    pub async fn idle(&self) -> Result<(), CallError> {
-        'look: loop {
-            let registered = self.handlers().registered.clone();
-            let started = |all: &[Registered]| all.iter().map(Registered::started).sum::<usize>();
-            let before = started(&registered);
-            for handler in &registered {
-                let view = self.client().ask(Op::queue(handler.queue.clone())).await?;
-                // The handler's loop either waits for messages, or has just received some.
-                let waits = view.is_some_and(|v| {
-                    v.waiters > 0 && (v.counts.ready == 0 || v.pause != duewheel_core::record::Pause::Running)
-                });
-                if !waits || !handler.is_resting() {
-                    handler.changed().await;
-                    continue 'look;
-                }
-            }
-            // A handler may have scheduled a message for another that had been checked already.
-            if started(&registered) == before {
-                return Ok(());
-            }
-        }
     }
 
     /// Copies the data folder into `dir` while it stays in use. `dir` is created if it does not exist; otherwise it
@@ -310,6 +285,10 @@ impl Duewheel {
 
     pub(crate) fn lifecycle(&self) -> &Lifecycle {
         &self.inner.life
+    }
+
+    pub(crate) fn advancing(&self) -> &tokio::sync::Mutex<()> {
+        &self.inner.advancing
     }
 
     pub(crate) fn session(&self) -> SessionId {

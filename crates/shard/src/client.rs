@@ -17,6 +17,7 @@ use duewheel_core::store::Level;
 use duewheel_core::time::Now;
 use tokio::sync::oneshot;
 
+use crate::activity::{Activities, Activity};
 use crate::error::CallError;
 use crate::health::Health;
 use crate::inbox::{Inbox, Submission, WhenBusy};
@@ -32,6 +33,7 @@ pub struct Client {
     shared: Arc<DriverShared>,
     next_waiter: Arc<AtomicU64>,
     next_session: Arc<AtomicU64>,
+    consumers: Activities,
     /// `None`: there is a single shard, served by the inbox.
     route: Option<Arc<dyn Route>>,
 }
@@ -102,7 +104,14 @@ impl Client {
     /// A client of a single shard.
     pub fn new(inbox: Arc<Inbox>, shared: Arc<DriverShared>) -> Self {
         let one = || Arc::new(AtomicU64::new(1));
-        Client { inbox, shared, next_waiter: one(), next_session: one(), route: None }
+        Client {
+            inbox,
+            shared,
+            next_waiter: one(),
+            next_session: one(),
+            consumers: Activities::default(),
+            route: None,
+        }
     }
 
     /// A client of many shards. `inbox` and `shared` are the node's own; sessions get numbers above `sessions`, which
@@ -354,6 +363,16 @@ impl Client {
                 vec![LocalShard::new(None, reign)]
             }
         }
+    }
+
+    /// Registers a consumer of this process, until the returned value is dropped.
+    pub fn register(&self, queue: QueueName) -> Arc<Activity> {
+        self.consumers.add(queue)
+    }
+
+    /// The consumers of this process that were registered.
+    pub fn consumers(&self) -> Vec<Arc<Activity>> {
+        self.consumers.all()
     }
 
     fn put_back(&self, op: Op) {

@@ -382,6 +382,11 @@ impl<S: Store> Driver<S> {
         [self.engine.next_wakeup(), note, self.pacing.next_wakeup()].into_iter().flatten().min()
     }
 
+    /// When time next changes a message, or lets a paced one in.
+    pub(crate) fn next_event(&self) -> Option<EngineMs> {
+        [self.engine.next_event(), self.pacing.next_wakeup()].into_iter().flatten().min()
+    }
+
     /// Whether the store is behind, so that new messages would be refused.
     pub fn is_busy(&mut self, now: Now) -> bool {
         self.look_at_room(now);

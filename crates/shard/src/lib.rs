@@ -13,6 +13,7 @@
 //! such as [`client::Demand`] and [`inbox::Answers`]. Programs that embed duewheel use the crate `duewheel`, which
 //! exports only the client, clocks and errors.
 
+pub mod activity;
 pub mod backoff;
 mod backpressure;
 pub mod budget;

@@ -1,6 +1,7 @@
 //! Reports of a node about its shards: counters that never decrease, and the states of the shards it owns.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use duewheel_core::engine::{Op, QuotaUse, Stats};
 use duewheel_core::id::ShardId;
@@ -48,7 +49,13 @@ impl LocalShard {
     /// Whether the shard has done everything that was to be done by now; true for one that this node does not own. For a
     /// clock that stands: on any other it is true only for moments.
     pub fn has_caught_up(&self) -> bool {
-        self.reign.as_ref().is_none_or(|(_, shared)| shared.has_caught_up())
+        // In this order: what was taken out of the inbox is work until the driver sleeps again.
+        self.reign.as_ref().is_none_or(|(inbox, shared)| inbox.is_empty() && shared.has_caught_up())
+    }
+
+    /// How long it takes until time next changes a message of a shard that has caught up; `None`: never.
+    pub fn next_event_in(&self) -> Option<Duration> {
+        self.reign.as_ref().and_then(|(_, shared)| shared.next_event_in())
     }
 
     /// The number of the shard; `None` without a cluster.

@@ -371,6 +371,7 @@ impl Runner {
     fn serve(&mut self, mut driver: Box<ShardDriver>) -> AfterTurn {
         // The rest of the former step comes first, unchanged.
         let is_fresh = !driver.is_full() && self.submissions.is_empty();
+        self.shared.begin_work();
         if is_fresh {
             self.inbox.take(&mut self.submissions);
             self.crowd = self.submissions.len().max(self.crowd - self.crowd.div_ceil(8));
@@ -466,7 +467,7 @@ impl Runner {
             // do not need the sync, so the sleep is short even where syncs are long.
             SleepLimit { until: WakeOn::Gathering, at_most: wanted.min(GATHER) }
         } else {
-            self.shared.rest(now.engine);
+            self.shared.rest(now.engine, driver.next_event());
             SleepLimit { until: WakeOn::Anything, at_most: wanted }
         })
     }

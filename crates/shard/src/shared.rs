@@ -32,21 +32,36 @@ pub struct DriverShared {
     wish: AtomicU64,
     /// The engine time up to which everything was done when the driver went to sleep last.
     rested: AtomicU64,
+    /// When time next causes work of a driver that sleeps; `u64::MAX`: never.
+    next_event: AtomicU64,
     /// A bug outside the driver; it also ends the driver.
     bug: OnceLock<String>,
     ended: watch::Sender<Option<DriverEnd>>,
 }
 
 impl DriverShared {
-    /// The driver sleeps until something comes in, or a later time: everything up to this time is done.
-    pub fn rest(&self, at: EngineMs) {
-        self.rested.store(at.0, Ordering::Release);
+    /// The driver sleeps until something comes in, or a later time: everything up to this time is done. `next` is its
+    /// next event.
+    pub fn rest(&self, at: EngineMs, next: Option<EngineMs>) {
+        self.next_event.store(next.map_or(u64::MAX, |next| next.0), Ordering::SeqCst);
+        self.rested.store(at.0, Ordering::SeqCst);
+    }
+
+    /// The driver is about to take what came in.
+    pub(crate) fn begin_work(&self) {
+        self.rested.store(0, Ordering::SeqCst);
+    }
+
+    /// How long it takes until the next event of a driver that sleeps; `None`: there is none.
+    pub(crate) fn next_event_in(&self) -> Option<Duration> {
+        let next = self.next_event.load(Ordering::SeqCst);
+        (next != u64::MAX).then(|| Duration::from_millis(next.saturating_sub(self.now().engine.0)))
     }
 
     /// Whether everything that was to be done by now is done: what is due is ready, what has run out is ended. On a clock
     /// that does not stand this is true only for moments.
     pub fn has_caught_up(&self) -> bool {
-        self.rested.load(Ordering::Acquire) >= self.now().engine.0
+        self.rested.load(Ordering::SeqCst) >= self.now().engine.0
     }
 
     /// The state of a driver with this clock, which has not ended.
@@ -61,6 +76,7 @@ impl DriverShared {
             figures_wanted: AtomicBool::new(false),
             wish: AtomicU64::new(ThreadCommand::Run as u64),
             rested: AtomicU64::new(0),
+            next_event: AtomicU64::new(u64::MAX),
             bug: OnceLock::new(),
             ended: watch::Sender::new(None),
             clock,

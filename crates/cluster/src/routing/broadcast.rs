@@ -193,7 +193,7 @@ impl Router {
     /// The view of one queue, merged from the views of the shards and the knowledge of this node.
     fn merged(&self, queue: QueueName, views: Vec<Option<QueueView>>) -> Vec<QueueView> {
         let own = self.own(&queue).map(|own| (queue, own));
-        merge::queues([views.into_iter().flatten().collect()], own.into_iter().collect())
+        merge::one_queue(views.into_iter().flatten().collect(), own.into_iter().collect())
     }
 
     /// Applies settings in all shards; if a shard refuses, its refusal is the answer.
@@ -211,7 +211,7 @@ impl Router {
         let level = merge::reached(answers.iter().map(|answer| answer.level));
         let views = answers.into_iter().map(|answer| Some(*answer.what)).collect();
         // The change is answered although no setting stays, as one engine answers it.
-        let view = self.merged(queue.clone(), views).pop().unwrap_or_else(|| merge::empty_queue(queue));
+        let view = self.merged(queue.clone(), views).pop().unwrap_or_else(|| QueueView::empty(queue));
         Ok(Reply::Configured(Applied { what: Some(Box::new(view)), level }))
     }
 

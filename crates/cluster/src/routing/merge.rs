@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 
 use duewheel_core::engine::{
-    Applied, Attended, Counts, ExpiredCounts, Histogram, QueueLateness, QueueView, QuotaUse, Rates, Stats,
-    View, WheelView,
+    Applied, Attended, Counts, Histogram, QueueView, QuotaUse, Stats, View, WheelView,
 };
 use duewheel_core::message::State;
 use duewheel_core::name::QueueName;
@@ -22,28 +21,6 @@ pub(crate) struct LocalQueue {
     pub(crate) waiting: usize,
     /// The number of those, and of the ones that are being served.
     pub(crate) total: usize,
-}
-
-/// The view of a queue that has nothing.
-pub(crate) fn empty_queue(name: QueueName) -> QueueView {
-    QueueView {
-        name,
-        counts: Counts::default(),
-        urgent: 0,
-        oldest_ready: None,
-        waiters: 0,
-        using: 0,
-        watching: 0,
-        attended: Attended::No,
-        totals: Totals::default(),
-        rates: Rates::default(),
-        settings: QueueSettings::default(),
-        pause: Pause::Running,
-        pause_left_ms: None,
-        done: 0,
-        expired: ExpiredCounts::default(),
-        lateness: QueueLateness::default(),
-    }
 }
 
 /// Adds the view of another shard. Numbers are summed; a setting of at least one shard is shown.
@@ -85,6 +62,26 @@ pub(crate) fn queues(
     shards: impl IntoIterator<Item = Vec<QueueView>>,
     own: BTreeMap<QueueName, LocalQueue>,
 ) -> Vec<QueueView> {
+    let mut all = every(shards, &own);
+    all.retain(|name, view| view.is_there() || is_own(&own, name));
+    all.into_values().collect()
+}
+
+/// One queue, which may have nothing but totals.
+pub(crate) fn one_queue(views: Vec<QueueView>, own: BTreeMap<QueueName, LocalQueue>) -> Vec<QueueView> {
+    let mut all = every([views], &own);
+    all.retain(|name, view| view.is_there() || is_own(&own, name) || view.totals.enqueued > 0);
+    all.into_values().collect()
+}
+
+fn is_own(own: &BTreeMap<QueueName, LocalQueue>, name: &QueueName) -> bool {
+    own.get(name).is_some_and(|own| *own != LocalQueue::default())
+}
+
+fn every(
+    shards: impl IntoIterator<Item = Vec<QueueView>>,
+    own: &BTreeMap<QueueName, LocalQueue>,
+) -> BTreeMap<QueueName, QueueView> {
     let mut all: BTreeMap<QueueName, QueueView> = BTreeMap::new();
     for view in shards.into_iter().flatten() {
         let view = QueueView { waiters: 0, using: 0, watching: 0, ..view };
@@ -94,19 +91,14 @@ pub(crate) fn queues(
         }
     }
     for name in own.keys() {
-        all.entry(name.clone()).or_insert_with(|| empty_queue(name.clone()));
+        all.entry(name.clone()).or_insert_with(|| QueueView::empty(name.clone()));
     }
-    all.retain(|name, view| {
+    for (name, view) in &mut all {
         let own = own.get(name).copied().unwrap_or_default();
         [view.using, view.watching, _] = own.holds;
         view.waiters = own.waiting;
-        let c = view.counts;
-        c.scheduled + c.ready + c.leased + c.dead > 0
-            || own != LocalQueue::default()
-            || view.settings.keep_a_queue()
-            || view.pause != Pause::Running
-    });
-    all.into_values().collect()
+    }
+    all
 }
 
 /// The lowest level that the shards have reached that applied a change.
@@ -286,6 +278,7 @@ pub(crate) fn first(state: State, found: impl Iterator<Item = Box<View>>) -> Opt
 
 #[cfg(test)]
 mod tests {
+    use duewheel_core::engine::{ExpiredCounts, Rates};
     use duewheel_core::message::MaxAttempts;
     use duewheel_core::time::EngineMs;
 
@@ -296,7 +289,7 @@ mod tests {
     }
 
     fn view(text: &str, ready: u64) -> QueueView {
-        QueueView { counts: Counts { ready, ..Counts::default() }, ..empty_queue(name(text)) }
+        QueueView { counts: Counts { ready, ..Counts::default() }, ..QueueView::empty(name(text)) }
     }
 
     #[test]

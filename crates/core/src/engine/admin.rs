@@ -9,6 +9,7 @@ use crate::time::{EngineMs, Now};
 
 use super::Engine;
 use super::effect::Effects;
+use super::index::TenantIdx;
 use super::input::{Enqueue, Hold, Op};
 use super::queue::QueueIdx;
 use super::quota::OverQuota;
@@ -38,6 +39,9 @@ impl Engine {
         queue.settings = settings;
         self.renew_limiter(now, idx);
         self.record_queue(idx, fx);
+        if !self.queues.get(idx).is_there() {
+            self.queues.get_mut(idx).totals = Totals::default();
+        }
         self.forget_dead_check(idx);
         self.plan_dead_check(now, idx, Died::default());
         self.renew_done(now, name, fx);
@@ -102,12 +106,23 @@ impl Engine {
             self.end_starving(idx);
             self.end_rate_wait(idx);
             self.forget_share(idx);
-            self.queues.drop(idx);
-        } else if self.queues.has_ended(idx) {
-            // The store has forgotten the queue: a queue of this name that appears while purged rows are in memory is a
-            // new one.
-            self.queues.get_mut(idx).totals = Totals::default();
+            let tenant = self.queues.get(idx).tenant;
+            self.queues.drop(self.now, idx);
+            self.make_way_for(tenant);
         }
+    }
+
+    /// A tenant has no more queues with settings and resting totals together than its quota allows of the former.
+    fn make_way_for(&mut self, tenant: Option<TenantIdx>) {
+        let Some(tenant) = tenant else { return };
+        let resting = &mut self.queues.resting;
+        while self.tenants.lacks_room_for(tenant, resting.count_of(tenant)) && resting.pop_first_of(tenant) {}
+    }
+
+    /// Forgets totals that were kept for a day.
+    pub(super) fn end_rests(&mut self, now: Now) {
+        let mut budget = self.budget();
+        while self.spend(&mut budget, 1) && self.queues.resting.pop_over(now) {}
     }
 
     /// Ends a queue without messages before an operation creates one of the same name, so that the new queue has totals
@@ -150,6 +165,7 @@ impl Engine {
             self.end_rate_wait(idx);
             let queue = self.queues.get_mut(idx);
             (queue.settings, queue.limiter) = (QueueSettings::default(), None);
+            queue.totals = Totals::default();
             self.record_queue(idx, fx);
             self.drop_if_over(idx);
         }
@@ -171,7 +187,9 @@ impl Engine {
         let queue = self.queues.get_mut(idx);
         let is = queue.is_configured();
         let was = std::mem::replace(&mut queue.is_charged, is);
-        self.tenants.count_settings(queue.tenant, was, is);
+        let tenant = queue.tenant;
+        self.tenants.count_settings(tenant, was, is);
+        self.make_way_for(tenant);
         let queue = self.queues.get(idx);
         let (name, settings, pause) = (queue.name.clone(), queue.settings.clone(), queue.pause);
         self.append(Record::Queue { name, settings, pause }, fx);

@@ -97,8 +97,12 @@ impl Engine {
     }
 
     pub(super) fn queue_view(&self, now: Now, name: &QueueName) -> Option<QueueView> {
-        let queue = self.queues.get(self.queues.find(name)?);
-        queue.is_there().then(|| self.view_of_queue(now, queue))
+        let Some(idx) = self.queues.find(name) else {
+            let totals = self.queues.resting.of(name)?;
+            return Some(QueueView { totals, ..QueueView::empty(name.clone()) });
+        };
+        let queue = self.queues.get(idx);
+        (queue.is_there() || queue.totals.enqueued > 0).then(|| self.view_of_queue(now, queue))
     }
 
     pub(super) fn queue_views(&self, now: Now, after: Option<&QueueName>, limit: usize) -> Vec<QueueView> {

@@ -63,6 +63,7 @@ mod remember;
 mod reply;
 mod rerank;
 mod reserve;
+mod resting;
 mod rows;
 mod schedule;
 mod settle;
@@ -265,7 +266,7 @@ impl Engine {
     /// [`duewheel_wheel::GeometryError`] when the ring of `policy` is invalid.
     pub fn new(config: Config, recovered: Recovered, now: Now) -> Result<Self, GeometryError> {
         let Config { policy, seed, hash_key, bound, ids, holds } = config;
-        let mut queues = Queues::new(hash_key.derive(b"queues"));
+        let mut queues = Queues::new(hash_key.derive(b"queues"), policy.max_queues);
         let mut pauses = BTreeSet::new();
         let mut leaving = BTreeSet::new();
         let mut dead_checks = BTreeSet::new();

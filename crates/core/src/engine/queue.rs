@@ -21,6 +21,7 @@ use super::index::{GrantRank, RowIdx};
 use super::limiter::GrantLimiter;
 use super::quota::Quotas;
 use super::reply::{Attended, ExpiredCounts, QueueLateness};
+use super::resting::RestingTotals;
 use super::share::{Scarce, Share};
 
 #[derive(Debug)]
@@ -222,6 +223,10 @@ pub(super) struct Queues {
     /// Queues in order of names.
     in_order: BTreeMap<QueueName, QueueIdx>,
     quotas: Quotas,
+    /// Totals of those that have ended.
+    pub(super) resting: RestingTotals,
+    /// Largest number of queues.
+    max: usize,
     /// Number of queues of done messages.
     with_done: u64,
     /// Number of times that a quota was looked up by a queue's name.
@@ -230,13 +235,15 @@ pub(super) struct Queues {
 }
 
 impl Queues {
-    pub(super) fn new(key: HashKey) -> Self {
+    pub(super) fn new(key: HashKey, max: usize) -> Self {
         Queues {
             all: StableSlab::new(),
             by_name: SplitTable::new(),
             hasher: key,
             in_order: BTreeMap::new(),
             quotas: Quotas::default(),
+            resting: RestingTotals::default(),
+            max,
             with_done: 0,
             #[cfg(test)]
             looked_up: 0,
@@ -249,6 +256,7 @@ impl Queues {
         for queue in self.all.iter_mut() {
             queue.tenant = self.quotas.of(&queue.name);
         }
+        self.resting.renew(|name| self.quotas.of(name));
     }
 
     /// The tenant of a queue, whether the queue exists or not.
@@ -280,12 +288,14 @@ impl Queues {
         if let Some(idx) = self.find(name) {
             return idx;
         }
-        let queue = QueueState::new(name.clone(), self.look_up_tenant(name));
+        let totals = self.resting.take(name).unwrap_or_default();
+        let queue = QueueState { totals, ..QueueState::new(name.clone(), self.look_up_tenant(name)) };
         let idx = self.all.insert(queue).expect("fewer than 2^32 queues");
         let hasher = &self.hasher;
         self.by_name.insert(hasher.hash_one(name), (name.clone(), idx), |(name, _)| hasher.hash_one(name));
         self.in_order.insert(name.clone(), idx);
         self.with_done += u64::from(self.get(idx).is_done);
+        self.make_way();
         idx
     }
 
@@ -315,13 +325,22 @@ impl Queues {
         !queue.is_there() && queue.settings == QueueSettings::default()
     }
 
-    /// Drops a queue to which nothing refers.
-    pub(super) fn drop(&mut self, idx: QueueIdx) {
+    /// Drops a queue to which nothing refers. Its totals stay for a day.
+    pub(super) fn drop(&mut self, now: Now, idx: QueueIdx) {
         if let Some(queue) = self.all.remove(idx) {
+            if queue.totals.enqueued > 0 && !queue.name.is_system() {
+                self.resting.add(now, queue.name.clone(), queue.tenant, queue.totals);
+                self.make_way();
+            }
             self.by_name.remove(self.hasher.hash_one(&queue.name), |(_, known)| *known == idx);
             self.in_order.remove(&queue.name);
             self.with_done -= u64::from(queue.is_done);
         }
+    }
+
+    /// Queues come before the totals of those that have ended.
+    fn make_way(&mut self) {
+        while self.all.len() + self.resting.len() > self.max && self.resting.pop_first() {}
     }
 
     /// Existing queues that callers have named, behind a name, in order of names.

@@ -337,6 +337,12 @@ impl Tenants {
         }
     }
 
+    /// Whether a tenant has more queues with settings than it may have, with this many others.
+    pub(super) fn lacks_room_for(&self, tenant: TenantIdx, others: u64) -> bool {
+        let Some(tenant) = self.list.get(tenant) else { return false };
+        tenant.quota.messages.is_some_and(|limit| tenant.configured.saturating_add(others) > limit)
+    }
+
     /// Whether one more queue may have settings or a pause.
     ///
     /// # Errors

@@ -34,6 +34,7 @@ impl Engine {
         self.serve_dirty(now, fx);
         self.end_waits(now, fx);
         self.end_queues(fx);
+        self.end_rests(now);
         self.give_up_done(fx);
         self.end_answers(now, fx);
         self.give_up_answers(now, fx);
@@ -50,12 +51,16 @@ impl Engine {
         if at_once || !self.graves.is_empty() {
             return Some(self.now.engine);
         }
+        [self.next_event(), self.waiters.next_wakeup(), self.next_dead_check()].into_iter().flatten().min()
+    }
+
+    /// When time next changes what consumers get, or a little earlier: a message comes due, a lease or a pause ends, a rate
+    /// allows a grant that a consumer waits for.
+    pub fn next_event(&self) -> Option<EngineMs> {
         [
             self.schedule.next_wakeup(self.now),
-            self.waiters.next_wakeup(),
             self.pauses.first().map(|(t, _)| *t),
             self.matching.rate_wakes.first().map(|(t, _)| *t),
-            self.next_dead_check(),
             self.next_load(),
         ]
         .into_iter()

@@ -18,6 +18,7 @@ mod neighbours;
 mod operations;
 mod quotas;
 mod random;
+mod resting;
 mod sessions;
 mod steps;
 mod tenant;

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use duewheel::core::engine::Grant;
+use duewheel_shard::activity::Activity;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 
@@ -50,6 +51,7 @@ pub struct WorkerCounts {
 #[derive(Debug)]
 struct WorkerInner {
     schedules: Schedules,
+    activity: Arc<Activity>,
     active: watch::Sender<bool>,
     entered: AtomicU64,
     missed: AtomicU64,
@@ -70,6 +72,7 @@ impl ScheduleWorker {
     fn with_bugs(schedules: &Schedules, bugs: u64) -> Self {
         let inner = Arc::new(WorkerInner {
             schedules: schedules.clone(),
+            activity: schedules.shelf.client.register(schedules.shelf.queue.clone()),
             active: watch::Sender::new(true),
             entered: AtomicU64::new(0),
             missed: AtomicU64::new(0),
@@ -143,9 +146,10 @@ async fn work(inner: Arc<WorkerInner>, mut stop: watch::Receiver<bool>) {
         // Without a store there is nothing to look at.
         let Some(granted) = granted else { break };
         for (grant, hand) in granted {
-            let inner = inner.clone();
+            let (inner, run) = (inner.clone(), inner.activity.begin());
             looks.spawn(async move {
                 inner.look(&grant).await;
+                drop(run);
                 drop(hand);
             });
         }
@@ -162,7 +166,7 @@ impl WorkerInner {
         active: &mut watch::Receiver<bool>,
         hands: &Arc<Semaphore>,
     ) -> Option<Vec<(Grant, OwnedSemaphorePermit)>> {
-        if active.wait_for(|active| *active).await.is_err() {
+        if self.activity.away(active.wait_for(|active| *active)).await.is_err() {
             return std::future::pending().await;
         }
         let hand = hands.clone().acquire_owned().await.ok()?;
@@ -173,7 +177,7 @@ impl WorkerInner {
         let grants = tokio::select! {
             biased;
             _ = active.wait_for(|active| !*active) => return Some(Vec::new()),
-            grants = self.schedules.shelf.due(free.len()) => grants?,
+            grants = self.activity.waiting(self.schedules.shelf.due(free.len())) => grants?,
         };
         Some(grants.into_iter().zip(free).collect())
     }

@@ -95,6 +95,19 @@ fn header<'a>(view: &'a View, name: &str) -> Option<&'a str> {
     view.message.headers.iter().find(|(found, _)| &**found == name).map(|(_, value)| &**value)
 }
 
+/// Story: one advance of 48 hours passed over the occurrences, and one message came.
+#[tokio::test(flavor = "multi_thread")]
+async fn advance_enters_each_occurrence() {
+    let rig = Rig::new().await;
+    rig.schedules.put("hourly", every("1h"), None).await.unwrap();
+    let queue = QueueName::new("q").unwrap();
+    rig.wheel.advance(&rig.clock, 48 * 60 * MINUTE).await.unwrap();
+    let view = rig.wheel.client().ask(Op::queue(queue)).await.unwrap().unwrap();
+    assert_eq!((view.counts.ready, view.counts.scheduled), (48, 1));
+    let counts = rig.get("hourly").await.record.state.counts;
+    assert_eq!((counts.entered, counts.missed), (49, 0));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn occurrences_are_ordinary_messages_entered_early() {
     let rig = Rig::new().await;

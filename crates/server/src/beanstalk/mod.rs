@@ -32,7 +32,7 @@ use duewheel::core::QueueName;
 use duewheel::{Client, Duewheel};
 
 pub use listener::{BeanstalkListener, ListenAddress};
-pub(crate) use session::default_queue;
+pub(crate) use session::{default_queue, exists};
 pub use socket::SocketMode;
 
 use crate::auth::Prefixes;

@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::mem;
 use std::sync::Arc;
 
+use duewheel::core::engine::QueueView;
 use duewheel::core::engine::{
     Applied, Attempt, ChangeRefusal, Enqueue, EnqueueRefusal, Hold, IfExists, Op, Proof, Reply, Reserve,
     Reserved, Settled, Target, WaiterId, When,
@@ -565,7 +566,7 @@ impl Session {
                 answer => out.extend_from_slice(no_answer(answer).as_bytes()),
             },
             Task::Pause { queue, seconds, step } => match (step, answers.next()) {
-                (PauseStep::Look, Some(Ok(Reply::Queues(views)))) if views.is_empty() => {
+                (PauseStep::Look, Some(Ok(Reply::Queues(views)))) if !views.iter().any(exists) => {
                     out.extend_from_slice(b"NOT_FOUND\r\n");
                 }
                 (PauseStep::Look, Some(Ok(Reply::Queues(_)))) => {
@@ -689,10 +690,12 @@ impl Session {
                 return block(out, &stats::message(&view, shared.client.now()));
             }
             (BatchStep::Found | BatchStep::StatsJob, Some(Ok(Reply::View(None)))) => "NOT_FOUND\r\n",
-            (BatchStep::StatsQueue, Some(Ok(Reply::Queues(views)))) => match views.first() {
-                Some(view) => return block(out, &stats::queue(view)),
-                None => "NOT_FOUND\r\n",
-            },
+            (BatchStep::StatsQueue, Some(Ok(Reply::Queues(views)))) => {
+                match views.first().filter(|view| exists(view)) {
+                    Some(view) => return block(out, &stats::queue(view)),
+                    None => "NOT_FOUND\r\n",
+                }
+            }
             (BatchStep::Stats, Some(Ok(Reply::Stats(stats)))) => {
                 return block(out, &stats::server(&stats, shared));
             }
@@ -700,6 +703,11 @@ impl Session {
         };
         out.extend_from_slice(text.as_bytes());
     }
+}
+
+/// Whether a queue exists, and not only its totals. The queue `default` always does.
+pub(crate) fn exists(view: &QueueView) -> bool {
+    view.is_there() || view.name == default_queue()
 }
 
 pub(crate) fn default_queue() -> QueueName {

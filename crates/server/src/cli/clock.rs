@@ -1,6 +1,7 @@
 //! `duewheel clock advance TIME`: for tests against a server with `--virtual-clock`.
 
 use std::io::{self, Write};
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde_json::json;
@@ -10,6 +11,9 @@ use super::remote::Remote;
 use super::table::cell;
 use super::{ClientCommand, CommandFailure, ServerArgs, when};
 use crate::span::TimeSpan;
+
+/// How long the events on the way may take.
+const EVENTS: Duration = Duration::from_secs(600);
 
 #[derive(Args, Debug)]
 pub(super) struct ClockArgs {
@@ -40,7 +44,11 @@ impl ClientCommand for ClockArgs {
 
     fn run(self) -> Result<(), CommandFailure> {
         let ClockCommand::Advance(args) = self.command;
-        let answer = Remote::new(&args.server)?.post("/v1/clock/advance", &json!({"by_ms": args.by.0}))?;
+        let answer = Remote::new(&args.server)?.post_waiting(
+            "/v1/clock/advance",
+            &json!({"by_ms": args.by.0}),
+            EVENTS,
+        )?;
         let mut out = io::stdout().lock();
         if args.server.json {
             print_json(&mut out, &answer)?;

@@ -1,11 +1,9 @@
 //! `POST /v1/clock/advance`: time for tests, on a server with `--virtual-clock`.
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use axum::http::StatusCode;
-use duewheel::core::engine::Op;
-use duewheel_shard::local::LocalShard;
+use duewheel::AdvanceError;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -17,9 +15,6 @@ use crate::error::{ErrorCode, Problem};
 use crate::json::InstantText;
 use crate::schema::DelaySchema;
 use crate::span::SpanText;
-
-/// Time between two looks whether all shards have done what was due.
-const LOOK: Duration = Duration::from_millis(1);
 
 /// How much time is to pass.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -39,7 +34,7 @@ pub(crate) struct AdvancedAnswer {
     pub(super) now: InstantText,
 }
 
-/// Answers when every shard has seen the new time: what is due by then is granted to the next reserve.
+/// Moves the clock from event to event, and answers when what is due by then is granted to the next reserve.
 pub(crate) async fn advance(mut call: Call) -> Answer {
     let Some(clock) = call.app.clock.get().cloned() else {
         let why = "this server uses the machine's clock; start it with --virtual-clock to move its time";
@@ -52,14 +47,10 @@ pub(crate) async fn advance(mut call: Call) -> Answer {
         limits::either_within(asked.by_ms, asked.by, ("by", "by_ms"), limit)?
             .ok_or_else(|| Problem::field("by", "one of by_ms and by must be given"))?
     };
-    clock.advance(Duration::from_millis(by_ms));
-    // Work that was in progress when the clock moved must not count as done.
-    call.app.ask(Op::stats()).await?;
-    while !call.app.client.local_shards().iter().all(LocalShard::has_caught_up) {
-        if call.app.draining.load(Ordering::Relaxed) {
-            return Err(Problem::new(ErrorCode::Draining, "the server stops; the clock was moved"));
-        }
-        tokio::time::sleep(LOOK).await;
-    }
+    let moved = call.app.wheel.advance(&clock, Duration::from_millis(by_ms)).await;
+    moved.map_err(|error| match error {
+        AdvanceError::Call(error) => Problem::from(error),
+        error => Problem::field("by", error.to_string()),
+    })?;
     Ok(reply(StatusCode::OK, &AdvancedAnswer { now: InstantText(call.app.client.now().wall) }))
 }

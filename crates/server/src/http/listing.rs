@@ -15,6 +15,7 @@ use super::call::Call;
 use super::queue_view::QueueAnswer;
 use super::view::MessageAnswer;
 use super::{Answer, App, held, queue, reply, write_large};
+use crate::beanstalk::exists;
 use crate::error::Problem;
 use crate::json::{Elements, written};
 use crate::rfc3339;
@@ -159,7 +160,7 @@ async fn page_within(
             Some(after) if begins(after) => after.clone(),
             Some(_) | None => {
                 // A start behind the prefix would leave out the queue whose name is the prefix.
-                found.extend(app.ask(Op::queue(prefix.clone())).await?);
+                found.extend(app.ask(Op::queue(prefix.clone())).await?.filter(exists));
                 prefix.clone()
             }
         };

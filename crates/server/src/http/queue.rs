@@ -7,7 +7,6 @@ use duewheel::core::MessageId;
 use duewheel::core::engine::{Attended, ChangeRefusal, Counts, Op, QueueView};
 use duewheel::core::message::State;
 use duewheel::core::name::QueueName;
-use duewheel::core::policy::QueueSettings;
 use duewheel::core::record::{Pause, Totals};
 use duewheel::core::store::Level;
 use schemars::JsonSchema;
@@ -40,24 +39,7 @@ pub(crate) async fn show(call: Call) -> Answer {
     let queue = call.queue()?;
     let view = call.app.ask(Op::queue(queue.clone())).await?;
     // Queues need no creation, so an unused one is not an error: it is empty.
-    let view = view.unwrap_or_else(|| QueueView {
-        name: queue,
-        counts: Default::default(),
-        urgent: 0,
-        using: 0,
-        watching: 0,
-        oldest_ready: None,
-        waiters: 0,
-        attended: Attended::No,
-        totals: Default::default(),
-        rates: Default::default(),
-        settings: QueueSettings::default(),
-        pause: Pause::Running,
-        pause_left_ms: None,
-        done: 0,
-        expired: Default::default(),
-        lateness: Default::default(),
-    });
+    let view = view.unwrap_or_else(|| QueueView::empty(queue));
     Ok(reply(StatusCode::OK, &QueueAnswer::of(&view, call.app.client.now().wall)))
 }
 

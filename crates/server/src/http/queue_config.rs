@@ -502,10 +502,9 @@ pub(crate) async fn remove(call: Call) -> Answer {
     if view.pause != Pause::Running {
         level = level.and(app.ask(Op::resume(queue.clone())).await?.level);
     }
-    if view.settings != QueueSettings::default() {
-        let reset = app.ask(Op::configure(queue.clone(), QueueSettings::default())).await?;
-        level = level.and(reset.map_err(Problem::from_settings)?.level);
-    }
+    // Also where it has no settings: an empty queue is reset with its totals.
+    let reset = app.ask(Op::configure(queue.clone(), QueueSettings::default())).await?;
+    level = level.and(reset.map_err(Problem::from_settings)?.level);
     let (result, purged) = (RemovedWord::Removed, done.what);
     let answer = RemovedAnswer { result, queue: queue.as_str(), purged, durability: level.as_str() };
     Ok(reply(StatusCode::OK, &answer))

@@ -344,6 +344,21 @@ fn virtual_clock_advance_delivers_due_message() {
     assert_eq!(answer["notes"], json!(["TIME \"90\": 90 is taken as 90 seconds"]));
 }
 
+/// Story: an advance passed over all occurrences but one.
+#[test]
+fn clock_advance_enters_each_occurrence() {
+    let shell = Shell::on_virtual_clock();
+    let schedule = r#"{"queue": "reports", "every": "1h"}"#;
+    assert_eq!(shell.server.call("PUT", "/v1/schedules/hourly", schedule).0, 200);
+    shell.ok(&["clock", "advance", "48h"]);
+    let (_, queue) = shell.server.call("GET", "/v1/queues/reports", "");
+    assert_eq!(
+        (&queue["counts"]["ready"], &queue["counts"]["scheduled"]),
+        (&json!(48), &json!(1)),
+        "{queue}"
+    );
+}
+
 /// Story: a folder that was named was left alone in silence, and what was thought to be kept was gone.
 #[test]
 fn virtual_clock_refused_with_durable_store() {
