@@ -67,6 +67,7 @@ pub async fn serve(
     mut bugs: Bugs,
     out: &mut impl Write,
 ) -> Result<(), ServeError> {
+    #[cfg(target_os = "linux")]
     without_huge_pages();
     let manager = ServiceManager::from_environment();
     let is_given = !given.is_empty();
@@ -485,6 +486,7 @@ impl Listeners {
 
 /// Memory comes in pages of 4 KiB. The allocator asks for huge pages, and the first use of one stops its thread until all
 /// of it is there: for 5 ms in a virtual machine whose host has to find 2 MiB, and then everything that is due waits.
+#[cfg(target_os = "linux")]
 fn without_huge_pages() {
     if let Err(why) = rustix::thread::disable_transparent_huge_pages(true) {
         tracing::debug!(%why, "transparent huge pages stay enabled for this process");
