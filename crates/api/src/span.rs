@@ -166,25 +166,8 @@ impl From<TimeSpan> for Duration {
 impl<'de> serde::Deserialize<'de> for TimeSpan {
     /// Reads what a file has: a text as people write it, or a number of seconds.
     fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        struct V;
-        impl Visitor<'_> for V {
-            type Value = TimeSpan;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a length of time such as \"90s\", or a number of seconds")
-            }
-            fn visit_str<E: Error>(self, text: &str) -> Result<TimeSpan, E> {
-                written(text).map_err(E::custom)
-            }
-            fn visit_i64<E: Error>(self, seconds: i64) -> Result<TimeSpan, E> {
-                let ms = u64::try_from(seconds).ok().and_then(|seconds| seconds.checked_mul(1_000));
-                ms.map(TimeSpan).ok_or_else(|| E::invalid_value(Unexpected::Signed(seconds), &self))
-            }
-            fn visit_u64<E: Error>(self, seconds: u64) -> Result<TimeSpan, E> {
-                let ms = seconds.checked_mul(1_000);
-                ms.map(TimeSpan).ok_or_else(|| E::invalid_value(Unexpected::Unsigned(seconds), &self))
-            }
-        }
-        d.deserialize_any(V)
+        let form = "a length of time such as \"90s\", or a number of seconds";
+        d.deserialize_any(SpanVisitor { read: written, form })
     }
 }
 
@@ -195,21 +178,42 @@ pub struct SpanText(pub u64);
 
 impl<'de> serde::Deserialize<'de> for SpanText {
     fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        struct V;
-        impl Visitor<'_> for V {
-            type Value = SpanText;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a length of time as text, such as \"90s\"")
-            }
-            fn visit_str<E: Error>(self, text: &str) -> Result<SpanText, E> {
-                match text.parse() {
-                    Ok(TimeSpan(ms)) => Ok(SpanText(ms)),
-                    Err(BadSpan::TooLong) => Ok(SpanText(u64::MAX)),
-                    Err(what) => Err(E::custom(what)),
-                }
-            }
-        }
-        d.deserialize_str(V)
+        let read = |text: &str| match text.parse() {
+            Err(BadSpan::TooLong) => Ok(TimeSpan(u64::MAX)),
+            read => read,
+        };
+        let form = "a length of time as text, such as \"90s\"";
+        let TimeSpan(ms) = d.deserialize_str(SpanVisitor { read, form })?;
+        Ok(SpanText(ms))
+    }
+}
+
+/// Reads texts, and numbers of seconds where the caller accepts more than texts.
+struct SpanVisitor {
+    read: fn(&str) -> Result<TimeSpan, BadSpan>,
+    /// The accepted forms.
+    form: &'static str,
+}
+
+impl Visitor<'_> for SpanVisitor {
+    type Value = TimeSpan;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.form)
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<TimeSpan, E> {
+        (self.read)(text).map_err(E::custom)
+    }
+
+    fn visit_i64<E: Error>(self, seconds: i64) -> Result<TimeSpan, E> {
+        let ms = u64::try_from(seconds).ok().and_then(|seconds| seconds.checked_mul(1_000));
+        ms.map(TimeSpan).ok_or_else(|| E::invalid_value(Unexpected::Signed(seconds), &self))
+    }
+
+    fn visit_u64<E: Error>(self, seconds: u64) -> Result<TimeSpan, E> {
+        let ms = seconds.checked_mul(1_000);
+        ms.map(TimeSpan).ok_or_else(|| E::invalid_value(Unexpected::Unsigned(seconds), &self))
     }
 }
 

@@ -52,8 +52,13 @@ impl AnswerLog {
         AnswerLog { forgotten, spans }
     }
 
-    /// Adds the next answer, of this size, and drops the spans that have expired when it is given.
+    /// Adds the next answer, of this size, and drops the spans that have expired when it is given. An answer that the
+    /// log has already was freed: it no longer counts.
     pub fn add(&mut self, position: AnswerPosition, until: EngineMs, bytes: u64) {
+        if let Some(span) = self.spans.iter_mut().find(|span| span.last.nth >= position.nth) {
+            (span.count, span.bytes) = (span.count.saturating_sub(1), span.bytes.saturating_sub(bytes));
+            return self.drop_spans(|span| span.count == 0);
+        }
         self.expire(position.at);
         if self.spans.is_empty() {
             self.forgotten = Lsn(position.nth.0.saturating_sub(1));
@@ -78,7 +83,11 @@ impl AnswerLog {
     /// Forgets the answers up to this ordinal. A span that goes on behind it still counts as a whole.
     pub fn forget(&mut self, upto: Lsn) {
         self.forgotten = self.forgotten.max(upto);
-        self.spans.retain(|span| span.last.nth > upto);
+        self.drop_spans(|span| span.last.nth <= upto);
+    }
+
+    fn drop_spans(&mut self, which: impl Fn(&AnswerSpan) -> bool) {
+        self.spans.retain(|span| !which(span));
         if self.spans.is_empty() {
             *self = AnswerLog::default();
         }
@@ -147,6 +156,19 @@ mod tests {
         log.forget(first.last.nth);
         assert_eq!(log.count(), 100_000 - first.count);
         assert!(!log.remembers(first.last.nth) && log.remembers(first.last.nth.next()));
+    }
+
+    #[test]
+    fn freed_answer_no_longer_counts() {
+        let mut log = AnswerLog::default();
+        (1..=500).for_each(|nth| add(&mut log, nth, nth, 1 << 40));
+        for nth in (1..=500).filter(|nth| nth % 100 != 0) {
+            add(&mut log, nth, nth, 0);
+        }
+        assert_eq!((log.count(), log.bytes(), log.spans().len()), (5, 500, 5));
+        assert!(log.remembers(Lsn(1)), "the freed answer hides an older one in the store");
+        (1..=5).for_each(|nth| add(&mut log, nth * 100, 0, 0));
+        assert!(log.is_empty() && !log.remembers(Lsn(500)));
     }
 
     #[test]

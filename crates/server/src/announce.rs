@@ -90,6 +90,11 @@ impl Recovery {
     }
 }
 
+/// Logs the end of a server that a signal stopped before its store was open.
+pub(crate) fn never_started() {
+    tracing::info!("stopped while starting: nothing was accepted");
+}
+
 /// Logs the end, of which `clean` tells whether everything accepted is durable as promised.
 pub(crate) fn stopped(settings: &Settings, clean: bool, took: Duration) {
     let took_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);

@@ -110,7 +110,7 @@ pub async fn serve(
     let wheel = tokio::select! {
         wheel = store::open(&settings, peers, &waits, clock.clone()) => wheel?,
         // The server may be waiting for its store.
-        () = stop.next(&drain) => return Ok(()),
+        () = async { stop.next(&drain).await; announce::never_started() } => return Ok(()),
         () = manager.starting(waits.subscribe()) => return Ok(()),
     };
     announce::started(&settings, &wheel, since.elapsed()).await;
@@ -486,6 +486,7 @@ impl Listeners {
 /// Memory comes in pages of 4 KiB. The allocator asks for huge pages, and the first use of one stops its thread until all
 /// of it is there: for 5 ms in a virtual machine whose host has to find 2 MiB, and then everything that is due waits.
 fn without_huge_pages() {
+    #[cfg(target_os = "linux")]
     if let Err(why) = rustix::thread::disable_transparent_huge_pages(true) {
         tracing::debug!(%why, "transparent huge pages stay enabled for this process");
     }

@@ -89,7 +89,7 @@ async fn open_redis(
     let redis_itself = Arc::new(RedisCoordinator::new(options));
     let start = SharedStart::new("Redis", servers, redis.start_timeout, waits);
     start.wait_for(async || inspect(&redis_itself).await).await?;
-    start.join(settings, redis_itself, node).await
+    start.join(settings, redis_itself, node, redis.node.shards).await
 }
 
 async fn open_postgres(
@@ -107,7 +107,7 @@ async fn open_postgres(
     let database = Arc::new(database);
     let start = SharedStart::new("PostgreSQL", servers, postgres.start_timeout, waits);
     start.wait_for(async || prepare(&database).await).await?;
-    start.join(settings, database, node).await
+    start.join(settings, database, node, postgres.node.shards).await
 }
 
 /// Makes the tables if they are missing, and logs how safely the server keeps changes.
@@ -177,19 +177,25 @@ impl<'a> SharedStart<'a> {
         }
     }
 
-    /// Joins the nodes that share it.
+    /// Joins the nodes that share it. `asked` is the number of shards in the options.
     async fn join(
         &self,
         settings: &Settings,
         coordinator: Arc<dyn Coordinator>,
         node: NodeOptions,
+        asked: Option<u32>,
     ) -> Result<Duewheel, ServeError> {
         let open = async || {
             let builder = Duewheel::builder().policy(settings.engine_policy());
             let builder = builder.quotas(settings.quotas.clone());
             builder.cluster(Arc::clone(&coordinator), node.clone()).open().await
         };
-        self.wait_for(open).await
+        let wheel = self.wait_for(open).await?;
+        let has = wheel.client().shards();
+        if let Some(asked) = asked.filter(|asked| *asked != has) {
+            tracing::warn!(asked, has, "--shards is for a new cluster; this one keeps its number");
+        }
+        Ok(wheel)
     }
 }
 

@@ -8,17 +8,20 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawMode, Stat};
 use rustix::io::Errno;
 
 use crate::disk::{Disk, RealDisk};
 use crate::folder::{JOURNAL, RUNS, STATE};
 
 /// Permissions of group and others, which a destination must not have.
-const OF_OTHERS: u32 = 0o077;
-const OWNER_ONLY: u32 = 0o700;
-/// The permission bits of a mode.
-const RIGHTS: u32 = 0o7777;
+const OF_OTHERS: Mode = Mode::RWXG.union(Mode::RWXO);
+const OWNER_ONLY: Mode = Mode::RWXU;
+/// Opens a folder whose names may be unreadable for this process.
+#[cfg(target_os = "linux")]
+const SEARCH: OFlags = OFlags::PATH;
+#[cfg(not(target_os = "linux"))]
+const SEARCH: OFlags = OFlags::RDONLY;
 
 /// The destination of a copy, and the folders that may be created for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,7 +61,7 @@ pub enum FolderProblem {
     /// Other users than its owner have access.
     Shared {
         /// The mode of the folder.
-        mode: u32,
+        mode: RawMode,
     },
     /// The folder is not below the one that contains all backups.
     Outside(PathBuf),
@@ -131,8 +134,9 @@ impl EmptyFolder {
         if owner != us {
             return Err(FolderProblem::Foreign { owner, us });
         }
-        if found.st_mode & OF_OTHERS != 0 {
-            return Err(FolderProblem::Shared { mode: found.st_mode & RIGHTS });
+        let mode = Mode::from_raw_mode(found.st_mode);
+        if mode.intersects(OF_OTHERS) {
+            return Err(FolderProblem::Shared { mode: mode.as_raw_mode() });
         }
         EmptyFolder::of(handle)
     }
@@ -166,7 +170,7 @@ impl EmptyFolder {
             if same(&found, &wanted) {
                 return Ok(true);
             }
-            let above = rustix::fs::openat(&here, "..", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+            let above = rustix::fs::openat(&here, "..", SEARCH | OFlags::CLOEXEC, Mode::empty())?;
             if same(&found, &rustix::fs::fstat(&above)?) {
                 return Ok(false);
             }
@@ -176,7 +180,7 @@ impl EmptyFolder {
 
     /// Creates a folder of this name in it, closed to others.
     pub(crate) fn inner(&self, name: &str) -> Result<EmptyFolder, FolderProblem> {
-        rustix::fs::mkdirat(&self.handle, name, Mode::from_raw_mode(OWNER_ONLY))?;
+        rustix::fs::mkdirat(&self.handle, name, OWNER_ONLY)?;
         rustix::fs::fsync(&self.handle)?;
         EmptyFolder::of(open_at(&self.handle, Path::new(name))?)
     }
@@ -242,7 +246,7 @@ fn open_below(root: &Path, name: &Path) -> Result<OwnedFd, FolderProblem> {
     for name in names {
         here = match open_at(&here, name) {
             Err(FolderProblem::Missing) => {
-                match rustix::fs::mkdirat(&here, name, Mode::from_raw_mode(OWNER_ONLY)) {
+                match rustix::fs::mkdirat(&here, name, OWNER_ONLY) {
                     Ok(()) | Err(Errno::EXIST) => {}
                     Err(error) => return Err(error.into()),
                 }

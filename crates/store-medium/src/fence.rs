@@ -10,9 +10,15 @@ use duewheel_core::store::{ErrorKind, StoreError};
 use ring::rand::{SecureRandom, SystemRandom};
 use rustix::time::{ClockId, clock_gettime};
 
+#[cfg(target_os = "linux")]
+const ELAPSED: ClockId = ClockId::Boottime;
+/// On macOS it includes suspend.
+#[cfg(not(target_os = "linux"))]
+const ELAPSED: ClockId = ClockId::Monotonic;
+
 /// Milliseconds of a clock that goes on while the process or the machine sleeps.
 pub fn boot_ms() -> u64 {
-    let now = clock_gettime(ClockId::Boottime);
+    let now = clock_gettime(ELAPSED);
     let (secs, nanos) = (u64::try_from(now.tv_sec).unwrap_or(0), u64::try_from(now.tv_nsec).unwrap_or(0));
     secs * 1_000 + nanos / 1_000_000
 }

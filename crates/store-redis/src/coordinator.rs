@@ -60,12 +60,12 @@ impl RedisCoordinator {
     /// How safely the masters keep changes, in sentences for their operator. Call it at startup.
     ///
     /// # Errors
-    /// [`ErrorKind::Corrupt`] when a master has no append-only file and [`Options::without_aof`] was not set, or cannot
-    /// give what [`Options::wait_for`] demands; [`ErrorKind::Unavailable`] when no master can be asked; a single one
+    /// [`ErrorKind::Corrupt`] when a master has no append-only file and [`Options::without_aof`] was not set, cannot
+    /// give what [`Options::wait_for`] demands, or refuses user and password; [`ErrorKind::Unavailable`] when no master can be asked; a single one
     /// that cannot be asked is a finding.
     pub fn inspect(&self) -> Result<Vec<Finding>, StoreError> {
         let inner = Arc::clone(&self.inner);
-        self.bounded(async move { inner.inspect().await })
+        self.bounded(async move { inner.inspect().await }).map_err(fault::at_start)
     }
 
     /// Gives up data that Redis has lost: creates the cluster's key and the missing shards, and keeps the others. In an

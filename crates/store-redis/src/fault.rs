@@ -6,6 +6,9 @@ use redis::{RedisError, ServerError};
 /// The error of a connection that failed, or did not answer in time.
 pub(crate) fn of_connection(error: &RedisError) -> StoreError {
     match error.code() {
+        _ if error.kind() == redis::ErrorKind::AuthenticationFailed => {
+            StoreError::new(ErrorKind::Unavailable, LOGIN_REFUSED)
+        }
         Some(code) => of_code(code, error.detail().unwrap_or_default()),
         None => StoreError::new(ErrorKind::Unavailable, format_args!("Redis: {error}")),
     }
@@ -26,11 +29,23 @@ fn of_code(code: &str, detail: &str) -> StoreError {
     if is("WRONGTYPE") {
         return StoreError::new(ErrorKind::Corrupt, text);
     }
+    if matches!(code, "WRONGPASS" | "NOAUTH") {
+        return StoreError::new(ErrorKind::Unavailable, format_args!("{LOGIN_REFUSED}: {text}"));
+    }
     if matches!(code, "ASK" | "TRYAGAIN") {
         let what = format_args!("a slot is moving to another master; {text}");
         return StoreError::new(ErrorKind::Unavailable, what);
     }
     StoreError::new(ErrorKind::Unavailable, text)
+}
+
+const LOGIN_REFUSED: &str = "Redis refuses the login; check --redis-user and --redis-password";
+
+/// The error of a start: a login that was refused will not be accepted a little later. While a shard is served it may
+/// be, when an operator has taken back a change.
+pub(crate) fn at_start(error: StoreError) -> StoreError {
+    let is_refused = error.to_string().contains(LOGIN_REFUSED);
+    if is_refused { StoreError::new(ErrorKind::Corrupt, error) } else { error }
 }
 
 /// The error of a key whose slot is moving to another master.

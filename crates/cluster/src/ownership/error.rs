@@ -18,10 +18,10 @@ pub enum FleetError {
     #[error("another living node has the name {0:?}; each node needs its own")]
     NameTaken(String),
     /// The node has no address, so no other node could reach it, and there are other nodes.
-    #[error("this node has no address for other nodes (--advertise), but others take part: {0}")]
+    #[error("other nodes take part ({0}), and this one has no address for them; start it with --advertise")]
     NotAlone(String),
     /// Another node runs without an address and owns all shards.
-    #[error("node {0} takes part without an address for other nodes (--advertise), and owns everything")]
+    #[error("node {0} runs in single-node mode and owns all shards; start it with --advertise")]
     OtherIsAlone(String),
     /// The name or the address is not valid.
     #[error("a node's name and address have 1 to {MAX_NAME} bytes each")]

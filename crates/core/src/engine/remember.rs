@@ -1,6 +1,6 @@
 //! Remembers answers, and forgets the oldest ones at the limits that [`answers`](super::answers) lists.
 
-use crate::answers::{AnswerLog, AnswerPosition};
+use crate::answers::AnswerLog;
 use crate::id::Lsn;
 use crate::message::MessageContent;
 use crate::name::QueueName;
@@ -50,7 +50,7 @@ impl Engine {
         self.answers.remembers(row)
     }
 
-    /// Remembers an answer, whose position is that of the next record.
+    /// Remembers an answer, whose position is that of the next record, or of the answer that it frees.
     pub(super) fn append_answer(&mut self, row: DedupeRow, fx: &mut Effects) {
         if let Some(position) = row.position {
             let tenant = self.queues.tenant_of(&row.queue);
@@ -64,14 +64,12 @@ impl Engine {
     }
 
     /// Forgets the answer to the `dedupe_id` of a message, unless the id has got another answer since. An answer that
-    /// has expired takes its place, and hides it.
+    /// has expired takes its place and its position, and hides it.
     pub(super) fn free_dedupe_id(&mut self, now: Now, message: &MessageContent, fx: &mut Effects) {
         let Some(id) = &message.dedupe_id else { return };
         let found = self.dedupe.find(&message.queue, id, now.engine);
         let Some(row) = found.filter(|row| row.id == message.id && self.remembers(row)) else { return };
-        let position = row.position.map(|_| AnswerPosition { nth: self.last.next(), at: now.engine });
-        let expired = DedupeRow { until: now.engine, position, ..row.clone() };
-        self.append_answer(expired, fx);
+        self.append_answer(DedupeRow { until: now.engine, ..row.clone() }, fx);
     }
 
     /// Forgets answers of a queue.

@@ -386,3 +386,31 @@ fn a_cancel_frees_the_dedupe_id() {
         assert!(newer.id > new.id);
     }
 }
+
+/// Story: an answer whose id a cancel had freed counted until the end of its window, and a second one for the record
+/// that freed it: a tenant that took back all its ids was at its limit.
+#[test]
+fn freed_answers_do_not_count() {
+    let mut rig = rig(Policy::default(), &[]);
+    put(&mut rig, with_id("q", "stays")).unwrap();
+    let quotas = [Quota { prefix: "q".into(), answers: Some(100), ..Quota::default() }];
+    set(&mut rig, &quotas);
+    let (before, used) = (rig.engine.answer_counts(), use_of(&mut rig)[4]);
+    for no in 0..90 {
+        let id = put(&mut rig, with_id("q", &format!("{no:05}"))).unwrap().id;
+        rig.pass(1);
+        if no == 45 {
+            rig.restart();
+            set(&mut rig, &quotas);
+        }
+        rig.call(Op::Cancel { target: Target::Id(id), dedupe_id: DedupeId::Freed });
+    }
+    for _ in 0..2 {
+        let counts = rig.engine.answer_counts();
+        assert_eq!((counts.kept, counts.bytes, use_of(&mut rig)[4]), (before.kept, before.bytes, used));
+        rig.restart();
+        set(&mut rig, &quotas);
+    }
+    assert!(is_replayed(&mut rig, "q", "stays"));
+    assert!(!is_replayed(&mut rig, "q", "00007"));
+}

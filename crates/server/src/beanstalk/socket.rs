@@ -7,7 +7,6 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::str::FromStr;
 
-use rustix::fs::{Mode, fchmod};
 use serde::{Deserialize, Serialize};
 use tokio::net::{UnixListener, UnixSocket, UnixStream};
 
@@ -79,10 +78,8 @@ pub(super) async fn listen(path: &Path, mode: SocketMode) -> io::Result<UnixList
 
 fn make(path: &Path, SocketMode(mode): SocketMode) -> io::Result<UnixListener> {
     let socket = UnixSocket::new_stream()?;
-    // The file gets no more permissions than this and the umask leave, so it is never open to others for a moment...
-    fchmod(&socket, Mode::from_raw_mode(mode))?;
     socket.bind(path)?;
-    // ...and then the permissions that the umask has removed.
+    // The file may be open to others until now, but nobody can connect to a socket that does not listen.
     set_permissions(path, Permissions::from_mode(mode))?;
     socket.listen(BACKLOG)
 }

@@ -1,6 +1,7 @@
 //! Tells the service manager the state of the server, as `sd_notify` does: ready, alive, stopping.
 
 use std::io;
+#[cfg(target_os = "linux")]
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
@@ -106,7 +107,10 @@ impl ServiceManager {
 /// A socket to send from, and the address of the manager: a path, or `@` and a name without a file.
 fn open(name: &str) -> io::Result<(UnixDatagram, SocketAddr)> {
     let address = match name.strip_prefix('@') {
+        #[cfg(target_os = "linux")]
         Some(name) => SocketAddr::from_abstract_name(name)?,
+        #[cfg(not(target_os = "linux"))]
+        Some(_) => return Err(io::ErrorKind::Unsupported.into()),
         None if name.starts_with('/') => SocketAddr::from_pathname(name)?,
         None => return Err(io::Error::new(io::ErrorKind::InvalidInput, "neither a path nor @NAME")),
     };

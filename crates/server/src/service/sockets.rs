@@ -51,7 +51,7 @@ impl GivenSockets {
                 }
             };
             let socket = sockets.take_tcp_listener(index).map_err(|error| bad(&error.to_string()))?;
-            let socket = socket.filter(|socket| rustix::net::sockopt::socket_acceptconn(socket) == Ok(true));
+            let socket = socket.filter(listens);
             let socket = socket.ok_or_else(|| bad("the socket does not listen"))?;
             if place.replace(socket).is_some() {
                 return Err(bad("there are two sockets for this listener"));
@@ -82,4 +82,15 @@ impl GivenSockets {
         }
         Ok(())
     }
+}
+
+#[cfg(target_os = "linux")]
+fn listens(socket: &TcpListener) -> bool {
+    rustix::net::sockopt::socket_acceptconn(socket) == Ok(true)
+}
+
+/// The system does not say it; a socket that does not listen fails at the first accept.
+#[cfg(not(target_os = "linux"))]
+fn listens(_: &TcpListener) -> bool {
+    true
 }

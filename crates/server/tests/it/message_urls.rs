@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use duewheel::Policy;
-use duewheel_delivery::Sealing;
+use duewheel_delivery::{Sealing, TARGET_URL_HEADER};
 use duewheel_server::auth::{Guard, Hosts};
 use duewheel_server::http::HttpLimits;
 use serde_json::{Value, json};
@@ -113,7 +113,8 @@ async fn message_url_survives_header_changes() {
     assert_eq!(gone.json()["code"], "message_not_found");
 }
 
-/// The target may reach this machine; a URL of a message may not, by whatever name.
+/// The target may reach this machine; a URL of a message may not, by whatever name. It is judged again at the delivery:
+/// a caller of the library sets the header without a check.
 #[tokio::test(flavor = "multi_thread")]
 async fn message_url_to_private_address_refused() {
     let hook = Hook::well();
@@ -125,7 +126,22 @@ async fn message_url_to_private_address_refused() {
         let problem = answer.json();
         assert_eq!((answer.status, &problem["field"]), (400, &json!("target_url")), "{problem}");
         assert!(!problem.to_string().contains("hunter2"), "{problem}");
+        let unchecked = format!("http://{host}:{port}/c?token=hunter2");
+        let message = server.wheel.queue("orders").message(&"private").header(TARGET_URL_HEADER, unchecked);
+        message.enqueue().await.expect("enqueue");
     }
+    server.enqueue("orders", r#"{"body": "plain", "delay_ms": 0}"#).await;
+    server.ok("POST", "/v1/targets/shop/resume", "").await;
+    let path = "/v1/queues/orders/messages?state=dead";
+    let all_dead = |seen: &Value| seen["messages"].as_array().is_some_and(|dead| dead.len() == 3);
+    server.until("the deliveries are refused", path, all_dead).await;
+    for dead in server.ok("GET", path, "").await["messages"].as_array().expect("messages") {
+        let seen = server.ok("GET", &format!("/v1/messages/{}", dead["id"].as_str().expect("id")), "").await;
+        assert_eq!(seen["history"][0]["note"], "bad_target_url", "{seen}");
+        assert!(!seen["history"].to_string().contains("hunter2"), "{seen}");
+    }
+    let got = hook.until("the other one is delivered", |got| !got.is_empty());
+    assert!(got.iter().all(|got| got.body() == "plain"), "{got:?}");
 }
 
 /// A line with a URL is refused alone. A replay repeats the URL of a message that is done, which somebody else may have

@@ -75,6 +75,7 @@ fn sighup_keeps_server_waiting_for_store() {
     until("it waits on", || log(dir.path()).matches("trying again").count() > tries);
     signal("-TERM");
     assert_eq!(crate::process::wait(&mut child).code(), Some(0));
+    assert!(log(dir.path()).contains("stopped while starting"), "{}", log(dir.path()));
 }
 
 /// One request to an address at which a server may be starting; the answer's status, headers and body.

@@ -177,6 +177,20 @@ fn redis_without_aof_needs_option() {
     assert!(said.contains("appendonly no") && said.contains("maxmemory 0"), "{said}");
 }
 
+/// Story: a cluster kept its number of shards and nothing said that the one in the options was ignored.
+#[test]
+fn other_number_of_shards_is_logged() {
+    let redis = Redis::start(Settings::default()).expect("a redis-server");
+    let mut first = Process::spawn(serve(&redis, &["--shards", "2"]));
+    first.signal("-TERM");
+    assert_eq!(first.wait().code(), Some(0));
+    let log = tempfile::NamedTempFile::new().expect("file");
+    let _server =
+        Process::spawn_logged(serve(&redis, &["--shards", "3"]), log.reopen().expect("file").into());
+    let said = std::fs::read_to_string(log.path()).expect("log");
+    assert!(said.contains("this one keeps its number") && said.contains("has=2"), "{said}");
+}
+
 /// Redis sets no limit of its own; the server's is in force, also after another node has taken the messages over.
 #[test]
 fn byte_limit_holds_on_unlimited_redis() {

@@ -3,12 +3,12 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
-use std::fs::{DirBuilder, File};
+use std::fs::File;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,8 +18,8 @@ use rustix::io::Errno;
 
 use super::{Disk, DiskFile, FileAccess, HeldLock, LockKind};
 
-const OWNER_ONLY: u32 = 0o700;
-const OWNER_ONLY_FILE: u32 = 0o600;
+const OWNER_ONLY: Mode = Mode::RWXU;
+const OWNER_ONLY_FILE: Mode = Mode::RUSR.union(Mode::WUSR);
 /// The number of attempts to remove a foreign file that appears under the name of a new file.
 const CREATE_TRIES: usize = 8;
 
@@ -99,7 +99,7 @@ impl RealDisk {
     fn open_file(&self, name: &str, flags: OFlags) -> io::Result<File> {
         let (folder, path) = self.at(name);
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        match rustix::fs::openat(folder, &*path, flags, Mode::from_raw_mode(OWNER_ONLY_FILE)) {
+        match rustix::fs::openat(folder, &*path, flags, OWNER_ONLY_FILE) {
             Ok(file) => Ok(file.into()),
             Err(Errno::LOOP) => Err(io::Error::other("it is a symbolic link, which is not followed")),
             Err(error) => Err(error.into()),
@@ -126,7 +126,7 @@ impl Disk for RealDisk {
             Root::Open(_) if dir.is_empty() => return Ok(()),
             Root::Open(folder) => folder,
         };
-        match rustix::fs::mkdirat(folder, dir, Mode::from_raw_mode(OWNER_ONLY)) {
+        match rustix::fs::mkdirat(folder, dir, OWNER_ONLY) {
             Ok(()) | Err(Errno::EXIST) => Ok(rustix::fs::fsync(folder)?),
             Err(error) => Err(error.into()),
         }
@@ -135,7 +135,7 @@ impl Disk for RealDisk {
     fn make_dirs(&self, dirs: &[&str]) -> io::Result<()> {
         for dir in dirs {
             let (folder, name) = self.at(dir);
-            match rustix::fs::mkdirat(folder, &*name, Mode::from_raw_mode(OWNER_ONLY)) {
+            match rustix::fs::mkdirat(folder, &*name, OWNER_ONLY) {
                 Ok(()) | Err(Errno::EXIST) => {}
                 Err(error) => return Err(error.into()),
             }
@@ -289,10 +289,10 @@ impl Folders for Machine {
     }
 
     fn make(&mut self, path: &Path) -> io::Result<()> {
-        match DirBuilder::new().mode(OWNER_ONLY).create(path) {
+        match rustix::fs::mkdir(path, OWNER_ONLY) {
             // Another thread has made the folder.
             Err(_) if path.is_dir() => Ok(()),
-            made => made,
+            made => Ok(made?),
         }
     }
 

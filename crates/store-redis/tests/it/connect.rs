@@ -54,6 +54,13 @@ fn over_tls_as_a_user() {
         kind(duewheel_store_redis::open(&options, SHARD, Arc::new(|| {}))),
         Some(ErrorKind::Unavailable)
     );
+    // Story: a start tried a wrong password again for a minute.
+    let nobody = Options::parse(&bare).unwrap().tls_authority(&authority).unwrap();
+    for wrong in [trusting.clone().password("hunter2"), nobody] {
+        let wrong = RedisCoordinator::new(wrong).inspect().expect_err("a wrong login");
+        assert_eq!(wrong.kind(), ErrorKind::Corrupt, "{wrong}");
+        assert!(wrong.to_string().contains("--redis-password"), "{wrong}");
+    }
     let wrong = duewheel_store_redis::open(&trusting.password("hunter2"), SHARD, Arc::new(|| {})).map(drop);
     let wrong = wrong.expect_err("a wrong password");
     assert!(!wrong.to_string().contains("hunter2"), "{wrong}");

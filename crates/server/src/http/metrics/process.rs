@@ -93,6 +93,7 @@ fn write_disk(page: &mut MetricsPage, folder: &Path) {
 }
 
 /// Writes the figures of this process, by the names that all exporters use. What the system does not tell is left out.
+#[cfg(target_os = "linux")]
 pub(super) fn write_process(page: &mut MetricsPage) {
     use procfs::process::{LimitValue, Process};
     let Ok(process) = Process::myself() else { return };
@@ -125,6 +126,9 @@ pub(super) fn write_process(page: &mut MetricsPage) {
         page.one("process_max_fds", "gauge", "Files that may be open.", most);
     }
 }
+
+#[cfg(not(target_os = "linux"))]
+pub(super) fn write_process(_: &mut MetricsPage) {}
 
 /// Writes the counts of this node's worker of schedules.
 fn write_schedules(page: &mut MetricsPage, app: &App) {
