@@ -22,3 +22,4 @@ mod resting;
 mod sessions;
 mod steps;
 mod tenant;
+mod withheld;

@@ -93,7 +93,7 @@ impl Look<'_> {
     /// When it is dropped, the record is looked at again once nobody holds it.
     pub(crate) async fn run(&mut self, mut job: Option<&mut EditJob<'_>>) -> Result<LookEnd, ScheduleError> {
         let (mut previous, mut is_checked) = (PreviousRun::Unknown, false);
-        self.record.state.oversleep(self.shelf.opened);
+        self.record.state.oversleep(self.now());
         for _ in 0..LOOK_STEPS {
             let now = self.now();
             let step = match self.record.state.unfinished(now) {
@@ -350,8 +350,8 @@ mod tests {
     use crate::schedule::occurrence_key;
     use crate::{RecurrenceSettings, Schedules};
 
-    /// Story: an occurrence entered without its key, because a stranger had that; its answer was lost and the stranger went.
-    /// It was tried with its key again, in another shard, which did not remember it.
+    /// Story: an occurrence entered without its key, because a stranger had that; its answer was lost and the stranger
+    /// went. It was tried with its key again, in another shard, which did not remember it.
     #[tokio::test]
     async fn keyless_occurrence_is_retried_without_key() {
         let wheel = Duewheel::builder().in_memory().open().await.unwrap();

@@ -16,8 +16,8 @@ use duewheel::{CallError, Client};
 use crate::limits::REMEMBERED;
 use crate::recurrence::BadRecurrence;
 use crate::schedule::{
-    AfterTaking, EnterOutcome, PreviousRun, ScheduleEntry, ScheduleRecord, TakeBack, TakeOutcome,
-    instant_text, occurrence_key,
+    EnterOutcome, PreviousRun, ScheduleEntry, ScheduleRecord, TakeBack, TakeOutcome, instant_text,
+    occurrence_key,
 };
 
 /// The header with the name of the schedule.
@@ -106,8 +106,8 @@ fn words(refusal: &EnqueueRefusal) -> &'static str {
     }
 }
 
-/// Makes sure that a message cannot be delivered any more, if nobody has touched it: it gets a mark and a later time. One
-/// that is judged anew may be ready, if it was never delivered.
+/// Makes sure that a message cannot be delivered any more, if nobody has touched it: it gets a mark and a later time.
+/// One that is judged anew may be ready, if it was never delivered.
 pub(crate) async fn take(client: &Client, mark: &str, take: &TakeBack) -> TakeOutcome {
     let entry = &take.entry;
     let Some(id) = entry.id.map(MessageId) else { return TakeOutcome::Gone };
@@ -120,8 +120,7 @@ pub(crate) async fn take(client: &Client, mark: &str, take: &TakeBack) -> TakeOu
     if view.message.headers.iter().any(|(name, value)| &**name == WITHDRAWN && &**value == mark) {
         return TakeOutcome::Taken;
     }
-    let is_ready = view.state == State::Ready && view.attempt == 0 && take.then == AfterTaking::Judged;
-    if !(view.state == State::Scheduled || is_ready) || view.generation != entry.generation {
+    if view.state != State::Scheduled || view.generation != entry.generation {
         return TakeOutcome::Gone;
     }
     let edit = Edit {
