@@ -18,7 +18,7 @@ use super::dedupe;
 use super::effect::Effects;
 use super::input::{Enqueue, IfExists, InitialState, Past, When};
 use super::queue::Event;
-use super::reply::{Answered, EnqueueRefusal, Enqueued, Limit, RefusedPart};
+use super::reply::{Answered, EnqueueRefusal, Enqueued, KeyHolder, Limit, RefusedPart};
 use super::rows::RowIdx;
 
 type RefusedEnqueue = EnqueueRefusal;
@@ -70,6 +70,7 @@ impl Engine {
                             due_at: first.due_at,
                             generation: first.generation,
                             created: first.created,
+                            kept: None,
                             answered: Answered::Before,
                             level: Level::default(),
                         })
@@ -100,15 +101,16 @@ impl Engine {
         let mut created = Created::New;
         if let Some(slot) = holder {
             let old = self.rows.get(slot);
-            let id = old.message.id;
+            let KeyHolder { id, state } = self.key_holder(now, slot);
             match e.if_exists {
-                IfExists::Reject => return Err(RefusedEnqueue::KeyExists(id)),
+                IfExists::Reject => return Err(RefusedEnqueue::KeyExists(KeyHolder { id, state })),
                 IfExists::Keep => {
                     let answer = Enqueued {
                         id,
                         due_at: now.wall_of(old.life.due),
                         generation: old.life.generation,
                         created: Created::Kept,
+                        kept: Some(state),
                         answered: Answered::Now,
                         level: Level::default(),
                     };
@@ -149,6 +151,7 @@ impl Engine {
             due_at: now.wall_of(due),
             generation,
             created,
+            kept: None,
             answered: Answered::Now,
             level: Level::default(),
         };

@@ -170,7 +170,7 @@ impl Engine {
         }
         if self.rows.get(slot).state(now) == State::Dead {
             // A dead message is granted as after a redrive: its key must be free, and its attempts begin again.
-            if let Some(holder) = self.key_taken(slot) {
+            if let Some(holder) = self.key_taken(now, slot) {
                 return self.respond(to, Reply::ReserveOne(Err(ChangeRefusal::KeyExists(holder))), fx);
             }
             self.revive(now, slot, fx);

@@ -87,7 +87,7 @@ impl Engine {
         let dead = self.rows.get(slot).life.stage.kind() == Kind::Dead;
         if dead
             && attempt == Attempt::NotYet
-            && let Some(holder) = self.key_taken(slot)
+            && let Some(holder) = self.key_taken(now, slot)
         {
             return Err(SettleRefusal::KeyExists(holder));
         }

@@ -307,10 +307,14 @@ impl Case {
         if let Some(at) = k.and_then(|k| self.model.holder(q, k)) {
             let held = self.model.live[at].clone();
             match if_exists {
-                IfExists::Reject => return assert_eq!(reply, Err(EnqueueRefusal::KeyExists(held.id))),
+                IfExists::Reject => {
+                    let Err(EnqueueRefusal::KeyExists(holder)) = reply else { panic!("{reply:?}") };
+                    return assert!(self.is_holder(&held, holder), "{holder:?}, {held:?}");
+                }
                 IfExists::Keep => {
                     let kept = reply.expect("kept");
                     assert_eq!((kept.id, kept.created), (held.id, duewheel_core::record::Created::Kept));
+                    assert!(self.same_state(&held, kept.kept.expect("the state")), "{kept:?}, {held:?}");
                     return;
                 }
                 IfExists::Replace if matches!(held.stage, S::Leased(..)) => {
@@ -337,6 +341,7 @@ impl Case {
                 due_at: now.wall_of(due),
                 generation,
                 created,
+                kept: None,
                 answered: Answered::Now,
                 level: Level::default()
             })
@@ -468,7 +473,8 @@ impl Case {
             && attempt == Attempt::NotYet
             && let Some(holder) = of.key.and_then(|k| self.model.holder(of.queue, k))
         {
-            return assert_eq!(reply, Err(SettleRefusal::KeyExists(self.model.live[holder].id)));
+            let Err(SettleRefusal::KeyExists(taken)) = reply else { panic!("{reply:?}") };
+            return assert!(self.is_holder(&self.model.live[holder], taken), "{taken:?}");
         }
         let m = &mut self.model.live[at];
         m.forgiven += u32::from(attempt == Attempt::NotYet);
@@ -640,8 +646,8 @@ impl Case {
             return assert_eq!(reply, Err(ChangeRefusal::NotDead));
         }
         if let Some(holder) = m.key.and_then(|k| self.model.holder(m.queue, k)) {
-            let taken = self.model.live[holder].id;
-            return assert_eq!(reply, Err(ChangeRefusal::KeyExists(taken)));
+            let Err(ChangeRefusal::KeyExists(taken)) = reply else { panic!("{reply:?}") };
+            return assert!(self.is_holder(&self.model.live[holder], taken), "{taken:?}");
         }
         let now = self.rig.now;
         let m = &mut self.model.live[at];
@@ -706,6 +712,10 @@ impl Case {
 
     /// Whether the engine's word for the state is right. After a wall clock that went back, a message that was ready
     /// and whose instant has gone may carry either name.
+    fn is_holder(&self, m: &M, holder: KeyHolder) -> bool {
+        holder.id == m.id && self.same_state(m, holder.state)
+    }
+
     fn same_state(&self, m: &M, shown: State) -> bool {
         let wanted = Model::state(m);
         let unsure = wanted == State::Ready && !self.rig.now.is_due(m.due);

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use duewheel::core::engine::Op;
+use duewheel::core::message::State;
 use duewheel::core::record::Created;
 use duewheel::{
     Cancel, DAY, Duewheel, Durability, EnqueueError, HOUR, HandlerResult, IfExists, Level, Message, SECOND,
@@ -54,9 +55,9 @@ async fn m4_enqueue_handles_past_and_keys() {
     let first = queue.body("1").key("k").at(clock.now() + HOUR).enqueue().await.unwrap();
     let second = queue.body("2").key("k").delay(HOUR);
     let error = second.enqueue().await.unwrap_err();
-    assert!(error.to_string().contains("has this key"), "{error}");
+    assert!(error.to_string().contains("which is scheduled, has this key"), "{error}");
     let kept = queue.body("3").key("k").delay(HOUR).if_exists(IfExists::Keep).enqueue().await.unwrap();
-    assert_eq!((kept.id, kept.created), (first.id, Created::Kept));
+    assert_eq!((kept.id, kept.created, kept.kept), (first.id, Created::Kept, Some(State::Scheduled)));
     let new = queue.body("4").key("k").delay(HOUR).if_exists(IfExists::Replace).enqueue().await.unwrap();
     assert_eq!(new.created, Created::Replacing(first.id));
     clock.advance(HOUR);

@@ -653,8 +653,8 @@ impl Session {
                 return out.extend_from_slice(format!("WATCHING {watching}\r\n").as_bytes());
             }
             (BatchStep::Put, Some(Ok(Reply::Enqueue(Ok(done))))) => return line(out, "INSERTED", done.id),
-            (BatchStep::Put, Some(Ok(Reply::Enqueue(Err(EnqueueRefusal::KeyExists(id)))))) => {
-                return line(out, "KEY_EXISTS", id);
+            (BatchStep::Put, Some(Ok(Reply::Enqueue(Err(EnqueueRefusal::KeyExists(holder)))))) => {
+                return line(out, "KEY_EXISTS", holder.id);
             }
             (BatchStep::Put, Some(Ok(Reply::Enqueue(Err(EnqueueRefusal::Leased(id)))))) => {
                 return line(out, "KEY_RESERVED", id);

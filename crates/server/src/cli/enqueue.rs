@@ -211,7 +211,7 @@ impl ClientCommand for EnqueueArgs {
             return Ok(());
         }
         let what = match (answer["created"].as_bool(), answer.get("replaced").and_then(Value::as_str)) {
-            (Some(false), _) => "kept".to_owned(),
+            (Some(false), _) => format!("kept ({})", cell(&answer, "state")),
             (_, Some(old)) => format!("enqueued in place of {old}"),
             _ => "enqueued".to_owned(),
         };

@@ -2,13 +2,14 @@
 
 use axum::http::StatusCode;
 use duewheel::core::engine::{Answered, Enqueued};
+use duewheel::core::message::State;
 use duewheel::core::record::Created;
 use duewheel::core::{Key, QueueName};
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::json::{IdText, InstantText};
-use crate::schema::{KeySchema, LevelSchema, QueueSchema};
+use crate::schema::{KeySchema, LevelSchema, QueueSchema, StateSchema};
 
 /// 201 for a new message, 200 for an existing one.
 pub(crate) fn status(done: &Enqueued) -> StatusCode {
@@ -32,6 +33,10 @@ pub(crate) struct EnqueuedAnswer<'a> {
     pub(super) generation: u32,
     /// Whether the message is new.
     pub(super) created: bool,
+    /// The state of the message that was kept; not in a repeated answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<StateSchema>")]
+    pub(super) state: Option<&'static str>,
     /// The message that it has replaced.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) replaced: Option<IdText>,
@@ -57,6 +62,7 @@ impl<'a> EnqueuedAnswer<'a> {
             due_at: InstantText(done.due_at),
             generation: done.generation,
             created: done.created != Created::Kept,
+            state: done.kept.map(State::as_str),
             replaced: match done.created {
                 Created::Replacing(old) => Some(IdText(old)),
                 Created::New | Created::Kept => None,

@@ -25,9 +25,9 @@ fn enqueue_get_postpone_fire_cancel() {
         "{shown}"
     );
     let taken = shell.fails(&["enqueue", "orders/close", "x", "--key", "a/b c"], 4);
-    assert_eq!(taken.trim(), "duewheel: key_exists: another message has this key (id 1)");
+    assert_eq!(taken.trim(), "duewheel: key_exists: another message has this key (id 1, scheduled)");
     let kept = shell.ok(&["enqueue", "orders/close", "x", "--key", "a/b c", "--if-exists", "keep"]);
-    assert!(kept.starts_with("1  kept, due "), "{kept}");
+    assert!(kept.starts_with("1  kept (scheduled), due "), "{kept}");
     let replaced = shell.ok(&[
         "enqueue",
         "orders/close",
@@ -292,7 +292,7 @@ fn exit_codes_separate_usage_from_connection() {
     shell.ok(&["enqueue", "q", "b", "--key", "k"]);
     let taken = json(&["enqueue", "q", "b", "--key", "k", "--json"], 4);
     assert_eq!((&taken["code"], &taken["exit_code"]), (&json!("key_exists"), &json!(4)));
-    assert!(taken["existing_id"].is_string(), "{taken}");
+    assert_eq!((&taken["existing_id"], &taken["state"]), (&json!("2"), &json!("ready")));
 }
 
 #[test]

@@ -151,7 +151,13 @@ async fn apply(server: &Server, case: &Case, operation: &str) -> (u16, String) {
     let proof = json!({"lease_token": token}).to_string();
     let enqueue = |how: &str| json!({"body": "c", "delay_ms": 5, "key": "k", "if_exists": how}).to_string();
     let answer = match operation {
-        "cancel" => server.call("DELETE", &by_id, "").await,
+        "cancel" => {
+            let answer = server.call("DELETE", &by_id, "").await;
+            if word(&answer) == "leased" {
+                assert_eq!(answer.json()["state"], "leased");
+            }
+            answer
+        }
         "postpone" => {
             let answer = server.call("PATCH", &by_id, r#"{"delay": "2h"}"#).await;
             if answer.status == 200 {
@@ -173,11 +179,21 @@ async fn apply(server: &Server, case: &Case, operation: &str) -> (u16, String) {
             again
         }
         "reject" | "keep" | "replace" => {
+            let state = server.call("GET", &by_id, "").await.json()["state"].clone();
             let answer = server.call("POST", &messages, &enqueue(operation)).await;
             let done = answer.json();
             match (answer.status, operation) {
-                (409, _) => assert_eq!(done["existing_id"], json!(id), "the holder is named"),
-                (200, "keep") => assert_eq!((&done["id"], &done["created"]), (&json!(id), &json!(false))),
+                (409, _) => {
+                    assert_eq!(
+                        (&done["existing_id"], &done["state"]),
+                        (&json!(id), &state),
+                        "the holder is named"
+                    );
+                }
+                (200, "keep") => assert_eq!(
+                    (&done["id"], &done["created"], &done["state"]),
+                    (&json!(id), &json!(false), &state)
+                ),
                 (201, _) => assert!(done["id"] != json!(id) && done["created"] == true, "{done}"),
                 other => panic!("{other:?} {done}"),
             }

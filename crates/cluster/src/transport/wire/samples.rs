@@ -505,7 +505,7 @@ fn change_refusal() -> impl Strategy<Value = ChangeRefusal> {
             ChangeRefusal::DiskFull,
             ChangeRefusal::Busy,
         ]),
-        id().prop_map(ChangeRefusal::KeyExists),
+        key_holder().prop_map(ChangeRefusal::KeyExists),
         any::<u32>().prop_map(ChangeRefusal::GenerationMismatch),
         any::<u64>().prop_map(ChangeRefusal::TooFar),
         Just(ChangeRefusal::NothingToChange),
@@ -519,7 +519,7 @@ fn change_refusal() -> impl Strategy<Value = ChangeRefusal> {
 
 fn enqueue_refusal() -> impl Strategy<Value = EnqueueRefusal> {
     prop_oneof![
-        id().prop_map(EnqueueRefusal::KeyExists),
+        key_holder().prop_map(EnqueueRefusal::KeyExists),
         id().prop_map(EnqueueRefusal::Leased),
         Just(EnqueueRefusal::InThePast),
         Just(EnqueueRefusal::Expired),
@@ -551,12 +551,16 @@ fn quota_use() -> impl Strategy<Value = QuotaUse> {
     })
 }
 
+fn key_holder() -> impl Strategy<Value = KeyHolder> {
+    (id(), select(&State::ALL[..])).prop_map(|(id, state)| KeyHolder { id, state })
+}
+
 fn settle_refusal() -> impl Strategy<Value = SettleRefusal> {
     prop_oneof![
         Just(SettleRefusal::LeaseLost),
         Just(SettleRefusal::NeverIssued),
         any::<u64>().prop_map(SettleRefusal::TooLong),
-        id().prop_map(SettleRefusal::KeyExists),
+        key_holder().prop_map(SettleRefusal::KeyExists),
     ]
 }
 
@@ -585,12 +589,14 @@ fn applied<T: std::fmt::Debug>(what: impl Strategy<Value = T>) -> impl Strategy<
 pub(super) fn reply() -> impl Strategy<Value = Reply> {
     let created = prop_oneof![Just(Created::New), id().prop_map(Created::Replacing), Just(Created::Kept)];
     let answered = select(vec![Answered::Now, Answered::Before]);
-    let enqueued = (id(), wall(), any::<u32>(), created, answered, level()).prop_map(
-        |(id, due_at, generation, created, answered, level)| Enqueued {
+    let kept = proptest::option::of(select(&State::ALL[..]));
+    let enqueued = (id(), wall(), any::<u32>(), created, kept, answered, level()).prop_map(
+        |(id, due_at, generation, created, kept, answered, level)| Enqueued {
             id,
             due_at,
             generation,
             created,
+            kept,
             answered,
             level,
         },

@@ -82,6 +82,7 @@ fn accepted() -> EnqueuedAnswer<'static> {
         due_at: DUE_AT,
         generation: 1,
         created: true,
+        state: None,
         replaced: None,
         replayed: false,
         durability: FSYNC,
@@ -98,7 +99,7 @@ pub(crate) fn enqueue() -> OperationDoc {
         .gives(
             200,
             "The message that was there (`if_exists: keep`, or a repeated `dedupe_id`); or, for a message a line, a result a line.",
-            &EnqueuedAnswer { created: false, ..accepted() },
+            &EnqueuedAnswer { created: false, state: Some("scheduled"), ..accepted() },
         )
         .gives_lines(
             200,
