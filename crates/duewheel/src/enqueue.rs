@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use duewheel_core::engine::{Enqueue, EnqueueRefusal, Enqueued, IfExists, Op, Past, When};
 use duewheel_core::id::MessageId;
-use duewheel_core::message::{Expiry, MaxAttempts, Options};
+use duewheel_core::message::{Expiry, MaxAttempts, Options, State};
 use duewheel_core::name::{BadName, Key, QueueName};
 use duewheel_core::policy::Backoff;
 use duewheel_core::record::Created;
@@ -39,6 +39,8 @@ pub struct Receipt {
     pub generation: u32,
     /// Whether the message is new, replaced another one, or an existing one was kept.
     pub created: Created,
+    /// The state of the existing message that was kept; `None` for a new one, and in the answer to an earlier enqueue.
+    pub kept: Option<State>,
     /// The durability level that the store has reached for it.
     pub level: Level,
 }
@@ -245,6 +247,7 @@ impl From<Enqueued> for Receipt {
             due_at: e.due_at.to_system_time(),
             generation: e.generation,
             created: e.created,
+            kept: e.kept,
             level: e.level,
         }
     }

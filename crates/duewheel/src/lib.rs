@@ -94,7 +94,7 @@ pub use duewheel_cluster::{
     ShardStage, ShardView,
 };
 pub use duewheel_core as core;
-pub use duewheel_core::engine::{Applied, Attended, IfExists, Outline, QueueView, View};
+pub use duewheel_core::engine::{Applied, Attended, IfExists, KeyHolder, Outline, QueueView, View};
 pub use duewheel_core::record::BootId;
 pub use duewheel_core::store::Level;
 pub use duewheel_core::{MessageId, Policy};

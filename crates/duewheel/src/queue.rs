@@ -4,8 +4,8 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use duewheel_core::engine::{
-    Applied, Ask, Attempt, ChangeRefusal, Edit, Op, Outline, Past, QueueView, Reserved, SettingsField,
-    SettingsRefusal, SettleRefusal, Settled, Target, Typed, View, When,
+    Applied, Ask, Attempt, ChangeRefusal, Edit, KeyHolder, Op, Outline, Past, QueueView, Reserved,
+    SettingsField, SettingsRefusal, SettleRefusal, Settled, Target, Typed, View, When,
 };
 use duewheel_core::id::MessageId;
 use duewheel_core::name::{BadName, Key, QueueName};
@@ -62,8 +62,8 @@ pub enum QueueError {
     #[error("the lease is lost: another consumer may have the message")]
     LeaseLost,
     /// The message died when its last lease ran out, and this message has taken its key since.
-    #[error("the message is dead, and message {0} has its key now")]
-    KeyTaken(MessageId),
+    #[error("the message is dead, and {0} has its key now")]
+    KeyTaken(KeyHolder),
     /// The call was not answered. See [`CallError::outcome`].
     #[error(transparent)]
     Call(#[from] CallError),
@@ -324,7 +324,7 @@ impl Queue {
         settlement: impl Ask<Reply = Result<Applied<Settled>, SettleRefusal>>,
     ) -> Result<Applied<Settled>, QueueError> {
         self.wheel.client().ask(settlement).await?.map_err(|refusal| match refusal {
-            SettleRefusal::KeyExists(id) => QueueError::KeyTaken(id),
+            SettleRefusal::KeyExists(holder) => QueueError::KeyTaken(holder),
             SettleRefusal::LeaseLost | SettleRefusal::NeverIssued | SettleRefusal::TooLong(_) => {
                 QueueError::LeaseLost
             }

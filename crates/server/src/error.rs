@@ -6,8 +6,10 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use duewheel::core::MessageId;
 use duewheel::core::engine::{
-    ChangeRefusal, EnqueueRefusal, Limit, OverQuota, RefusedPart, Resource, SettingsRefusal, SettleRefusal,
+    ChangeRefusal, EnqueueRefusal, KeyHolder, Limit, OverQuota, RefusedPart, Resource, SettingsRefusal,
+    SettleRefusal,
 };
+use duewheel::core::message::State;
 use duewheel::core::store::ErrorKind;
 use duewheel::{BackupError, CallError, Outcome};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -15,7 +17,7 @@ use serde::Serialize;
 
 use crate::json::{IdText, written};
 use crate::repeated;
-use crate::schema::ResourceSchema;
+use crate::schema::{ResourceSchema, StateSchema};
 
 mod quota;
 
@@ -317,8 +319,10 @@ pub enum Extra {
     /// Nothing.
     #[default]
     None,
-    /// The message because of which the request was refused: `existing_id`.
-    Existing(MessageId),
+    /// The message because of which the request was refused: `existing_id`, and its `state` if it holds the key.
+    Existing(MessageId, Option<State>),
+    /// The state of the message that was asked for: `state`.
+    State(State),
     /// The present generation of the message: `generation`.
     Generation(u32),
     /// Whether the request may have been applied: `outcome`.
@@ -327,6 +331,12 @@ pub enum Extra {
     OverQuota(Box<OverQuota>),
     /// A used-up quota that the caller may not see: `resource`, and `retry_after_ms` if that is known.
     SharedQuota(Resource, Option<u64>),
+}
+
+impl From<KeyHolder> for Extra {
+    fn from(KeyHolder { id, state }: KeyHolder) -> Self {
+        Extra::Existing(id, Some(state))
+    }
 }
 
 impl Problem {
@@ -389,14 +399,14 @@ impl Problem {
     /// The problem of a refused enqueue. `time` is the field that determined the due time.
     pub fn from_enqueue(refusal: EnqueueRefusal, time: &'static str) -> Self {
         match refusal {
-            EnqueueRefusal::KeyExists(id) => {
-                Problem::new(ErrorCode::KeyExists, "another message has this key").with(Extra::Existing(id))
+            EnqueueRefusal::KeyExists(holder) => {
+                Problem::new(ErrorCode::KeyExists, "another message has this key").with(holder.into())
             }
             EnqueueRefusal::Leased(id) => Problem::new(
                 ErrorCode::Leased,
                 "the message that has this key is leased to a consumer and cannot be replaced",
             )
-            .with(Extra::Existing(id)),
+            .with(Extra::Existing(id, Some(State::Leased))),
             EnqueueRefusal::InThePast => in_the_past("due_at"),
             EnqueueRefusal::Expired => in_the_past("expires_at"),
             EnqueueRefusal::TooFar(limit) => too_far(time, limit),
@@ -404,7 +414,7 @@ impl Problem {
                 ErrorCode::DedupeMismatch,
                 "this dedupe_id was used for another content in this queue",
             )
-            .with(Extra::Existing(id)),
+            .with(Extra::Existing(id, None)),
             EnqueueRefusal::TooLarge(RefusedPart::Body, limit) => body_too_large(limit),
             EnqueueRefusal::TooLarge(part, limit) => {
                 Problem::field(part.as_str(), format_args!("must have at most {limit} bytes"))
@@ -423,12 +433,13 @@ impl Problem {
             ChangeRefusal::NotFound => Problem::message_not_found(),
             ChangeRefusal::Leased => {
                 Problem::new(ErrorCode::Leased, "the message is leased to a consumer; it is too late")
+                    .with(Extra::State(State::Leased))
             }
             ChangeRefusal::Dead => Problem::new(ErrorCode::Dead, "the message is dead; redrive or cancel it"),
             ChangeRefusal::NotDead => Problem::new(ErrorCode::NotDead, "the message is not dead"),
-            ChangeRefusal::KeyExists(id) => {
+            ChangeRefusal::KeyExists(holder) => {
                 Problem::new(ErrorCode::KeyExists, "another message has taken the key meanwhile")
-                    .with(Extra::Existing(id))
+                    .with(holder.into())
             }
             ChangeRefusal::GenerationMismatch(now) => Problem::new(
                 ErrorCode::GenerationMismatch,
@@ -463,7 +474,9 @@ impl Problem {
                 Problem::new(ErrorCode::MessageNotFound, "no message ever had this id")
             }
             SettleRefusal::TooLong(limit) => too_long(limit),
-            SettleRefusal::KeyExists(id) => Problem::from_change(ChangeRefusal::KeyExists(id), "due_at"),
+            SettleRefusal::KeyExists(holder) => {
+                Problem::from_change(ChangeRefusal::KeyExists(holder), "due_at")
+            }
         }
     }
 
@@ -507,7 +520,11 @@ impl Problem {
         match &self.extra {
             Extra::OverQuota(over) => whole_seconds(over.retry_ms),
             Extra::SharedQuota(_, retry_ms) => whole_seconds(*retry_ms),
-            Extra::None | Extra::Existing(_) | Extra::Generation(_) | Extra::Outcome(_) => 1,
+            Extra::None
+            | Extra::Existing(..)
+            | Extra::State(_)
+            | Extra::Generation(_)
+            | Extra::Outcome(_) => 1,
         }
     }
 }
@@ -527,6 +544,10 @@ pub(crate) struct ItemProblem<'a> {
     /// The message because of which the request was refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     existing_id: Option<IdText>,
+    /// The state of the message that has the key, or of the one that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<StateSchema>")]
+    state: Option<&'static str>,
     /// The present generation of the message.
     #[serde(skip_serializing_if = "Option::is_none")]
     generation: Option<u32>,
@@ -565,6 +586,7 @@ impl<'a> ItemProblem<'a> {
             detail: &problem.detail,
             field: problem.field.as_deref(),
             existing_id: None,
+            state: None,
             generation: None,
             outcome: None,
             quota: None,
@@ -575,7 +597,11 @@ impl<'a> ItemProblem<'a> {
         };
         match &problem.extra {
             Extra::None => {}
-            Extra::Existing(id) => item.existing_id = Some(IdText(*id)),
+            Extra::Existing(id, state) => {
+                item.existing_id = Some(IdText(*id));
+                item.state = state.map(State::as_str);
+            }
+            Extra::State(state) => item.state = Some(state.as_str()),
             Extra::Generation(generation) => item.generation = Some(*generation),
             Extra::Outcome(Outcome::Unknown) => item.outcome = Some(OutcomeWord::Unknown),
             Extra::Outcome(Outcome::NotApplied) => item.outcome = Some(OutcomeWord::NotApplied),
@@ -750,36 +776,4 @@ fn range_of(part: RefusedPart) -> &'static str {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_error_code_is_documented() {
-        let page = include_str!("../../../docs/errors.md");
-        for code in ErrorCode::ALL {
-            let title = format!("\n## `{}` ({})\n\n", code.as_str(), code.status().as_u16());
-            let (_, text) =
-                page.split_once(&title).unwrap_or_else(|| panic!("no section{title}in docs/errors.md"));
-            let text = text.split("\n## ").next().unwrap_or_default().trim();
-            assert!(text.len() > 60, "{} deserves more than {text:?}", code.as_str());
-        }
-        assert_eq!(page.matches("\n## `").count(), ErrorCode::ALL.len(), "a section without a code");
-    }
-
-    #[test]
-    fn store_failure_carries_its_outcome() {
-        let closed = Problem::from(CallError::Lost("over"));
-        assert_eq!(closed.code, ErrorCode::StorageUnavailable);
-        assert_eq!(closed.extra, Extra::Outcome(Outcome::Unknown));
-        assert_eq!(Problem::from(CallError::Overloaded).code, ErrorCode::Overloaded);
-        // A bug does not pass: no client should retry, and an operator must see it.
-        let bug = Problem::from(CallError::Bug("another answer"));
-        assert_eq!((bug.code, bug.code.status()), (ErrorCode::Internal, StatusCode::INTERNAL_SERVER_ERROR));
-        assert_eq!(Problem::from(CallError::Draining).code, ErrorCode::Draining);
-        let error = duewheel::core::store::StoreError::new(ErrorKind::Full, "full");
-        let full = CallError::Store { error: error.clone(), outcome: Outcome::NotApplied };
-        assert_eq!(Problem::from(full).code, ErrorCode::DiskFull);
-        let unknown = CallError::Store { error, outcome: Outcome::Unknown };
-        assert_eq!(Problem::from(unknown).code, ErrorCode::StorageUnavailable);
-    }
-}
+mod tests;

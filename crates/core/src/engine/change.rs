@@ -13,7 +13,7 @@ use super::Engine;
 use super::effect::Effects;
 use super::enqueue::BadWhen;
 use super::input::{DedupeId, Edit, Past, Target, When};
-use super::reply::{ChangeRefusal, Limit, Outline, RefusedPart};
+use super::reply::{ChangeRefusal, KeyHolder, Limit, Outline, RefusedPart};
 use super::rows::RowIdx;
 
 type Changed = Result<Box<Outline>, ChangeRefusal>;
@@ -164,7 +164,7 @@ impl Engine {
         if self.rows.get(slot).state(now) != State::Dead {
             return Err(ChangeRefusal::NotDead);
         }
-        if let Some(holder) = self.key_taken(slot) {
+        if let Some(holder) = self.key_taken(now, slot) {
             return Err(ChangeRefusal::KeyExists(holder));
         }
         let later = delay_ms.map(|ms| {
@@ -248,10 +248,16 @@ impl Engine {
         asked_delay(now, &entry.message, &entry.life)
     }
 
-    pub(super) fn key_taken(&self, slot: RowIdx) -> Option<MessageId> {
+    /// The message that has the key of a dead one now.
+    pub(super) fn key_taken(&self, now: Now, slot: RowIdx) -> Option<KeyHolder> {
         let entry = self.rows.get(slot);
         let holder = self.holder(entry.queue, entry.message.key.as_ref()?)?;
-        Some(self.rows.get(holder).message.id)
+        Some(self.key_holder(now, holder))
+    }
+
+    pub(super) fn key_holder(&self, now: Now, slot: RowIdx) -> KeyHolder {
+        let entry = self.rows.get(slot);
+        KeyHolder { id: entry.message.id, state: entry.state(now) }
     }
 
     /// The target, if it is Scheduled or Ready.

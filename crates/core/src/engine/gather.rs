@@ -364,7 +364,7 @@ impl Engine {
         let state = self.rows.get(slot).state(now);
         match what {
             ToMany::Fire if state == State::Scheduled => self.fire_now(now, slot, fx),
-            ToMany::Redrive if state == State::Dead && self.key_taken(slot).is_none() => {
+            ToMany::Redrive if state == State::Dead && self.key_taken(now, slot).is_none() => {
                 self.count_fire(slot);
                 self.revive(now, slot, fx);
             }

@@ -92,9 +92,9 @@ pub use operation::{Named, OnLease, Operation, Routing};
 pub use quota::{ANSWERS_PER_MESSAGE, BadQuota, OverQuota, Pace, Quota, QuotaUse, Quotas, Resource};
 pub use reply::{
     Answered, Applied, Attended, ChangeRefusal, Counts, EnqueueRefusal, Enqueued, ExpiredCounts, Grant,
-    HeldBack, Histogram, LATENESS_MS, Limit, Outline, Page, QUEUE_LATENESS_MS, QueueLateness, QueueView,
-    Rates, RecordedCounts, RefusedPart, Reply, Reserved, SettingsField, SettingsRefusal, SettleRefusal,
-    Settled, ShardEvents, Stats, View, WheelView,
+    HeldBack, Histogram, KeyHolder, LATENESS_MS, Limit, Outline, Page, QUEUE_LATENESS_MS, QueueLateness,
+    QueueView, Rates, RecordedCounts, RefusedPart, Reply, Reserved, SettingsField, SettingsRefusal,
+    SettleRefusal, Settled, ShardEvents, Stats, View, WheelView,
 };
 
 use crate::hash_key::HashKey;

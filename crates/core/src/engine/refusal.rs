@@ -3,12 +3,12 @@
 use std::fmt;
 
 use super::quota::OverQuota;
-use super::reply::{ChangeRefusal, EnqueueRefusal, Limit, RefusedPart};
+use super::reply::{ChangeRefusal, EnqueueRefusal, KeyHolder, Limit, RefusedPart};
 
 impl fmt::Display for EnqueueRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            EnqueueRefusal::KeyExists(id) => write!(f, "message {id} has this key"),
+            EnqueueRefusal::KeyExists(holder) => write!(f, "{holder} has this key"),
             EnqueueRefusal::Leased(id) => write!(f, "message {id}, which has this key, is with a consumer"),
             EnqueueRefusal::InThePast => f.write_str(PAST),
             EnqueueRefusal::Expired => f.write_str("the instant of its expiry has passed"),
@@ -35,7 +35,7 @@ impl fmt::Display for ChangeRefusal {
             }
             ChangeRefusal::Dead => f.write_str("the message is dead; redrive it first, or cancel it"),
             ChangeRefusal::NotDead => f.write_str("the message is not dead"),
-            ChangeRefusal::KeyExists(id) => write!(f, "message {id} has taken the key since then"),
+            ChangeRefusal::KeyExists(holder) => write!(f, "{holder} has taken the key since then"),
             ChangeRefusal::GenerationMismatch(now) => write!(f, "the message has generation {now} now"),
             ChangeRefusal::InThePast => f.write_str(PAST),
             ChangeRefusal::TooFar(max) => write!(f, "the due time is more than {max} ms away"),
@@ -49,6 +49,12 @@ impl fmt::Display for ChangeRefusal {
             ChangeRefusal::Busy => f.write_str(BUSY),
             ChangeRefusal::OverQuota(over) => over.fmt(f),
         }
+    }
+}
+
+impl fmt::Display for KeyHolder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "message {}, which is {},", self.id, self.state.as_str())
     }
 }
 

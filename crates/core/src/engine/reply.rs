@@ -192,11 +192,23 @@ pub struct Enqueued {
     pub generation: u32,
     /// The effect.
     pub created: Created,
+    /// The state of the message that was kept. `None` if the message is new, and in a repeated answer.
+    pub kept: Option<State>,
     /// Whether an earlier enqueue with the same `dedupe_id` had this answer.
     pub answered: Answered,
     /// The durability level. The engine does not know it: its caller sets it with [`Reply::reached`] when the answer
     /// leaves.
     pub level: Level,
+}
+
+/// The message that has a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct KeyHolder {
+    /// The id of the message.
+    pub id: MessageId,
+    /// The present state of the message.
+    pub state: State,
 }
 
 /// Whether an answer is that of an earlier enqueue.
@@ -215,7 +227,7 @@ pub enum Answered {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum EnqueueRefusal {
     /// Another message has the key.
-    KeyExists(MessageId),
+    KeyExists(KeyHolder),
     /// A consumer has leased the message that has the key, so it cannot be replaced.
     Leased(MessageId),
     /// The due time has passed.
@@ -350,6 +362,8 @@ pub enum Settled {
     Again(WallMs),
     /// The message is dead.
     Dead(DeadReason),
+    /// The message is removed instead of coming again, because another one has taken its key while it was leased.
+    Superseded,
 }
 
 /// Why a lease token was refused. Nothing was changed.
@@ -363,7 +377,7 @@ pub enum SettleRefusal {
     /// The lease asked for is longer than this many ms.
     TooLong(u64),
     /// The message is dead and cannot wait again, because this message has taken its key since.
-    KeyExists(MessageId),
+    KeyExists(KeyHolder),
 }
 
 /// Why a change was refused. Nothing was changed.
@@ -379,7 +393,7 @@ pub enum ChangeRefusal {
     /// The message is not dead.
     NotDead,
     /// Another message has taken the key since then.
-    KeyExists(MessageId),
+    KeyExists(KeyHolder),
     /// The message has another generation, namely this one.
     GenerationMismatch(u32),
     /// The due time has passed.

@@ -3,6 +3,7 @@
 use duewheel_core::engine::*;
 use duewheel_core::hash_key::HashKey;
 use duewheel_core::id::{MessageId, ReplyTo};
+use duewheel_core::message::State;
 use duewheel_core::policy::Policy;
 use duewheel_core::store::{Found, Lookups};
 
@@ -131,5 +132,5 @@ fn redrive_sees_key_of_same_batch() {
     let enqueue = Op::Enqueue(Box::new(Enqueue { key: Some(key("x")), ..message("a", 90_000) }));
     let replies = batch(&mut rig, &[enqueue, Op::Redrive { id: dead, delay_ms: None }]);
     let [Reply::Enqueue(Ok(taken)), Reply::Change(redriven)] = &replies[..] else { panic!("{replies:?}") };
-    assert_eq!(*redriven, Err(ChangeRefusal::KeyExists(taken.id)));
+    assert_eq!(*redriven, Err(ChangeRefusal::KeyExists(KeyHolder { id: taken.id, state: State::Scheduled })));
 }

@@ -120,7 +120,10 @@ fn expired_message_is_dead_and_redrivable() {
         assert_eq!(grant.message.id, id);
         // Its key was free while it was dead, and is its own again.
         let other = Enqueue { key: Some(key("k")), ..message("q", 0) };
-        assert_eq!(refusal(&mut rig, other), EnqueueRefusal::KeyExists(id));
+        assert_eq!(
+            refusal(&mut rig, other),
+            EnqueueRefusal::KeyExists(KeyHolder { id, state: State::Leased })
+        );
     }
 }
 

@@ -557,8 +557,9 @@ fn of_enqueue(refusal: &EnqueueRefusal) -> Judged {
 #[cfg(test)]
 mod tests {
     use duewheel::core::Policy;
-    use duewheel::core::engine::{Attempt, InitialState, Limit, Past};
+    use duewheel::core::engine::{Attempt, InitialState, KeyHolder, Limit, Past};
     use duewheel::core::id::SessionId;
+    use duewheel::core::message::State;
     use duewheel::{Client, Duewheel, VirtualClock};
 
     use super::super::action::BulkMove;
@@ -776,7 +777,8 @@ mod tests {
             assert_eq!(of_change(Err(refusal), true), Ok(BulkOutcome::Done), "before a crash");
         }
         assert_eq!(of_change(Err(ChangeRefusal::Leased), true), Ok(BulkOutcome::Leased));
-        assert_eq!(of_change(Err(ChangeRefusal::KeyExists(MessageId(1))), true), Ok(BulkOutcome::Refused));
-        assert_eq!(of_enqueue(&EnqueueRefusal::KeyExists(MessageId(1))), Ok(BulkOutcome::Refused));
+        let holder = KeyHolder { id: MessageId(1), state: State::Ready };
+        assert_eq!(of_change(Err(ChangeRefusal::KeyExists(holder)), true), Ok(BulkOutcome::Refused));
+        assert_eq!(of_enqueue(&EnqueueRefusal::KeyExists(holder)), Ok(BulkOutcome::Refused));
     }
 }

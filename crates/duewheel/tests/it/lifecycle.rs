@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use duewheel::core::engine::Op;
+use duewheel::core::engine::{Op, Settled};
+use duewheel::core::message::State;
 use duewheel::core::record::Created;
 use duewheel::{
     Cancel, DAY, Duewheel, Durability, EnqueueError, HOUR, HandlerResult, IfExists, Level, Message, SECOND,
@@ -54,14 +55,19 @@ async fn m4_enqueue_handles_past_and_keys() {
     let first = queue.body("1").key("k").at(clock.now() + HOUR).enqueue().await.unwrap();
     let second = queue.body("2").key("k").delay(HOUR);
     let error = second.enqueue().await.unwrap_err();
-    assert!(error.to_string().contains("has this key"), "{error}");
+    assert!(error.to_string().contains("which is scheduled, has this key"), "{error}");
     let kept = queue.body("3").key("k").delay(HOUR).if_exists(IfExists::Keep).enqueue().await.unwrap();
-    assert_eq!((kept.id, kept.created), (first.id, Created::Kept));
+    assert_eq!((kept.id, kept.created, kept.kept), (first.id, Created::Kept, Some(State::Scheduled)));
     let new = queue.body("4").key("k").delay(HOUR).if_exists(IfExists::Replace).enqueue().await.unwrap();
     assert_eq!(new.created, Created::Replacing(first.id));
     clock.advance(HOUR);
     let got = queue.reserve(9, Duration::ZERO).await.unwrap();
     assert_eq!(got.iter().map(|m| &m.body()[..]).collect::<Vec<_>>(), [b"4"]);
+    let newer = queue.body("5").key("k").if_exists(IfExists::Supersede).enqueue().await.unwrap();
+    assert_eq!(newer.created, Created::Superseding(new.id));
+    let ended = queue.nack(&got[0], None, "old news").await.unwrap();
+    assert_eq!(ended.what, Settled::Superseded);
+    assert_eq!(queue.reserve(9, Duration::ZERO).await.unwrap().remove(0).id(), newer.id);
 }
 
 #[tokio::test]

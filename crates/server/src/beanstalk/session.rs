@@ -362,6 +362,7 @@ impl Session {
             None => (None, IfExists::Reject),
             Some((key, IfTaken::Refuse)) => (Some(key), IfExists::Reject),
             Some((key, IfTaken::Replace)) => (Some(key), IfExists::Replace),
+            Some((key, IfTaken::Supersede)) => (Some(key), IfExists::Supersede),
         };
         Op::Enqueue(Box::new(Enqueue {
             key,
@@ -654,8 +655,8 @@ impl Session {
                 return out.extend_from_slice(format!("WATCHING {watching}\r\n").as_bytes());
             }
             (BatchStep::Put, Some(Ok(Reply::Enqueue(Ok(done))))) => return line(out, "INSERTED", done.id),
-            (BatchStep::Put, Some(Ok(Reply::Enqueue(Err(EnqueueRefusal::KeyExists(id)))))) => {
-                return line(out, "KEY_EXISTS", id);
+            (BatchStep::Put, Some(Ok(Reply::Enqueue(Err(EnqueueRefusal::KeyExists(holder)))))) => {
+                return line(out, "KEY_EXISTS", holder.id);
             }
             (BatchStep::Put, Some(Ok(Reply::Enqueue(Err(EnqueueRefusal::Leased(id)))))) => {
                 return line(out, "KEY_RESERVED", id);

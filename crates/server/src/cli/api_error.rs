@@ -30,6 +30,8 @@ pub(crate) struct ServerRefusal {
     pub(crate) field: Option<String>,
     /// The id of the existing message because of which the request was refused.
     pub(crate) existing_id: Option<String>,
+    /// The state of that message, if it has the key.
+    pub(crate) state: Option<String>,
 }
 
 impl ApiError {
@@ -59,9 +61,10 @@ impl fmt::Display for ApiError {
 impl fmt::Display for ServerRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.code, self.detail)?;
-        match &self.existing_id {
-            Some(id) => write!(f, " (id {id})"),
-            None => Ok(()),
+        match (&self.existing_id, &self.state) {
+            (Some(id), Some(state)) => write!(f, " (id {id}, {state})"),
+            (Some(id), None) => write!(f, " (id {id})"),
+            (None, _) => Ok(()),
         }
     }
 }
@@ -75,6 +78,7 @@ impl ServerRefusal {
             detail: text("detail").unwrap_or_default(),
             field: text("field"),
             existing_id: text("existing_id"),
+            state: text("state"),
         }
     }
 

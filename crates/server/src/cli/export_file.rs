@@ -96,6 +96,9 @@ pub(super) struct ExportedMessage {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) target_url: Option<String>,
     pub(super) state: ExportedState,
+    /// The message that has its key; such a message is in no file.
+    #[serde(default, skip_serializing)]
+    pub(super) superseded_by: Option<String>,
     pub(super) due_at: String,
     pub(super) enqueued_at: String,
     /// The priority; in the file only if it is not the queue's.

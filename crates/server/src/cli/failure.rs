@@ -267,7 +267,8 @@ fn coded(code: &str, detail: &str) -> Map<String, Value> {
 /// A refusal as a member of JSON for programs.
 fn refusal_json(refusal: &ServerRefusal) -> Map<String, Value> {
     let mut fields = coded(&refusal.code, &refusal.detail);
-    for (name, value) in [("field", &refusal.field), ("existing_id", &refusal.existing_id)] {
+    let named = [("field", &refusal.field), ("existing_id", &refusal.existing_id), ("state", &refusal.state)];
+    for (name, value) in named {
         if let Some(value) = value {
             fields.insert(name.into(), value.as_str().into());
         }
@@ -392,6 +393,7 @@ mod tests {
             detail: detail.into(),
             field: Some(field.into()),
             existing_id: None,
+            state: None,
         }
     }
 

@@ -51,7 +51,7 @@ pub(super) struct FileOptions {
         long,
         value_name = "WHAT",
         default_value = "reject",
-        value_parser = ["reject", "keep", "replace"],
+        value_parser = ["reject", "keep", "replace", "supersede"],
         conflicts_with = "beanstalk"
     )]
     if_exists: String,

@@ -443,6 +443,7 @@ mod tests {
             due_at: duewheel::core::WallMs(0),
             generation: 1,
             created: duewheel::core::record::Created::New,
+            kept: None,
             answered: duewheel::core::engine::Answered::Now,
             level: duewheel::core::store::Level::Buffered,
         };

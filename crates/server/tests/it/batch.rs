@@ -56,8 +56,8 @@ async fn batch_has_ordered_result_per_line() {
     assert_eq!(short, expected);
     assert!(results.iter().all(|r| r.get("code").is_none() || r.get("id").is_none()), "a refusal has no id");
     assert_eq!(results[1]["field"], "delay_ms");
-    assert_eq!(results[2]["existing_id"], "1");
-    assert_eq!(results[4]["created"], false);
+    assert_eq!((&results[2]["existing_id"], &results[2]["state"]), (&json!("1"), &json!("ready")));
+    assert_eq!((&results[4]["created"], &results[4]["state"]), (&json!(false), &json!("ready")));
     assert_eq!(results[5]["replaced"], "1");
     let single = server.ok("GET", "/v1/messages/2", "").await;
     assert_eq!(single["body"], "e");

@@ -25,9 +25,9 @@ fn enqueue_get_postpone_fire_cancel() {
         "{shown}"
     );
     let taken = shell.fails(&["enqueue", "orders/close", "x", "--key", "a/b c"], 4);
-    assert_eq!(taken.trim(), "duewheel: key_exists: another message has this key (id 1)");
+    assert_eq!(taken.trim(), "duewheel: key_exists: another message has this key (id 1, scheduled)");
     let kept = shell.ok(&["enqueue", "orders/close", "x", "--key", "a/b c", "--if-exists", "keep"]);
-    assert!(kept.starts_with("1  kept, due "), "{kept}");
+    assert!(kept.starts_with("1  kept (scheduled), due "), "{kept}");
     let replaced = shell.ok(&[
         "enqueue",
         "orders/close",
@@ -40,6 +40,13 @@ fn enqueue_get_postpone_fire_cancel() {
         "replace",
     ]);
     assert!(replaced.starts_with("2  enqueued in place of 1, due "), "{replaced}");
+    shell.ok(&["enqueue", "sync", "5", "--key", "k"]);
+    shell.ok(&["reserve", "sync"]);
+    let newer = shell.ok(&["enqueue", "sync", "5", "--key", "k", "--if-exists", "supersede"]);
+    assert!(newer.starts_with("4  enqueued; supersedes 3, which is leased, due "), "{newer}");
+    assert!(shell.ok(&["get", "3"]).contains("superseded_by 4\n"));
+    let exported = shell.ok(&["export", "-"]);
+    assert!(!exported.contains(r#""id":"3""#) && exported.contains(r#""id":"4""#), "{exported}");
     let postponed = shell.json(&["postpone", "2", "--at", "2099-01-01T00:00:00Z", "--body", "-y", "--json"]);
     assert_eq!(postponed["due_at"], json!("2099-01-01T00:00:00.000Z"));
     assert_eq!(shell.json(&["get", "2", "--json"])["body"], json!("-y"));
@@ -292,7 +299,7 @@ fn exit_codes_separate_usage_from_connection() {
     shell.ok(&["enqueue", "q", "b", "--key", "k"]);
     let taken = json(&["enqueue", "q", "b", "--key", "k", "--json"], 4);
     assert_eq!((&taken["code"], &taken["exit_code"]), (&json!("key_exists"), &json!(4)));
-    assert!(taken["existing_id"].is_string(), "{taken}");
+    assert_eq!((&taken["existing_id"], &taken["state"]), (&json!("2"), &json!("ready")));
 }
 
 #[test]

@@ -83,7 +83,7 @@ impl Side {
             Reply::Enqueue(Ok(done)) => {
                 self.ids.entry(tag).or_insert(done.id);
                 self.tags.entry(done.id).or_insert(tag);
-                let Enqueued { id, due_at, generation, created, answered: _, level: _ } = done;
+                let Enqueued { id, due_at, generation, created, kept: _, answered: _, level: _ } = done;
                 let created = match created {
                     Created::Replacing(id) => format!("replacing {}", self.tag(id)),
                     other => format!("{other:?}"),
@@ -91,7 +91,7 @@ impl Side {
                 format!("{} {due_at:?} {generation} {created}", self.tag(id))
             }
             Reply::Enqueue(Err(refusal)) => match refusal {
-                EnqueueRefusal::KeyExists(id) => format!("key exists {}", self.tag(id)),
+                EnqueueRefusal::KeyExists(holder) => format!("key exists {}", self.tag(holder.id)),
                 EnqueueRefusal::Leased(id) => format!("leased {}", self.tag(id)),
                 EnqueueRefusal::DedupeMismatch(id) => format!("mismatch {}", self.tag(id)),
                 other => format!("{other:?}"),
@@ -177,7 +177,7 @@ impl Side {
 
     fn refusal(&self, refusal: ChangeRefusal) -> String {
         match refusal {
-            ChangeRefusal::KeyExists(id) => format!("key exists {}", self.tag(id)),
+            ChangeRefusal::KeyExists(holder) => format!("key exists {}", self.tag(holder.id)),
             other => format!("{other:?}"),
         }
     }

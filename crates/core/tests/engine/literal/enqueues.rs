@@ -26,6 +26,7 @@ fn enqueue_answer_waits_for_durability() {
                     due_at: WallMs(WALL + 5),
                     generation: 1,
                     created: Created::New,
+                    kept: None,
                     answered: Answered::Now,
                     level: Level::default(),
                 })),
@@ -42,8 +43,32 @@ fn enqueue_sees_key_of_same_batch() {
     let keyed = || Op::Enqueue(Box::new(Enqueue { key: Some(key("k")), ..message("q", 5) }));
     rig.raw(keyed());
     let (to, fx) = rig.raw(keyed());
-    let reply = Reply::Enqueue(Err(EnqueueRefusal::KeyExists(MessageId(1))));
+    let reply = Reply::Enqueue(Err(EnqueueRefusal::KeyExists(KeyHolder {
+        id: MessageId(1),
+        state: State::Scheduled,
+    })));
     assert_eq!(fx, [Effect::Respond { to, reply, after: durable(1) }], "a refusal waits, too");
+}
+
+#[test]
+fn answers_name_state_of_key_holder() {
+    let mut rig = rig();
+    let id = rig.put("q", 5, Some("k"));
+    let ask = |if_exists| Enqueue { key: Some(key("k")), if_exists, ..message("q", 5) };
+    for state in [State::Scheduled, State::Ready, State::Leased] {
+        match state {
+            State::Ready => rig.pass(5),
+            State::Leased => _ = rig.reserve("q", 1).remove(0),
+            State::Scheduled | State::Dead | State::Done => {}
+        }
+        let refused = rig.call(Op::Enqueue(Box::new(ask(IfExists::Reject))));
+        assert_eq!(refused, Reply::Enqueue(Err(EnqueueRefusal::KeyExists(KeyHolder { id, state }))));
+        let kept = rig.call(Op::Enqueue(Box::new(ask(IfExists::Keep))));
+        let Reply::Enqueue(Ok(kept)) = kept else { panic!("{kept:?}") };
+        assert_eq!((kept.id, kept.created, kept.kept), (id, Created::Kept, Some(state)));
+    }
+    let said = EnqueueRefusal::KeyExists(KeyHolder { id, state: State::Leased }).to_string();
+    assert_eq!(said, "message 1, which is leased, has this key");
 }
 
 #[test]
@@ -72,6 +97,7 @@ fn replace_is_atomic_and_raises_generation() {
                     due_at: WallMs(WALL + 9),
                     generation: 2,
                     created: Created::Replacing(MessageId(1)),
+                    kept: None,
                     answered: Answered::Now,
                     level: Level::default(),
                 })),

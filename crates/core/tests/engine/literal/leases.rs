@@ -181,7 +181,7 @@ fn redriven_dead_message_has_fresh_attempts() {
     rig.put("q", 60_000, Some("k")); // its key is free
     assert_eq!(
         rig.call(Op::Redrive { id, delay_ms: None }),
-        Reply::Change(Err(ChangeRefusal::KeyExists(MessageId(2))))
+        Reply::Change(Err(ChangeRefusal::KeyExists(KeyHolder { id: MessageId(2), state: State::Scheduled })))
     );
     rig.call(Op::Cancel { dedupe_id: DedupeId::Stays, target: Target::Id(MessageId(2)) });
     let too_far = Op::Redrive { id, delay_ms: Some(u64::MAX) };

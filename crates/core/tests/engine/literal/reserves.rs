@@ -2,6 +2,7 @@
 
 use duewheel_core::engine::*;
 use duewheel_core::id::{MessageId, SessionId};
+use duewheel_core::message::State;
 use duewheel_core::policy::{QueueSettings, ReadyOrder};
 use duewheel_core::store::Capacity;
 use duewheel_core::time::{EngineMs, Now, Partial, WallMs};
@@ -210,7 +211,10 @@ fn reserve_one_redrives_with_free_key() {
     rig.call(Op::Bury { id, proof: grant.token.into(), priority: None, note: "".into() });
     let other = rig.put("q", 60_000, Some("k"));
     let one = || Op::ReserveOne { id, session: SessionId::NONE, lease_ms: None };
-    assert_eq!(rig.call(one()), Reply::ReserveOne(Err(ChangeRefusal::KeyExists(other))));
+    assert_eq!(
+        rig.call(one()),
+        Reply::ReserveOne(Err(ChangeRefusal::KeyExists(KeyHolder { id: other, state: State::Scheduled })))
+    );
     rig.call(Op::Cancel { dedupe_id: DedupeId::Stays, target: Target::Id(other) });
     assert!(matches!(rig.call(one()), Reply::ReserveOne(Ok(grant)) if grant.attempt == 2));
 }

@@ -312,7 +312,8 @@ fn late_not_yet_revives_unless_the_key_went() {
     let mut rig = rig();
     let (id, token) = lapsed(&mut rig, true);
     let other = rig.put("q", 60_000, Some("k"));
-    let taken = Reply::Settle(Err(SettleRefusal::KeyExists(other)));
+    let taken =
+        Reply::Settle(Err(SettleRefusal::KeyExists(KeyHolder { id: other, state: State::Scheduled })));
     assert_eq!(rig.call(nack(id, token, Attempt::NotYet)), taken);
     assert_eq!((view(&mut rig, id).state, view(&mut rig, id).forgiven), (State::Dead, 0));
     rig.call(Op::Cancel { dedupe_id: DedupeId::Stays, target: Target::Id(other) });

@@ -83,7 +83,9 @@ fn accepted() -> EnqueuedAnswer<'static> {
         due_at: DUE_AT,
         generation: 1,
         created: true,
+        state: None,
         replaced: None,
+        superseded: None,
         replayed: false,
         durability: FSYNC,
     }
@@ -99,7 +101,7 @@ pub(crate) fn enqueue() -> OperationDoc {
         .gives(
             200,
             "The message that was there (`if_exists: keep`, or a repeated `dedupe_id`); or, for a message a line, a result a line.",
-            &EnqueuedAnswer { created: false, ..accepted() },
+            &EnqueuedAnswer { created: false, state: Some("scheduled"), ..accepted() },
         )
         .gives_lines(
             200,
@@ -717,6 +719,7 @@ pub(super) fn message() -> MessageAnswer<'static> {
         lease_ms: 30_000,
         enqueued_at: NOW,
         lease_until: None,
+        superseded_by: None,
         dead_reason: None,
         dead_at: None,
         expires_at: None,
@@ -759,6 +762,7 @@ fn totals() -> TotalsAnswer {
         acked: 0,
         cancelled: 0,
         replaced: 0,
+        superseded: 0,
         purged: 0,
         died: 0,
         expired: 0,
