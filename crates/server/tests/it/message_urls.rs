@@ -127,7 +127,7 @@ async fn message_url_to_private_address_refused() {
         assert_eq!((answer.status, &problem["field"]), (400, &json!("target_url")), "{problem}");
         assert!(!problem.to_string().contains("hunter2"), "{problem}");
         let unchecked = format!("http://{host}:{port}/c?token=hunter2");
-        let message = server.wheel.queue("orders").message(&"private").header(TARGET_URL_HEADER, unchecked);
+        let message = server.wheel.queue("orders").message(&"private").header(TARGET_URL_HEADER, &unchecked);
         message.enqueue().await.expect("enqueue");
     }
     server.enqueue("orders", r#"{"body": "plain", "delay_ms": 0}"#).await;
