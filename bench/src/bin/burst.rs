@@ -89,7 +89,7 @@ fn name(name: &str) -> QueueName {
 async fn measure(args: &Args, dir: &Path) -> Round {
     let wheel = Duewheel::builder().data(dir).open().await.expect("opened");
     let client = wheel.client();
-    let rate = GrantRate { per_second: args.rate, burst: None };
+    let rate = GrantRate::per_second(args.rate);
     let settings = QueueSettings {
         limits: GrantLimits { rate: Some(rate), ..GrantLimits::default() },
         ..QueueSettings::default()

@@ -281,35 +281,57 @@ pub struct QueueSettings {
 pub struct GrantLimits {
     /// Grants over time.
     pub rate: Option<GrantRate>,
-    /// Grants a second while the next message has been due for more than [`CATCHUP_MS`], if that is less than `rate`.
-    pub catchup_rate: Option<u32>,
+    /// Grants an hour while the next message has been due for more than [`CATCHUP_MS`], if that is less than `rate`.
+    pub catchup_per_hour: Option<u64>,
     /// Leases at a time; not less than the number of shards.
     pub concurrency: Option<u32>,
 }
 
-/// Grants a second, over time and at once.
+/// Grants over time and at once.
+///
+/// ```
+/// use duewheel_core::policy::GrantRate;
+/// let ten_a_minute = GrantRate::per_hour(10 * 60);
+/// assert_eq!(GrantRate::per_second(5), GrantRate::per_hour(5 * 3_600));
+/// assert_eq!(GrantRate { burst: Some(3), ..ten_a_minute }.burst_that_applies(), 3);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct GrantRate {
-    /// Grants a second, over time.
-    pub per_second: u32,
+    /// Grants an hour, over time.
+    pub per_hour: u64,
     /// Grants that may come at once after a pause. `None`: those of [`BURST_MS`], at least one.
     pub burst: Option<u32>,
 }
 
 impl GrantRate {
+    /// This many grants a second, with the usual burst.
+    pub const fn per_second(n: u32) -> Self {
+        GrantRate::per_hour(n as u64 * SECONDS_PER_HOUR)
+    }
+
+    /// This many grants an hour, with the usual burst.
+    pub const fn per_hour(n: u64) -> Self {
+        GrantRate { per_hour: n, burst: None }
+    }
+
     /// The grants that may come at once after a pause, at least one.
     ///
     /// ```
     /// use duewheel_core::policy::GrantRate;
-    /// assert_eq!(GrantRate { per_second: 5_000, burst: None }.burst_that_applies(), 50);
-    /// assert_eq!(GrantRate { per_second: 5, burst: None }.burst_that_applies(), 1);
+    /// assert_eq!(GrantRate::per_second(5_000).burst_that_applies(), 50);
+    /// assert_eq!(GrantRate::per_second(5).burst_that_applies(), 1);
     /// ```
     pub fn burst_that_applies(self) -> u32 {
-        let usual = u64::from(self.per_second) * BURST_MS / 1_000;
+        let usual = self.per_hour.saturating_mul(BURST_MS) / HOUR_MS;
         self.burst.unwrap_or(u32::try_from(usual).unwrap_or(u32::MAX)).max(1)
     }
 }
+
+/// Rates of grants are whole numbers an hour.
+pub const SECONDS_PER_HOUR: u64 = 3_600;
+
+pub(crate) const HOUR_MS: u64 = SECONDS_PER_HOUR * SECOND;
 
 /// Largest arrears of a queue, in ms of its rate: grants that were possible, but that consumers or the server were too
 /// late for, are made up for up to this limit. With the burst of [`BURST_MS`] that is 2 % of five seconds.

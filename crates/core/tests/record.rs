@@ -186,11 +186,11 @@ fn settings() -> BoxedStrategy<QueueSettings> {
     let number = || proptest::option::of(number());
     let lasting = prop_oneof![Just(Lasting::Always), Just(Lasting::WhileUsed)];
     let n = || proptest::option::of(any::<u32>());
+    let hourly = || proptest::option::of(any::<u32>().prop_map(|n| u64::from(n) * 1_200));
     let limits =
-        (n(), n(), n(), n()).prop_map(|(per_second, burst, catchup_rate, concurrency)| GrantLimits {
-            rate: per_second.map(|per_second| GrantRate { per_second, burst }),
-            catchup_rate,
-            concurrency,
+        (hourly(), n(), hourly(), n()).prop_map(|(per_hour, burst, catchup_per_hour, concurrency)| {
+            let rate = per_hour.map(|per_hour| GrantRate { per_hour, burst });
+            GrantLimits { rate, catchup_per_hour, concurrency }
         });
     let on_expiry = proptest::sample::select(vec![
         None,
@@ -373,9 +373,10 @@ fn extreme_record_stays_within_weight() {
     });
     let name = message.queue.clone();
     let was = Was { queue: name.clone(), kind: Kind::Leased, due, weight: u64::MAX };
+    let hourly = GrantRate::per_second(n).per_hour + 3_599;
     let limits = GrantLimits {
-        rate: Some(GrantRate { per_second: n, burst: Some(n) }),
-        catchup_rate: Some(n),
+        rate: Some(GrantRate { per_hour: hourly, burst: Some(n) }),
+        catchup_per_hour: Some(hourly),
         concurrency: Some(n),
     };
     let settings = QueueSettings {

@@ -42,7 +42,7 @@ export function ask(title, { text, fields = [], danger, word, act }) {
     const id = `field-${name}`;
     const input = options ? el("select", { id, name }, options.map(([key, shown]) => el("option", { value: key, selected: key === value }, shown)))
       : type === "area" ? el("textarea", { id, name, value, required })
-      : el("input", { id, name, type, value, placeholder: hint, required, autocomplete: "off" });
+      : el("input", { id, name, type, step: type === "number" ? "any" : undefined, value, placeholder: hint, required, autocomplete: "off" });
     return el("label", { for: id }, label, input);
   });
   const go = el("button", { type: "submit", class: danger ? "danger" : "main" }, word ?? t("do-it"));

@@ -13,6 +13,13 @@ export const count = (n) => whole.format(n);
 export const brief = (n) => (n < 100_000 ? whole.format(n) : short.format(n));
 export const rate = (n) => `${decimal.format(n)}/s`;
 
+// A limit of a rate, in the largest unit in which it is a whole number.
+export function pace(n) {
+  const hourly = Math.round(n * 3_600);
+  const [unit, each] = [["s", 3_600], ["min", 60], ["h", 1]].find(([, each]) => hourly % each === 0);
+  return `${whole.format(hourly / each)}/${unit}`;
+}
+
 const UNITS = [["year", 31_557_600_000], ["day", 86_400_000], ["hour", 3_600_000], ["minute", 60_000], ["second", 1_000]];
 
 // A length of time in its two largest units.

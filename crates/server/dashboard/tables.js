@@ -2,7 +2,7 @@
 
 import { may } from "./api.js";
 import { badge, el, table } from "./dom.js";
-import { attempts, away, brief, count, rate, span, when } from "./format.js";
+import { attempts, away, brief, count, pace, rate, span, when } from "./format.js";
 import { t } from "./words.js";
 
 export const queueLink = (name, rest = "") => el("a", { href: `#/queues/${encodeURIComponent(name)}${rest}`, "data-name": `queue-${name}${rest}` }, name);
@@ -17,7 +17,7 @@ export function signs(queue) {
 
 // What limits the grants of a queue.
 function limitsOf({ rate: most, catchup_rate: overdue, concurrency }) {
-  const said = [most && rate(most.per_second), overdue && t("limit-overdue", { rate: rate(overdue) }), concurrency && t("limit-leased", { n: count(concurrency) })];
+  const said = [most && pace(most.per_second), overdue && t("limit-overdue", { rate: pace(overdue) }), concurrency && t("limit-leased", { n: count(concurrency) })];
   return said.filter(Boolean).join(", ") || "–";
 }
 

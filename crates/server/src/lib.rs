@@ -21,6 +21,7 @@ pub mod error;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
+mod hourly;
 pub mod http;
 mod json;
 mod log;

@@ -399,8 +399,8 @@ fn enqueue(c: &mut Choices<'_>) -> Enqueue {
 }
 
 fn limits(c: &mut Choices<'_>) -> GrantLimits {
-    let rate = c.once_in(3).then(|| GrantRate { per_second: c.number32(), burst: small(c) });
-    GrantLimits { rate, catchup_rate: small(c), concurrency: small(c) }
+    let rate = c.once_in(3).then(|| GrantRate { per_hour: u64::from(c.number32()) * 1_200, burst: small(c) });
+    GrantLimits { rate, catchup_per_hour: small(c).map(u64::from), concurrency: small(c) }
 }
 
 fn small(c: &mut Choices<'_>) -> Option<u32> {

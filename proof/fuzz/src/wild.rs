@@ -171,8 +171,10 @@ fn settings(c: &mut Choices<'_>) -> QueueSettings {
         order: c.once_in(2).then(|| *c.pick(&[ReadyOrder::Due, ReadyOrder::Arrival])),
         lasting: *c.pick(&[Lasting::Always, Lasting::WhileUsed]),
         limits: GrantLimits {
-            rate: c.once_in(4).then(|| GrantRate { per_second: c.number32(), burst: some32(c) }),
-            catchup_rate: some32(c),
+            rate: c
+                .once_in(4)
+                .then(|| GrantRate { per_hour: u64::from(c.number32()) * 1_200, burst: some32(c) }),
+            catchup_per_hour: some32(c).map(u64::from),
             concurrency: some32(c),
         },
         expires_in_ms: maybe(c),

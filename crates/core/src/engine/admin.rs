@@ -3,7 +3,7 @@
 use crate::id::ReplyTo;
 use crate::message::{Died, Kind};
 use crate::name::QueueName;
-use crate::policy::{GrantLimits, Lasting, QueueSettings};
+use crate::policy::{GrantLimits, Lasting, QueueSettings, SECONDS_PER_HOUR};
 use crate::record::{Pause, Record, Totals};
 use crate::time::{EngineMs, Now};
 
@@ -205,13 +205,13 @@ impl Engine {
     fn check_grant_limits(&self, limits: GrantLimits) -> Result<(), SettingsRefusal> {
         let most = self.policy.max_quota_rate;
         let numbers = [
-            ("rate.per_second", limits.rate.map(|rate| rate.per_second)),
-            ("rate.burst", limits.rate.and_then(|rate| rate.burst)),
-            ("catchup_rate", limits.catchup_rate),
-            ("concurrency", limits.concurrency),
+            ("rate.per_second", limits.rate.map(|rate| rate.per_hour), SECONDS_PER_HOUR),
+            ("rate.burst", limits.rate.and_then(|rate| rate.burst).map(u64::from), 1),
+            ("catchup_rate", limits.catchup_per_hour, SECONDS_PER_HOUR),
+            ("concurrency", limits.concurrency.map(u64::from), 1),
         ];
-        for (field, number) in numbers {
-            if number.is_some_and(|n| n == 0 || u64::from(n) > most) {
+        for (field, number, unit) in numbers {
+            if number.is_some_and(|n| n == 0 || n > most.saturating_mul(unit)) {
                 return Err(SettingsRefusal::OutOfRange(field, most));
             }
         }

@@ -1,7 +1,7 @@
 //! Parts of limits that several shards share, and rates.
 
 use crate::mutant::{self, Mutant};
-use crate::policy::ARREARS_MS;
+use crate::policy::{ARREARS_MS, HOUR_MS};
 use crate::time::EngineMs;
 
 use super::ids::Ids;
@@ -15,7 +15,7 @@ pub(super) fn share(limit: u64, ids: Ids) -> u64 {
     limit / shards + u64::from(u64::from(ids.shard.0) < limit % shards)
 }
 
-/// A token bucket for enqueues or grants: a rate a second, and a burst. It starts full.
+/// A token bucket for enqueues or grants: a rate an hour, and a burst. It starts full.
 ///
 /// The level is counted in fractions of a token that are so small that a whole number of them is added each ms: no rate
 /// is rounded.
@@ -37,12 +37,12 @@ pub(super) struct TokenBucket {
 }
 
 impl TokenBucket {
-    pub(super) fn new(per_second: u64, burst: u64, ids: Ids, now: EngineMs) -> Self {
-        let one = 1_000 * u64::from(ids.shards);
+    pub(super) fn new(per_hour: u64, burst: u64, ids: Ids, now: EngineMs) -> Self {
+        let one = HOUR_MS * u64::from(ids.shards);
         // A millisecond is the finest step of time, so the bucket must hold the tokens that one adds and the rest of a
         // token.
-        let most = burst.saturating_mul(1_000).max(one + per_second - 1);
-        TokenBucket { at: now, level: most, most, rate: per_second, one, arrears: 0 }
+        let most = burst.saturating_mul(HOUR_MS).max(one + per_hour.saturating_sub(1));
+        TokenBucket { at: now, level: most, most, rate: per_hour, one, arrears: 0 }
     }
 
     /// Takes all that it holds.
@@ -118,9 +118,14 @@ impl TokenBucket {
 mod tests {
     use super::*;
 
+    /// A bucket of this rate a second.
+    fn bucket(rate: u64, burst: u64, shards: u32) -> TokenBucket {
+        TokenBucket::new(rate * 3_600, burst, Ids::of(crate::ShardId(0), shards), EngineMs(0))
+    }
+
     /// The user of a bucket that always has something to take, and is served after each of these pauses in turn.
     fn served(rate: u64, burst: u64, pauses: &[u64], behind: bool) -> Vec<(u64, u64)> {
-        let mut bucket = TokenBucket::new(rate, burst, Ids::of(crate::ShardId(0), 1), EngineMs(0));
+        let mut bucket = bucket(rate, burst, 1);
         let (mut now, mut got) = (0, Vec::new());
         for pause in pauses.iter().cycle() {
             now += pause;
@@ -157,7 +162,7 @@ mod tests {
     fn bucket_limit_holds_in_every_span() {
         each_pauses(|pauses| {
             for (rate, burst) in [(50, 1), (1_000, 10), (50_000, 500)] {
-                let most = TokenBucket::new(rate, burst, Ids::of(crate::ShardId(0), 1), EngineMs(0)).most;
+                let most = bucket(rate, burst, 1).most;
                 let got = served(rate, burst, pauses, true);
                 for (i, (from, _)) in got.iter().enumerate().step_by(got.len().div_ceil(40)) {
                     let mut taken = 0;
@@ -165,8 +170,8 @@ mod tests {
                         taken += n;
                         let span = to - from;
                         let arrears = (rate * span / 4).min(rate * ARREARS_MS);
-                        let allowed = most + rate * span + arrears;
-                        assert!(taken * 1_000 <= allowed, "{rate}/s, {pauses:?}: {taken} in {span} ms");
+                        let allowed = most + (rate * span + arrears) * 3_600;
+                        assert!(taken * HOUR_MS <= allowed, "{rate}/s, {pauses:?}: {taken} in {span} ms");
                     }
                 }
             }
@@ -199,9 +204,9 @@ mod tests {
         assert_eq!(sum(&idle), (20_000 / 80) * (20 + 10) + 9, "one burst for each pause");
         assert!(sum(&behind) > sum(&idle));
         // A bucket that has stood full is not owed what was lost before.
-        let mut bucket = TokenBucket::new(1_000, 10, Ids::of(crate::ShardId(0), 1), EngineMs(0));
+        let mut bucket = bucket(1_000, 10, 1);
         bucket.refill_for(EngineMs(50), 50);
-        assert_eq!(bucket.arrears, 50_000);
+        assert_eq!(bucket.arrears, 50 * HOUR_MS);
         bucket.refill_for(EngineMs(100), 0);
         assert_eq!(bucket.arrears, 0);
     }
@@ -211,8 +216,7 @@ mod tests {
         for (rate, burst, shards) in
             [(1, 1, 1), (7, 3, 1), (1_000, 1, 1), (50_000, 10, 1), (3, 9, 16), (10_000, 100, 7)]
         {
-            let ids = Ids::of(crate::ShardId(0), shards);
-            let mut bucket = TokenBucket::new(rate, burst, ids, EngineMs(0));
+            let mut bucket = bucket(rate, burst, shards);
             let (most, one) = (bucket.most, bucket.one);
             let (mut taken, mut now) = (0u64, 0);
             for step in [1, 1, 3, 250, 1, 999, 2, 10_000, 1, 1] {
@@ -222,7 +226,7 @@ mod tests {
                     taken += 1;
                 }
                 assert!(
-                    taken * one <= most + now * rate,
+                    taken * one <= most + now * rate * 3_600,
                     "{rate}/s, {burst} at once, {shards} shards, after {now} ms"
                 );
                 let wait = bucket.next_ms();

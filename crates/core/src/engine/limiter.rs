@@ -50,15 +50,15 @@ impl GrantLimiter {
         now: Now,
         old: Option<&GrantLimiter>,
     ) -> Option<Box<Self>> {
-        let GrantLimits { rate, catchup_rate, concurrency } = limits;
+        let GrantLimits { rate, catchup_per_hour, concurrency } = limits;
         if limits == GrantLimits::default() {
             return None;
         }
         let bucket = |rate: GrantRate, old: Option<&TokenBucket>| {
             let burst = u64::from(rate.burst_that_applies());
-            TokenBucket::new(u64::from(rate.per_second), burst, ids, now.engine).filled_as(old.cloned())
+            TokenBucket::new(rate.per_hour, burst, ids, now.engine).filled_as(old.cloned())
         };
-        let catchup = catchup_rate.map(|per_second| GrantRate { per_second, burst: None });
+        let catchup = catchup_per_hour.map(GrantRate::per_hour);
         Some(Box::new(GrantLimiter {
             rate: rate.map(|rate| bucket(rate, old.and_then(|old| old.rate.as_ref()))),
             catchup: catchup.map(|rate| bucket(rate, old.and_then(|old| old.catchup.as_ref()))),

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use crate::message::Kind;
 use crate::name::QueueName;
-use crate::policy::Policy;
+use crate::policy::{Policy, SECONDS_PER_HOUR};
 use crate::record::TallyState;
 use crate::tally::Tally;
 use crate::time::{EngineMs, Now};
@@ -287,7 +287,13 @@ impl Tenants {
             let share = |limit: Option<u64>| limit.map(|limit| share(limit, ids));
             let old_tokens = old.as_ref().and_then(|tenant| tenant.tokens.clone());
             let tokens = quota.enqueues_per_second.map(|rate| {
-                TokenBucket::new(rate, quota.burst.unwrap_or(rate), ids, now.engine).filled_as(old_tokens)
+                TokenBucket::new(
+                    rate.saturating_mul(SECONDS_PER_HOUR),
+                    quota.burst.unwrap_or(rate),
+                    ids,
+                    now.engine,
+                )
+                .filled_as(old_tokens)
             });
             self.list.push(TenantUse {
                 limits: Resource::ALL.map(|resource| match resource {

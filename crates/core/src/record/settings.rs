@@ -4,7 +4,7 @@ use super::fields::{FieldKnown, FieldWriter, skip_fields};
 use super::primitive::{Reader, Writer};
 use super::{DecodeError, Decoded};
 use crate::message::{Expiry, MaxAttempts, Options, QueueLimit};
-use crate::policy::{GrantRate, Lasting, OnExpiry, QueueSettings, ReadyOrder, TraceMode};
+use crate::policy::{GrantRate, Lasting, OnExpiry, QueueSettings, ReadyOrder, SECONDS_PER_HOUR, TraceMode};
 use crate::time::WallMs;
 
 /// Numbers of the fields of a message's options; none is ever used for another field.
@@ -40,6 +40,9 @@ mod setting {
     pub(super) const ON_EXPIRY: u64 = 14;
     pub(super) const KEEP_DONE: u64 = 15;
     pub(super) const TRACE: u64 = 16;
+    /// Grants an hour beyond the whole ones a second of the rate, and of the catch-up rate.
+    pub(super) const RATE_REST: u64 = 17;
+    pub(super) const CATCHUP_REST: u64 = 18;
 }
 
 fn attempts(n: Option<MaxAttempts>) -> Option<u64> {
@@ -103,14 +106,18 @@ impl Writer {
             fields.number(setting::DEAD_TTL, s.dead_ttl_ms);
             fields.number(setting::ORDER, order);
             fields.number(setting::LASTING, lasting);
-            fields.number(setting::RATE, s.limits.rate.map(|rate| u64::from(rate.per_second)));
+            let hourly = (s.limits.rate.map(|rate| rate.per_hour), s.limits.catchup_per_hour);
+            fields.number(setting::RATE, hourly.0.map(|n| n / SECONDS_PER_HOUR));
             fields.number(setting::BURST, s.limits.rate.and_then(|rate| rate.burst).map(u64::from));
-            fields.number(setting::CATCHUP_RATE, s.limits.catchup_rate.map(u64::from));
+            fields.number(setting::CATCHUP_RATE, hourly.1.map(|n| n / SECONDS_PER_HOUR));
             fields.number(setting::CONCURRENCY, s.limits.concurrency.map(u64::from));
             fields.number(setting::EXPIRES_IN, s.expires_in_ms);
             fields.number(setting::ON_EXPIRY, on_expiry);
             fields.number(setting::KEEP_DONE, s.keep_done_ms);
             fields.number(setting::TRACE, trace);
+            let rest = |hourly: Option<u64>| hourly.map(|n| n % SECONDS_PER_HOUR).filter(|n| *n > 0);
+            fields.number(setting::RATE_REST, rest(hourly.0));
+            fields.number(setting::CATCHUP_REST, rest(hourly.1));
         });
     }
 }
@@ -175,13 +182,15 @@ impl Reader {
                     };
                 }
                 setting::RATE => {
-                    s.limits.rate = Some(GrantRate { per_second: value.number_u32()?, burst: None });
+                    s.limits.rate = Some(GrantRate::per_second(value.number_u32()?));
                 }
                 setting::BURST => {
                     let burst = value.number_u32()?;
                     s.limits.rate.as_mut().ok_or(DecodeError::Unknown("burst"))?.burst = Some(burst);
                 }
-                setting::CATCHUP_RATE => s.limits.catchup_rate = Some(value.number_u32()?),
+                setting::CATCHUP_RATE => {
+                    s.limits.catchup_per_hour = Some(GrantRate::per_second(value.number_u32()?).per_hour);
+                }
                 setting::CONCURRENCY => s.limits.concurrency = Some(value.number_u32()?),
                 setting::EXPIRES_IN => s.expires_in_ms = Some(value.number()?),
                 setting::ON_EXPIRY => {
@@ -200,11 +209,28 @@ impl Reader {
                         _ => return Err(DecodeError::Unknown("how traces belong to each other")),
                     });
                 }
+                setting::RATE_REST => {
+                    add_rest(s.limits.rate.as_mut().map(|rate| &mut rate.per_hour), value.number()?)?;
+                }
+                setting::CATCHUP_REST => {
+                    add_rest(s.limits.catchup_per_hour.as_mut(), value.number()?)?;
+                }
                 _ => return Ok(FieldKnown::No),
             }
             Ok(FieldKnown::Yes)
         })?;
         Ok(s)
+    }
+}
+
+/// Adds the part of a rate that is no whole number a second.
+fn add_rest(hourly: Option<&mut u64>, rest: u64) -> Decoded<()> {
+    match hourly {
+        Some(hourly) if (1..SECONDS_PER_HOUR).contains(&rest) => {
+            *hourly += rest;
+            Ok(())
+        }
+        _ => Err(DecodeError::Unknown("rate")),
     }
 }
 

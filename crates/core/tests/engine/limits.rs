@@ -8,7 +8,8 @@ use duewheel_core::time::EngineMs;
 use crate::harness::*;
 
 fn rate(per_second: u32, burst: u32) -> GrantLimits {
-    GrantLimits { rate: Some(GrantRate { per_second, burst: Some(burst) }), ..GrantLimits::default() }
+    let rate = GrantRate { burst: Some(burst), ..GrantRate::per_second(per_second) };
+    GrantLimits { rate: Some(rate), ..GrantLimits::default() }
 }
 
 fn concurrency(leases: u32) -> GrantLimits {
@@ -88,6 +89,34 @@ fn rate_holds_in_every_second() {
     }
 }
 
+/// Rates below one a second are kept exactly: ten a minute, and seven an hour.
+#[test]
+fn fractional_rates_grant_on_time() {
+    for (per_hour, first, in_an_hour) in [(600, 6_000, 600), (7, 514_285, 7), (5_400, 666, 5_400)] {
+        let mut rig = Rig::new(Policy::default());
+        limit(
+            &mut rig,
+            "q",
+            GrantLimits { rate: Some(GrantRate::per_hour(per_hour)), ..GrantLimits::default() },
+        );
+        put(&mut rig, "q", 6_000);
+        assert_eq!(granted(reserved(&mut rig, &["q"], 9)).len(), 1);
+        rig.pass(first - 1);
+        assert_eq!(reserved(&mut rig, &["q"], 9), Reserved::HeldBack(HeldBack::Rate), "{per_hour}");
+        rig.pass(1);
+        let mut got = granted(reserved(&mut rig, &["q"], 9)).len() as u64;
+        assert_eq!(got, 1, "{per_hour}");
+        let step = if per_hour == 7 { 1_000 } else { 100 };
+        for _ in 0..(3_600_000 - first) / step {
+            rig.pass(step);
+            if let Reserved::Grants(grants) = reserved(&mut rig, &["q"], 9) {
+                got += grants.len() as u64;
+            }
+        }
+        assert!((in_an_hour - 1..=in_an_hour).contains(&got), "{got} of {per_hour}");
+    }
+}
+
 #[test]
 fn rate_limited_reserve_says_held_back() {
     let mut rig = Rig::new(Policy::default());
@@ -131,7 +160,7 @@ fn rate_limited_wait_ends_on_time() {
 #[test]
 fn late_queue_uses_its_catchup_rate() {
     let mut rig = Rig::new(Policy::default());
-    let limits = GrantLimits { catchup_rate: Some(100), ..rate(1_000, 1) };
+    let limits = GrantLimits { catchup_per_hour: Some(100 * 3_600), ..rate(1_000, 1) };
     limit(&mut rig, "q", limits);
     put(&mut rig, "q", 3_000);
     rig.pass(10_000);
@@ -258,7 +287,7 @@ fn edit_does_not_renew_burst() {
 fn restart_does_not_renew_burst() {
     let mut rig = Rig::new(Policy::default());
     limit(&mut rig, "q", rate(10, 5));
-    limit(&mut rig, "late", GrantLimits { catchup_rate: Some(10), ..GrantLimits::default() });
+    limit(&mut rig, "late", GrantLimits { catchup_per_hour: Some(10 * 3_600), ..GrantLimits::default() });
     put(&mut rig, "q", 20);
     put(&mut rig, "late", 20);
     assert_eq!(granted(reserved(&mut rig, &["q"], 99)).len(), 5);
@@ -325,7 +354,7 @@ fn invalid_limits_name_their_field() {
     assert_eq!(limit(&mut rig, "q", rate(over, 1)), refused("rate.per_second"));
     assert_eq!(limit(&mut rig, "q", rate(1, 0)), refused("rate.burst"));
     assert_eq!(limit(&mut rig, "q", concurrency(0)), refused("concurrency"));
-    let limits = GrantLimits { catchup_rate: Some(0), ..GrantLimits::default() };
+    let limits = GrantLimits { catchup_per_hour: Some(0), ..GrantLimits::default() };
     assert_eq!(limit(&mut rig, "q", limits), refused("catchup_rate"));
     assert_eq!(rig.call(Op::Queue { queue: queue("q") }), Reply::Queues(vec![]), "and nothing is made");
 }

@@ -594,7 +594,7 @@ async fn queue_concurrency_limits_pushes() {
 async fn queue_rate_limits_pushes() {
     let receiver = Receiver::new(|_, _| status(200, "", "")).await;
     let (wheel, clock) = virtual_wheel().await;
-    let rate = Some(GrantRate { per_second: 1, burst: Some(2) });
+    let rate = Some(GrantRate { burst: Some(2), ..GrantRate::per_second(1) });
     limit(&wheel, GrantLimits { rate, ..GrantLimits::default() }).await;
     let pusher = push(&wheel, &TargetSettings { concurrency: Some(10), ..receiver.target() });
     enqueue(&wheel, 5).await;

@@ -5,12 +5,14 @@ use std::io::{self, Write};
 use clap::{Args, Subcommand};
 use duewheel::core::QueueName;
 use jiff::Zoned;
+use serde::Deserialize as _;
 use serde_json::Value;
 
 use super::confirm::confirm;
 use super::remote::{ApiError, Remote, segment};
 use super::table::{cell, cell_counted, counted};
 use super::{ClientCommand, CommandFailure, ServerArgs, when};
+use crate::hourly::HourlyRate;
 use crate::span::TimeSpan;
 
 #[derive(Args, Debug)]
@@ -182,6 +184,8 @@ fn settings(config: &Value) -> Vec<(&'static str, String)> {
     let time = |value: &Value| value.as_u64().map_or_else(default, |ms| TimeSpan(ms).to_string());
     let plain = |name: &str| if config[name].is_null() { default() } else { cell(config, name) };
     let number = |value: &Value| value.as_u64().map_or_else(default, |n| n.to_string());
+    let rate =
+        |value: &Value| HourlyRate::deserialize(value).map_or_else(|_| default(), |rate| rate.to_string());
     let backoff = match &config["backoff"] {
         Value::Null => default(),
         times => format!("{}..{}", time(&times["min_ms"]), time(&times["max_ms"])),
@@ -194,9 +198,9 @@ fn settings(config: &Value) -> Vec<(&'static str, String)> {
         ("dedupe-window", time(&config["dedupe_window_ms"])),
         ("dead-ttl", time(&config["dead_ttl_ms"])),
         ("order", plain("order")),
-        ("rate", number(&config["rate"]["per_second"])),
+        ("rate", rate(&config["rate"]["per_second"])),
         ("burst", number(&config["rate"]["burst"])),
-        ("catchup-rate", plain("catchup_rate")),
+        ("catchup-rate", rate(&config["catchup_rate"])),
         ("concurrency", plain("concurrency")),
         ("expires-in", time(&config["expires_in_ms"])),
         ("on-expiry", plain("on_expiry")),

@@ -11,6 +11,7 @@ use super::invocation::print_json;
 use super::queue::{path, queue_name, show_settings};
 use super::remote::Remote;
 use super::{ClientCommand, CommandFailure, ServerArgs, when};
+use crate::hourly::HourlyRate;
 use crate::span::TimeSpan;
 
 #[derive(Args, Debug)]
@@ -55,15 +56,15 @@ struct ChangeArgs {
     /// Order of ready messages of equal priority
     #[arg(long, value_name = "ORDER")]
     order: Option<OrderArg>,
-    /// Messages granted a second, to all consumers together
-    #[arg(long, value_name = "N")]
-    rate: Option<u32>,
+    /// Messages granted a second, to all consumers together; 10/m is ten a minute, 7/h seven an hour
+    #[arg(long, value_name = "N", value_parser = HourlyRate::written)]
+    rate: Option<HourlyRate>,
     /// Messages that may be granted at once after a pause
     #[arg(long, value_name = "N", requires = "rate")]
     burst: Option<u32>,
     /// Messages granted a second while the next one has been due for more than 10 s
-    #[arg(long, value_name = "N")]
-    catchup_rate: Option<u32>,
+    #[arg(long, value_name = "N", value_parser = HourlyRate::written)]
+    catchup_rate: Option<HourlyRate>,
     /// Leases at a time
     #[arg(long, value_name = "N")]
     concurrency: Option<u32>,
@@ -192,7 +193,7 @@ impl ChangeArgs {
         });
         put("order", order.map(Value::from));
         put("rate", self.rate.map(|per_second| json!({"per_second": per_second, "burst": self.burst})));
-        put("catchup_rate", self.catchup_rate.map(Value::from));
+        put("catchup_rate", self.catchup_rate.map(|rate| json!(rate)));
         put("concurrency", self.concurrency.map(Value::from));
         put("expires_in_ms", self.expires_in.map(|time| time.0.into()));
         let on_expiry = self.on_expiry.map(|what| match what {

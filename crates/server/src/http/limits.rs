@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::strict::{U32_MAX, Whole};
 use crate::error::Problem;
+use crate::hourly::HourlyRate;
 use crate::span::{self, SpanText, TimeSpan};
 
 /// Grants a second, over time and at once.
@@ -15,15 +16,15 @@ use crate::span::{self, SpanText, TimeSpan};
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "GrantRate")]
 pub(crate) struct GrantRateFields {
-    /// Messages granted a second, over time.
-    per_second: Whole<1, U32_MAX>,
+    /// Messages granted a second, over time: a whole number, or a fraction that is a whole number an hour.
+    per_second: HourlyRate,
     /// Messages that may be granted at once after a pause; by default those of 10 ms, at least one.
     burst: Option<Whole<1, U32_MAX>>,
 }
 
 impl From<GrantRateFields> for GrantRate {
     fn from(fields: GrantRateFields) -> Self {
-        GrantRate { per_second: fields.per_second.get(), burst: fields.burst.map(Whole::get) }
+        GrantRate { per_hour: fields.per_second.0, burst: fields.burst.map(Whole::get) }
     }
 }
 
@@ -31,14 +32,14 @@ impl From<GrantRateFields> for GrantRate {
 #[derive(Debug, JsonSchema, Serialize)]
 #[schemars(rename = "GrantRateSettings")]
 pub(crate) struct GrantRateAnswer {
-    pub(super) per_second: u32,
+    pub(super) per_second: HourlyRate,
     /// `null`: the messages of 10 ms, at least one.
     pub(super) burst: Option<u32>,
 }
 
 impl GrantRateAnswer {
-    pub(super) fn of(GrantRate { per_second, burst }: GrantRate) -> Self {
-        GrantRateAnswer { per_second, burst }
+    pub(super) fn of(GrantRate { per_hour, burst }: GrantRate) -> Self {
+        GrantRateAnswer { per_second: HourlyRate(per_hour), burst }
     }
 }
 
@@ -152,7 +153,7 @@ pub(crate) struct LimitsAnswer {
     /// Messages granted a second; `null` for no limit.
     pub(super) rate: Option<GrantRateAnswer>,
     /// Messages granted a second while the next one has been due for more than 10 s; `null` for `rate` alone.
-    pub(super) catchup_rate: Option<u32>,
+    pub(super) catchup_rate: Option<HourlyRate>,
     /// Leases at a time; `null` for no limit of the queue's own.
     pub(super) concurrency: Option<u32>,
     /// How long after its due time a message without an expiry of its own expires; `null` for never.
@@ -161,10 +162,10 @@ pub(crate) struct LimitsAnswer {
 
 impl LimitsAnswer {
     pub(super) fn of(settings: &QueueSettings) -> Self {
-        let GrantLimits { rate, catchup_rate, concurrency } = settings.limits;
+        let GrantLimits { rate, catchup_per_hour, concurrency } = settings.limits;
         LimitsAnswer {
             rate: rate.map(GrantRateAnswer::of),
-            catchup_rate,
+            catchup_rate: catchup_per_hour.map(HourlyRate),
             concurrency,
             expires_in_ms: settings.expires_in_ms,
         }

@@ -22,6 +22,7 @@ use super::target::targets;
 use super::{Answer, App, reply};
 use crate::auth::Caller;
 use crate::error::{ErrorCode, Problem};
+use crate::hourly::HourlyRate;
 use crate::schema::{DelaySchema, LevelSchema, QueueSchema};
 use crate::span::{SpanText, TimeSpan};
 
@@ -57,7 +58,7 @@ pub(crate) struct ConfigRequest {
     /// Messages granted a second, to all consumers together.
     rate: Option<Object<GrantRateFields>>,
     /// Messages granted a second while the next one has been due for more than 10 s, if that is less than `rate`.
-    catchup_rate: Option<Whole<1, U32_MAX>>,
+    catchup_rate: Option<HourlyRate>,
     /// Leases at a time; at least the number of shards.
     concurrency: Option<Whole<1, U32_MAX>>,
     /// How long after its due time a message without an expiry of its own expires.
@@ -114,7 +115,7 @@ pub(crate) async fn configure(mut call: Call) -> Answer {
         lasting: Lasting::Always,
         limits: GrantLimits {
             rate: asked.rate.map(|rate| rate.0.into()),
-            catchup_rate: asked.catchup_rate.map(Whole::get),
+            catchup_per_hour: asked.catchup_rate.map(|rate| rate.0),
             concurrency: asked.concurrency.map(Whole::get),
         },
         expires_in_ms: limits::either(asked.expires_in_ms, asked.expires_in, "expires_in")?,
@@ -315,8 +316,8 @@ pub(crate) struct ConfigChange {
     rate: Option<Option<Object<GrantRateFields>>>,
     /// Messages granted a second while the next one has been due for more than 10 s, if that is less than `rate`.
     #[serde(default, deserialize_with = "strict::given")]
-    #[schemars(with = "Option<Whole<1, U32_MAX>>")]
-    catchup_rate: Option<Option<Whole<1, U32_MAX>>>,
+    #[schemars(with = "Option<HourlyRate>")]
+    catchup_rate: Option<Option<HourlyRate>>,
     /// Leases at a time; at least the number of shards.
     #[serde(default, deserialize_with = "strict::given")]
     #[schemars(with = "Option<Whole<1, U32_MAX>>")]
@@ -421,7 +422,7 @@ impl ConfigChange {
         put(&mut to.dead_ttl_ms, length(self.dead_ttl_ms, self.dead_ttl, "dead_ttl")?);
         put(&mut to.order, self.order.map(|word| word.map(ReadyOrder::from)));
         put(&mut to.limits.rate, self.rate.map(|rate| rate.map(|rate| rate.0.into())));
-        put(&mut to.limits.catchup_rate, self.catchup_rate.map(|n| n.map(Whole::get)));
+        put(&mut to.limits.catchup_per_hour, self.catchup_rate.map(|rate| rate.map(|rate| rate.0)));
         put(&mut to.limits.concurrency, self.concurrency.map(|n| n.map(Whole::get)));
         put(&mut to.expires_in_ms, length(self.expires_in_ms, self.expires_in, "expires_in")?);
         put(&mut to.on_expiry, self.on_expiry.map(|word| word.map(OnExpiry::from)));

@@ -113,8 +113,10 @@ async fn invalid_limits_name_their_field() {
         (json!({"rate": 5}), "rate"),
         (json!({"rate": {"per_second": 5, "each": 1}}), "rate.each"),
         (json!({"rate": {"per_second": 4_294_967_295_u64}}), "rate.per_second"),
+        (json!({"rate": {"per_second": 0.1667}}), "rate.per_second"),
+        (json!({"rate": {"per_second": "10/m"}}), "rate.per_second"),
         (json!({"concurrency": 0}), "concurrency"),
-        (json!({"catchup_rate": 1.5}), "catchup_rate"),
+        (json!({"catchup_rate": 0.0001}), "catchup_rate"),
         (json!({"expires_in": "0s"}), "expires_in"),
         (json!({"on_expiry": "forget"}), "on_expiry"),
         (json!({"expires_in": "1h", "expires_in_ms": 3_600_000}), "expires_in"),
@@ -123,6 +125,28 @@ async fn invalid_limits_name_their_field() {
         assert_eq!((refused.status, refused.json()["field"].as_str()), (400, Some(field)), "{settings}");
     }
     assert_eq!(server.ok("GET", "/v1/queues", "").await["queues"], json!([]), "nothing was made");
+}
+
+/// Ten a minute: read, kept and shown exactly, and sent again as it was shown.
+#[tokio::test]
+async fn per_second_may_be_a_fraction() {
+    let server = Server::start().await;
+    for per_second in [10.0 / 60.0, 0.5, 1.5, 1.0 / 3_600.0] {
+        config(&server, "sms", json!({"rate": {"per_second": per_second}, "catchup_rate": per_second})).await;
+        let shown = server.ok("GET", "/v1/queues/sms", "").await["config"].clone();
+        assert_eq!(
+            (&shown["rate"]["per_second"], &shown["catchup_rate"]),
+            (&json!(per_second), &json!(per_second))
+        );
+        config(&server, "sms", json!({"rate": shown["rate"], "catchup_rate": shown["catchup_rate"]})).await;
+        assert_eq!(server.ok("GET", "/v1/queues/sms", "").await["config"], shown);
+    }
+    put(&server, "sms", json!({})).await;
+    put(&server, "sms", json!({})).await;
+    assert_eq!(server.reserve("sms", r#"{"max": 9}"#).await.len(), 1);
+    let refused = server.call("PATCH", "/v1/queues/sms/config", r#"{"rate": {"per_second": 0.1667}}"#).await;
+    let why = refused.json()["detail"].to_string();
+    assert!(why.contains("the nearest is 0.16666666666666666"), "{why}");
 }
 
 /// Each shard keeps to its part of a limit: waiting consumers get everything in the end, and never more than the limit.
@@ -159,6 +183,11 @@ fn cli_sets_limits_and_expiries() {
     for line in ["--rate", "50", "--burst", "--concurrency", "9", "--expires-in", "1h", "drop"] {
         assert!(shown.contains(line), "{line} in {shown}");
     }
+    for (given, text) in [("10/m", "10/m"), ("0.5", "30/m"), ("120/m", "2"), ("7/h", "7/h")] {
+        let shown = shell.ok(&["config", "sms", "--rate", given, "--catchup-rate", given]);
+        assert_eq!(shown.split_whitespace().filter(|word| *word == text).count(), 2, "{given}: {shown}");
+    }
+    assert!(shell.fails(&["config", "sms", "--rate", "0.1667"], 2).contains("the nearest is"));
     let shown = shell.ok(&["config", "sms", "--unset", "rate", "--unset", "on-expiry"]);
     assert!(shown.contains("deliver_late"), "{shown}");
     assert!(shell.fails(&["config", "sms", "--burst", "5"], 2).contains("--rate"));

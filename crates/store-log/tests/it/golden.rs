@@ -211,8 +211,8 @@ fn queue_bytes() {
         Record::Queue { name: queue(), settings: settings.clone(), pause: Pause::Paused },
         "05 0171 07 06e807 0a05 0e07 13020102 168827 1aac02 1e01  01 00",
     );
-    let rate = Some(GrantRate { per_second: 300, burst: Some(5) });
-    let limits = GrantLimits { rate, catchup_rate: Some(7), concurrency: Some(9) };
+    let rate = Some(GrantRate { burst: Some(5), ..GrantRate::per_second(300) });
+    let limits = GrantLimits { rate, catchup_per_hour: Some(7 * 3_600), concurrency: Some(9) };
     let all = QueueSettings {
         limits,
         expires_in_ms: Some(1_000),
@@ -222,6 +222,13 @@ fn queue_bytes() {
     is(
         Record::Queue { name: queue(), settings: all, pause: Pause::Running },
         "05 0171 06 26ac02 2a05 2e07 3209 36e807 3a02  00 00",
+    );
+    let limits =
+        GrantLimits { rate: Some(GrantRate::per_hour(600)), catchup_per_hour: Some(5_400), ..limits };
+    let settings = QueueSettings { limits, ..QueueSettings::default() };
+    is(
+        Record::Queue { name: queue(), settings, pause: Pause::Running },
+        "05 0171 05 2600 2e01 3209 46d804 4a880e  00 00",
     );
     for (on_expiry, byte) in [(OnExpiry::DeliverLate, "00"), (OnExpiry::Dead, "01")] {
         let settings = QueueSettings { on_expiry: Some(on_expiry), ..QueueSettings::default() };

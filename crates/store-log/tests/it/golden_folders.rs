@@ -165,9 +165,10 @@ fn answer(row: &DedupeRow) -> String {
 fn more_settings(s: &QueueSettings) -> String {
     let mut more = String::new();
     if let Some(rate) = s.limits.rate {
-        let _ = write!(more, " rate={},{:?}", rate.per_second, rate.burst);
+        let _ = write!(more, " rate={},{:?}", rate.per_hour / 3_600, rate.burst);
     }
-    for (name, number) in [("catchup_rate", s.limits.catchup_rate), ("concurrency", s.limits.concurrency)] {
+    let catchup = s.limits.catchup_per_hour.map(|n| n / 3_600);
+    for (name, number) in [("catchup_rate", catchup), ("concurrency", s.limits.concurrency.map(u64::from))] {
         if let Some(number) = number {
             let _ = write!(more, " {name}={number}");
         }
@@ -490,8 +491,8 @@ fn one_of_everything() -> Vec<Vec<Record>> {
         order: Some(ReadyOrder::Arrival),
         lasting: Lasting::Always,
         limits: GrantLimits {
-            rate: Some(GrantRate { per_second: 50, burst: Some(5) }),
-            catchup_rate: Some(20),
+            rate: Some(GrantRate { burst: Some(5), ..GrantRate::per_second(50) }),
+            catchup_per_hour: Some(20 * 3_600),
             concurrency: Some(300),
         },
         expires_in_ms: Some(172_800_000),

@@ -89,13 +89,14 @@ pub(super) fn op(call: &Call) -> Op {
 /// The settings of a queue with these limits.
 pub(super) fn settings(limits: &QueueLimits) -> QueueSettings {
     let number = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
-    let rate =
-        limits.rate.map(|rate| GrantRate { per_second: number(rate), burst: limits.burst.map(number) });
+    let rate = limits
+        .rate
+        .map(|n| GrantRate { burst: limits.burst.map(number), ..GrantRate::per_second(number(n)) });
     QueueSettings {
         lease_ms: Some(RULES.lease_ms),
         limits: GrantLimits {
             rate,
-            catchup_rate: limits.catchup_rate.map(number),
+            catchup_per_hour: limits.catchup_rate.map(|n| GrantRate::per_second(number(n)).per_hour),
             concurrency: limits.concurrency.map(number),
         },
         expires_in_ms: limits.expires_in_ms,

@@ -122,9 +122,9 @@ fn message_options() -> impl Strategy<Value = Options> {
 
 fn limits() -> impl Strategy<Value = GrantLimits> {
     let some = || any::<Option<u32>>();
-    (some(), some(), some(), some()).prop_map(|(per_second, burst, catchup_rate, concurrency)| GrantLimits {
-        rate: per_second.map(|per_second| GrantRate { per_second, burst }),
-        catchup_rate,
+    (some(), some(), some(), some()).prop_map(|(per_second, burst, catchup, concurrency)| GrantLimits {
+        rate: per_second.map(|n| GrantRate { burst, ..GrantRate::per_second(n) }),
+        catchup_per_hour: catchup.map(|n| GrantRate::per_second(n).per_hour),
         concurrency,
     })
 }

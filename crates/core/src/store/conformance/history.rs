@@ -358,8 +358,8 @@ impl History {
                 limits: GrantLimits {
                     rate: self
                         .small_number()
-                        .map(|per_second| GrantRate { per_second, burst: self.small_number() }),
-                    catchup_rate: self.small_number(),
+                        .map(|n| GrantRate { burst: self.small_number(), ..GrantRate::per_second(n) }),
+                    catchup_per_hour: self.small_number().map(u64::from),
                     concurrency: self.small_number(),
                 },
                 expires_in_ms: self.rare.once_in(4).then(|| self.rare.below(70_000)),

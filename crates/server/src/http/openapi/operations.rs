@@ -13,6 +13,7 @@ use crate::error::ErrorCode::{
     MessageNotFound, NotDone, NotFound, OverQuota, Paused,
 };
 use crate::error::{ItemProblem, Problem};
+use crate::hourly::HourlyRate;
 use crate::http::backup::{BackedUpAnswer, BackupRequest};
 use crate::http::cancel::{CancelMany, CancelResult, CancelResults, CancelledId, CancelledKey, RefusedKey};
 use crate::http::clock::{AdvanceRequest, AdvancedAnswer};
@@ -582,7 +583,7 @@ pub(crate) fn get_config() -> OperationDoc {
 }
 
 fn limits() -> LimitsAnswer {
-    let rate = GrantRateAnswer { per_second: 50, burst: None };
+    let rate = GrantRateAnswer { per_second: HourlyRate(50 * 3_600), burst: None };
     LimitsAnswer { rate: Some(rate), catchup_rate: None, concurrency: None, expires_in_ms: None }
 }
 
