@@ -102,6 +102,9 @@ struct SchedulePut {
     /// How many occurrences enter
     #[arg(long, value_name = "N")]
     remaining: Option<u64>,
+    /// If nothing is to come any more: refuse (default) or keep
+    #[arg(long, value_name = "WORD")]
+    past: Option<String>,
     /// Words for people
     #[arg(long)]
     note: Option<String>,
@@ -317,6 +320,7 @@ impl SchedulePut {
             ("missed", &self.missed),
             ("catchup", &self.catchup.map(|time| time.to_string())),
             ("overlap", &self.overlap),
+            ("past", &self.past),
             ("note", &self.note),
         ];
         insert(&mut fields, &texts);

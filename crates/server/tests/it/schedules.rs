@@ -520,6 +520,10 @@ fn the_command_line_of_schedules() {
     ]);
     assert!(seen.contains("2027-03-28 03:00:00 +02:00 (shifted)") && seen.contains("zone data"), "{seen}");
     assert!(shell.ok(&["schedule", "trigger", "daily", "--dedupe-id", "x"]).starts_with("entered as "));
+    let past = ["schedule", "put", "past", "--queue", "q", "--at", "2020-01-01T00:00:00Z"];
+    assert!(shell.fails(&past, 2).contains("in_the_past"));
+    assert!(shell.fails(&[&past[..], &["--past", "refuse"]].concat(), 2).contains("in_the_past"));
+    assert!(shell.ok(&[&past[..], &["--past", "keep"]].concat()).starts_with("name        past\n"));
     let paused = shell.ok(&["schedule", "pause", "daily", "--note", "holidays"]);
     assert!(paused.contains("paused      true") && paused.contains("note        holidays"), "{paused}");
     assert!(shell.ok(&["schedule", "list"]).contains("paused"));
