@@ -398,7 +398,8 @@ impl ClientCommand for ScheduleArgs {
                 insert(&mut fields, &[("dedupe_id", &args.dedupe_id)]);
                 let path = format!("{}/trigger", path(&args.name));
                 show(remote.post(&path, &Value::Object(fields))?, |answer| {
-                    writeln!(io::stdout(), "entered as {}", cell(answer, "id"))
+                    let before = if answer["replayed"] == true { " before" } else { "" };
+                    writeln!(io::stdout(), "entered{before} as {}", cell(answer, "id"))
                 })
             }
             ScheduleCommand::Pause(args) => {

@@ -44,7 +44,7 @@ pub(crate) struct EnqueuedAnswer<'a> {
     pub(super) durability: &'static str,
 }
 
-fn is_false(flag: &bool) -> bool {
+pub(super) fn is_false(flag: &bool) -> bool {
     !flag
 }
 

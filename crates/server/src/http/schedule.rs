@@ -15,6 +15,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::call::Call;
+use super::enqueued::is_false;
 use super::schedule_view::{
     ListedSchedule, OccurrenceAnswer, PreviewAnswer, PreviewRequest, ScheduleAnswer, ScheduleRequest,
     SchedulesAnswer, as_request, instant,
@@ -46,6 +47,10 @@ pub(crate) struct TriggeredAnswer {
     #[schemars(with = "IdSchema")]
     pub(super) id: IdText,
     pub(super) due_at: InstantText,
+    /// The `dedupe_id` was remembered: this is the answer to an earlier trigger.
+    #[serde(skip_serializing_if = "is_false")]
+    #[schemars(default)]
+    pub(super) replayed: bool,
 }
 
 /// Occurrences from one instant to another, both included. With the same `id` each enters once within a week.
@@ -203,9 +208,10 @@ pub(crate) async fn trigger(mut call: Call) -> Answer {
     let caller = &call.caller;
     let id = asked.dedupe_id.as_ref().map(|id| &*id.0);
     let entered = schedules.trigger_within(&name, id, &|queue| reaches(caller, Some(queue))).await?;
-    let answer = TriggeredAnswer { id: IdText(entered.id), due_at: InstantText(entered.due_at) };
+    let replayed = entered.answered == Answered::Before;
+    let answer = TriggeredAnswer { id: IdText(entered.id), due_at: InstantText(entered.due_at), replayed };
     let mut response = reply(StatusCode::CREATED, &answer);
-    if entered.answered == Answered::Before {
+    if replayed {
         response.headers_mut().insert("idempotent-replayed", HeaderValue::from_static("true"));
     }
     Ok(response)

@@ -73,7 +73,9 @@ async fn a_schedule_over_http() {
 
     let first = server.call("POST", "/v1/schedules/daily/trigger", r#"{"dedupe_id": "x"}"#).await;
     let again = server.call("POST", "/v1/schedules/daily/trigger", r#"{"dedupe_id": "x"}"#).await;
-    assert_eq!((first.status, first.json()), (201, again.json()), "one answer");
+    let repeated = again.json();
+    assert_eq!((first.status, again.status, &first.json()["id"]), (201, 201, &repeated["id"]), "one answer");
+    assert_eq!((&first.json()["replayed"], &repeated["replayed"]), (&Value::Null, &json!(true)));
     let span = r#"{"from": "2025-01-01T00:00:00Z", "to": "2025-01-01T01:00:00Z", "id": "b"}"#;
     let done = server.ok("POST", "/v1/schedules/daily/backfill", span).await;
     assert_eq!(done, json!({"id": "b", "occurrences": 0}), "an interval begins at the creation");
@@ -521,6 +523,8 @@ fn the_command_line_of_schedules() {
     assert!(seen.contains("2027-03-28 03:00:00 +02:00 (shifted)") && seen.contains("zone data"), "{seen}");
     assert!(shell.ok(&["schedule", "trigger", "daily", "--dedupe-id", "x"]).starts_with("entered as "));
     let past = ["schedule", "put", "past", "--queue", "q", "--at", "2020-01-01T00:00:00Z"];
+    let again = shell.ok(&["schedule", "trigger", "daily", "--dedupe-id", "x"]);
+    assert!(again.starts_with("entered before as "), "{again}");
     assert!(shell.fails(&past, 2).contains("in_the_past"));
     assert!(shell.fails(&[&past[..], &["--past", "refuse"]].concat(), 2).contains("in_the_past"));
     assert!(shell.ok(&[&past[..], &["--past", "keep"]].concat()).starts_with("name        past\n"));

@@ -116,7 +116,11 @@ pub(crate) fn list() -> OperationDoc {
 pub(crate) fn trigger() -> OperationDoc {
     OperationDoc::new(Tag::Operate, "trigger_schedule", "Enter one message of a schedule now")
         .may_take::<TriggerRequest<'_>>(r#"{"dedupe_id": "after-the-fix"}"#)
-        .gives(201, "The message.", &TriggeredAnswer { id: IdText(MessageId(17)), due_at: NEXT })
+        .gives(
+            201,
+            "The message.",
+            &TriggeredAnswer { id: IdText(MessageId(17)), due_at: NEXT, replayed: false },
+        )
         .refuses(&[NotFound, KeyExists, OverQuota, DiskFull])
 }
 
