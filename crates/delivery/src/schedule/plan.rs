@@ -458,8 +458,8 @@ impl ScheduleState {
         ScheduleStep::Enter(self.entering.clone())
     }
 
-    /// Another message has the key of an occurrence: from now on it is enqueued without one. That must be durable before,
-    /// because a key and no key may lead to different shards, and each remembers its own answers.
+    /// Another message has the key of an occurrence: from now on it is enqueued without one. That must be durable
+    /// before, because a key and no key may lead to different shards, and each remembers its own answers.
     pub fn without_key(&mut self, entry: &ScheduleEntry) {
         if let Some(entry) = self.entering.iter_mut().find(|other| other.at == entry.at) {
             entry.keyless = true;
@@ -535,7 +535,8 @@ impl ScheduleState {
         }
     }
 
-    /// A caller has removed the message of an occurrence before it was due: it has not entered, and does not come again.
+    /// A caller has removed the message of an occurrence before it was due: it has not entered, and does not come
+    /// again.
     pub fn removed(&mut self, now: u64, at: u64) {
         self.pending.retain(|entry| entry.at != at);
         self.counts.entered = self.counts.entered.saturating_sub(1);

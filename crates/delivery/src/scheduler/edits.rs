@@ -101,8 +101,8 @@ impl ScheduleView {
     }
 }
 
-/// Makes the new settings from those that a schedule has, and may change how many occurrences remain, and whether all of
-/// them may have passed.
+/// Makes the new settings from those that a schedule has, and may change how many occurrences remain, and whether all
+/// of them may have passed.
 pub type SettingsChange<'a> = dyn FnMut(
         &ScheduleSettings,
         &mut Option<u64>,

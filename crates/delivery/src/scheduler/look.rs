@@ -350,8 +350,8 @@ mod tests {
     use crate::schedule::occurrence_key;
     use crate::{RecurrenceSettings, Schedules};
 
-    /// Story: an occurrence entered without its key, because a stranger had that; its answer was lost and the stranger went.
-    /// It was tried with its key again, in another shard, which did not remember it.
+    /// Story: an occurrence entered without its key, because a stranger had that; its answer was lost and the stranger
+    /// went. It was tried with its key again, in another shard, which did not remember it.
     #[tokio::test]
     async fn keyless_occurrence_is_retried_without_key() {
         let wheel = Duewheel::builder().in_memory().open().await.unwrap();

@@ -5,6 +5,7 @@
 mod answers;
 mod bulk;
 mod deliveries;
+mod downtime;
 mod edits;
 mod occurrences;
 mod pushers;

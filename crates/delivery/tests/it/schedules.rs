@@ -524,8 +524,8 @@ fn occurrence_enters_once_or_is_counted() {
     );
 }
 
-/// The look at the previous occurrence, the write of the record and the enqueue are three calls. Workers die between them,
-/// answers are lost, and consumers take their time.
+/// The look at the previous occurrence, the write of the record and the enqueue are three calls. Workers die between
+/// them, answers are lost, and consumers take their time.
 #[test]
 fn overlap_rule_survives_worker_deaths() {
     let slow = |seed, kind: &ScheduleSettings, mutant| {
@@ -649,9 +649,9 @@ fn delivered_occurrence_is_not_entered_again() {
     assert!(next.iter().all(|entry| entry.at > at), "{next:?}");
 }
 
-/// Story: a clock was ten minutes ahead when the time service set it back. The next look saw an occurrence that came before
-/// the one in the queue, took that one back, and let all of those ten minutes enter once more; so did an edit, a pause that
-/// ended, and a node whose clock was two seconds behind.
+/// Story: a clock was ten minutes ahead when the time service set it back. The next look saw an occurrence that came
+/// before the one in the queue, took that one back, and let all of those ten minutes enter once more; so did an edit, a
+/// pause that ended, and a node whose clock was two seconds behind.
 #[test]
 fn clock_step_back_repeats_no_occurrence() {
     let kind = settings("1m");

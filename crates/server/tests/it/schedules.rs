@@ -177,7 +177,8 @@ async fn bad_schedules_are_refused_by_field() {
     }
 }
 
-/// Story: instants that had passed were taken, and nothing ever occurred. Undo and import send what was there, which is taken.
+/// Story: instants that had passed were taken, and nothing ever occurred. Undo and import send what was there, which is
+/// taken.
 #[tokio::test]
 async fn past_schedules_need_a_word() {
     let server = server().await;
@@ -266,8 +267,8 @@ async fn tokens_reach_schedules_of_own_queues() {
     assert_eq!(page["schedules"][0]["name"], "theirs");
 }
 
-/// Story: the record of a schedule had an id like any message, and ids can be guessed: `DELETE /v1/messages/1` removed the
-/// schedule, and a look showed what only duewheel may know.
+/// Story: the record of a schedule had an id like any message, and ids can be guessed: `DELETE /v1/messages/1` removed
+/// the schedule, and a look showed what only duewheel may know.
 #[tokio::test(flavor = "multi_thread")]
 async fn schedule_records_are_unreachable_by_id() {
     let server = server().await;
@@ -522,9 +523,9 @@ fn the_command_line_of_schedules() {
     ]);
     assert!(seen.contains("2027-03-28 03:00:00 +02:00 (shifted)") && seen.contains("zone data"), "{seen}");
     assert!(shell.ok(&["schedule", "trigger", "daily", "--dedupe-id", "x"]).starts_with("entered as "));
-    let past = ["schedule", "put", "past", "--queue", "q", "--at", "2020-01-01T00:00:00Z"];
     let again = shell.ok(&["schedule", "trigger", "daily", "--dedupe-id", "x"]);
     assert!(again.starts_with("entered before as "), "{again}");
+    let past = ["schedule", "put", "past", "--queue", "q", "--at", "2020-01-01T00:00:00Z"];
     assert!(shell.fails(&past, 2).contains("in_the_past"));
     assert!(shell.fails(&[&past[..], &["--past", "refuse"]].concat(), 2).contains("in_the_past"));
     assert!(shell.ok(&[&past[..], &["--past", "keep"]].concat()).starts_with("name        past\n"));
@@ -552,8 +553,8 @@ fn the_command_line_of_schedules() {
     assert!(wrong.contains("bad_request: --cron \"never\": "), "{wrong}");
 }
 
-/// Story: `schedule put` sent `paused: false` each time, so that a change of the body started a schedule that somebody had
-/// paused, and it dropped the headers, which had no option.
+/// Story: `schedule put` sent `paused: false` each time, so that a change of the body started a schedule that somebody
+/// had paused, and it dropped the headers, which had no option.
 #[test]
 fn repeated_schedule_put_keeps_unnamed_settings() {
     let shell = Shell::new();

@@ -1,0 +1,102 @@
+//! What a schedule missed while its worker or its store was away.
+
+use std::time::Duration;
+
+use duewheel::core::engine::Op;
+use duewheel::core::name::QueueName;
+use duewheel::core::policy::QueueSettings;
+use duewheel::{Duewheel, Policy, VirtualClock};
+use duewheel_delivery::{ScheduleSettings, ScheduleWorker, Schedules};
+
+use crate::scheduled::{LONG, MINUTE, Rig, every, until};
+
+/// Missed occurrences follow the policy and are counted: nobody looked for five hours and a half.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_missed_follows_the_policy() {
+    for (missed, entered, counted) in [("none", 0, 5), ("last", 1, 4), ("all", 5, 0)] {
+        let mut rig = Rig::new().await;
+        let settings =
+            ScheduleSettings { missed: Some(missed.into()), overlap: Some("skip".into()), ..every("1h") };
+        let settings =
+            if missed == "all" { ScheduleSettings { overlap: None, ..settings } } else { settings };
+        rig.stop_worker().await;
+        rig.schedules.put("report", settings, None).await.unwrap();
+        rig.clock.advance(330 * MINUTE);
+        rig.start_worker();
+        until("it has caught up", async || {
+            rig.clock.advance(Duration::from_millis(100));
+            let counts = rig.get("report").await.record.state.counts;
+            let ahead = u64::from(missed == "all");
+            counts.missed == counted && counts.entered == entered + ahead
+        })
+        .await;
+        assert_eq!(rig.messages().await.len() as u64, entered + u64::from(missed == "all"), "{missed}");
+        rig.stop_worker().await;
+    }
+}
+
+/// Story: `every: 40s` was killed and started 185 s later. The occurrence that was put ahead was granted whatever
+/// `missed` and `catchup` said, and what was caught up came out of order, because it was due at the start.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_put_ahead_can_be_missed() {
+    for (missed, catchup, entered) in [
+        ("none", "24h", &[160, 200][..]),
+        ("last", "24h", &[160, 200]),
+        ("all", "1s", &[160, 200]),
+        ("all", "24h", &[40, 80, 120, 160, 200]),
+    ] {
+        let (folder, clock) = (tempfile::tempdir().unwrap(), VirtualClock::at_2026());
+        let open = async || {
+            let builder = Duewheel::builder().data(folder.path()).clock(clock.clone()).seed(1);
+            let wheel = builder.open().await.unwrap();
+            let schedules = Schedules::new(&wheel, &Policy::default()).unwrap();
+            let worker = Some(ScheduleWorker::start(&schedules));
+            Rig { wheel, clock: clock.clone(), schedules, worker }
+        };
+        let mut rig = open().await;
+        let start = rig.now();
+        let (missed, catchup) = (Some(missed.into()), Some(catchup.into()));
+        rig.schedules
+            .put("report", ScheduleSettings { missed, catchup, ..every("40s") }, None)
+            .await
+            .unwrap();
+        rig.entered("report", 1).await;
+        rig.stop_worker().await;
+        rig.wheel.shutdown(LONG).await.unwrap();
+        clock.advance(Duration::from_secs(185));
+        let mut rig = open().await;
+        rig.entered("report", entered.len() as u64).await;
+        let due: Vec<u64> = rig
+            .messages()
+            .await
+            .iter()
+            .map(|view| view.due_at.to_system_time().duration_since(start).unwrap().as_secs())
+            .collect();
+        assert_eq!(due, entered, "{:?}", rig.get("report").await.record.settings);
+        assert_eq!(rig.get("report").await.counts.missed, 5 - entered.len() as u64);
+        rig.stop_worker().await;
+        rig.wheel.shutdown(LONG).await.unwrap();
+    }
+}
+
+/// What was ready without a consumer has entered: a worker that was away withdraws nothing, and what it catches up
+/// lives as long as any message of the queue.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_ready_is_not_withdrawn() {
+    let mut rig = Rig::new().await;
+    let expires = QueueSettings { expires_in_ms: Some(86_400_000), ..QueueSettings::default() };
+    let queue = QueueName::new("q").unwrap();
+    rig.wheel.client().ask(Op::configure(queue, expires)).await.unwrap().unwrap();
+    let missed = Some("last".into());
+    rig.schedules.put("report", ScheduleSettings { missed, ..every("3h") }, None).await.unwrap();
+    rig.entered("report", 1).await;
+    let first = rig.messages().await[0].message.id;
+    rig.stop_worker().await;
+    rig.clock.advance(570 * MINUTE + Duration::from_secs(1));
+    rig.start_worker();
+    rig.entered("report", 3).await;
+    let found = rig.messages().await;
+    assert!(found.iter().any(|view| view.message.id == first), "{found:?}");
+    let expiries: Vec<bool> = found.iter().map(|view| view.message.options.expiry.is_some()).collect();
+    assert_eq!(expiries, [false, true, false], "put ahead, caught up, put ahead: {found:?}");
+}
