@@ -486,6 +486,16 @@ impl Policy {
 /// has entered its queue.
 pub const OWN_DEDUPE: char = '\u{1}';
 
+/// How the `dedupe_id` of an occurrence begins that a schedule has entered itself.
+pub const OWN_OCCURRENCE: &str = "\u{1}schedule/";
+
+/// An occurrence is on time for this long after it was due, in ms.
+pub const ON_TIME_MS: u64 = 30 * SECOND;
+
+/// Occurrences that became due while their shard was closed, and are not on time, are withheld from consumers for this
+/// long after its opening, in ms, so that their schedules decide first.
+pub const WITHHELD_MS: u64 = 5 * SECOND;
+
 /// How long the answer to an enqueue with such a `dedupe_id` is remembered, in ms; at most
 /// [`Policy::max_dedupe_window_ms`].
 pub const OWN_DEDUPE_WINDOW_MS: u64 = 7 * DAY;

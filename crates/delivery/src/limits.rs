@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use duewheel::core::policy::ON_TIME_MS;
+
 /// Longest URL of a target, in bytes.
 pub const MAX_URL: usize = 4_096;
 /// Most headers that a target may add to its requests.
@@ -203,7 +205,7 @@ pub const CATCHUP: Duration = Duration::from_secs(86_400);
 pub const MAX_CATCHUP: Duration = Duration::from_secs(366 * 86_400);
 /// An occurrence that is looked at within this time is on time; a later one was missed. It is longer than a record is
 /// held: when a node dies during a look, another one is on time.
-pub const ON_TIME: Duration = Duration::from_secs(30);
+pub const ON_TIME: Duration = Duration::from_millis(ON_TIME_MS);
 const _: () = assert!(ON_TIME.as_secs() > 2 * HELD.as_secs());
 /// How long before its instant an occurrence that is put ahead is looked for in its queue: one that a caller has removed
 /// until then has not entered.

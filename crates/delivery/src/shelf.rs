@@ -30,8 +30,6 @@ pub(crate) struct Shelf {
     pub(crate) max_body: usize,
     /// How long answers are remembered, in ms.
     pub(crate) remembered: u64,
-    /// When the store was opened, in ms since 1970.
-    pub(crate) opened: u64,
 }
 
 /// A record that was read.
@@ -76,8 +74,7 @@ impl NextLook {
 impl Shelf {
     pub(crate) fn new(wheel: &Duewheel, queue: QueueName, policy: &Policy) -> Self {
         let remembered = ceil_ms(REMEMBERED).min(policy.max_dedupe_window_ms);
-        let (client, opened) = (wheel.client().clone(), WallMs::from_system_time_up(wheel.opened_at()).0);
-        Shelf { client, queue, max_body: policy.max_body, remembered, opened }
+        Shelf { client: wheel.client().clone(), queue, max_body: policy.max_body, remembered }
     }
 
     /// The present, in ms since 1970.

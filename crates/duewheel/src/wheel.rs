@@ -51,7 +51,6 @@ struct WheelInner {
     /// The state of a cluster node, kept with its handle; only `node.rs`, behind the feature `cluster`, knows its type.
     node: Option<Arc<dyn Any + Send + Sync>>,
     session: SessionId,
-    opened_at: SystemTime,
     handlers: Mutex<Handlers>,
     stop: watch::Sender<bool>,
     abort: watch::Sender<bool>,
@@ -93,7 +92,6 @@ impl Duewheel {
         let session = client.new_session();
         Duewheel {
             inner: Arc::new(WheelInner {
-                opened_at: client.now().wall.to_system_time(),
                 client,
                 life,
                 copier,
@@ -121,11 +119,6 @@ impl Duewheel {
     /// `duewheel-shard` exports the types of its arguments and answers, such as [`duewheel_shard::client::Demand`].
     pub fn client(&self) -> &Client {
         &self.inner.client
-    }
-
-    /// When this wheel was opened, by its clock.
-    pub fn opened_at(&self) -> SystemTime {
-        self.inner.opened_at
     }
 
     /// All queues that have messages, consumers or settings, by name.

@@ -44,7 +44,12 @@ impl Engine {
             let row = Row { message: entry.message.clone(), life: entry.life.clone() };
             return self.view_of_done(now, entry.queue, &row);
         }
-        self.view_of(now, entry.queue, &entry.message, &entry.life, entry.state(now))
+        // A row that was looked up is in no structure.
+        let state = match entry.state(now) {
+            State::Ready if self.withheld.holds(now, &entry.message, &entry.life) => State::Scheduled,
+            state => state,
+        };
+        self.view_of(now, entry.queue, &entry.message, &entry.life, state)
     }
 
     /// The present state of a message.

@@ -394,6 +394,7 @@ impl Engine {
             return self.ask_leased(loaded.upto, fx);
         }
         self.loading.state = LoadState::Open;
+        self.withheld.open(now);
         if self.bound_leases == super::BoundLeases::Release {
             self.release_bound(now, fx);
         }

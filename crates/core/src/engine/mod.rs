@@ -72,6 +72,7 @@ mod timeout;
 mod unfinished;
 mod unmade;
 mod waiters;
+mod withheld;
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -127,6 +128,7 @@ use share::ReadyMemory;
 use unfinished::{Closing, PurgedMessages, Rerank};
 use unmade::Unmade;
 use waiters::Waiters;
+use withheld::Withheld;
 
 /// The configuration of an engine.
 #[derive(Clone, Debug, Default)]
@@ -256,6 +258,7 @@ pub struct Engine {
     /// Whether the last step ended at a limit, so that there is more to do at once.
     unfinished: bool,
     following: Following,
+    withheld: Withheld,
 }
 
 impl Engine {
@@ -316,6 +319,8 @@ impl Engine {
             leaving.remove(&idx);
         }
         let dedupe = Dedupe::new(hash_key.derive(b"answers"));
+        let first_id = ids.at_least(recovered.next_id);
+        let withheld = Withheld::new(recovered.clock.map(|clock| clock.wall), now, first_id);
         let mut engine = Engine {
             schedule: Schedule::new(&policy, now)?,
             rows: Rows::new(seed, hash_key.derive(b"keys")),
@@ -323,7 +328,7 @@ impl Engine {
             bound_leases: bound,
             epoch: recovered.epoch,
             last: Lsn(recovered.next_lsn.0 - 1),
-            next_id: ids.at_least(recovered.next_id),
+            next_id: first_id,
             ids,
             tokens: recovered.tokens,
             now,
@@ -369,6 +374,7 @@ impl Engine {
             figures: GrantFigures::default(),
             unfinished: false,
             following: Following::default(),
+            withheld,
             policy,
         };
         answers.into_iter().for_each(|(name, log)| engine.restore_answers(&name, log));

@@ -83,7 +83,12 @@ impl Engine {
             (entry.queue, entry.message.id, entry.life.due, entry.message.weight() as u64);
         let place = match &entry.life.stage {
             Stage::Waiting { .. } if now.is_due(due) => {
-                if self.admits(now, slot) {
+                let fits = self.near_weight + weight <= self.policy.near_bytes as u64 / 4;
+                if fits && self.withheld.holds(now, &entry.message, &entry.life) {
+                    self.near_weight += weight;
+                    self.withheld.rows.insert(id, slot);
+                    RowLocation::Withheld
+                } else if self.admits(now, slot) {
                     let rank = self.rank(now, slot);
                     let queue = self.queues.get_mut(idx);
                     queue.urgent += u64::from(rank.0 < URGENT);
@@ -167,6 +172,10 @@ impl Engine {
                 queue.leased_by_due[due.class() as usize].remove(&(due.raw(), id));
                 self.end_starving(idx);
                 self.end_lease_wait(idx);
+            }
+            RowLocation::Withheld => {
+                self.near_weight -= weight;
+                self.withheld.rows.remove(&id);
             }
             RowLocation::Far | RowLocation::Nowhere => {}
         }

@@ -37,6 +37,8 @@ pub(super) enum RowLocation {
     /// In the ready set of its queue, with this rank.
     Ready(GrantRank),
     Leased(Handle),
+    /// Due, and withheld from consumers ([`super::withheld`]).
+    Withheld,
     /// In the store alone: due behind the horizon, or dead. It is in memory for this batch only.
     Far,
     /// In no structure: between two structures, within one operation.
@@ -46,7 +48,7 @@ pub(super) enum RowLocation {
 impl MessageEntry {
     pub(super) fn state(&self, now: Now) -> State {
         match self.place {
-            RowLocation::Scheduled(_) => State::Scheduled,
+            RowLocation::Scheduled(_) | RowLocation::Withheld => State::Scheduled,
             RowLocation::Ready(_) => State::Ready,
             RowLocation::Leased(_) => State::Leased,
             RowLocation::Far | RowLocation::Nowhere => state_of(now, &self.life),

@@ -24,6 +24,7 @@ impl Engine {
         self.expire_leases(now, &mut looks, fx);
         self.close_sessions(now, fx);
         self.fire_due(now, &mut looks, fx);
+        self.end_withholding(now, fx);
         self.end_pauses(now, fx);
         self.end_rate_waits(now);
         self.expire_dead(now, fx);
@@ -53,6 +54,7 @@ impl Engine {
         [
             self.schedule.next_wakeup(self.now),
             self.waiters.next_wakeup(),
+            self.withheld.next_wakeup(),
             self.pauses.first().map(|(t, _)| *t),
             self.matching.rate_wakes.first().map(|(t, _)| *t),
             self.next_dead_check(),
@@ -83,6 +85,24 @@ impl Engine {
             }
         }
         self.unfinished = true;
+    }
+
+    /// Makes the occurrences ready that were withheld for long enough.
+    fn end_withholding(&mut self, now: Now, fx: &mut Effects) {
+        if now.engine < self.withheld.until {
+            return;
+        }
+        for _ in 0..self.policy.max_step {
+            let Some((_, &slot)) = self.withheld.rows.first_key_value() else { return };
+            self.take_out(slot);
+            if self.is_live(slot) {
+                self.put_in_place(now, slot, fx);
+            } else {
+                let entry = self.forget(slot);
+                self.release(entry.queue);
+            }
+        }
+        self.unfinished |= !self.withheld.rows.is_empty();
     }
 
     /// Ends leases that have run out.

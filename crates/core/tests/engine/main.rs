@@ -21,3 +21,4 @@ mod random;
 mod sessions;
 mod steps;
 mod tenant;
+mod withheld;

@@ -137,11 +137,11 @@ impl ScheduleState {
         self.removing.then_some(ScheduleStep::Remove)
     }
 
-    /// Takes back what was put ahead and became due while the store was not open, until `opened`: it is judged like the
-    /// occurrences after it. What was ready before that, or is on time, has entered.
-    pub fn oversleep(&mut self, opened: u64) {
+    /// Takes back what was put ahead, became due since the last look and is late now. If its shard was closed then and
+    /// withholds it, it is judged like the occurrences after it; a ready one has entered.
+    pub fn oversleep(&mut self, now: u64) {
         let former = self.present;
-        let slept = |entry: &ScheduleEntry| entry.at > former && entry.due + ms(ON_TIME) < opened;
+        let slept = |entry: &ScheduleEntry| entry.at > former && entry.due + ms(ON_TIME) < now;
         let first = self.pending.iter().filter(|entry| slept(entry)).map(|entry| entry.at).min();
         let Some(first) = first.filter(|_| self.is_quiet()) else { return };
         self.take_back(|entry| slept(entry).then_some(AfterTaking::Judged));

@@ -96,7 +96,7 @@ pub enum AfterTaking {
     Missed,
     /// The occurrence is judged anew, if it still occurs.
     Dropped,
-    /// The occurrence became due while the store was not open, and is judged like those after it.
+    /// The occurrence became due while its shard was closed, and is judged like those after it.
     Judged,
 }
 

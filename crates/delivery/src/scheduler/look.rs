@@ -93,7 +93,7 @@ impl Look<'_> {
     /// When it is dropped, the record is looked at again once nobody holds it.
     pub(crate) async fn run(&mut self, mut job: Option<&mut EditJob<'_>>) -> Result<LookEnd, ScheduleError> {
         let (mut previous, mut is_checked) = (PreviousRun::Unknown, false);
-        self.record.state.oversleep(self.shelf.opened);
+        self.record.state.oversleep(self.now());
         for _ in 0..LOOK_STEPS {
             let now = self.now();
             let step = match self.record.state.unfinished(now) {

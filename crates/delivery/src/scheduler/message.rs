@@ -16,8 +16,8 @@ use duewheel::{CallError, Client};
 use crate::limits::REMEMBERED;
 use crate::recurrence::BadRecurrence;
 use crate::schedule::{
-    AfterTaking, EnterOutcome, PreviousRun, ScheduleEntry, ScheduleRecord, TakeBack, TakeOutcome,
-    instant_text, occurrence_key,
+    EnterOutcome, PreviousRun, ScheduleEntry, ScheduleRecord, TakeBack, TakeOutcome, instant_text,
+    occurrence_key,
 };
 
 /// The header with the name of the schedule.
@@ -120,8 +120,7 @@ pub(crate) async fn take(client: &Client, mark: &str, take: &TakeBack) -> TakeOu
     if view.message.headers.iter().any(|(name, value)| &**name == WITHDRAWN && &**value == mark) {
         return TakeOutcome::Taken;
     }
-    let is_ready = view.state == State::Ready && view.attempt == 0 && take.then == AfterTaking::Judged;
-    if !(view.state == State::Scheduled || is_ready) || view.generation != entry.generation {
+    if view.state != State::Scheduled || view.generation != entry.generation {
         return TakeOutcome::Gone;
     }
     let edit = Edit {

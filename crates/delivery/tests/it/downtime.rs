@@ -1,14 +1,34 @@
 //! What a schedule missed while its worker or its store was away.
 
+use std::path::Path;
 use std::time::Duration;
 
-use duewheel::core::engine::Op;
+use duewheel::core::engine::{Op, Reserved};
 use duewheel::core::name::QueueName;
 use duewheel::core::policy::QueueSettings;
 use duewheel::{Duewheel, Policy, VirtualClock};
-use duewheel_delivery::{ScheduleSettings, ScheduleWorker, Schedules};
+use duewheel_delivery::{ScheduleSettings, Schedules};
+use duewheel_shard::client::Demand;
 
 use crate::scheduled::{LONG, MINUTE, Rig, every, until};
+
+/// A wheel in a folder, without a worker.
+async fn open(folder: &Path, clock: &VirtualClock) -> Rig {
+    let wheel = Duewheel::builder().data(folder).clock(clock.clone()).seed(1).open().await.unwrap();
+    let schedules = Schedules::new(&wheel, &Policy::default()).unwrap();
+    Rig { wheel, clock: clock.clone(), schedules, worker: None }
+}
+
+impl Rig {
+    /// Reserves what is ready now, and returns how many there were.
+    async fn reserved(&self) -> usize {
+        let demand = Demand { max: 100, ..Demand::new(QueueName::new("q").unwrap()) };
+        match self.wheel.client().reserve(demand).await.unwrap() {
+            Reserved::Grants(grants) => grants.len(),
+            other => panic!("{other:?}"),
+        }
+    }
+}
 
 /// Missed occurrences follow the policy and are counted: nobody looked for five hours and a half.
 #[tokio::test(flavor = "multi_thread")]
@@ -46,14 +66,8 @@ async fn what_was_put_ahead_can_be_missed() {
         ("all", "24h", &[40, 80, 120, 160, 200]),
     ] {
         let (folder, clock) = (tempfile::tempdir().unwrap(), VirtualClock::at_2026());
-        let open = async || {
-            let builder = Duewheel::builder().data(folder.path()).clock(clock.clone()).seed(1);
-            let wheel = builder.open().await.unwrap();
-            let schedules = Schedules::new(&wheel, &Policy::default()).unwrap();
-            let worker = Some(ScheduleWorker::start(&schedules));
-            Rig { wheel, clock: clock.clone(), schedules, worker }
-        };
-        let mut rig = open().await;
+        let mut rig = open(folder.path(), &clock).await;
+        rig.start_worker();
         let start = rig.now();
         let (missed, catchup) = (Some(missed.into()), Some(catchup.into()));
         rig.schedules
@@ -64,7 +78,9 @@ async fn what_was_put_ahead_can_be_missed() {
         rig.stop_worker().await;
         rig.wheel.shutdown(LONG).await.unwrap();
         clock.advance(Duration::from_secs(185));
-        let mut rig = open().await;
+        let mut rig = open(folder.path(), &clock).await;
+        assert_eq!(rig.reserved().await, 0, "withheld until the worker has looked");
+        rig.start_worker();
         rig.entered("report", entered.len() as u64).await;
         let due: Vec<u64> = rig
             .messages()
@@ -74,9 +90,38 @@ async fn what_was_put_ahead_can_be_missed() {
             .collect();
         assert_eq!(due, entered, "{:?}", rig.get("report").await.record.settings);
         assert_eq!(rig.get("report").await.counts.missed, 5 - entered.len() as u64);
+        assert_eq!(rig.reserved().await, entered.len() - 1, "all but the one that is put ahead");
         rig.stop_worker().await;
         rig.wheel.shutdown(LONG).await.unwrap();
     }
+}
+
+/// No worker runs after downtime: what was put ahead is granted after five seconds, and has entered. So is at once what
+/// was ready before the store was closed.
+#[tokio::test(flavor = "multi_thread")]
+async fn occurrences_wait_briefly_for_a_dead_scheduler() {
+    let (folder, clock) = (tempfile::tempdir().unwrap(), VirtualClock::at_2026());
+    let mut rig = open(folder.path(), &clock).await;
+    rig.start_worker();
+    let missed = Some("none".into());
+    rig.schedules.put("report", ScheduleSettings { missed, ..every("40s") }, None).await.unwrap();
+    rig.entered("report", 1).await;
+    clock.advance(Duration::from_secs(40));
+    rig.entered("report", 2).await;
+    rig.stop_worker().await;
+    rig.wheel.shutdown(LONG).await.unwrap();
+    clock.advance(Duration::from_secs(185));
+    let mut rig = open(folder.path(), &clock).await;
+    assert_eq!(rig.reserved().await, 1, "the first was ready");
+    clock.advance(Duration::from_millis(4_999));
+    assert_eq!(rig.reserved().await, 0);
+    clock.advance(Duration::from_millis(1));
+    until("the second is granted", async || rig.reserved().await == 1).await;
+    rig.start_worker();
+    rig.entered("report", 4).await;
+    assert_eq!(rig.get("report").await.counts.missed, 2, "the third and the fourth");
+    rig.stop_worker().await;
+    rig.wheel.shutdown(LONG).await.unwrap();
 }
 
 /// What was ready without a consumer has entered: a worker that was away withdraws nothing, and what it catches up
