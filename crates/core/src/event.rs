@@ -8,6 +8,7 @@
 //!   accepted ──▶ fired ──▶ granted ──▶ acked
 //!      │  ▲                   │  └───▶ returned, lease_expired ──▶ granted …
 //!      │  └ postponed         └──────▶ dead ──▶ redriven ──▶ granted …
+//!      │                      └──────▶ superseded
 //!      └──▶ cancelled, replaced, expired, purged
 //! ```
 
@@ -51,7 +52,8 @@ pub enum EventKind {
     Accepted,
     /// The message has another due time.
     Postponed,
-    /// The message has another content or other settings, and the same due time.
+    /// The message has another content or other settings, and the same due time; or it has lost its key to another
+    /// message while it was leased, or such a lease has another deadline.
     Changed,
     /// The message became due. Only a fire that a caller asked for has a record.
     Fired,
@@ -77,11 +79,13 @@ pub enum EventKind {
     Expired,
     /// The messages of a queue were removed.
     Purged,
+    /// The message had lost its key to another one while it was leased, and its lease has ended without an ack.
+    Superseded,
 }
 
 impl EventKind {
     /// All kinds.
-    pub const ALL: [EventKind; 15] = [
+    pub const ALL: [EventKind; 16] = [
         EventKind::Accepted,
         EventKind::Postponed,
         EventKind::Changed,
@@ -97,6 +101,7 @@ impl EventKind {
         EventKind::Replaced,
         EventKind::Expired,
         EventKind::Purged,
+        EventKind::Superseded,
     ];
 
     /// The name in JSON.
@@ -117,6 +122,7 @@ impl EventKind {
             EventKind::Replaced => "replaced",
             EventKind::Expired => "expired",
             EventKind::Purged => "purged",
+            EventKind::Superseded => "superseded",
         }
     }
 }
@@ -251,6 +257,7 @@ fn changed(life: &Life, was: &Was, now: Now) -> KindAndReason {
         (Kind::Dead, Stage::Dead { .. }) => (EventKind::Changed, None),
         (Kind::Dead, Stage::Waiting { .. }) => (EventKind::Redriven, None),
         (Kind::Waiting | Kind::Dead, Stage::Leased(_)) => (EventKind::Granted, None),
+        (Kind::Leased, Stage::Leased(_)) if life.marks.superseded_by.is_some() => (EventKind::Changed, None),
         (Kind::Leased, Stage::Leased(_)) => (EventKind::Extended, None),
         (Kind::Leased, Stage::Waiting { token: Some(_) }) => (EventKind::LeaseExpired, None),
         (Kind::Leased, Stage::Waiting { token: None }) => {
@@ -291,5 +298,6 @@ fn removed(why: Gone) -> EventKind {
         Gone::Cancelled => EventKind::Cancelled,
         Gone::Replaced => EventKind::Replaced,
         Gone::Expired => EventKind::Expired,
+        Gone::Superseded => EventKind::Superseded,
     }
 }

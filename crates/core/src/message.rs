@@ -127,6 +127,9 @@ pub struct Marks {
     /// The number of attempts that the consumer which has returned it last allows it, if it has a limit of its own.
     #[cfg_attr(feature = "serde", serde(skip))] // for the owner of the shard alone
     pub limit: Option<MaxAttempts>,
+    /// The message that has taken its key while it was leased. It has no key since then, and is not granted again: it ends
+    /// with its lease.
+    pub superseded_by: Option<MessageId>,
 }
 
 /// The time of a message's death, and its order among the deaths of the same ms; sorts in order of death.
@@ -294,6 +297,8 @@ pub enum DoneOutcome {
     Replaced,
     /// The message expired, or was dead for longer than its queue keeps dead messages.
     Expired,
+    /// Another message took the key while it was leased, and the lease ended without an ack.
+    Superseded,
 }
 
 /// How one attempt ended.
@@ -370,8 +375,13 @@ impl State {
 
 impl DoneOutcome {
     /// All outcomes.
-    pub const ALL: [DoneOutcome; 4] =
-        [DoneOutcome::Acked, DoneOutcome::Cancelled, DoneOutcome::Replaced, DoneOutcome::Expired];
+    pub const ALL: [DoneOutcome; 5] = [
+        DoneOutcome::Acked,
+        DoneOutcome::Cancelled,
+        DoneOutcome::Replaced,
+        DoneOutcome::Expired,
+        DoneOutcome::Superseded,
+    ];
 
     /// The name in JSON.
     pub fn as_str(self) -> &'static str {
@@ -380,6 +390,7 @@ impl DoneOutcome {
             DoneOutcome::Cancelled => "cancelled",
             DoneOutcome::Replaced => "replaced",
             DoneOutcome::Expired => "expired",
+            DoneOutcome::Superseded => "superseded",
         }
     }
 }
@@ -404,6 +415,7 @@ impl DeadReason {
             DeadReason::Done(DoneOutcome::Cancelled) => "done_cancelled",
             DeadReason::Done(DoneOutcome::Replaced) => "done_replaced",
             DeadReason::Done(DoneOutcome::Expired) => "done_expired",
+            DeadReason::Done(DoneOutcome::Superseded) => "done_superseded",
         }
     }
 }
@@ -468,6 +480,11 @@ impl Life {
             marks: Marks::default(),
             history: Vec::new(),
         }
+    }
+
+    /// Whether the message has the key of its content, if it has one: no other message has taken it.
+    pub fn holds_key(&self) -> bool {
+        self.marks.superseded_by.is_none()
     }
 
     /// The lease, when a consumer has the message.

@@ -242,6 +242,8 @@ pub enum Gone {
     Replaced,
     /// The message was dead for longer than its queue keeps dead messages.
     Expired,
+    /// Another message had taken the key while it was leased, and the lease has ended without an ack.
+    Superseded,
 }
 
 /// Whether a queue grants messages.
@@ -339,6 +341,8 @@ pub enum Created {
     Replacing(MessageId),
     /// The enqueue kept the message that had the key (`if_exists: keep`).
     Kept,
+    /// The enqueue created a message that has taken the key of this one, which is leased (`if_exists: supersede`).
+    Superseding(MessageId),
 }
 
 /// Totals of a queue since it came into existence. A fold over its records, so that they survive a restart.
@@ -363,6 +367,8 @@ pub struct Totals {
     pub expired: u64,
     /// Number of pauses.
     pub paused: u64,
+    /// Messages that lost their key while they were leased, and whose lease ended without an ack.
+    pub superseded: u64,
 }
 
 impl Totals {
@@ -384,6 +390,7 @@ impl Totals {
                 Gone::Cancelled => (&mut self.cancelled, 1),
                 Gone::Replaced => (&mut self.replaced, 1),
                 Gone::Expired => (&mut self.expired, 1),
+                Gone::Superseded => (&mut self.superseded, 1),
             },
             Record::Purged { purged, .. } => (&mut self.purged, *purged),
             Record::Queue { .. } | Record::Deduped(_) | Record::AnswersForgotten { .. } => return,
@@ -405,6 +412,7 @@ impl Totals {
             died: part(|t| t.died),
             expired: part(|t| t.expired),
             paused: part(|t| t.paused),
+            superseded: part(|t| t.superseded),
         }
     }
 

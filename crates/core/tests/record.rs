@@ -119,16 +119,20 @@ fn asked() -> impl Strategy<Value = Due> {
 fn marks() -> impl Strategy<Value = Marks> {
     let times = (proptest::option::of(number()), proptest::option::of(asked()));
     let limit = proptest::option::of((1..=u32::MAX).prop_filter_map("none", MaxAttempts::new));
-    let some = (any::<[u32; 5]>(), times, limit).prop_map(|(n, (delay_ms, asked), limit)| Marks {
-        timeouts: n[0],
-        releases: n[1],
-        burials: n[2],
-        fires: n[3],
-        losses: n[4],
-        delay_ms,
-        asked,
-        limit,
-    });
+    let superseded_by = proptest::option::of(number().prop_map(MessageId));
+    let rest = (limit, superseded_by);
+    let some =
+        (any::<[u32; 5]>(), times, rest).prop_map(|(n, (delay_ms, asked), (limit, superseded_by))| Marks {
+            timeouts: n[0],
+            releases: n[1],
+            burials: n[2],
+            fires: n[3],
+            losses: n[4],
+            delay_ms,
+            asked,
+            limit,
+            superseded_by,
+        });
     prop_oneof![Just(Marks::default()), some]
 }
 
@@ -232,7 +236,8 @@ fn dedupe() -> BoxedStrategy<DedupeRow> {
     let created = prop_oneof![
         Just(Created::New),
         Just(Created::Kept),
-        number().prop_map(|id| Created::Replacing(MessageId(id)))
+        number().prop_map(|id| Created::Replacing(MessageId(id))),
+        number().prop_map(|id| Created::Superseding(MessageId(id)))
     ];
     let position = proptest::option::of(
         (number(), number()).prop_map(|(nth, at)| AnswerPosition { nth: Lsn(nth), at: EngineMs(at) }),
@@ -289,8 +294,13 @@ fn was() -> BoxedStrategy<Was> {
 
 fn record() -> impl Strategy<Value = Record> {
     let id = || number().prop_map(MessageId);
-    let why =
-        prop_oneof![Just(Gone::Acked), Just(Gone::Cancelled), Just(Gone::Replaced), Just(Gone::Expired)];
+    let why = proptest::sample::select(vec![
+        Gone::Acked,
+        Gone::Cancelled,
+        Gone::Replaced,
+        Gone::Expired,
+        Gone::Superseded,
+    ]);
     prop_oneof![
         (message(), life(), proptest::option::of(was())).prop_map(|(message, life, was)| Record::Put {
             message: Arc::new(message),
@@ -341,6 +351,7 @@ fn extreme_record_stays_within_weight() {
         delay_ms,
         asked: Some(due),
         limit,
+        superseded_by: Some(MessageId(u64::MAX)),
     };
     let life = Life {
         due,
@@ -443,11 +454,12 @@ proptest! {
     fn rows_totals_and_clocks_come_back(
         message in message(),
         life in life(),
-        totals in proptest::array::uniform9(number()),
+        totals in proptest::array::uniform10(number()),
         clock in (number(), number()),
     ) {
-        let [enqueued, granted, acked, cancelled, replaced, purged, died, expired, paused] = totals;
-        let totals = Totals { enqueued, granted, acked, cancelled, replaced, purged, died, expired, paused };
+        let [enqueued, granted, acked, cancelled, replaced, purged, died, expired, paused, superseded] = totals;
+        let totals =
+            Totals { enqueued, granted, acked, cancelled, replaced, purged, died, expired, paused, superseded };
         let clock = ClockPair { engine: EngineMs(clock.0), wall: WallMs(clock.1) };
         let row = Row { message: Arc::new(message), life };
         let mut writer = Writer::default();

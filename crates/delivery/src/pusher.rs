@@ -380,8 +380,10 @@ impl PushCounters {
         match (settled, end) {
             (Settled::Acked | Settled::Already { .. }, _) => &self.delivered,
             (Settled::Dead(_), _) => &self.dead,
-            (Settled::Again(_), PushEnd::NotYet(_)) => &self.forgiven,
-            (Settled::Again(_), PushEnd::Done | PushEnd::Again(..) | PushEnd::Dead) => &self.failed,
+            (Settled::Again(_) | Settled::Superseded, PushEnd::NotYet(_)) => &self.forgiven,
+            (Settled::Again(_) | Settled::Superseded, PushEnd::Done | PushEnd::Again(..) | PushEnd::Dead) => {
+                &self.failed
+            }
         }
     }
 }
@@ -644,7 +646,8 @@ impl PushWorker {
             latest.add(TargetAttempt::of(grant, at, outcome));
         }
         if let Some(log) = &self.parts.attempts {
-            let gone = matches!(settled, Some(Settled::Acked | Settled::Already { .. }));
+            let gone =
+                matches!(settled, Some(Settled::Acked | Settled::Already { .. } | Settled::Superseded));
             log.note(AttemptNote::of(grant, at, outcome, gone));
         }
     }

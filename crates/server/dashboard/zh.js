@@ -10,7 +10,7 @@ export default {
   "ring-table": "各圈按到期时间的消息", "ring-day": "一天内", "ring-month": "30 天内", "ring-years": "十年内", "due-in": "到期于", "messages": "消息", "as-table": "以表格显示",
   "due-when": "何时到期", "histogram-label": "按到期时间的消息", "histogram-sum": "显示 {n} 条，之前到期 {before} 条，之后 {after} 条", "due-from": "到期起始", "most": "最高：{n}", "zoom": "时间跨度", "zoom-out": "返回", "span-hint": "在柱形上拖动可放大；用键盘时，在柱形上按 Shift 加方向键，再按回车。", "span-chosen": "从 {from} 到 {to}。", "earlier": "更早", "later": "更晚",
   "span-10m": "10 分钟", "span-1h": "1 小时", "span-1d": "1 天", "span-30d": "30 天", "span-1y": "1 年", "span-10y": "10 年",
-  "rates": "速率", "rates-by-time": "各时刻的速率", "time": "时间", "enqueued": "入队", "granted": "已派发", "acked": "已确认", "cancelled": "已取消", "replaced": "已替换", "purged": "已清除", "purged-n": "已清除 {n} 条消息。", "died": "转为死信", "expired": "已过期",
+  "rates": "速率", "rates-by-time": "各时刻的速率", "time": "时间", "enqueued": "入队", "granted": "已派发", "acked": "已确认", "cancelled": "已取消", "replaced": "已替换", "superseded": "已被取代", "purged": "已清除", "purged-n": "已清除 {n} 条消息。", "died": "转为死信", "expired": "已过期",
   "overdue-queues": "需要关注的队列", "first-queues": "只查看了按名称排列的前 {n} 个队列，可能还有更多。", "none-of-these": "已查看的队列中没有。", "shown-of": "显示 {all} 个中的 {n} 个。", "none-named-so": "本页没有此名称的队列。", "all-well": "共 {n} 个队列；没有逾期、死信或暂停。", "queue": "队列", "oldest-overdue": "逾期", "state": "状态", "paused": "已暂停", "unattended": "无消费者", "overdue": "逾期 {span}",
   "filter-queues": "按名称筛选", "no-queues": "还没有队列。", "queues-by-name": "按名称排列的队列", "more": "更多", "all": "全部", "no-messages": "没有消息。", "in-due-order": "按到期时间排列", "default": "默认", "total-of": "{name}总数", "pause-left": "暂停剩余", "oldest-due": "最早到期于",
   "id": "ID", "key": "键", "due": "到期", "attempt": "尝试", "body": "内容", "binary": "二进制，base64 长度 {n}", "show-as": "显示为", "message-id": "消息 {id}", "gone": "此 ID 下没有待处理的消息：已投递、已取消或从未存在。",
@@ -33,6 +33,6 @@ export default {
   "jobs": "任务", "change": "修改", "no-jobs": "没有任务。批量修改队列的消息时会创建任务。", "counted": "已统计。", "bulk-text": "匹配 {queue} 的 {n} 条消息；另有 {leased} 条已租用，不受影响。任务会逐一修改，可以中止。", "bulk-word": "{act} {n} 条", "rate-optional": "每秒最多条数（可选）", "job-begun": "任务 {id} 已开始。",
   "shift": "推迟多久；前面加 - 表示提前", "bulk-postpone": "推迟这些消息", "bulk-fire": "立即触发这些消息", "bulk-cancel": "取消这些消息", "cancel-job": "中止任务", "cancel-job-text": "{n} 条中已有 {done} 条修改，保持不变。", "job-ended": "任务已中止。", "matched": "匹配", "done": "已修改", "left-alone": "未处理", "since": "开始于",
   "job-waiting": "等待中", "job-collecting": "收集中", "job-running": "进行中", "job-done": "完成", "job-cancelled": "提前中止", "redrive-all": "全部重新投递", "key-prefix": "键的前缀", "due-between": "到期时间从 {from} 到 {to}。", "any-time": "任意时间", "due-then": "此时段内到期的消息",
-  "done-messages": "已结束", "done-acked": "已结束：已确认", "done-cancelled": "已结束：已取消", "done-replaced": "已结束：已被替换", "done-expired": "已结束：已过期", "replay": "重放", "replay-text": "以相同内容新建一条立即到期的消息。除非指定，否则没有键。",
+  "done-messages": "已结束", "done-acked": "已结束：已确认", "done-cancelled": "已结束：已取消", "done-replaced": "已结束：已被替换", "done-expired": "已结束：已过期", "done-superseded": "已结束：已被取代", "replay": "重放", "replay-text": "以相同内容新建一条立即到期的消息。除非指定，否则没有键。",
   "unit-year": "{n} 年", "unit-day": "{n} 天", "unit-hour": "{n} 小时", "unit-minute": "{n} 分钟", "unit-second": "{n} 秒",
 };

@@ -123,7 +123,7 @@ named! {
     /// How a message ended.
     DoneOutcomeSchema "DoneOutcome" words(
         "How a message ended that is done: a consumer acked it, its producer cancelled it, another message replaced it, \
-            or it expired.",
+            it expired, or another message took its key while it was leased and the lease ended without an ack.",
         &DoneOutcome::ALL.map(DoneOutcome::as_str),
     );
     /// A level of durability.

@@ -76,6 +76,7 @@ fn sum(a: Totals, b: Totals) -> Totals {
         died: a.died + b.died,
         expired: a.expired + b.expired,
         paused: a.paused + b.paused,
+        superseded: a.superseded + b.superseded,
     }
 }
 

@@ -377,7 +377,7 @@ fn enqueue(c: &mut Choices<'_>) -> Enqueue {
         key: c.once_in(2).then(|| key(c)),
         when: when(c),
         due_words: c.once_in(6).then(|| "1 month".into()),
-        if_exists: *c.pick(&[IfExists::Reject, IfExists::Keep, IfExists::Replace]),
+        if_exists: *c.pick(&[IfExists::Reject, IfExists::Keep, IfExists::Replace, IfExists::Supersede]),
         dedupe_id: c.once_in(4).then(|| format!("once-{}", c.below(3)).into()),
         priority: priority(c),
         options: Options {

@@ -170,6 +170,7 @@ fn comes_back(message: &Enqueue, queue: &QueueName) {
         IfExists::Reject => "reject",
         IfExists::Keep => "keep",
         IfExists::Replace => "replace",
+        IfExists::Supersede => "supersede",
     };
     all.insert("if_exists".into(), if_exists.into());
     let mut put = |name: &str, value: Option<Value>| value.and_then(|value| all.insert(name.into(), value));

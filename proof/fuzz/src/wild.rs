@@ -47,7 +47,8 @@ pub(crate) fn record(c: &mut Choices<'_>) -> Record {
         2 => Record::Changed { id: id(c), life: life(c), was: was(c) },
         3 => Record::Granted { id: id(c), attempt: c.number32(), lease: lease(c), was: was(c) },
         4 => {
-            let why = *c.pick(&[Gone::Acked, Gone::Cancelled, Gone::Replaced, Gone::Expired]);
+            let why =
+                *c.pick(&[Gone::Acked, Gone::Cancelled, Gone::Replaced, Gone::Expired, Gone::Superseded]);
             Record::Removed { id: id(c), why, was: was(c) }
         }
         5 => Record::Queue { name: queue(c), settings: settings(c), pause: pause(c) },
@@ -67,9 +68,10 @@ pub(crate) fn record(c: &mut Choices<'_>) -> Record {
             key: c.once_in(2).then(|| key(c)),
             due_at: WallMs(c.number()),
             generation: c.number32(),
-            created: match c.below(3) {
+            created: match c.below(4) {
                 0 => Created::New,
                 1 => Created::Kept,
+                2 => Created::Superseding(id(c)),
                 _ => Created::Replacing(id(c)),
             },
             position: c.once_in(2).then(|| AnswerPosition { nth: Lsn(c.number()), at: EngineMs(c.number()) }),
@@ -148,6 +150,7 @@ fn life(c: &mut Choices<'_>) -> Life {
             delay_ms: maybe(c),
             asked: c.once_in(2).then(|| due(c)),
             limit: if c.once_in(2) { MaxAttempts::new(c.number32()) } else { None },
+            superseded_by: c.once_in(4).then(|| id(c)),
         };
         life.history.push(PastAttempt {
             attempt: c.number32(),

@@ -145,6 +145,7 @@ fn totals(a: Totals, b: Totals) -> Totals {
         died: a.died.saturating_add(b.died),
         expired: a.expired.saturating_add(b.expired),
         paused: a.paused.max(b.paused),
+        superseded: a.superseded.saturating_add(b.superseded),
     }
 }
 

@@ -103,6 +103,7 @@ pub(super) fn content(e: &Enqueue, defaults: &EnqueueDefaults) -> u128 {
         IfExists::Reject => 0,
         IfExists::Keep => 1,
         IfExists::Replace => 2,
+        IfExists::Supersede => 3,
     }));
     h.number(Some(u64::from(priority.unwrap_or(defaults.priority))));
     h.number(Some(lease_ms.unwrap_or(defaults.lease_ms)));

@@ -58,6 +58,7 @@ impl Engine {
             Gone::Cancelled => DoneOutcome::Cancelled,
             Gone::Replaced => DoneOutcome::Replaced,
             Gone::Expired => DoneOutcome::Expired,
+            Gone::Superseded => DoneOutcome::Superseded,
         };
         Some(EndedMessage { message: entry.message.clone(), life: entry.life.clone(), outcome, keep_ms })
     }
@@ -72,7 +73,8 @@ impl Engine {
         }
         let (id, was_id) = (MessageId(self.next_id), message.id);
         self.next_id = self.ids.after(self.next_id);
-        let mut content = MessageContent { id, queue: name, ..(*message).clone() };
+        let key = life.holds_key().then(|| message.key.clone()).flatten();
+        let mut content = MessageContent { id, queue: name, key, ..(*message).clone() };
         content.headers.push((ID_HEADER.into(), was_id.0.to_string().into()));
         let (message, at) = (Arc::new(content), self.dies(now));
         let life = Life { stage: Stage::Dead { reason: DeadReason::Done(outcome), at, token: None }, ..life };

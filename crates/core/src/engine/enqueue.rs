@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::answers::AnswerPosition;
 use crate::id::MessageId;
-use crate::message::{DeadReason, Expiry, Life, MessageContent, Options, Row, Stage};
+use crate::message::{DeadReason, Expiry, Life, MessageContent, Options, Row, Stage, State};
 use crate::mutant::{self, Mutant};
 use crate::name::QueueName;
 use crate::policy::{OWN_DEDUPE, OWN_DEDUPE_WINDOW_MS};
@@ -122,29 +122,33 @@ impl Engine {
                     self.remember(now, &e, content, &answer, fx);
                     return Ok(answer);
                 }
-                IfExists::Replace => {
-                    if matches!(old.life.stage, Stage::Leased(_)) {
-                        return Err(RefusedEnqueue::Leased(id));
-                    }
+                IfExists::Replace if state == State::Leased => return Err(RefusedEnqueue::Leased(id)),
+                IfExists::Replace | IfExists::Supersede => {
                     generation = old.life.generation.saturating_add(1);
-                    created = Created::Replacing(id);
+                    let is_leased = state == State::Leased;
+                    created = if is_leased { Created::Superseding(id) } else { Created::Replacing(id) };
                 }
             }
         }
+        let replaced = holder.filter(|_| matches!(created, Created::Replacing(_)));
         let room = self.check_capacity(&e);
-        if let (Err(_), Some(slot)) = (&room, holder)
+        if let (Err(_), Some(slot)) = (&room, replaced)
             && mutant::is(Mutant::HalfApplied)
         {
             self.remove_from(slot, Gone::Replaced, 0, fx);
         }
         room?;
-        self.accept_by_quota(now, &e, holder, fx)?;
+        self.accept_by_quota(now, &e, replaced, fx)?;
         self.choose_order(&e, fx);
-        if let Some(slot) = holder {
+        if let Some(slot) = replaced {
             self.remove_from(slot, Gone::Replaced, e.weight(), fx);
         }
         let id = MessageId(self.next_id);
         self.next_id = self.ids.after(self.next_id);
+        if let (Some(slot), Created::Superseding(_)) = (holder, created) {
+            // In the same group as the new message, so both or none of them are durable.
+            self.change_life(now, slot, fx, |life| life.marks.superseded_by = Some(id));
+        }
         let due = spread_due(&e, id, due);
         let answer = Enqueued {
             id,
@@ -278,7 +282,7 @@ impl Engine {
         &mut self,
         now: Now,
         e: &Enqueue,
-        holder: Option<RowIdx>,
+        replaced: Option<RowIdx>,
         fx: &mut Effects,
     ) -> Result<(), RefusedEnqueue> {
         let answer = answer_size(e);
@@ -286,7 +290,7 @@ impl Engine {
             return Ok(());
         }
         let weight = e.weight() as u64;
-        let replaced = holder.map(|slot| self.rows.get(slot).message.weight() as u64);
+        let replaced = replaced.map(|slot| self.rows.get(slot).message.weight() as u64);
         let more = weight.saturating_sub(replaced.unwrap_or(0));
         let tenant = self.queues.tenant_of(&e.queue);
         self.make_place_for_answer(now, &e.queue, answer, fx)?;

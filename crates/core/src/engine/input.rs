@@ -485,6 +485,9 @@ pub enum IfExists {
     Keep,
     /// The new message replaces the existing one.
     Replace,
+    /// The new message replaces the existing one unless that is leased: then it takes the key, and the leased one ends with
+    /// its lease, as acked or as superseded.
+    Supersede,
 }
 
 /// Identifies one message.

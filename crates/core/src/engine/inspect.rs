@@ -56,8 +56,11 @@ impl Engine {
         life: &Life,
         state: State,
     ) -> View {
+        let message = match life.holds_key() {
+            true => message.clone(),
+            false => Arc::new(MessageContent { key: None, ..(**message).clone() }),
+        };
         View {
-            message: message.clone(),
             state,
             due_at: now.wall_of(life.due),
             due_in_ms: now.until(life.due),
@@ -65,14 +68,15 @@ impl Engine {
             forgiven: life.forgiven,
             generation: life.generation,
             priority: self.priority(queue, life),
-            lease_ms: self.lease_ms(queue, message),
-            max_attempts: self.max_attempts(queue, message, life),
+            lease_ms: self.lease_ms(queue, &message),
+            max_attempts: self.max_attempts(queue, &message, life),
             lease_until: life.lease().map(|l| now.wall_of_engine(l.until)),
             dead: died(life),
             marks: life.marks,
-            delay_ms: asked_delay(now, message, life),
+            delay_ms: asked_delay(now, &message, life),
             history: life.history.clone(),
-            expires_at: self.expires(queue, message, life).map(|expires| now.wall_of(expires)),
+            expires_at: self.expires(queue, &message, life).map(|expires| now.wall_of(expires)),
+            message,
         }
     }
 
@@ -82,7 +86,7 @@ impl Engine {
         Outline {
             id: message.id,
             queue: message.queue.clone(),
-            key: message.key.clone(),
+            key: life.holds_key().then(|| message.key.clone()).flatten(),
             state: self.rows.get(slot).state(now),
             due_at: now.wall_of(life.due),
             due_in_ms: now.until(life.due),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::id::{Lsn, MessageId, SessionId};
 use crate::message::{
-    DeadReason, Died, Ended, Kind, Life, MessageContent, PastAttempt, QueueLimit, Row, Stage,
+    DeadReason, Died, Ended, Kind, Lease, Life, MessageContent, PastAttempt, QueueLimit, Row, Stage,
 };
 use crate::mutant::{self, Mutant};
 use crate::policy::{Backoff, ReadyOrder};
@@ -268,8 +268,27 @@ impl Engine {
         message
     }
 
-    /// Ends a lease without an ack: the message becomes ready again, or dead when its attempts are used up.
+    /// Removes a leased message whose key another one has taken, in place of anything else that its lease could end with.
+    /// Returns whether it was such a message.
+    pub(super) fn end_superseded(&mut self, now: Now, slot: RowIdx, fx: &mut Effects) -> bool {
+        let entry = self.rows.get(slot);
+        let Some(&Lease { token, .. }) = entry.life.lease() else { return false };
+        if entry.life.holds_key() {
+            return false;
+        }
+        // A late ack is told that nothing is left to do.
+        let (id, queue) = (entry.message.id, entry.message.queue.clone());
+        self.acked.insert(&self.policy, now.engine, id, token, queue);
+        self.remove(slot, Gone::Superseded, fx);
+        true
+    }
+
+    /// Ends a lease without an ack: the message becomes ready again, or dead when its attempts are used up. A superseded
+    /// one is removed.
     pub(super) fn end_lease(&mut self, now: Now, slot: RowIdx, how: Ended, fx: &mut Effects) {
+        if self.end_superseded(now, slot, fx) {
+            return;
+        }
         let Some(lease) = self.rows.get(slot).life.lease().copied() else { return };
         let dead = self.attempts_used_up(slot);
         let held_off = if dead || lease.session == SessionId::NONE { None } else { self.held_off(slot) };

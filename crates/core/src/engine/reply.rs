@@ -362,6 +362,8 @@ pub enum Settled {
     Again(WallMs),
     /// The message is dead.
     Dead(DeadReason),
+    /// The message is removed instead of coming again, because another one has taken its key while it was leased.
+    Superseded,
 }
 
 /// Why a lease token was refused. Nothing was changed.

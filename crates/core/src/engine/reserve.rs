@@ -584,7 +584,8 @@ impl Engine {
     pub(super) fn undelivered(&mut self, now: Now, leases: &[(MessageId, LeaseToken)], fx: &mut Effects) {
         for &(id, token) in leases {
             let Some(slot) = self.live(id) else { continue };
-            if self.rows.get(slot).life.lease().is_some_and(|lease| lease.token == token) {
+            let is_held = self.rows.get(slot).life.lease().is_some_and(|lease| lease.token == token);
+            if is_held && !self.end_superseded(now, slot, fx) {
                 self.change_life(now, slot, fx, |life| {
                     life.attempt -= 1;
                     life.stage = Stage::Waiting { token: None };

@@ -121,11 +121,11 @@ impl Rows {
         self.entries.get_mut(slot).expect(KNOWN)
     }
 
-    /// Every slot whose message has this key in this queue, dead ones and purged ones included.
+    /// Every slot whose message has this key in this queue, dead ones and purged ones included, superseded ones not.
     pub(super) fn with_key<'a>(&'a self, queue: QueueIdx, key: &'a Key) -> impl Iterator<Item = RowIdx> + 'a {
         self.by_key.iter_hash(self.hash(queue, key)).copied().filter(move |&slot| {
             let entry = self.get(slot);
-            entry.queue == queue && entry.message.key.as_ref() == Some(key)
+            entry.queue == queue && entry.message.key.as_ref() == Some(key) && entry.life.holds_key()
         })
     }
 

@@ -83,6 +83,9 @@ impl Engine {
         if delay_ms.is_some_and(|ms| ms > longest) {
             return Err(SettleRefusal::TooLong(longest));
         }
+        if self.end_superseded(now, slot, fx) {
+            return Ok(Settled::Superseded);
+        }
         // Its last lease ran out: only an attempt that does not count brings it back.
         let dead = self.rows.get(slot).life.stage.kind() == Kind::Dead;
         if dead
@@ -140,6 +143,9 @@ impl Engine {
         fx: &mut Effects,
     ) -> Refused<Settled> {
         let (slot, lease) = self.held(id, proof)?;
+        if self.end_superseded(now, slot, fx) {
+            return Ok(Settled::Superseded);
+        }
         self.park(now, slot, lease, Ended::Buried, DeadReason::Buried, priority, note, fx);
         Ok(Settled::Dead(DeadReason::Buried))
     }

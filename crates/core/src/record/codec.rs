@@ -61,6 +61,7 @@ impl Writer {
                     Gone::Cancelled => 1,
                     Gone::Replaced => 2,
                     Gone::Expired => 3,
+                    Gone::Superseded => 4,
                 });
                 self.was(was);
             }
@@ -165,6 +166,10 @@ impl Writer {
                 self.varint(old.0);
             }
             Created::Kept => self.byte(2),
+            Created::Superseding(old) => {
+                self.byte(3);
+                self.varint(old.0);
+            }
         }
         self.fields(|fields| {
             fields.number(1, row.position.map(|position| position.nth.0));
@@ -198,8 +203,18 @@ impl Writer {
 
     /// A queue's totals: those above 0, by their numbers.
     pub fn totals(&mut self, t: &Totals) {
-        let all =
-            [t.enqueued, t.granted, t.acked, t.cancelled, t.replaced, t.purged, t.died, t.expired, t.paused];
+        let all = [
+            t.enqueued,
+            t.granted,
+            t.acked,
+            t.cancelled,
+            t.replaced,
+            t.purged,
+            t.died,
+            t.expired,
+            t.paused,
+            t.superseded,
+        ];
         self.fields(|fields| {
             for (number, total) in (1..).zip(all) {
                 fields.number(number, Some(total).filter(|total| *total > 0));
@@ -253,6 +268,7 @@ impl Reader {
                     1 => Gone::Cancelled,
                     2 => Gone::Replaced,
                     3 => Gone::Expired,
+                    4 => Gone::Superseded,
                     _ => return Err(DecodeError::Unknown("cause of removal")),
                 },
                 was: self.was()?,
@@ -380,6 +396,7 @@ impl Reader {
                 0 => Created::New,
                 1 => Created::Replacing(MessageId(self.varint()?)),
                 2 => Created::Kept,
+                3 => Created::Superseding(MessageId(self.varint()?)),
                 _ => return Err(DecodeError::Unknown("answer of an enqueue")),
             },
             defaults: None,
@@ -448,6 +465,7 @@ impl Reader {
                 7 => &mut t.died,
                 8 => &mut t.expired,
                 9 => &mut t.paused,
+                10 => &mut t.superseded,
                 _ => return Ok(FieldKnown::No),
             };
             *total = value.number()?;

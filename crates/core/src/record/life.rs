@@ -29,8 +29,9 @@ mod field {
     /// The token of the lease whose end was the death.
     pub(super) const LAPSED: u64 = 12;
     pub(super) const LOSSES: u64 = 13;
+    pub(super) const SUPERSEDED_BY: u64 = 14;
     /// The highest one.
-    pub(super) const LAST: u64 = LOSSES;
+    pub(super) const LAST: u64 = SUPERSEDED_BY;
 }
 
 impl Writer {
@@ -87,6 +88,7 @@ impl Writer {
                     DeadReason::Done(DoneOutcome::Cancelled) => 4,
                     DeadReason::Done(DoneOutcome::Replaced) => 5,
                     DeadReason::Done(DoneOutcome::Expired) => 6,
+                    DeadReason::Done(DoneOutcome::Superseded) => 7,
                 });
                 (died, lapsed) = (at.engine(), *token);
             }
@@ -111,6 +113,7 @@ impl Writer {
             fields.bytes(field::HISTORY, history, Writer::history);
             fields.bytes(field::LAPSED, lapsed, Writer::token);
             fields.number(field::LOSSES, counted(marks.losses));
+            fields.number(field::SUPERSEDED_BY, marks.superseded_by.map(|id| id.0));
         });
     }
 
@@ -195,6 +198,7 @@ impl Reader {
                 field::BURIALS => marks.burials = value.number_u32()?,
                 field::FIRES => marks.fires = value.number_u32()?,
                 field::LOSSES => marks.losses = value.number_u32()?,
+                field::SUPERSEDED_BY => marks.superseded_by = Some(MessageId(value.number()?)),
                 field::DELAY => marks.delay_ms = Some(value.number()?),
                 field::ASKED_AT => marks.asked = Some(Due::At(WallMs(value.number()?))),
                 field::ASKED_AFTER if marks.asked.is_some() => return Err(DecodeError::Unknown("due time")),
@@ -229,6 +233,7 @@ impl Reader {
             4 => DeadReason::Done(DoneOutcome::Cancelled),
             5 => DeadReason::Done(DoneOutcome::Replaced),
             6 => DeadReason::Done(DoneOutcome::Expired),
+            7 => DeadReason::Done(DoneOutcome::Superseded),
             _ => return Err(DecodeError::Unknown("reason of death")),
         })
     }

@@ -92,6 +92,23 @@ fn events_and_answers_share_due_time() {
 }
 
 #[test]
+fn superseded_message_has_its_event() {
+    let mut rig = followed();
+    let id = rig.put("q", 1, Some("k"));
+    rig.pass(1);
+    let token = rig.reserve("q", 1).remove(0).token;
+    let newer = Enqueue { key: Some(key("k")), if_exists: IfExists::Supersede, ..message("q", 60_000) };
+    rig.call(Op::Enqueue(Box::new(newer)));
+    rig.call(Op::Undelivered { leases: vec![(id, token)] });
+    let told: Vec<String> = told(&mut rig)
+        .iter()
+        .map(|line| line.split(' ').take(2).collect::<Vec<_>>().join(" "))
+        .filter(|line| !line.starts_with("fired"))
+        .collect();
+    assert_eq!(told, ["accepted 1", "granted 1", "changed 1", "accepted 2", "superseded 1"]);
+}
+
+#[test]
 fn events_cover_whole_message_life() {
     let mut rig = followed();
     settings(&mut rig, QueueSettings { max_attempts: MaxAttempts::new(3), ..QueueSettings::default() });

@@ -4,8 +4,6 @@
 //! operations (`docs/http.md`), not from the engine. Restarts, stepped clocks and delays on the edges of the ring are
 //! part of the histories.
 
-use std::collections::BTreeMap;
-
 use duewheel_core::engine::*;
 use duewheel_core::id::{LeaseToken, MessageId, SessionId};
 use duewheel_core::message::{DeadReason, DoneOutcome, MaxAttempts, Options, Row, State};
@@ -75,8 +73,6 @@ struct Case {
     rng: Rng,
     /// Tokens seen, also those that are stale by now.
     tokens: Vec<(MessageId, LeaseToken)>,
-    /// What this process has acked: token, queue, when.
-    acked: BTreeMap<MessageId, (LeaseToken, usize, EngineMs)>,
 }
 
 /// A history that a seed decides. Returns how many were granted, and how many died.
@@ -142,7 +138,7 @@ impl Case {
             rig.call(Op::Configure { queue: queue(QUEUES[0]), settings });
         }
         let model = Model { keeps, ..Model::default() };
-        Case { memory, rig, model, rng, tokens: vec![], acked: BTreeMap::new() }
+        Case { memory, rig, model, rng, tokens: vec![] }
     }
 
     fn pass_time(&mut self) {
@@ -181,8 +177,9 @@ impl Case {
 
     fn restart(&mut self) {
         self.rig.restart();
-        self.acked.clear();
+        self.model.acked.clear();
         self.rig.settle();
+        self.end_superseded_of(|session| session != SessionId::NONE);
         let now = self.rig.now;
         let mut died = 0;
         for m in &mut self.model.live {
@@ -279,7 +276,8 @@ impl Case {
         let q = self.rng.below(2) as usize;
         let k = self.rng.chance(60).then(|| self.rng.below(3) as usize);
         let when = self.when();
-        let if_exists = [IfExists::Reject, IfExists::Keep, IfExists::Replace][self.rng.below(3) as usize];
+        let all = [IfExists::Reject, IfExists::Keep, IfExists::Replace, IfExists::Supersede];
+        let if_exists = all[self.rng.below(4) as usize];
         let max = 1 + self.rng.below(3) as u32;
         let priority = 10 + self.rng.below(2) as u32;
         let body = self.rng.below(256) as u8;
@@ -320,7 +318,13 @@ impl Case {
                 IfExists::Replace if matches!(held.stage, S::Leased(..)) => {
                     return assert_eq!(reply, Err(EnqueueRefusal::Leased(held.id)));
                 }
-                IfExists::Replace => {
+                IfExists::Supersede if matches!(held.stage, S::Leased(..)) => {
+                    generation = held.generation + 1;
+                    created = duewheel_core::record::Created::Superseding(held.id);
+                    let held = &mut self.model.live[at];
+                    (held.key, held.superseded) = (None, true);
+                }
+                IfExists::Replace | IfExists::Supersede => {
                     generation = held.generation + 1;
                     created = duewheel_core::record::Created::Replacing(held.id);
                     self.model.end(at, DoneOutcome::Replaced, now);
@@ -359,6 +363,7 @@ impl Case {
             losses: 0,
             held_off: None,
             body,
+            superseded: false,
             stage: S::Scheduled(None),
         });
         let last = self.model.live.len() - 1;
@@ -431,7 +436,7 @@ impl Case {
             Some((at, _)) => {
                 assert_eq!(reply, Ok(Settled::Acked.into()));
                 let m = self.model.end(at, DoneOutcome::Acked, self.rig.now);
-                self.acked.insert(id, (token, m.queue, self.rig.now.engine));
+                self.model.acked.insert(id, (token, m.queue, self.rig.now.engine));
             }
             None => assert_eq!(
                 reply,
@@ -442,7 +447,7 @@ impl Case {
 
     /// What an ack is told whose message is gone because of an earlier one.
     fn acked_before(&self, id: MessageId, token: LeaseToken) -> Option<Settled> {
-        let (by, queue_at, at) = self.acked.get(&id)?;
+        let (by, queue_at, at) = self.model.acked.get(&id)?;
         let kept = *by == token && self.rig.now.engine.0 - at.0 < 300_000;
         kept.then(|| Settled::Already { queue: queue(QUEUES[*queue_at]) })
     }
@@ -466,6 +471,9 @@ impl Case {
         let longest = MAX_DELAY.max(u64::from(u32::MAX) * 1_000);
         if delay_ms.is_some_and(|ms| ms > longest) {
             return assert_eq!(reply, Err(SettleRefusal::TooLong(longest)));
+        }
+        if self.ends_superseded(at) {
+            return assert_eq!(reply, Ok(Settled::Superseded.into()));
         }
         let of = self.model.live[at].clone();
         let died = self.died(at);
@@ -500,6 +508,7 @@ impl Case {
         let op = Op::Bury { id, proof: token.into(), priority: None, note: "".into() };
         let Reply::Settle(reply) = self.rig.call(op) else { panic!() };
         match self.held(id, token) {
+            Some((at, _)) if self.ends_superseded(at) => assert_eq!(reply, Ok(Settled::Superseded.into())),
             Some((at, _)) => {
                 assert_eq!(reply, Ok(Settled::Dead(DeadReason::Buried).into()));
                 let died = self.died(at);
@@ -681,41 +690,12 @@ impl Case {
         assert_eq!(*purged as usize, before - self.model.live.len());
     }
 
-    fn undelivered(&mut self) {
-        let Some((id, token)) = self.a_token() else { return };
-        self.rig.call(Op::Undelivered { leases: vec![(id, token)] });
-        if let Some((at, true)) = self.held(id, token) {
-            self.model.live[at].attempt -= 1;
-            self.model.place(at, self.rig.now);
-        }
-    }
-
-    fn session_closed(&mut self) {
-        let session = SessionId(1 + self.rng.below(2));
-        self.rig.call(Op::SessionClosed { session });
-        let now = self.rig.now;
-        for at in 0..self.model.live.len() {
-            let m = &mut self.model.live[at];
-            if !matches!(m.stage, S::Leased(_, _, s) if s == session) {
-                continue;
-            }
-            m.lose(session, None);
-            if m.attempt - m.forgiven >= m.max {
-                m.stage = S::Dead(now.engine.0, None);
-                self.model.died += 1;
-            } else {
-                self.model.place(at, now);
-            }
-        }
-        self.learn();
-    }
-
-    /// Whether the engine's word for the state is right. After a wall clock that went back, a message that was ready
-    /// and whose instant has gone may carry either name.
     fn is_holder(&self, m: &M, holder: KeyHolder) -> bool {
         holder.id == m.id && self.same_state(m, holder.state)
     }
 
+    /// Whether the engine's word for the state is right. After a wall clock that went back, a message that was ready
+    /// and whose instant has gone may carry either name.
     fn same_state(&self, m: &M, shown: State) -> bool {
         let wanted = Model::state(m);
         let unsure = wanted == State::Ready && !self.rig.now.is_due(m.due);
@@ -738,6 +718,8 @@ impl Case {
         assert_eq!((view.attempt, view.generation, view.priority), (m.attempt, m.generation, m.priority));
         assert_eq!(view.due_at, self.rig.now.wall_of(m.due));
         assert_eq!(view.message.body[..], [m.body]);
+        assert_eq!(view.message.key.as_ref().map(|key| key.as_str()), m.key.map(|key| KEYS[key]));
+        assert_eq!(view.marks.superseded_by.is_some(), m.superseded);
         assert!(view.history.len() as u32 <= m.attempt + m.attempt);
     }
 

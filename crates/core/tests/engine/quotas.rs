@@ -139,6 +139,22 @@ fn byte_quota_charges_only_growth() {
     assert_eq!(use_of(&mut rig, "q").used, [0, 0, 0, 0, 0]);
 }
 
+/// A superseded message counts until its lease ends, so the new one is charged in full.
+#[test]
+fn quota_refuses_superseding_message() {
+    let mut rig = rig(&[Quota { messages: Some(1), ..quota("acme.") }]);
+    let keyed = |if_exists| Enqueue { key: Some(key("k")), if_exists, ..message("acme.a", 0) };
+    let id = put(&mut rig, keyed(IfExists::Reject)).unwrap();
+    let grant = rig.reserve("acme.a", 1).remove(0);
+    let refusal = EnqueueRefusal::OverQuota(over("acme.", Resource::Messages, 1, 1, None));
+    assert_eq!(put(&mut rig, keyed(IfExists::Supersede)), Err(refusal));
+    let holder = Op::Get { target: Target::Key(queue("acme.a"), key("k")) };
+    let Reply::View(Some(holder)) = rig.call(holder) else { panic!() };
+    assert_eq!((holder.message.id, holder.marks.superseded_by), (id, None));
+    rig.call(Op::Ack { id, proof: grant.token.into() });
+    put(&mut rig, keyed(IfExists::Supersede)).unwrap();
+}
+
 fn use_one(rig: &mut Rig) -> MessageId {
     match rig.call(Op::List { queue: queue("q"), state: None, after: None, limit: 1, from: None }) {
         Reply::Page(page) => page.views[0].message.id,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use duewheel::core::engine::Op;
+use duewheel::core::engine::{Op, Settled};
 use duewheel::core::message::State;
 use duewheel::core::record::Created;
 use duewheel::{
@@ -63,6 +63,11 @@ async fn m4_enqueue_handles_past_and_keys() {
     clock.advance(HOUR);
     let got = queue.reserve(9, Duration::ZERO).await.unwrap();
     assert_eq!(got.iter().map(|m| &m.body()[..]).collect::<Vec<_>>(), [b"4"]);
+    let newer = queue.body("5").key("k").if_exists(IfExists::Supersede).enqueue().await.unwrap();
+    assert_eq!(newer.created, Created::Superseding(new.id));
+    let ended = queue.nack(&got[0], None, "old news").await.unwrap();
+    assert_eq!(ended.what, Settled::Superseded);
+    assert_eq!(queue.reserve(9, Duration::ZERO).await.unwrap().remove(0).id(), newer.id);
 }
 
 #[tokio::test]

@@ -91,6 +91,7 @@ pub(super) struct Put {
 pub(super) enum IfTaken {
     Refuse,
     Replace,
+    Supersede,
 }
 
 /// The kinds of commands in the counters of `stats`: those of beanstalkd, in the order of its table, and one for all
@@ -345,11 +346,12 @@ fn find_crlf(input: &[u8], from: usize) -> Option<usize> {
 
 const PUT_KEY: &[u8] = b"put-key ";
 const REPLACE_KEY: &[u8] = b"replace-key ";
+const SUPERSEDE_KEY: &[u8] = b"supersede-key ";
 const DELETE_KEY: &[u8] = b"delete-key ";
 const PEEK_KEY: &[u8] = b"peek-key ";
 
 fn is_ours(line: &[u8]) -> bool {
-    [PUT_KEY, REPLACE_KEY, DELETE_KEY, PEEK_KEY].iter().any(|word| line.starts_with(word))
+    [PUT_KEY, REPLACE_KEY, SUPERSEDE_KEY, DELETE_KEY, PEEK_KEY].iter().any(|word| line.starts_with(word))
 }
 
 /// A line without its CRLF.
@@ -360,7 +362,9 @@ fn parse(line: &[u8], max_body: usize) -> Parsed {
     if let Some(rest) = line.strip_prefix(b"put ") {
         return parse_put(Arguments(rest), None, max_body);
     }
-    for (word, if_taken) in [(PUT_KEY, IfTaken::Refuse), (REPLACE_KEY, IfTaken::Replace)] {
+    let puts =
+        [(PUT_KEY, IfTaken::Refuse), (REPLACE_KEY, IfTaken::Replace), (SUPERSEDE_KEY, IfTaken::Supersede)];
+    for (word, if_taken) in puts {
         if let Some(rest) = line.strip_prefix(word) {
             let mut words = Arguments(rest);
             return match words.key() {

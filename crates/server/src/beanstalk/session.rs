@@ -361,6 +361,7 @@ impl Session {
             None => (None, IfExists::Reject),
             Some((key, IfTaken::Refuse)) => (Some(key), IfExists::Reject),
             Some((key, IfTaken::Replace)) => (Some(key), IfExists::Replace),
+            Some((key, IfTaken::Supersede)) => (Some(key), IfExists::Supersede),
         };
         Op::Enqueue(Box::new(Enqueue {
             key,

@@ -114,6 +114,8 @@ enum IfExistsArg {
     Reject,
     Keep,
     Replace,
+    /// Replace it; a leased message runs on without its key, and ends with its lease
+    Supersede,
 }
 
 impl DueArgs {
@@ -210,9 +212,11 @@ impl ClientCommand for EnqueueArgs {
             writeln!(out, "{}", enqueued_before(&remote, &answer))?;
             return Ok(());
         }
-        let what = match (answer["created"].as_bool(), answer.get("replaced").and_then(Value::as_str)) {
-            (Some(false), _) => format!("kept ({})", cell(&answer, "state")),
-            (_, Some(old)) => format!("enqueued in place of {old}"),
+        let of = |name: &str| answer.get(name).and_then(Value::as_str);
+        let what = match (answer["created"].as_bool(), of("replaced"), of("superseded")) {
+            (Some(false), ..) => format!("kept ({})", cell(&answer, "state")),
+            (_, Some(old), _) => format!("enqueued in place of {old}"),
+            (_, _, Some(old)) => format!("enqueued; supersedes {old}, which is leased"),
             _ => "enqueued".to_owned(),
         };
         writeln!(out, "{}  {what}, due {}", cell(&answer, "id"), when::due(&answer))?;
@@ -250,6 +254,7 @@ impl EnqueueArgs {
             IfExistsArg::Reject => "reject",
             IfExistsArg::Keep => "keep",
             IfExistsArg::Replace => "replace",
+            IfExistsArg::Supersede => "supersede",
         });
         put("if_exists", if_exists.map(Value::from));
         Ok(request)

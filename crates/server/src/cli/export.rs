@@ -269,8 +269,12 @@ impl<W: Write> Exporter<W> {
             exporter.message(name, message, priority)
         })?;
         self.pages(name, None, |exporter, message| {
-            // A dead message that was redriven since is in the file already, as it was.
-            if dead.contains(&message.id) { Ok(()) } else { exporter.message(name, message, priority) }
+            // A dead message that was redriven since is in the file already, as it was. A superseded one is not granted
+            // again, so no copy of it is either.
+            if dead.contains(&message.id) || message.superseded_by.is_some() {
+                return Ok(());
+            }
+            exporter.message(name, message, priority)
         })
     }
 

@@ -220,6 +220,7 @@ pub(super) struct ListedMessage {
     headers: HeaderList,
     target_url: Option<String>,
     pub(super) state: ExportedState,
+    pub(super) superseded_by: Option<String>,
     due_at: String,
     enqueued_at: String,
     priority: u32,

@@ -75,6 +75,7 @@ enum TakenKey {
     Reject,
     Keep,
     Replace,
+    Supersede,
 }
 
 impl TakenKey {
@@ -83,6 +84,7 @@ impl TakenKey {
             TakenKey::Reject => "reject",
             TakenKey::Keep => "keep",
             TakenKey::Replace => "replace",
+            TakenKey::Supersede => "supersede",
         }
     }
 }

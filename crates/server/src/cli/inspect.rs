@@ -186,7 +186,7 @@ fn as_message(shard: ShardId, row: &Row, due: WallMs, now: Now) -> Value {
     };
     json!({
         "shard": shard.0, "id": row.message.id.0.to_string(), "state": state.as_str(),
-        "due_at": crate::rfc3339::string(due), "key": row.message.key.as_ref().map(|key| key.as_str()),
+        "due_at": crate::rfc3339::string(due), "key": row.message.key.as_ref().filter(|_| row.life.holds_key()).map(|key| key.as_str()),
         "attempt": row.life.attempt, "body": String::from_utf8_lossy(&row.message.body),
     })
 }

@@ -107,6 +107,7 @@ impl LeaseArgs {
 pub(super) fn settled_words(answer: &Value) -> String {
     match cell(answer, "result").as_str() {
         "already" => "was acked already".to_owned(),
+        "superseded" => "superseded: another message has its key, and it is gone".to_owned(),
         "again" => format!("again, due {}", when::due(answer)),
         "dead" => format!("dead: {}", cell(answer, "dead_reason")),
         result => result.to_owned(),

@@ -257,6 +257,7 @@ fn show(message: &Value, json: bool) -> Result<(), CommandFailure> {
         "expires_at",
         "enqueued_at",
         "lease_until",
+        "superseded_by",
         "dead_reason",
         "dead_at",
         "target_url",
@@ -269,7 +270,7 @@ fn show(message: &Value, json: bool) -> Result<(), CommandFailure> {
                 }
                 _ => String::new(),
             };
-            writeln!(out, "{name:13}{text}{note}")?;
+            writeln!(out, "{name:12} {text}{note}")?;
         }
     }
     for (name, value) in message["headers"].as_object().into_iter().flatten() {

@@ -14,7 +14,7 @@ use crate::schema::{KeySchema, LevelSchema, QueueSchema, StateSchema};
 /// 201 for a new message, 200 for an existing one.
 pub(crate) fn status(done: &Enqueued) -> StatusCode {
     match done.created {
-        Created::New | Created::Replacing(_) => StatusCode::CREATED,
+        Created::New | Created::Replacing(_) | Created::Superseding(_) => StatusCode::CREATED,
         Created::Kept => StatusCode::OK,
     }
 }
@@ -40,6 +40,9 @@ pub(crate) struct EnqueuedAnswer<'a> {
     /// The message that it has replaced.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) replaced: Option<IdText>,
+    /// The leased message whose key it has taken: that one ends with its lease.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) superseded: Option<IdText>,
     /// The `dedupe_id` was remembered: this is the answer to an earlier enqueue, which nothing was added to. Its message
     /// may have ended since.
     #[serde(skip_serializing_if = "is_false")]
@@ -65,7 +68,11 @@ impl<'a> EnqueuedAnswer<'a> {
             state: done.kept.map(State::as_str),
             replaced: match done.created {
                 Created::Replacing(old) => Some(IdText(old)),
-                Created::New | Created::Kept => None,
+                Created::New | Created::Kept | Created::Superseding(_) => None,
+            },
+            superseded: match done.created {
+                Created::Superseding(old) => Some(IdText(old)),
+                Created::New | Created::Kept | Created::Replacing(_) => None,
             },
             replayed: done.answered == Answered::Before,
             durability: done.level.as_str(),

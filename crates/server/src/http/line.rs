@@ -50,7 +50,8 @@ pub(crate) struct EnqueueLine<'a> {
     due_words: Option<Text<'a>>,
     #[schemars(with = "Option<KeySchema>")]
     key: Option<Text<'a>>,
-    /// What happens if the key is taken: reject, which is the default, keep the existing message, or replace it.
+    /// What happens if the key is taken: reject, which is the default, keep the existing message, replace it unless it is
+    /// leased, or supersede it: a leased one ends with its lease.
     #[serde(default, deserialize_with = "strict::word")]
     if_exists: Option<IfExistsWord>,
     /// Makes a repeated enqueue return the first answer, as long as the queue remembers it.
@@ -126,6 +127,7 @@ pub(crate) enum IfExistsWord {
     Reject,
     Keep,
     Replace,
+    Supersede,
 }
 
 /// The delay before the next attempt: it doubles from `min` to `max`, with jitter. Both are given, each as a number of
@@ -190,6 +192,7 @@ impl EnqueueLine<'_> {
                 None | Some(IfExistsWord::Reject) => IfExists::Reject,
                 Some(IfExistsWord::Keep) => IfExists::Keep,
                 Some(IfExistsWord::Replace) => IfExists::Replace,
+                Some(IfExistsWord::Supersede) => IfExists::Supersede,
             },
             dedupe_id: self.dedupe_id.map(dedupe_id).transpose()?,
             dedupe_window_ms: limits::either(self.dedupe_window_ms, self.dedupe_window, "dedupe_window")?,

@@ -140,6 +140,8 @@ totals! {
     cancelled,
     /// Messages replaced.
     replaced,
+    /// Messages whose key another one took while they were leased, and whose lease ended without an ack.
+    superseded,
     /// Messages purged.
     purged,
     /// Messages that died, each time.

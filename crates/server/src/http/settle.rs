@@ -262,7 +262,8 @@ pub(crate) struct SettledAnswer {
     pub(super) durability: &'static str,
 }
 
-/// The result for the message. `already`: this token has acked it before, recently.
+/// The result for the message. `already`: this token has acked it before, recently. `superseded`: it is gone instead of
+/// coming again, because another message took its key while it was leased.
 #[derive(Clone, Copy, Debug, JsonSchema, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[schemars(rename = "SettledResult")]
@@ -271,6 +272,7 @@ pub(crate) enum SettledWord {
     Already,
     Again,
     Dead,
+    Superseded,
 }
 
 impl SettledAnswer {
@@ -280,6 +282,7 @@ impl SettledAnswer {
         match &settled.what {
             Settled::Acked => plain(SettledWord::Acked),
             Settled::Already { queue: _ } => plain(SettledWord::Already),
+            Settled::Superseded => plain(SettledWord::Superseded),
             Settled::Again(due_at) => {
                 SettledAnswer { due_at: Some(InstantText(*due_at)), ..plain(SettledWord::Again) }
             }

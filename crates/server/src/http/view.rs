@@ -87,6 +87,9 @@ pub(crate) struct MessageAnswer<'a> {
     /// The deadline of the lease, while it is leased.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) lease_until: Option<InstantText>,
+    /// The message that has taken its key while it was leased: it is not granted again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) superseded_by: Option<IdText>,
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<DeadReasonSchema>")]
     pub(super) dead_reason: Option<&'static str>,
@@ -126,6 +129,7 @@ impl<'a> MessageAnswer<'a> {
             lease_ms: view.lease_ms,
             enqueued_at: InstantText(view.message.enqueued_at),
             lease_until: view.lease_until.map(InstantText),
+            superseded_by: view.marks.superseded_by.map(IdText),
             dead_reason: dead.map(|(reason, _)| reason.as_str()),
             dead_at: dead.map(|(_, at)| InstantText(at)),
             expires_at: view.expires_at.map(InstantText),

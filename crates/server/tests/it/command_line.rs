@@ -40,6 +40,13 @@ fn enqueue_get_postpone_fire_cancel() {
         "replace",
     ]);
     assert!(replaced.starts_with("2  enqueued in place of 1, due "), "{replaced}");
+    shell.ok(&["enqueue", "sync", "5", "--key", "k"]);
+    shell.ok(&["reserve", "sync"]);
+    let newer = shell.ok(&["enqueue", "sync", "5", "--key", "k", "--if-exists", "supersede"]);
+    assert!(newer.starts_with("4  enqueued; supersedes 3, which is leased, due "), "{newer}");
+    assert!(shell.ok(&["get", "3"]).contains("superseded_by 4\n"));
+    let exported = shell.ok(&["export", "-"]);
+    assert!(!exported.contains(r#""id":"3""#) && exported.contains(r#""id":"4""#), "{exported}");
     let postponed = shell.json(&["postpone", "2", "--at", "2099-01-01T00:00:00Z", "--body", "-y", "--json"]);
     assert_eq!(postponed["due_at"], json!("2099-01-01T00:00:00.000Z"));
     assert_eq!(shell.json(&["get", "2", "--json"])["body"], json!("-y"));

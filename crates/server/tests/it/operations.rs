@@ -102,6 +102,12 @@ async fn the_table_of_states_and_operations() {
         ("replace", Lapsed, 201, "replaced"),
         ("replace", Dead, 201, "new"),
         ("replace", Acked, 201, "new"),
+        ("supersede", Scheduled, 201, "replaced"),
+        ("supersede", Ready, 201, "replaced"),
+        ("supersede", Leased, 201, "superseded"),
+        ("supersede", Lapsed, 201, "replaced"),
+        ("supersede", Dead, 201, "new"),
+        ("supersede", Acked, 201, "new"),
         ("ack", Leased, 200, "acked"),
         ("ack", Lapsed, 200, "acked"),
         ("ack", Dead, 409, "lease_lost"),
@@ -178,7 +184,7 @@ async fn apply(server: &Server, case: &Case, operation: &str) -> (u16, String) {
             assert!(answer.status == again.status || dead_key, "{answer:?} {again:?}");
             again
         }
-        "reject" | "keep" | "replace" => {
+        "reject" | "keep" | "replace" | "supersede" => {
             let state = server.call("GET", &by_id, "").await.json()["state"].clone();
             let answer = server.call("POST", &messages, &enqueue(operation)).await;
             let done = answer.json();
@@ -197,9 +203,11 @@ async fn apply(server: &Server, case: &Case, operation: &str) -> (u16, String) {
                 (201, _) => assert!(done["id"] != json!(id) && done["created"] == true, "{done}"),
                 other => panic!("{other:?} {done}"),
             }
-            if let Some(old) = done.get("replaced") {
-                assert_eq!((old, &done["generation"]), (&json!(id), &json!(2)));
-                return (answer.status, "replaced".into());
+            for word in ["replaced", "superseded"] {
+                if let Some(old) = done.get(word) {
+                    assert_eq!((old, &done["generation"]), (&json!(id), &json!(2)));
+                    return (answer.status, word.into());
+                }
             }
             let word = match answer.status {
                 201 => "new".to_owned(),
@@ -512,6 +520,34 @@ async fn past_due_time_can_fire_immediately() {
     assert_eq!((refused.status, &refused.json()["field"]), (422, &json!("expires_at")));
     let kept = server.call("POST", "/v1/queues/q/messages", &expired.replace("fire", "keep")).await;
     assert_eq!((kept.status, &kept.json()["due_at"]), (201, &json!("2020-01-01T00:00:00.000Z")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn superseded_message_ends_at_nack() {
+    let server = Server::start().await;
+    server.ok("PATCH", "/v1/queues/q/config", r#"{"keep_done": "1h"}"#).await;
+    let messages = "/v1/queues/q/messages";
+    let put =
+        |delay: &str| json!({"body": "a", "delay": delay, "key": "k", "if_exists": "supersede"}).to_string();
+    let old = server.enqueue("q", &put("0s")).await;
+    let token = server.reserve("q", "{}").await[0]["lease_token"].clone();
+    let new = server.call("POST", messages, &put("1h")).await.json();
+    assert_eq!((&new["superseded"], new.get("replaced")), (&json!(old), None));
+    let path = format!("/v1/messages/{old}");
+    let shown = server.ok("GET", &path, "").await;
+    assert_eq!((&shown["state"], &shown["key"]), (&json!("leased"), &json!(null)));
+    assert_eq!(shown["superseded_by"], new["id"]);
+    assert_eq!(server.ok("GET", "/v1/queues/q/keys/k", "").await["id"], new["id"]);
+    let refused = server.call("DELETE", &path, "").await;
+    assert_eq!((refused.status, &refused.json()["code"]), (409, &json!("leased")));
+    let proof = json!({"lease_token": token}).to_string();
+    let settled = server.ok("POST", &format!("{path}/nack"), &proof).await;
+    assert_eq!(settled["result"], "superseded");
+    assert_eq!(server.ok("POST", &format!("{path}/ack"), &proof).await["result"], "already");
+    let done = server.ok("GET", &path, "").await;
+    assert_eq!((&done["state"], &done["outcome"]), (&json!("done"), &json!("superseded")));
+    let totals = server.ok("GET", "/v1/queues/q", "").await["totals"].clone();
+    assert_eq!((&totals["superseded"], &totals["died"]), (&json!(1), &json!(0)));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -228,7 +228,8 @@ impl SalvageTarget {
 
 /// The key that a message holds.
 fn held(row: &Row) -> Option<(QueueName, Key)> {
-    let key = row.message.key.clone().filter(|_| !matches!(row.life.stage, Stage::Dead { .. }))?;
+    let is_dead = matches!(row.life.stage, Stage::Dead { .. });
+    let key = row.message.key.clone().filter(|_| !is_dead && row.life.holds_key())?;
     Some((row.message.queue.clone(), key))
 }
 

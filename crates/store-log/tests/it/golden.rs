@@ -150,7 +150,7 @@ fn changed_bytes() {
     life.stage = Stage::Leased(lease());
     changed(&life, "05 8001 8827 02 03 01 02ac02 04 e807", "00");
     let at = Died::at(WallMs(5_000)).next(WallMs(5_000)).next(WallMs(5_000));
-    let done = [DoneOutcome::Acked, DoneOutcome::Cancelled, DoneOutcome::Replaced, DoneOutcome::Expired];
+    let done = DoneOutcome::ALL;
     let reasons = [DeadReason::MaxAttempts, DeadReason::Buried, DeadReason::Expired].into_iter();
     for (code, reason) in reasons.chain(done.map(DeadReason::Done)).enumerate() {
         let dead = format!("07 8001 828080c413 02 03 01 {code:02x}");
@@ -170,11 +170,14 @@ fn changed_bytes() {
         asked: Some(Due::At(WallMs(5_000))),
         limit: MaxAttempts::new(9),
         losses: 0,
+        superseded_by: None,
     };
     let waits = "01 8001 02 03 01";
     changed(&life, waits, "08 0607 0a01 0e02 12ac02 1604 1ae807 1e8827 2609");
     life.marks = Marks { asked: Some(Due::After(EngineMs(300))), ..Marks::default() };
     changed(&life, waits, "02 0607 22ac02");
+    life.marks = Marks { superseded_by: Some(MessageId(300)), ..Marks::default() };
+    changed(&life, waits, "02 0607 3aac02");
 }
 
 #[test]
@@ -188,7 +191,8 @@ fn granted_bytes() {
 
 #[test]
 fn removed_bytes() {
-    for (why, code) in [(Gone::Acked, 0), (Gone::Cancelled, 1), (Gone::Replaced, 2), (Gone::Expired, 3)] {
+    let all = [Gone::Acked, Gone::Cancelled, Gone::Replaced, Gone::Expired, Gone::Superseded];
+    for (code, why) in all.into_iter().enumerate() {
         is(Record::Removed { id: MessageId(300), why, was: was() }, &format!("04 ac02 {code:02x} {WAS}"));
     }
 }
@@ -281,6 +285,8 @@ fn deduped_bytes() {
         Record::Deduped(DedupeRow { created: Created::Kept, key: None, ..row.clone() }),
         &format!("{} 02 00", head.replace("016b", "00")),
     );
+    let created = Created::Superseding(MessageId(9));
+    is(Record::Deduped(DedupeRow { created, ..row.clone() }), &format!("{head} 03 09 00"));
     let position = Some(AnswerPosition { nth: Lsn(300), at: EngineMs(200) });
     //                                                                     fields ordinal   time
     is(Record::Deduped(DedupeRow { position, ..row }), &format!("{head} 00 02 06 ac02 0a c801"));

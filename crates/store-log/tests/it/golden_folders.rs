@@ -147,6 +147,7 @@ fn answer(row: &DedupeRow) -> String {
         Created::New => "new".into(),
         Created::Replacing(id) => format!("replacing:{}", id.0),
         Created::Kept => "kept".to_owned(),
+        Created::Superseding(id) => format!("superseding:{}", id.0),
     };
     format!(
         "answer {} {} content={:032x} until={} id={} key={} due={} generation={} {created}",

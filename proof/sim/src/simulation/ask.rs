@@ -159,7 +159,8 @@ fn answer(call: &Call, reply: Reply) -> Result<Answer, Refusal> {
             created: enqueued.created != Created::Kept,
             replaced: match enqueued.created {
                 Created::Replacing(id) => Some(MsgId(id.0)),
-                Created::New | Created::Kept => None,
+                // No client of the simulation supersedes.
+                Created::New | Created::Kept | Created::Superseding(_) => None,
             },
             due_at_ms: Some(enqueued.due_at.0),
         }),

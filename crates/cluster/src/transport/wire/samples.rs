@@ -188,7 +188,7 @@ fn cursor() -> impl Strategy<Value = ListCursor> {
 
 fn enqueue() -> impl Strategy<Value = Enqueue> {
     let what = (name(), of(key()), body(), headers(), when(), of(text()));
-    let exists = select(vec![IfExists::Reject, IfExists::Keep, IfExists::Replace]);
+    let exists = select(vec![IfExists::Reject, IfExists::Keep, IfExists::Replace, IfExists::Supersede]);
     let begins = select(vec![InitialState::Waiting, InitialState::Dead]);
     let how = (exists, of(text()), any::<Option<u32>>(), message_options(), begins, of(order()), ms());
     (what, how).prop_map(|((queue, key, body, headers, when, due_words), how)| Enqueue {
@@ -362,7 +362,7 @@ fn view() -> impl Strategy<Value = View> {
     let past = (any::<u32>(), any::<[u64; 2]>(), ended, text()).prop_map(|(attempt, at, how, note)| {
         PastAttempt { attempt, granted_at: WallMs(at[0]), ended_at: WallMs(at[1]), how, note }
     });
-    let marks = (any::<[u32; 4]>(), ms()).prop_map(|(n, delay_ms)| Marks {
+    let marks = (any::<[u32; 4]>(), ms(), of(id())).prop_map(|(n, delay_ms, superseded_by)| Marks {
         timeouts: n[0],
         releases: n[1],
         burials: n[2],
@@ -371,6 +371,7 @@ fn view() -> impl Strategy<Value = View> {
         asked: None,
         limit: None,
         losses: 0,
+        superseded_by,
     });
     let rest = (of(wall()), of((dead_reason(), wall())), marks, vec(past, 0..3));
     (message(), state(), any::<[u32; 5]>(), any::<[u64; 4]>(), rest).prop_map(
@@ -434,6 +435,7 @@ fn totals() -> impl Strategy<Value = Totals> {
         died: n[6],
         expired: n[7],
         paused: n[8],
+        superseded: n[9],
     })
 }
 
@@ -587,7 +589,12 @@ fn applied<T: std::fmt::Debug>(what: impl Strategy<Value = T>) -> impl Strategy<
 
 /// An arbitrary answer: all kinds are equally likely.
 pub(super) fn reply() -> impl Strategy<Value = Reply> {
-    let created = prop_oneof![Just(Created::New), id().prop_map(Created::Replacing), Just(Created::Kept)];
+    let created = prop_oneof![
+        Just(Created::New),
+        id().prop_map(Created::Replacing),
+        Just(Created::Kept),
+        id().prop_map(Created::Superseding),
+    ];
     let answered = select(vec![Answered::Now, Answered::Before]);
     let kept = proptest::option::of(select(&State::ALL[..]));
     let enqueued = (id(), wall(), any::<u32>(), created, kept, answered, level()).prop_map(
@@ -614,6 +621,7 @@ pub(super) fn reply() -> impl Strategy<Value = Reply> {
         name().prop_map(|queue| Settled::Already { queue }),
         wall().prop_map(Settled::Again),
         dead_reason().prop_map(Settled::Dead),
+        Just(Settled::Superseded),
     ]);
     let settings_refusal = prop_oneof![
         (select(vec!["lease_ms", "backoff", "dedupe_window_ms", "dead_ttl_ms"]), any::<u64>())

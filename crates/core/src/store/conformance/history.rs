@@ -222,7 +222,8 @@ impl History {
                 Record::Granted { id, attempt: self.small(), lease: self.lease(), was }
             }
             _ => {
-                let why = [Gone::Acked, Gone::Cancelled, Gone::Replaced, Gone::Expired][self.dice.index(4)];
+                let all = [Gone::Acked, Gone::Cancelled, Gone::Replaced, Gone::Expired, Gone::Superseded];
+                let why = all[self.dice.index(5)];
                 Record::Removed { id, why, was }
             }
         }

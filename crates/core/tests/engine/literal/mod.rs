@@ -6,6 +6,7 @@ mod leases;
 mod queues;
 mod reserves;
 mod settles;
+mod supersede;
 
 use std::sync::Arc;
 

@@ -1,9 +1,11 @@
 //! The messages of the model: where each stands, and what time does to them.
 
+use std::collections::BTreeMap;
+
 use duewheel_core::engine::Target;
 use duewheel_core::id::{LeaseToken, MessageId, SessionId};
 use duewheel_core::message::{DoneOutcome, State};
-use duewheel_core::time::{Due, Now};
+use duewheel_core::time::{Due, EngineMs, Now};
 
 use super::{KEYS, QUEUES};
 
@@ -23,6 +25,8 @@ pub struct M {
     /// Set while its due time is one that only the engine knows; with its token.
     pub held_off: Option<Option<LeaseToken>>,
     pub body: u8,
+    /// Another message has taken its key.
+    pub superseded: bool,
     pub stage: S,
 }
 
@@ -61,6 +65,8 @@ pub struct Model {
     pub last_token: Option<LeaseToken>,
     pub granted: u64,
     pub died: u64,
+    /// What the engine remembers as acked: token, queue, when.
+    pub acked: BTreeMap<MessageId, (LeaseToken, usize, EngineMs)>,
 }
 
 impl M {
@@ -93,6 +99,12 @@ impl Model {
         m
     }
 
+    /// A superseded message ends, whose lease this one was; a late ack is told so.
+    pub fn end_superseded(&mut self, at: usize, token: LeaseToken, now: Now) {
+        let m = self.end(at, DoneOutcome::Superseded, now);
+        self.acked.insert(m.id, (token, m.queue, now.engine));
+    }
+
     /// The done message that a target names.
     pub fn recall(&self, target: &Target, now: Now) -> Option<&DoneM> {
         self.done.iter().rev().filter(|done| done.engine + KEEP > now.engine.0).find(|done| match target {
@@ -106,6 +118,15 @@ impl Model {
 
     /// Leases end, what is due becomes ready.
     pub fn tick(&mut self, now: Now) {
+        for at in (0..self.live.len()).rev() {
+            let M { superseded, stage, .. } = self.live[at];
+            if let S::Leased(token, until, _) = stage
+                && superseded
+                && until <= now.engine.0
+            {
+                self.end_superseded(at, token, now);
+            }
+        }
         let mut died = 0;
         for m in &mut self.live {
             if let S::Leased(token, until, session) = m.stage

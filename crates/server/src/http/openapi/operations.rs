@@ -84,6 +84,7 @@ fn accepted() -> EnqueuedAnswer<'static> {
         created: true,
         state: None,
         replaced: None,
+        superseded: None,
         replayed: false,
         durability: FSYNC,
     }
@@ -717,6 +718,7 @@ pub(super) fn message() -> MessageAnswer<'static> {
         lease_ms: 30_000,
         enqueued_at: NOW,
         lease_until: None,
+        superseded_by: None,
         dead_reason: None,
         dead_at: None,
         expires_at: None,
@@ -759,6 +761,7 @@ fn totals() -> TotalsAnswer {
         acked: 0,
         cancelled: 0,
         replaced: 0,
+        superseded: 0,
         purged: 0,
         died: 0,
         expired: 0,

@@ -1,4 +1,4 @@
-//! `put-key`, `replace-key`, `delete-key`, `peek-key`: commands that beanstalkd has not.
+//! `put-key`, `replace-key`, `supersede-key`, `delete-key`, `peek-key`: commands that beanstalkd has not.
 
 use serde_json::json;
 
@@ -35,6 +35,25 @@ async fn replace_key_replaces_job() {
     let third = client.put("replace-key k 0 0 60", "three");
     assert_eq!(client.ask("reserve"), format!("RESERVED {third} 5\r\nthree"));
     assert_eq!(client.field("stats-tube q", "current-jobs-delayed").as_deref(), Some("0"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn superseded_job_ends_with_its_reservation() {
+    let server = Both::start().await;
+    for (settle, answer) in
+        [("release {} 0 0", "RELEASED"), ("bury {} 0", "BURIED"), ("delete {}", "DELETED")]
+    {
+        let mut client = server.client("q");
+        let old = client.put("supersede-key k 0 0 60", "one");
+        assert_eq!(client.ask("reserve"), format!("RESERVED {old} 3\r\none"));
+        let new = client.put("supersede-key k 0 100 60", "two");
+        assert_eq!(client.ask("peek-key k"), format!("FOUND {new} 3\r\ntwo"));
+        assert_eq!(client.ask(&settle.replace("{}", &old.to_string())), answer);
+        for line in [format!("peek {old}"), format!("kick-job {old}")] {
+            assert_eq!(client.ask(&line), "NOT_FOUND", "{line} after {settle}");
+        }
+        assert_eq!(client.ask("delete-key k"), "DELETED");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
