@@ -455,11 +455,12 @@ proptest! {
     fn rows_totals_and_clocks_come_back(
         message in message(),
         life in life(),
-        totals in proptest::array::uniform9(number()),
+        totals in proptest::array::uniform10(number()),
         clock in (number(), number()),
     ) {
-        let [enqueued, granted, acked, cancelled, replaced, purged, died, expired, paused] = totals;
-        let totals = Totals { enqueued, granted, acked, cancelled, replaced, purged, died, expired, paused };
+        let [enqueued, granted, acked, cancelled, replaced, purged, died, expired, paused, superseded] = totals;
+        let totals =
+            Totals { enqueued, granted, acked, cancelled, replaced, purged, died, expired, paused, superseded };
         let clock = ClockPair { engine: EngineMs(clock.0), wall: WallMs(clock.1) };
         let row = Row { message: Arc::new(message), life };
         let mut writer = Writer::default();

@@ -485,8 +485,8 @@ pub enum IfExists {
     Keep,
     /// The new message replaces the existing one.
     Replace,
-    /// As [`IfExists::Replace`]; but from a leased message the new one takes the key, and the leased one ends with its
-    /// lease: as acked, or as superseded.
+    /// The new message replaces the existing one unless that is leased: then it takes the key, and the leased one ends with
+    /// its lease, as acked or as superseded.
     Supersede,
 }
 

@@ -114,7 +114,7 @@ enum IfExistsArg {
     Reject,
     Keep,
     Replace,
-    /// As replace; but a leased message runs on without its key, and ends with its lease
+    /// Replace it; a leased message runs on without its key, and ends with its lease
     Supersede,
 }
 
