@@ -66,7 +66,7 @@ async fn running_handler_holds_time_still() {
 #[tokio::test]
 async fn idle_leaves_rate_limited_messages() {
     let (wheel, clock) = virtual_wheel().await;
-    let rate = GrantRate { per_second: 1, burst: Some(1) };
+    let rate = GrantRate { burst: Some(1), ..GrantRate::per_second(1) };
     let limits = GrantLimits { rate: Some(rate), ..GrantLimits::default() };
     wheel.queue("mails").configure(QueueSettings { limits, ..QueueSettings::default() }).await.unwrap();
     let runs = counter(&wheel.queue("mails"));

@@ -229,9 +229,9 @@ fn queue_bytes() {
     );
     let limits =
         GrantLimits { rate: Some(GrantRate::per_hour(600)), catchup_per_hour: Some(5_400), ..limits };
-    let settings = QueueSettings { limits, ..QueueSettings::default() };
+    let fractions = QueueSettings { limits, ..QueueSettings::default() };
     is(
-        Record::Queue { name: queue(), settings, pause: Pause::Running },
+        Record::Queue { name: queue(), settings: fractions, pause: Pause::Running },
         "05 0171 05 2600 2e01 3209 46d804 4a880e  00 00",
     );
     for (on_expiry, byte) in [(OnExpiry::DeliverLate, "00"), (OnExpiry::Dead, "01")] {

@@ -512,6 +512,7 @@ fn one_of_everything() -> Vec<Vec<Record>> {
         asked: None,
         limit: MaxAttempts::new(9),
         losses: 0,
+        superseded_by: None,
     };
     let mut retried = Life::new(at, None);
     retried.marks = Marks { releases: 1, asked: Some(after), ..Marks::default() };
