@@ -30,7 +30,7 @@ pub struct DriverShared {
     /// Set when a caller has requested figures as of now or later.
     figures_wanted: AtomicBool,
     wish: AtomicU64,
-    /// The engine time up to which everything was done when the driver went to sleep last.
+    /// One more than the engine time up to which everything was done when the driver went to sleep last; 0 while it works.
     rested: AtomicU64,
     /// When time next causes work of a driver that sleeps; `u64::MAX`: never.
     next_event: AtomicU64,
@@ -44,7 +44,7 @@ impl DriverShared {
     /// next event.
     pub fn rest(&self, at: EngineMs, next: Option<EngineMs>) {
         self.next_event.store(next.map_or(u64::MAX, |next| next.0), Ordering::SeqCst);
-        self.rested.store(at.0, Ordering::SeqCst);
+        self.rested.store(at.0.saturating_add(1), Ordering::SeqCst);
     }
 
     /// The driver is about to take what came in.
@@ -61,7 +61,7 @@ impl DriverShared {
     /// Whether everything that was to be done by now is done: what is due is ready, what has run out is ended. On a clock
     /// that does not stand this is true only for moments.
     pub fn has_caught_up(&self) -> bool {
-        self.rested.load(Ordering::SeqCst) >= self.now().engine.0
+        self.rested.load(Ordering::SeqCst) > self.now().engine.0
     }
 
     /// The state of a driver with this clock, which has not ended.

@@ -27,6 +27,8 @@ mod report;
 mod state;
 mod target;
 
+use std::collections::HashSet;
+use std::hash::{BuildHasher, RandomState};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -164,6 +166,8 @@ pub fn salvage_from(disk: &dyn Disk, dir: &Path) -> Result<SalvageReport, StoreE
         seen: RoaringTreemap::new(),
         missing: RoaringTreemap::new(),
         stretches: Vec::new(),
+        hidden: HashSet::new(),
+        hasher: RandomState::new(),
         report,
     };
     salvage.journal(&frames)?;
@@ -183,6 +187,9 @@ struct Salvage<'a> {
     missing: RoaringTreemap,
     /// For each damaged run, some of its missing ids, and their due times.
     stretches: Vec<(RoaringTreemap, Vec<Loss>)>,
+    /// Hashes of the names of answers that have expired or were freed: older ones of a name are not valid.
+    hidden: HashSet<u64>,
+    hasher: RandomState,
     report: SalvageReport,
 }
 
@@ -191,14 +198,17 @@ impl Salvage<'_> {
     fn journal(&mut self, frames: &JournalFrames<'_>) -> Result<(), StoreError> {
         let from = self.books.fold_from();
         let engine = self.target.clock().engine;
-        let Salvage { target, overlay, report, books, .. } = self;
+        let Salvage { target, overlay, report, books, hidden, hasher, .. } = self;
         // The damage was reported when the journal was folded.
         frames.visit(&mut SalvageReport::default(), |lsn, record| match record {
             Record::Put { message, life, .. } if lsn > from => match overlay.life_of(message.id, lsn, life) {
                 Some(life) => target.put(message, life, report),
                 None => Ok(()),
             },
-            Record::Deduped(row) if lsn > from && row.until > engine && books.remembers(&row) => {
+            Record::Deduped(row) if lsn > from && books.remembers(&row) => {
+                if row.until <= engine {
+                    hidden.insert(hasher.hash_one((&row.queue, &row.dedupe_id)));
+                }
                 target.answer(row, ExistingAnswer::Replaces, report)
             }
             _ => Ok(()),
@@ -220,7 +230,14 @@ impl Salvage<'_> {
                 read.insert(row.message.id.0);
                 self.message(row, pieces, queue)
             }
-            RunItem::Answer(answer) if answer.until > engine && self.books.remembers(&answer) => {
+            RunItem::Answer(answer) if self.books.remembers(&answer) => {
+                let name = self.hasher.hash_one((&answer.queue, &answer.dedupe_id));
+                if answer.until <= engine {
+                    self.hidden.insert(name);
+                }
+                if self.hidden.contains(&name) {
+                    return Ok(());
+                }
                 self.target.answer(answer, ExistingAnswer::Yields, &mut self.report)
             }
             RunItem::Answer(_) => Ok(()),

@@ -113,7 +113,7 @@ impl Engine {
     }
 
     /// A tenant has no more queues with settings and resting totals together than its quota allows of the former.
-    fn make_way_for(&mut self, tenant: Option<TenantIdx>) {
+    pub(super) fn make_way_for(&mut self, tenant: Option<TenantIdx>) {
         let Some(tenant) = tenant else { return };
         let resting = &mut self.queues.resting;
         while self.tenants.lacks_room_for(tenant, resting.count_of(tenant)) && resting.pop_first_of(tenant) {}

@@ -256,8 +256,7 @@ impl Engine {
     }
 
     pub(super) fn key_holder(&self, now: Now, slot: RowIdx) -> KeyHolder {
-        let entry = self.rows.get(slot);
-        KeyHolder { id: entry.message.id, state: entry.state(now) }
+        KeyHolder { id: self.rows.get(slot).message.id, state: self.shown_state(now, slot) }
     }
 
     /// The target, if it is Scheduled or Ready.

@@ -147,6 +147,7 @@ impl Engine {
         self.next_id = self.ids.after(self.next_id);
         if let (Some(slot), Created::Superseding(_)) = (holder, created) {
             // In the same group as the new message, so both or none of them are durable.
+            self.rows.lose_key(slot);
             self.change_life(now, slot, fx, |life| life.marks.superseded_by = Some(id));
         }
         let due = spread_due(&e, id, due);

@@ -5,14 +5,18 @@ use std::sync::Arc;
 use crate::id::MessageId;
 use crate::message::{DeadReason, Died, Kind, Life, MessageContent, Row, Stage, State};
 use crate::name::QueueName;
-use crate::record::Pause;
+use crate::policy::QueueSettings;
+use crate::record::{Pause, Totals};
 use crate::time::{Class, EngineMs, Now, WallMs};
 
 use super::Engine;
 use super::change::asked_delay;
 use super::input::{Hold, Target};
 use super::queue::{Event, QueueIdx, QueueState};
-use super::reply::{Attended, Counts, Outline, QueueView, Rates, RecordedCounts, Stats, View, WheelView};
+use super::reply::{
+    Attended, Counts, ExpiredCounts, Outline, QueueLateness, QueueView, Rates, RecordedCounts, Stats, View,
+    WheelView,
+};
 use super::rows::{MessageEntry, RowIdx};
 
 impl Engine {
@@ -44,12 +48,17 @@ impl Engine {
             let row = Row { message: entry.message.clone(), life: entry.life.clone() };
             return self.view_of_done(now, entry.queue, &row);
         }
-        // A row that was looked up is in no structure.
-        let state = match entry.state(now) {
+        self.view_of(now, entry.queue, &entry.message, &entry.life, self.shown_state(now, slot))
+    }
+
+    /// The present state of a message as answers have it: a withheld one is scheduled, whether it is in a structure or
+    /// was looked up.
+    pub(super) fn shown_state(&self, now: Now, slot: RowIdx) -> State {
+        let entry = self.rows.get(slot);
+        match entry.state(now) {
             State::Ready if self.withheld.holds(now, &entry.message, &entry.life) => State::Scheduled,
             state => state,
-        };
-        self.view_of(now, entry.queue, &entry.message, &entry.life, state)
+        }
     }
 
     /// The present state of a message.
@@ -290,5 +299,40 @@ fn died(life: &Life) -> Option<(DeadReason, WallMs)> {
     match life.stage {
         Stage::Dead { reason, at, .. } => Some((reason, at.wall())),
         Stage::Waiting { .. } | Stage::Leased(_) => None,
+    }
+}
+
+impl QueueView {
+    /// The view of a queue of which nothing is known.
+    pub fn empty(name: QueueName) -> Self {
+        QueueView {
+            name,
+            counts: Counts::default(),
+            urgent: 0,
+            oldest_ready: None,
+            waiters: 0,
+            using: 0,
+            watching: 0,
+            attended: Attended::No,
+            totals: Totals::default(),
+            rates: Rates::default(),
+            settings: QueueSettings::default(),
+            pause: Pause::Running,
+            pause_left_ms: None,
+            done: 0,
+            expired: ExpiredCounts::default(),
+            lateness: QueueLateness::default(),
+        }
+    }
+
+    /// Whether it has messages, consumers, holders for use or watching, settings or a pause, and not only totals.
+    pub fn is_there(&self) -> bool {
+        let Counts { scheduled, ready, leased, dead, estimated: _ } = self.counts;
+        scheduled + ready + leased + dead > 0
+            || self.waiters > 0
+            || self.using > 0
+            || self.watching > 0
+            || self.settings.keep_a_queue()
+            || self.pause != Pause::Running
     }
 }

@@ -559,6 +559,7 @@ impl Engine {
             self.tenants.count_queue(queue.tenant, &queue.tally);
             self.tenants.count_settings(queue.tenant, false, queue.is_charged);
         }
+        (0..self.tenants.len()).for_each(|tenant| self.make_way_for(Some(tenant)));
         self.renew_answers();
     }
 

@@ -83,9 +83,10 @@ impl Engine {
             (entry.queue, entry.message.id, entry.life.due, entry.message.weight() as u64);
         let place = match &entry.life.stage {
             Stage::Waiting { .. } if now.is_due(due) => {
-                let fits = self.near_weight + weight <= self.policy.near_bytes as u64 / 4;
+                let fits = self.withheld.weight + weight <= self.policy.near_bytes as u64 / 4;
                 if fits && self.withheld.holds(now, &entry.message, &entry.life) {
                     self.near_weight += weight;
+                    self.withheld.weight += weight;
                     self.withheld.rows.insert(id, slot);
                     RowLocation::Withheld
                 } else if self.admits(now, slot) {
@@ -175,6 +176,7 @@ impl Engine {
             }
             RowLocation::Withheld => {
                 self.near_weight -= weight;
+                self.withheld.weight -= weight;
                 self.withheld.rows.remove(&id);
             }
             RowLocation::Far | RowLocation::Nowhere => {}

@@ -343,6 +343,10 @@ impl Tenants {
         }
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.list.len()
+    }
+
     /// Whether a tenant has more queues with settings than it may have, with this many others.
     pub(super) fn lacks_room_for(&self, tenant: TenantIdx, others: u64) -> bool {
         let Some(tenant) = self.list.get(tenant) else { return false };

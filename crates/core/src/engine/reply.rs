@@ -589,41 +589,6 @@ pub struct QueueView {
     pub lateness: QueueLateness,
 }
 
-impl QueueView {
-    /// The view of a queue of which nothing is known.
-    pub fn empty(name: QueueName) -> Self {
-        QueueView {
-            name,
-            counts: Counts::default(),
-            urgent: 0,
-            oldest_ready: None,
-            waiters: 0,
-            using: 0,
-            watching: 0,
-            attended: Attended::No,
-            totals: Totals::default(),
-            rates: Rates::default(),
-            settings: QueueSettings::default(),
-            pause: Pause::Running,
-            pause_left_ms: None,
-            done: 0,
-            expired: ExpiredCounts::default(),
-            lateness: QueueLateness::default(),
-        }
-    }
-
-    /// Whether it has messages, consumers, holders for use or watching, settings or a pause, and not only totals.
-    pub fn is_there(&self) -> bool {
-        let Counts { scheduled, ready, leased, dead, estimated: _ } = self.counts;
-        scheduled + ready + leased + dead > 0
-            || self.waiters > 0
-            || self.using > 0
-            || self.watching > 0
-            || self.settings.keep_a_queue()
-            || self.pause != Pause::Running
-    }
-}
-
 /// Counts of expired messages since the engine was made. Those that were dropped are in [`Totals::expired`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]

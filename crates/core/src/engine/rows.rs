@@ -123,17 +123,18 @@ impl Rows {
         self.entries.get_mut(slot).expect(KNOWN)
     }
 
-    /// Every slot whose message has this key in this queue, dead ones and purged ones included, superseded ones not.
+    /// Every slot whose message has this key in this queue, dead ones and purged ones included.
     pub(super) fn with_key<'a>(&'a self, queue: QueueIdx, key: &'a Key) -> impl Iterator<Item = RowIdx> + 'a {
         self.by_key.iter_hash(self.hash(queue, key)).copied().filter(move |&slot| {
             let entry = self.get(slot);
-            entry.queue == queue && entry.message.key.as_ref() == Some(key) && entry.life.holds_key()
+            entry.queue == queue && entry.message.key.as_ref() == Some(key)
         })
     }
 
     pub(super) fn insert(&mut self, entry: MessageEntry) -> RowIdx {
         let id = entry.message.id;
-        let keyed = entry.message.key.as_ref().map(|key| self.hash(entry.queue, key));
+        let key = entry.message.key.as_ref().filter(|_| entry.life.holds_key());
+        let keyed = key.map(|key| self.hash(entry.queue, key));
         self.bytes += entry.message.weight() as u64;
         // There are never more than 2^32 rows: `Policy::max_messages` and memory are reached before.
         let slot = self.entries.insert(entry).expect("fewer than 2^32 messages in memory");
@@ -149,14 +150,20 @@ impl Rows {
         slot
     }
 
+    /// The message in this slot is no longer found by its key.
+    pub(super) fn lose_key(&mut self, slot: RowIdx) {
+        let entry = self.get(slot);
+        if let Some(key) = &entry.message.key {
+            self.by_key.remove(self.hash(entry.queue, key), |&s| s == slot);
+        }
+    }
+
     pub(super) fn remove(&mut self, slot: RowIdx) -> MessageEntry {
+        self.lose_key(slot);
         let entry = self.entries.remove(slot).expect(KNOWN);
         let id = entry.message.id;
         self.by_id.remove(self.id_hasher.hash_one(id), |(known, _)| *known == id);
         self.bytes -= entry.message.weight() as u64;
-        if let Some(key) = &entry.message.key {
-            self.by_key.remove(self.hash(entry.queue, key), |&s| s == slot);
-        }
         entry
     }
 

@@ -21,13 +21,16 @@ pub(super) struct Withheld {
     /// When they are granted; the end of time until the shard is open.
     pub(super) until: EngineMs,
     pub(super) rows: BTreeMap<MessageId, RowIdx>,
+    /// The weight of these.
+    pub(super) weight: u64,
 }
 
 impl Withheld {
     /// The state for a shard that is being opened and was last open at `closed`; a new one withholds nothing.
     pub(super) fn new(closed: Option<WallMs>, now: Now, first_new: u64) -> Self {
         let (closed, first_new) = (closed.unwrap_or(now.wall), MessageId(first_new));
-        Withheld { closed, opened: now.wall, first_new, until: EngineMs(u64::MAX), rows: BTreeMap::new() }
+        let (until, rows) = (EngineMs(u64::MAX), BTreeMap::new());
+        Withheld { closed, opened: now.wall, first_new, until, rows, weight: 0 }
     }
 
     /// The shard is open: its occurrences are withheld for a while from now on.

@@ -522,7 +522,7 @@ const TOO_LARGE: &str = "larger than an import takes";
 /// The outcome of a line. An error is of the server, not of the job.
 fn outcome(result: &Value) -> Result<JobOutcome, ServerRefusal> {
     if let Some(id) = result["id"].as_str() {
-        return Ok(Ok((id.to_owned(), false)));
+        return Ok(Ok((id.to_owned(), result["replayed"] == true)));
     }
     let refusal = ServerRefusal::from_json(result);
     match &refusal.existing_id {

@@ -135,7 +135,7 @@ impl SalvageTarget {
         }
         self.bytes = 0;
         let answers = self.new_answers()?;
-        self.written.answers += answers.len() as u64;
+        self.written.answers += answers.iter().filter(|row| row.until > self.clock.engine).count() as u64;
         // An answer has the position of its record.
         let first = self.next.0 + records.len() as u64;
         records.extend((first..).zip(answers).map(|(nth, mut row)| {

@@ -15,7 +15,7 @@ fn queue(name: &str) -> QueueName {
     QueueName::new(name).expect("a good name")
 }
 
-fn answer(name: &str, nth: u64) -> DedupeRow {
+pub(crate) fn answer(name: &str, nth: u64) -> DedupeRow {
     DedupeRow {
         defaults: None,
         queue: queue(name),
@@ -32,7 +32,7 @@ fn answer(name: &str, nth: u64) -> DedupeRow {
 }
 
 /// Appends a group behind all others.
-fn append(store: &mut LogStore, next: &mut u64, records: Vec<Record>) {
+pub(crate) fn append(store: &mut LogStore, next: &mut u64, records: Vec<Record>) {
     let clock = ClockPair { engine: EngineMs(*next), wall: WallMs(*next) };
     let group = Group { first: Lsn(*next), clock, records };
     *next = group.last().0 + 1;

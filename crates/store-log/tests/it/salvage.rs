@@ -6,17 +6,18 @@ use std::sync::Arc;
 
 use duewheel_core::answers::AnswerLog;
 use duewheel_core::message::Row;
-use duewheel_core::record::{BootAnchor, BootId};
+use duewheel_core::record::{BootAnchor, BootId, ClockPair, DedupeRow, Record};
 use duewheel_core::store::conformance::History;
-use duewheel_core::store::{ErrorKind, QueueRow, Recovered, Store};
-use duewheel_core::{Lsn, MessageId};
+use duewheel_core::store::{ErrorKind, Found, Lookups, QueueRow, Recovered, Store};
+use duewheel_core::{EngineMs, Lsn, MessageId, WallMs};
 use duewheel_sim_disk::SimDisk;
 use duewheel_store_log::disk::Disk;
 use duewheel_store_log::{
-    LogStore, Loss, SalvageReport, Worked, salvage, salvage_from, salvage_shards, shards_in, verify,
+    LogStore, Loss, Options, SalvageReport, Worked, salvage, salvage_from, salvage_shards, shards_in, verify,
 };
 
-use crate::rig::{Rig, all_rows, by_hand, figure, small, work};
+use crate::answers::{answer, append};
+use crate::rig::{Rig, all_rows, by_hand, figure, open, small, work, work_all};
 
 /// Runs, a state with deltas, sealed segments and one in use; closed. All appends are in the history.
 fn healthy() -> (SimDisk, History) {
@@ -464,4 +465,48 @@ fn shard_without_files_is_reported() {
     assert_eq!((report.messages, shards_in(&data).expect("shards")), (all, Some(2)));
     let whole = verify(&data).expect("verified");
     assert_eq!((whole.messages, whole.problems), (all, Vec::new()));
+}
+
+/// Story: a salvage skipped the record that frees a `dedupe_id`, so the answer that it had freed was valid again.
+#[test]
+fn freed_answers_stay_freed() {
+    for is_in_run in [false, true] {
+        let disk = SimDisk::new(1);
+        let mut store = open(&disk, Options { journal_bytes: 0, ..by_hand() }).expect("open");
+        let mut next = 1;
+        for (name, nth) in [("freed", 1), ("again", 2), ("stays", 3)] {
+            let row = answer(name, nth);
+            append(&mut store, &mut next, vec![Record::Deduped(row)]);
+            if is_in_run {
+                work_all(&store.hands());
+            }
+        }
+        for (name, nth) in [("freed", 1), ("again", 2)] {
+            let row = DedupeRow { until: EngineMs(next), ..answer(name, nth) };
+            append(&mut store, &mut next, vec![Record::Deduped(row)]);
+        }
+        let row = answer("again", next);
+        append(
+            &mut store,
+            &mut next,
+            vec![Record::Deduped(DedupeRow { dedupe_id: answer("again", 2).dedupe_id, ..row })],
+        );
+        let clock = ClockPair { engine: EngineMs(next), wall: WallMs(next) };
+        store.close(clock).expect("close");
+        let dir = tempfile::tempdir().expect("a folder");
+        let data = dir.path().join("data");
+        salvage_from(&disk, &data).expect("salvage");
+        let mut store = LogStore::open(&data, small(), Arc::new(|| {})).expect("open");
+        let names = [("freed", 1), ("again", 2), ("stays", 3)].map(|(name, nth)| {
+            let row = answer(name, nth);
+            (row.queue, row.dedupe_id)
+        });
+        let mut found = Found::default();
+        store
+            .find_many(&Lookups { answers: names.to_vec(), ..Lookups::default() }, &mut found)
+            .expect("find");
+        let valid = found.answers.iter().filter(|row| row.until > clock.engine);
+        let queues: Vec<&str> = valid.map(|row| row.queue.as_str()).collect();
+        assert_eq!(queues, ["again", "stays"], "in a run: {is_in_run}");
+    }
 }

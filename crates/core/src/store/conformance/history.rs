@@ -331,6 +331,8 @@ impl History {
         {
             life.stage = row.life.stage.clone();
         }
+        let is_superseded = id.0 % 2 == 1 && matches!(life.stage, Stage::Leased(_));
+        life.marks.superseded_by = is_superseded.then_some(MessageId(id.0 + 1));
         life
     }
 
@@ -418,6 +420,7 @@ impl History {
             created: match self.dice.below(3) {
                 0 => Created::New,
                 1 => Created::Kept,
+                _ if n % 2 == 0 => Created::Superseding(self.some_id()),
                 _ => Created::Replacing(self.some_id()),
             },
             // An id belongs to the server or to callers, never to both.
