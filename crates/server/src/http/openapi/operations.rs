@@ -770,6 +770,8 @@ fn totals() -> TotalsAnswer {
 }
 
 fn queue() -> QueueAnswer<'static> {
+    let [enqueued, granted, acked] = [12_340, 12_000, 12_000].map(Thousandths);
+    let rates = RatesAnswer { enqueued, granted, acked };
     QueueAnswer {
         queue: QUEUE,
         counts: counts(),
@@ -778,11 +780,7 @@ fn queue() -> QueueAnswer<'static> {
         oldest_overdue_ms: 0,
         waiters: 0,
         attended: true,
-        rates: RatesAnswer {
-            enqueued: Thousandths(12_340),
-            granted: Thousandths(12_000),
-            acked: Thousandths(12_000),
-        },
+        rates,
         totals: totals(),
         expired: ExpiredAnswer { late: 0, dead: 0 },
         paused: false,
