@@ -69,8 +69,10 @@ impl Attack {
             Attack::ManyNames => "2,000 a second, each for another queue",
             Attack::WrongTokens => "2,000 a second with a wrong token",
             Attack::UnreadPages => "100 connections that ask for pages of 16 MiB and do not read",
-            Attack::CollidingIds => "1,000 lines each, all `dedupe_id`s with the same XXH3",
-            Attack::GrowingAnswers => "10 messages by quota, replaced with new `dedupe_id`s of 250 bytes",
+            Attack::CollidingIds => "2,000 a second, all `dedupe_id`s with the same XXH3",
+            Attack::GrowingAnswers => {
+                "10 messages by quota, replaced 2,000 times a second with new `dedupe_id`s of 250 bytes"
+            }
             Attack::SlowJobs => "1,000 jobs of a message a second",
             Attack::HangingNames => "1,000 a second with a `target_url` whose name server never answers",
         }
@@ -363,22 +365,21 @@ fn attackers(attack: Attack, address: &str, token: &str) -> io::Result<()> {
         Attack::CollidingIds => {
             let ids = colliding("victim", 20_000);
             let request = |ids: &[String]| lines(token, "victim", ids, r#""delay": "1d""#);
-            let requests: Vec<Vec<u8>> = ids.chunks(1_000).map(request).collect();
+            let requests: Vec<Vec<u8>> = ids.chunks(100).map(request).collect();
             begin();
             // The first time they are remembered, then they are looked up.
-            loop {
-                requests.iter().try_for_each(|request| once(address, request))?;
-            }
+            let mut requests = requests.iter().cycle();
+            paced(20, || requests.next().map_or(Ok(()), |request| once(address, request)))
         }
         Attack::GrowingAnswers => {
             begin();
             let mut n = 0_u64;
-            loop {
-                let ids: Vec<String> = (n..n + 1_000).map(|n| format!("{n:0250}")).collect();
-                n += 1_000;
+            paced(20, || {
+                let ids: Vec<String> = (n..n + 100).map(|n| format!("{n:0250}")).collect();
+                n += 100;
                 let same = r#""delay": "1d", "key": "k", "if_exists": "replace""#;
-                once(address, &lines(token, "tenant.a", &ids, same))?;
-            }
+                once(address, &lines(token, "tenant.a", &ids, same))
+            })
         }
         Attack::SlowJobs => {
             let job = r#"{"action": "fire", "all": true, "rate": 1}"#;
@@ -388,7 +389,7 @@ fn attackers(attack: Attack, address: &str, token: &str) -> io::Result<()> {
         }
         Attack::HangingNames => {
             send(address, "PUT", "/v1/targets/names", token, r#"{"url": "http://hangs.example/"}"#)?;
-            send(address, "PUT", "/v1/queues/names", token, r#"{"target": "names"}"#)?;
+            send(address, "PUT", "/v1/queues/names/config", token, r#"{"target": "names"}"#)?;
             begin();
             let (mut stream, mut n) = (TcpStream::connect(address)?, 0);
             paced(1_000, || {
