@@ -7,7 +7,7 @@ use duewheel::core::engine::{Op, Reserved};
 use duewheel::core::name::QueueName;
 use duewheel::core::policy::QueueSettings;
 use duewheel::{Duewheel, Policy, VirtualClock};
-use duewheel_delivery::{ScheduleSettings, Schedules};
+use duewheel_delivery::{ScheduleSettings, ScheduleWorker, Schedules};
 use duewheel_shard::client::Demand;
 
 use crate::scheduled::{LONG, MINUTE, Rig, every, until};
@@ -193,4 +193,17 @@ async fn last_occurrence_can_be_missed() {
     until("it is missed", async || rig.get("once").await.record.state.counts.missed == 1).await;
     rig.stop_worker().await;
     rig.wheel.shutdown(LONG).await.unwrap();
+}
+
+/// Story: the worker repeated a refused reserve without a pause, and the clock waited for it for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn refused_worker_does_not_hold_the_clock() {
+    let clock = VirtualClock::at_2026();
+    let policy = Policy { max_waiters: 0, ..Policy::default() };
+    let builder = Duewheel::builder().in_memory().clock(clock.clone()).policy(policy.clone());
+    let wheel = builder.open().await.unwrap();
+    let schedules = Schedules::new(&wheel, &policy).unwrap();
+    let worker = ScheduleWorker::start(&schedules);
+    tokio::time::timeout(LONG, wheel.advance(&clock, 60 * MINUTE)).await.unwrap().unwrap();
+    worker.stop(LONG).await;
 }
