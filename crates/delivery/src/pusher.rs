@@ -11,6 +11,7 @@ use duewheel::core::message::MaxAttempts;
 use duewheel::core::name::{BadName, QueueName};
 use duewheel::core::time::{EngineMs, WallMs, ceil_ms};
 use duewheel::{CallError, Client, Duewheel};
+use duewheel_shard::activity::Activity;
 use duewheel_shard::client::Demand;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -33,6 +34,7 @@ use crate::url_targets::UrlTargets;
 use crate::workers::attempts::{AttemptLog, AttemptNote};
 use crate::workers::latest::{LatestAttempts, TargetAttempt};
 
+mod counters;
 mod places;
 mod rotation;
 mod to_url;
@@ -40,6 +42,7 @@ mod to_url;
 mod to_url_tests;
 mod traced;
 
+use counters::PushCounters;
 use places::{Hand, PlaceCounts, PlaceOwner, UnderWay};
 use rotation::{CyclePart, QueueRotation};
 
@@ -366,28 +369,6 @@ struct PushWorker {
     parts: PusherParts,
 }
 
-#[derive(Debug, Default)]
-struct PushCounters {
-    delivered: AtomicU64,
-    failed: AtomicU64,
-    forgiven: AtomicU64,
-    dead: AtomicU64,
-}
-
-impl PushCounters {
-    /// The counter of an end: what the engine has made of it decides.
-    fn of(&self, end: PushEnd, settled: &Settled) -> &AtomicU64 {
-        match (settled, end) {
-            (Settled::Acked | Settled::Already { .. }, _) => &self.delivered,
-            (Settled::Dead(_), _) => &self.dead,
-            (Settled::Again(_) | Settled::Superseded, PushEnd::NotYet(_)) => &self.forgiven,
-            (Settled::Again(_) | Settled::Superseded, PushEnd::Done | PushEnd::Again(..) | PushEnd::Dead) => {
-                &self.failed
-            }
-        }
-    }
-}
-
 /// Result of one loop iteration.
 enum Turn {
     /// Messages, and what they were reserved for.
@@ -432,6 +413,8 @@ impl PlaceOwner for PushWorker {
 
 impl PushWorker {
     async fn work(self: Arc<Self>, wheel: Duewheel, mut stop: watch::Receiver<bool>) {
+        let Some(first) = self.job().queues.first().cloned() else { return };
+        let mut activity = self.wheel.register(first);
         let ended = wheel.ended();
         tokio::pin!(ended);
         let mut pushes = JoinSet::new();
@@ -448,16 +431,17 @@ impl PushWorker {
                     pushes.abort_all();
                     break;
                 }
-                turn = self.turn(&mut changed) => turn,
+                turn = self.turn(&mut activity, &mut changed) => turn,
             };
             match turn {
                 Turn::Granted(job, granted) => {
                     failures = 0;
                     for grant in granted {
-                        let mark = self.begin(&grant);
+                        let (mark, run) = (self.begin(&grant), activity.begin());
                         let (mut under_way, hand) = (UnderWay::new(self.clone()), Hand::new(self.clone()));
                         let (worker, job) = (self.clone(), job.clone());
                         pushes.spawn(async move {
+                            let _run = run;
                             worker.push(&job, grant, mark, hand, &mut under_way).await;
                         });
                     }
@@ -469,7 +453,7 @@ impl PushWorker {
                     tokio::select! {
                         biased;
                         _ = stop.wait_for(|stop| *stop) => break,
-                        () = tokio::time::sleep(pause) => {}
+                        () = activity.away(tokio::time::sleep(pause)) => {}
                     }
                 }
             }
@@ -479,13 +463,19 @@ impl PushWorker {
 
     /// Waits for what may be sent, for a free hand, and for messages. Messages granted to a dropped future go back at
     /// once.
-    async fn turn(&self, changed: &mut watch::Receiver<()>) -> Turn {
+    async fn turn(&self, activity: &mut Arc<Activity>, changed: &mut watch::Receiver<()>) -> Turn {
         changed.borrow_and_update();
         self.happen();
         let job = self.job();
+        // It waits for messages of all its queues at once: one of them stands for the others.
+        if let Some(first) = job.queues.first()
+            && !job.queues.contains(activity.queue())
+        {
+            *activity = self.wheel.register(first.clone());
+        }
         let (now, open_until) = (self.now(), self.open_until.load(Ordering::SeqCst));
         if now.0 >= open_until {
-            drop(changed.changed().await);
+            drop(activity.away(changed.changed()).await);
             return Turn::Nothing;
         }
         let (under_way, requests) =
@@ -494,12 +484,12 @@ impl PushWorker {
         let aside = EngineMs(self.aside_until.load(Ordering::SeqCst));
         let most = match permit {
             Permit::Many => job.concurrency,
-            Permit::One if now < aside => return self.wait_until(aside, changed).await,
+            Permit::One if now < aside => return activity.away(self.wait_until(aside, changed)).await,
             // The probe comes in addition to requests under way, which may include an earlier, slow probe.
             Permit::One => requests.saturating_add(1).min(job.concurrency),
-            Permit::Until(instant) => return self.wait_until(instant, changed).await,
+            Permit::Until(instant) => return activity.away(self.wait_until(instant, changed)).await,
             Permit::AfterOthers | Permit::Paused => {
-                drop(changed.changed().await);
+                drop(activity.away(changed.changed()).await);
                 return Turn::Nothing;
             }
         };
@@ -508,10 +498,13 @@ impl PushWorker {
         let unsettled = job.unsettled().saturating_sub(under_way);
         let free = most.saturating_sub(requests).min(unsettled).min(elsewhere);
         if free == 0 {
-            tokio::select! {
-                _ = changed.changed() => {}
-                () = self.places.hand_free.notified() => {}
-            }
+            let freed = async {
+                tokio::select! {
+                    _ = changed.changed() => {}
+                    () = self.places.hand_free.notified() => {}
+                }
+            };
+            activity.away(freed).await;
             return Turn::Nothing;
         }
         let (room, next) = match &mut *self.bucket() {
@@ -519,7 +512,7 @@ impl PushWorker {
             Some(bucket) => (bucket.available(now), bucket.next()),
         };
         if room == 0 {
-            return self.wait_until(next, changed).await;
+            return activity.away(self.wait_until(next, changed)).await;
         }
         let (queues, part) = self.rotation.next(&job.queues);
         let demand = Demand {
@@ -538,7 +531,7 @@ impl PushWorker {
         let reserved = tokio::select! {
             biased;
             _ = changed.changed() => return Turn::Nothing,
-            reserved = self.wheel.reserve(demand) => reserved,
+            reserved = activity.waiting(self.wheel.reserve(demand)) => reserved,
         };
         self.reserved(job, part, reserved).await
     }

@@ -127,22 +127,30 @@ impl Shelf {
         }
     }
 
-    /// Waits for records that are due, at most `max`, each under a short lease. `None`: the wheel is closed.
+    /// Waits for records that are due, at most `max`, each under a short lease. After an error, [`Shelf::recover`] comes
+    /// before the next call.
     ///
     /// # Cancel safety
     /// When the future is dropped, what was granted comes back.
-    pub(crate) async fn due(&self, max: usize) -> Option<Vec<Grant>> {
+    pub(crate) async fn due(&self, max: usize) -> Result<Vec<Grant>, CallError> {
         let demand =
             Demand { max, wait_ms: WAIT_MS, lease_ms: Some(LEASE_MS), ..Demand::new(self.queue.clone()) };
-        match self.client.reserve(demand).await {
-            Ok(Reserved::Grants(grants)) => Some(grants),
-            Ok(_) => Some(Vec::new()),
-            Err(CallError::Closed(_)) => None,
-            Err(_) => {
-                tokio::time::sleep(PAUSE).await;
-                Some(Vec::new())
-            }
+        match self.client.reserve(demand).await? {
+            Reserved::Grants(grants) => Ok(grants),
+            Reserved::DeadlineSoon
+            | Reserved::Overloaded
+            | Reserved::TooManyQueues
+            | Reserved::HeldBack(_) => Err(CallError::Overloaded),
         }
+    }
+
+    /// Pauses after a reserve that failed. `None`: the wheel is closed.
+    pub(crate) async fn recover(why: CallError) -> Option<()> {
+        if matches!(why, CallError::Closed(_)) {
+            return None;
+        }
+        tokio::time::sleep(PAUSE).await;
+        Some(())
     }
 
     /// Lets a granted record come again by itself after this time, and uses up no attempt. Returns its name and content;

@@ -38,8 +38,9 @@ pub enum AdvanceError {
 
 impl Duewheel {
     /// Waits until nothing is left to do before time passes: what is due by now has been run by its handler and settled,
-    /// and schedules have entered their occurrences. What a pause, a rate or another limit of its queue holds back stays
-    /// ready. For tests with a [`VirtualClock`]; it does not wait for queues without a handler.
+    /// webhooks under way have ended, and schedules have entered their occurrences. What a pause, a rate or another limit
+    /// of its queue or target holds back stays ready. For tests with a [`VirtualClock`]; it does not wait for queues
+    /// without a handler or pusher, nor for consumers whose reserves are refused.
     ///
     /// # Errors
     /// No answer arrived.

@@ -268,11 +268,15 @@ impl Worker {
                     | Reserved::Overloaded
                     | Reserved::TooManyQueues
                     | Reserved::HeldBack(_),
-                ) => tokio::time::sleep(doubled(FIRST_PAUSE, LONGEST_PAUSE, failures)).await,
+                ) => {
+                    let pause = tokio::time::sleep(doubled(FIRST_PAUSE, LONGEST_PAUSE, failures));
+                    this.activity.away(pause).await;
+                }
                 Err(_) if this.life.has_ended() => return,
                 Err(error) => {
                     tracing::debug!(queue = %this.queue, %error, "could not reserve messages for a handler");
-                    tokio::time::sleep(doubled(FIRST_PAUSE, LONGEST_PAUSE, failures)).await;
+                    let pause = tokio::time::sleep(doubled(FIRST_PAUSE, LONGEST_PAUSE, failures));
+                    this.activity.away(pause).await;
                     failures = failures.saturating_add(1);
                 }
             }

@@ -13,7 +13,7 @@ use super::place::BulkPlace;
 use super::record::BulkRecord;
 use super::run::{BulkRun, RunEnd};
 use crate::limits::{BULK_HELD, BULK_RUNS, LOOK_AGAIN, UNREADABLE_LOOK};
-use crate::shelf::NextLook;
+use crate::shelf::{NextLook, Shelf};
 use crate::supervised::Supervised;
 
 /// Works on jobs until it is stopped or the wheel is closed. Several may run, in several nodes: a job is worked on by one at
@@ -86,7 +86,10 @@ impl Bulk {
     /// Waits for a record that is due, and a place for it. `None`: the wheel is closed.
     async fn next(&self, places: &Arc<Semaphore>) -> Option<Option<(Grant, BulkPlace)>> {
         let taken = Some(places.clone().acquire_owned().await.ok()?);
-        let grant = self.jobs.jobs.due(1).await?.into_iter().next();
+        let grant = match self.jobs.jobs.due(1).await {
+            Ok(grants) => grants.into_iter().next(),
+            Err(why) => return Shelf::recover(why).await.map(|()| None),
+        };
         Some(grant.map(|grant| (grant, BulkPlace { all: places.clone(), taken })))
     }
 

@@ -141,14 +141,10 @@ impl ScheduleState {
     /// withholds it, it is judged like the occurrences after it; a ready one has entered.
     pub fn oversleep(&mut self, now: u64) {
         let former = self.present;
-        let slept = |entry: &ScheduleEntry| entry.at > former && entry.due + ms(ON_TIME) < now;
-        let first = self.pending.iter().filter(|entry| slept(entry)).map(|entry| entry.at).min();
-        let Some(first) = first.filter(|_| self.is_quiet()) else { return };
-        self.take_back(|entry| slept(entry).then_some(AfterTaking::Judged));
-        self.cursor = self.cursor.min(first - 1);
-        let kept: Vec<u64> = self.pending.iter().map(|entry| entry.at).filter(|at| *at > first).collect();
-        for at in kept {
-            self.pass_over(at, at);
+        if self.is_quiet() {
+            // By its due time: with a jitter the last look may be later than its instant.
+            let slept = |entry: &ScheduleEntry| entry.due > former && entry.due + ms(ON_TIME) < now;
+            self.take_back(|entry| slept(entry).then_some(AfterTaking::Judged));
         }
     }
 
@@ -174,9 +170,14 @@ impl ScheduleState {
             return ScheduleStep::Sleep(block.until.min(next));
         }
         self.drop_stale(table, facts);
-        match table.overlap {
+        let step = match table.overlap {
             OverlapPolicy::Allow => self.advance_many(table, facts),
             OverlapPolicy::Skip | OverlapPolicy::BufferOne => self.advance_one(table, facts),
+        };
+        match (step, self.pending.iter().map(|entry| entry.due).min()) {
+            // The record is due with each message, so that a message that missed its time is judged at once.
+            (ScheduleStep::Sleep(until), Some(due)) => ScheduleStep::Sleep(until.min(due)),
+            (step, _) => step,
         }
     }
 
@@ -223,8 +224,9 @@ impl ScheduleState {
         match table.missed {
             MissedPolicy::None => {}
             MissedPolicy::Last => {
-                if let Some(former) = self.candidate.replace(at) {
-                    self.miss(former);
+                let newest = self.candidate.map_or(at, |former| former.max(at));
+                if let Some(former) = self.candidate.replace(newest) {
+                    self.miss(former.min(at));
                 }
             }
             MissedPolicy::All => self.queue_up(at),
@@ -324,9 +326,7 @@ impl ScheduleState {
         }
         if self.pending.len() >= MAX_PENDING {
             // The next one is judged at its instant: its message may be due before all of these.
-            return ScheduleStep::Sleep(
-                self.pending.iter().map(|entry| entry.due).min().unwrap_or(now).min(at),
-            );
+            return ScheduleStep::Sleep(at);
         }
         self.cursor = at;
         let entry = self.entry(facts, at, due);
@@ -346,13 +346,12 @@ impl ScheduleState {
         }
     }
 
-    /// When the first of the occurrences can enter that wait, because too many are in their queue already or because
-    /// missed ones enter at a distance; or when the next one is to be judged.
+    /// When the first of the occurrences can enter that wait because missed ones enter at a distance; or when the next
+    /// one is to be judged.
     fn wake_of_backlog(&self, table: &Timetable, facts: LookFacts<'_>) -> u64 {
         let next = self.next_of(table, facts.name, self.cursor).map(|(at, _)| at);
         let waiting = self.backlog.iter().map(|at| self.due_of(table, facts.name, *at));
-        let pending = self.pending.iter().map(|entry| entry.due);
-        let times = waiting.chain(pending).chain([self.spread_until]).chain(next);
+        let times = waiting.chain([self.spread_until]).chain(next);
         let idle = facts.now.saturating_add(ms(IDLE_LOOK));
         times.filter(|time| *time > facts.now).min().unwrap_or(idle)
     }
@@ -503,8 +502,8 @@ impl ScheduleState {
         self.block = Some(ScheduleBlock { at: highest, why, tries: tries.saturating_add(1), until });
     }
 
-    /// The answer to taking an occurrence back.
-    pub fn took(&mut self, now: u64, take: &TakeBack, outcome: TakeOutcome) {
+    /// The answer to taking an occurrence back. Without a timetable, one that is to be judged is missed.
+    pub fn took(&mut self, table: Option<&Timetable>, now: u64, take: &TakeBack, outcome: TakeOutcome) {
         let now = self.go_on(now);
         let at = take.entry.at;
         let Some(place) = self.taking.iter().position(|other| other.entry.at == at) else { return };
@@ -520,7 +519,13 @@ impl ScheduleState {
                 match take.then {
                     AfterTaking::EntersAgain => self.queue_up(at),
                     AfterTaking::Missed => self.miss(at),
-                    AfterTaking::Dropped | AfterTaking::Judged => {}
+                    AfterTaking::Dropped => {}
+                    // Earlier versions have moved the cursor back.
+                    AfterTaking::Judged if at > self.cursor => {}
+                    AfterTaking::Judged => match table {
+                        Some(table) => self.judge_one(table, now, at, take.entry.due),
+                        None => self.miss(at),
+                    },
                 }
             }
             TakeOutcome::Gone => {

@@ -296,13 +296,14 @@ impl Look<'_> {
 
     async fn take(&mut self, list: Vec<TakeBack>) -> Result<(), ScheduleError> {
         self.hold().await?;
+        let table = self.record.timetable().ok();
         for take in list {
             let outcome = message::take(&self.shelf.client, &self.record.mark(), &take).await;
             if outcome == TakeOutcome::Unknown {
                 return Err(self.stopped(ScheduleError::Busy).await);
             }
             let now = self.now();
-            self.record.state.took(now, &take, outcome);
+            self.record.state.took(table.as_ref(), now, &take, outcome);
         }
         Ok(())
     }

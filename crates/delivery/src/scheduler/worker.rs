@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use super::edits::Schedules;
 use crate::limits::{HELD, LOOKS};
 use crate::schedule::{LookFacts, PreviousRun, ScheduleRecord, ScheduleState};
-use crate::shelf::ShelfRow;
+use crate::shelf::{Shelf, ShelfRow};
 use crate::supervised::Supervised;
 
 /// The pause after the schedules could not all be read.
@@ -177,9 +177,12 @@ impl WorkerInner {
         let grants = tokio::select! {
             biased;
             _ = active.wait_for(|active| !*active) => return Some(Vec::new()),
-            grants = self.activity.waiting(self.schedules.shelf.due(free.len())) => grants?,
+            grants = self.activity.waiting(self.schedules.shelf.due(free.len())) => grants,
         };
-        Some(grants.into_iter().zip(free).collect())
+        match grants {
+            Ok(grants) => Some(grants.into_iter().zip(free).collect()),
+            Err(why) => self.activity.away(Shelf::recover(why)).await.map(|()| Vec::new()),
+        }
     }
 
     /// Looks at one schedule whose record was granted.

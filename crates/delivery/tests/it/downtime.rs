@@ -7,7 +7,7 @@ use duewheel::core::engine::{Op, Reserved};
 use duewheel::core::name::QueueName;
 use duewheel::core::policy::QueueSettings;
 use duewheel::{Duewheel, Policy, VirtualClock};
-use duewheel_delivery::{ScheduleSettings, Schedules};
+use duewheel_delivery::{ScheduleSettings, ScheduleWorker, Schedules};
 use duewheel_shard::client::Demand;
 
 use crate::scheduled::{LONG, MINUTE, Rig, every, until};
@@ -144,4 +144,66 @@ async fn what_was_ready_is_not_withdrawn() {
     assert!(found.iter().any(|view| view.message.id == first), "{found:?}");
     let expiries: Vec<bool> = found.iter().map(|view| view.message.options.expiry.is_some()).collect();
     assert_eq!(expiries, [false, true, false], "put ahead, caught up, put ahead: {found:?}");
+}
+
+/// Story: with a jitter the last look was later than the instant of the message that was put ahead, which was granted
+/// half an hour late although `missed` was `none`; and nobody looked before the next instant.
+#[tokio::test(flavor = "multi_thread")]
+async fn jittered_occurrence_can_be_missed() {
+    let (folder, clock) = (tempfile::tempdir().unwrap(), VirtualClock::at_2026());
+    let mut rig = open(folder.path(), &clock).await;
+    rig.start_worker();
+    let start = rig.now();
+    let mut settings = ScheduleSettings { missed: Some("none".into()), ..every("1h") };
+    settings.recurrence.jitter = Some("30m".into());
+    rig.schedules.put("jittered", settings, None).await.unwrap();
+    rig.entered("jittered", 1).await;
+    let due = rig.messages().await[0].due_at.to_system_time().duration_since(start).unwrap();
+    assert!(due > 60 * MINUTE, "{due:?}");
+    clock.advance(60 * MINUTE);
+    rig.entered("jittered", 2).await;
+    rig.stop_worker().await;
+    rig.wheel.shutdown(LONG).await.unwrap();
+    clock.advance(50 * MINUTE);
+    let mut rig = open(folder.path(), &clock).await;
+    assert_eq!(rig.reserved().await, 0, "withheld until the worker has looked");
+    rig.start_worker();
+    until("it is missed", async || rig.get("jittered").await.record.state.counts.missed == 1).await;
+    rig.entered("jittered", 1).await;
+    clock.advance(Duration::from_secs(5));
+    assert_eq!(rig.reserved().await, 0);
+    rig.stop_worker().await;
+    rig.wheel.shutdown(LONG).await.unwrap();
+}
+
+/// Story: no occurrence followed the last one, so nobody looked at it before thirty days had passed.
+#[tokio::test(flavor = "multi_thread")]
+async fn last_occurrence_can_be_missed() {
+    let (folder, clock) = (tempfile::tempdir().unwrap(), VirtualClock::at_2026());
+    let mut rig = open(folder.path(), &clock).await;
+    rig.start_worker();
+    let settings = ScheduleSettings { missed: Some("none".into()), ..every("1h") };
+    rig.schedules.put("once", settings, Some(1)).await.unwrap();
+    rig.entered("once", 1).await;
+    rig.stop_worker().await;
+    rig.wheel.shutdown(LONG).await.unwrap();
+    clock.advance(62 * MINUTE);
+    let mut rig = open(folder.path(), &clock).await;
+    rig.start_worker();
+    until("it is missed", async || rig.get("once").await.record.state.counts.missed == 1).await;
+    rig.stop_worker().await;
+    rig.wheel.shutdown(LONG).await.unwrap();
+}
+
+/// Story: the worker repeated a refused reserve without a pause, and the clock waited for it for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn refused_worker_does_not_hold_the_clock() {
+    let clock = VirtualClock::at_2026();
+    let policy = Policy { max_waiters: 0, ..Policy::default() };
+    let builder = Duewheel::builder().in_memory().clock(clock.clone()).policy(policy.clone());
+    let wheel = builder.open().await.unwrap();
+    let schedules = Schedules::new(&wheel, &policy).unwrap();
+    let worker = ScheduleWorker::start(&schedules);
+    tokio::time::timeout(LONG, wheel.advance(&clock, 60 * MINUTE)).await.unwrap().unwrap();
+    worker.stop(LONG).await;
 }

@@ -116,7 +116,7 @@ impl Desk {
                         if outcome == TakeOutcome::Taken {
                             (sent.taken, sent.gone) = (true, true);
                         }
-                        self.state.took(self.now, &take, outcome);
+                        self.state.took(None, self.now, &take, outcome);
                     }
                 }
                 ScheduleStep::Erase(ids) => self.state.erased(&ids),

@@ -697,3 +697,28 @@ async fn names_that_no_pusher_has() {
         assert_eq!(start(&["q"], store), PusherError::Store, "{store}");
     }
 }
+
+/// Story: an advance ended the lease of a webhook under way, which was sent twice and could not be settled.
+#[tokio::test(flavor = "multi_thread")]
+async fn advance_waits_for_webhook_under_way() {
+    let (receiver, answers) = Receiver::held().await;
+    let (wheel, clock) = virtual_wheel().await;
+    let pusher = push(&wheel, &receiver.target());
+    wheel.queue("q").body("x").delay(duewheel::HOUR).enqueue().await.unwrap();
+    let advancing = {
+        let (wheel, clock) = (wheel.clone(), clock.clone());
+        tokio::spawn(async move { wheel.advance(&clock, 48 * duewheel::HOUR).await })
+    };
+    until("it is under way", async || receiver.connections() == 1).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(!advancing.is_finished(), "time stands until it has ended");
+    answers.send_replace(true);
+    advancing.await.unwrap().unwrap();
+    assert_eq!((receiver.requests().len(), pusher.counts().delivered), (1, 1));
+    // A pusher that takes no messages does not hold the clock.
+    pusher.pause("for a test");
+    wheel.queue("q").body("y").delay(duewheel::HOUR).enqueue().await.unwrap();
+    wheel.advance(&clock, 48 * duewheel::HOUR).await.unwrap();
+    assert_eq!(receiver.requests().len(), 1);
+    pusher.stop(LONG).await;
+}

@@ -305,7 +305,7 @@ impl World {
             }
             Act::Take(take) => {
                 let outcome = self.take(&take.entry);
-                state.took(now - behind, &take, if lost { TakeOutcome::Unknown } else { outcome });
+                state.took(None, now - behind, &take, if lost { TakeOutcome::Unknown } else { outcome });
             }
             Act::Erase(ids) => {
                 for id in &ids {
@@ -644,7 +644,7 @@ fn delivered_occurrence_is_not_entered_again() {
     let at = first[0].at;
     state.change(&before, &after, false, facts(at - 1));
     let ScheduleStep::Take(taken) = state.advance(&after, facts(at - 1)) else { panic!("take") };
-    state.took(at + 5, &taken[0], TakeOutcome::Gone);
+    state.took(None, at + 5, &taken[0], TakeOutcome::Gone);
     let ScheduleStep::Enter(next) = state.advance(&after, facts(at + 5)) else { panic!("enter") };
     assert!(next.iter().all(|entry| entry.at > at), "{next:?}");
 }
@@ -680,7 +680,7 @@ fn clock_step_back_repeats_no_occurrence() {
                 ScheduleStep::Take(list) => {
                     for take in list {
                         at.remove(&take.entry.at);
-                        state.took(now, &take, TakeOutcome::Taken);
+                        state.took(None, now, &take, TakeOutcome::Taken);
                     }
                 }
                 ScheduleStep::Erase(ids) => state.erased(&ids),

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use duewheel::core::policy::{GrantLimits, GrantRate, QueueSettings};
-use duewheel::{Clock, HOUR, HandlerResult, MINUTE, Message, SECOND};
+use duewheel::{Clock, Duewheel, HOUR, HandlerResult, MINUTE, Message, Policy, SECOND, VirtualClock};
 use tokio::sync::Semaphore;
 
 use super::{count, counter, until, virtual_wheel};
@@ -96,4 +96,16 @@ async fn advance_meets_each_backoff() {
     draft.backoff(MINUTE, 10 * MINUTE).enqueue().await.unwrap();
     wheel.advance(&clock, HOUR).await.unwrap();
     assert_eq!(count(&runs), 5);
+}
+
+/// Story: a handler whose reserves were refused paused between them, and the clock waited for it for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn refused_handler_does_not_hold_the_clock() {
+    let clock = VirtualClock::at_2026();
+    let policy = Policy { max_waiters: 0, ..Policy::default() };
+    let builder = Duewheel::builder().in_memory().clock(clock.clone()).policy(policy);
+    let wheel = builder.open().await.unwrap();
+    wheel.queue("q").handler(|_| async { HandlerResult::Ok(()) }).unwrap();
+    let advanced = wheel.advance(&clock, 48 * HOUR);
+    tokio::time::timeout(Duration::from_secs(60), advanced).await.unwrap().unwrap();
 }
