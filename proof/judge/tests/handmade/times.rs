@@ -20,7 +20,13 @@ fn early() {
         e.when = When::AtMs(WALL + if s.bad { 51 } else { 50 });
         s.done(
             Call::Enqueue(e),
-            Answer::Enqueued { id: MsgId(1), created: true, replaced: None, due_at_ms: None },
+            Answer::Enqueued {
+                id: MsgId(1),
+                created: true,
+                replaced: None,
+                superseded: None,
+                due_at_ms: None,
+            },
         );
         s.wait(48);
         s.grant(1, None, 1, 1);
@@ -121,7 +127,13 @@ fn waiting_reserve_gets_newly_due_message() {
         e.when = When::AtMs(WALL + 60_000);
         s.done(
             Call::Enqueue(e),
-            Answer::Enqueued { id: MsgId(1), created: true, replaced: None, due_at_ms: None },
+            Answer::Enqueued {
+                id: MsgId(1),
+                created: true,
+                replaced: None,
+                superseded: None,
+                due_at_ms: None,
+            },
         );
         let op = s.invoke(reserve());
         s.wait(100);
@@ -175,7 +187,13 @@ fn forward_step_while_down_counts_downtime() {
         e.when = When::AtMs(WALL + 500);
         s.done(
             Call::Enqueue(e),
-            Answer::Enqueued { id: MsgId(1), created: true, replaced: None, due_at_ms: None },
+            Answer::Enqueued {
+                id: MsgId(1),
+                created: true,
+                replaced: None,
+                superseded: None,
+                due_at_ms: None,
+            },
         );
         let shown = if s.bad { 400 } else { 500 };
         s.fault(Fault::ClockStep { before_ms: WALL + shown, after_ms: WALL + 10 });
