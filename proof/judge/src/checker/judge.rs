@@ -133,7 +133,8 @@ impl<'h> Judge<'_, 'h> {
         }
     }
 
-    /// A message whose key was taken while it was leased is not granted again, and is leased until it is gone.
+    /// A message whose key was taken while it was leased is not granted again, shows no key, and is leased until it is
+    /// gone.
     fn superseded(&mut self) {
         let life = self.life;
         let Some(taken) = life.superseded else { return };
@@ -148,8 +149,8 @@ impl<'h> Judge<'_, 'h> {
             End::Ok(..) | End::Fail(..) | End::Unknown => None,
         });
         let seen: Vec<_> = seen.chain(life.held).filter(|(at, _)| at.idx > taken.idx).collect();
-        for (_, row) in seen.into_iter().filter(|(_, row)| row.state != State::Leased) {
-            let what = format!("is {:?} after another message took its key", row.state);
+        for (_, row) in seen.into_iter().filter(|(_, row)| row.state != State::Leased || row.key.is_some()) {
+            let what = format!("is {:?}, key {:?}, after another message took its key", row.state, row.key);
             self.blame(Check::Resurrected, what);
         }
     }

@@ -62,7 +62,7 @@ impl Message {
         };
         Held {
             id,
-            key: self.key.clone(),
+            key: self.key.clone().filter(|_| !self.superseded),
             state,
             attempt: self.attempt,
             body: Some(self.body),

@@ -40,12 +40,25 @@ fn superseded_message_does_not_come_again() {
     case(Check::Resurrected, |s| {
         begin(s);
         let state = if s.bad { State::Ready } else { State::Leased };
-        s.done(Call::Get(Target::Id(MsgId(1))), Answer::Found(keyed(1, state, 1)));
+        s.done(Call::Get(Target::Id(MsgId(1))), Answer::Found(row(1, state, 1)));
+    });
+    case(Check::Resurrected, |s| {
+        begin(s);
+        let shown = if s.bad { keyed(1, State::Leased, 1) } else { row(1, State::Leased, 1) };
+        s.dump(vec![shown, keyed(2, State::Scheduled, 0)]);
+    });
+    case(Check::WrongBody, |s| {
+        s.enqueue(1, Some("k"), 0);
+        s.grant(1, Some("k"), 1, 1);
+        if !s.bad {
+            s.unknown(superseding(2, "k"));
+        }
+        s.done(Call::Get(Target::Id(MsgId(1))), Answer::Found(row(1, State::Leased, 1)));
     });
     case(Check::Resurrected, |s| {
         begin(s);
         s.wait(200);
-        let old = keyed(1, State::Dead, 1);
+        let old = row(1, State::Dead, 1);
         let new = keyed(2, State::Scheduled, 0);
         s.dump(if s.bad { vec![old, new] } else { vec![new] });
     });
