@@ -54,6 +54,8 @@ pub enum Mutant {
     BurstUnlimited,
     /// From the second start on, a queue may have one lease more than its limit.
     OneLeaseMore,
+    /// A message whose key was taken while it was leased comes back when its lease ends.
+    SupersededReturns,
     /// A request to another node whose outcome is unknown is sent again, whatever it is.
     LostRetried,
 }

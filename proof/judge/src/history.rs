@@ -296,6 +296,8 @@ pub enum IfExists {
     Keep,
     /// The new message replaces the existing one.
     Replace,
+    /// The same, but the new message takes the key of one that is leased, which ends with its lease.
+    Supersede,
 }
 
 /// Identifies a message.
@@ -334,6 +336,9 @@ pub enum Answer {
         created: bool,
         /// The message that it replaced.
         replaced: Option<MsgId>,
+        /// The leased message whose key it took.
+        #[serde(default)]
+        superseded: Option<MsgId>,
         /// When it is due, by the wall clock, if the answer says so.
         #[serde(default)]
         due_at_ms: Option<u64>,
@@ -468,6 +473,9 @@ pub struct Totals {
     pub cancelled: u64,
     /// Messages replaced.
     pub replaced: u64,
+    /// Messages that ended with the lease during which another one took their key.
+    #[serde(default)]
+    pub superseded: u64,
     /// Messages purged.
     pub purged: u64,
     /// Messages dropped because they had expired.
@@ -770,7 +778,13 @@ mod tests {
             expiry: None,
         };
         let op = recorder.invoke(1, vec![Call::Enqueue(enqueue)])[0];
-        let answer = Answer::Enqueued { id: MsgId(1), created: true, replaced: None, due_at_ms: None };
+        let answer = Answer::Enqueued {
+            id: MsgId(1),
+            created: true,
+            replaced: None,
+            superseded: None,
+            due_at_ms: None,
+        };
         recorder.note(recorder.stamp(), 1, What::Ok { op, answer });
         recorder.note(recorder.stamp(), 0, What::Fault(Fault::Killed(Moment::Serving)));
         let history = recorder.history("seed 1", Rules::default());

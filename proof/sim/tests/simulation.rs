@@ -141,7 +141,7 @@ fn seeds_of_all_kinds_are_clean() {
 const ENOUGH: u64 = 100;
 
 /// What must provably have happened, all runs together.
-const EVIDENCE: [Fact; 31] = [
+const EVIDENCE: [Fact; 32] = [
     Fact::KillsServing,
     Fact::KillsRecovering,
     Fact::UnknownOutcomes,
@@ -153,6 +153,7 @@ const EVIDENCE: [Fact; 31] = [
     Fact::CancelsWon,
     Fact::CancelsLost,
     Fact::Replaced,
+    Fact::Superseded,
     Fact::Kept,
     Fact::KeysRefused,
     Fact::Deduped,

@@ -63,7 +63,7 @@ fn one_a_key(world: &World<'_>, lives: &[usize], report: &mut Report) {
     for &l in lives {
         let life = &world.lives[l];
         let Some(exists) = life.exists else { continue };
-        let ended = life.may_end_at();
+        let ended = life.may_lose_key_at(world);
         let end = ended.min(life.may_die_at(world)).min(life.forgotten_at(world));
         if exists.idx < end {
             spans.push((exists.idx, end, life));
@@ -119,6 +119,9 @@ fn by_key(world: &World<'_>, op: &Op<'_>, report: &mut Report) {
                 End::Ok(ret, Answer::Enqueued { id, created: false, .. }) if e.dedupe_id.is_none() => {
                     kept(world, op, ret, *id, &lives, e.if_exists, report);
                 }
+                End::Ok(ret, Answer::Enqueued { superseded: Some(id), .. }) if e.dedupe_id.is_none() => {
+                    superseded(world, op, ret, *id, &lives, e.if_exists, report);
+                }
                 End::Ok(..) | End::Fail(..) | End::Unknown => {}
             }
         }
@@ -133,9 +136,11 @@ fn by_key(world: &World<'_>, op: &Op<'_>, report: &mut Report) {
             match refusal {
                 Refusal::NotFound => {
                     report.applied(Check::Untruthful);
-                    let there = lives
-                        .iter()
-                        .find(|l| l.alive(world, op.inv.idx, ret.idx) && !l.may_be_dead(world, ret.idx));
+                    let there = lives.iter().find(|l| {
+                        l.alive(world, op.inv.idx, ret.idx)
+                            && !l.may_be_dead(world, ret.idx)
+                            && l.may_lose_key_at(world) >= ret.idx
+                    });
                     if let Some(life) = there {
                         let what = "its key was said not to be there".to_owned();
                         world.accuse(report, Check::Untruthful, life, what);
@@ -167,7 +172,8 @@ fn may_hold_key(world: &World<'_>, life: &Life<'_>, op: &Op<'_>, ret: Point) -> 
         let kept = matches!(send.end, End::Ok(_, Answer::Enqueued { created: false, .. }));
         send.inv.idx != op.inv.idx && send.possible() && !kept && send.inv.idx < ret.idx
     });
-    created && life.certain_end().is_none_or(|(_, at)| at.idx >= op.inv.idx)
+    let lost = life.certain_end().map(|(_, at)| at).into_iter().chain(life.superseded);
+    created && lost.into_iter().all(|at| at.idx >= op.inv.idx)
 }
 
 /// Checks a refusal because of another message: such a message must exist.
@@ -216,10 +222,40 @@ fn kept(
             {
                 let what = format!("was kept for another enqueue after it was {:?}", e.how);
                 world.accuse(report, Check::Resurrected, life, what);
+            } else if life.superseded.is_some_and(|at| at.idx < op.inv.idx) {
+                let what = "was kept for another enqueue after it had lost its key".to_owned();
+                world.accuse(report, Check::Resurrected, life, what);
             }
         }
         None if nameless => {}
         None => complain(world, op, ret, "kept a message that does not have this key", report),
+    }
+}
+
+/// Checks an enqueue that took the key of a leased message: a consumer must have had that one.
+fn superseded(
+    world: &World<'_>,
+    op: &Op<'_>,
+    ret: Point,
+    id: MsgId,
+    lives: &[&Life<'_>],
+    if_exists: IfExists,
+    report: &mut Report,
+) {
+    report.applied(Check::Untruthful);
+    if if_exists != IfExists::Supersede {
+        complain(world, op, ret, "superseded an older message without having been asked to", report);
+    }
+    let born = |l: &&&Life<'_>| l.born(world);
+    match lives.iter().filter(|l| l.id == Some(id) && l.born(world) < ret.idx).max_by_key(born) {
+        Some(life) if !may_be_leased(world, life, op, ret) => {
+            let what = "was said to be superseded, but nobody can have had it".to_owned();
+            world.accuse(report, Check::Untruthful, life, what);
+        }
+        Some(_) => {}
+        None if lives.iter().any(|l| l.may_have_had_another_id(world) && may_hold_key(world, l, op, ret)) => {
+        }
+        None => complain(world, op, ret, "superseded a message that does not have this key", report),
     }
 }
 
@@ -246,6 +282,11 @@ fn nameless_ends(world: &World<'_>, queue: &str, how: How) -> u64 {
             if e.queue == queue =>
         {
             *replaced
+        }
+        (Call::Enqueue(e), End::Ok(_, Answer::Enqueued { superseded, .. }), How::Superseded)
+            if e.queue == queue =>
+        {
+            *superseded
         }
         _ => None,
     });
@@ -281,10 +322,17 @@ fn totals(world: &World<'_>, report: &mut Report) {
         between("acked", totals.acked, certain(How::Acked), possible(How::Acked) + delivered);
         between("cancelled", totals.cancelled, certain(How::Cancelled), possible(How::Cancelled));
         between("replaced", totals.replaced, certain(How::Replaced), possible(How::Replaced));
+        let (least, most) = (certain(How::Superseded), possible(How::Superseded));
+        between("superseded", totals.superseded, least, most);
         between("purged", totals.purged, 0, possible(How::Purged));
         between("expired", totals.expired, certain(How::Expired), possible(How::Expired));
         if let Some((_, rows)) = world.dumps.get(queue) {
-            let settled = totals.acked + totals.cancelled + totals.replaced + totals.purged + totals.expired;
+            let settled = totals.acked
+                + totals.cancelled
+                + totals.replaced
+                + totals.superseded
+                + totals.purged
+                + totals.expired;
             let held = totals.enqueued.checked_sub(settled);
             if held != Some(rows.len() as u64) {
                 faults.push(format!("{totals:?} do not leave the {} messages of the dump", rows.len()));

@@ -55,6 +55,8 @@ pub enum Fact {
     CancelsLost,
     /// A message was replaced.
     Replaced,
+    /// A leased message lost its key to another one, and ended with its lease.
+    Superseded,
     /// An enqueue kept the older message.
     Kept,
     /// An enqueue was refused because of its key.
@@ -223,6 +225,8 @@ fn of_life(world: &World<'_>, life: &Life<'_>, evidence: &mut Evidence) {
     if life.held.is_some_and(|(_, row)| row.state == State::Dead) {
         evidence.add(Fact::Dead, 1);
     }
+    let superseded = life.certain_end().is_some_and(|(e, _)| e.how == How::Superseded);
+    evidence.add(Fact::Superseded, u64::from(superseded));
     let mut before = 0;
     for (i, g) in life.grants.iter().enumerate() {
         evidence.add(Fact::LostGrants, g.grant.attempt.saturating_sub(before + 1));

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use crate::history::{
-    Answer, Call, Enqueue, Fault, History, MsgId, OpId, PushId, Seen, Target, Told, Unanswered, What,
+    Answer, Call, Enqueue, Fault, History, IfExists, MsgId, OpId, PushId, Seen, Target, Told, Unanswered,
+    What,
 };
 use crate::pushes::parts_of;
 
@@ -430,7 +431,8 @@ impl<'h> World<'h> {
             }
         }
         let unknown = s.queue.is_empty() || l.queue.is_empty();
-        let another = self.rules.keys == Told::Yes && s.key != l.key.as_deref();
+        let lost = s.key.is_none() && self.may_be_superseded(l, s.id, at);
+        let another = self.rules.keys == Told::Yes && s.key != l.key.as_deref() && !lost;
         if (s.queue != l.queue && !unknown) || another {
             let what = format!("came back under queue {:?} and key {:?}", s.queue, s.key);
             self.blame(report, Check::WrongBody, life, what);
@@ -445,6 +447,19 @@ impl<'h> World<'h> {
         if !accepted {
             self.blame(report, Check::Ghost, life, "was refused, and shows nevertheless".to_owned());
         }
+    }
+
+    /// Whether another message may have taken the key of one, which had it with this id, before a point.
+    fn may_be_superseded(&self, life: &Life<'_>, id: MsgId, before: Point) -> bool {
+        self.ops.iter().take_while(|op| op.inv.idx < before.idx).any(|op| {
+            let Call::Enqueue(e) = op.call else { return false };
+            let same = e.queue == life.queue && e.key == life.key && e.if_exists == IfExists::Supersede;
+            same && match op.end {
+                End::Ok(_, Answer::Enqueued { superseded, .. }) => *superseded == Some(id),
+                End::Ok(..) | End::Fail(..) => false,
+                End::Unknown => true,
+            }
+        })
     }
 
     fn attach_operations(&mut self, names: &Names) {

@@ -17,6 +17,7 @@ pub(super) fn check(world: &World<'_>, life: &Life<'_>, report: &mut Report) {
     judge.attempts();
     judge.pushes();
     judge.ends();
+    judge.superseded();
     judge.settles();
     judge.changes();
     judge.gets();
@@ -127,8 +128,30 @@ impl<'h> Judge<'_, 'h> {
                 How::Acked => self.nothing_after_ack(op, ret),
                 How::Cancelled | How::Replaced => self.nothing_after_cancel(op, ret),
                 How::Expired => self.nothing_after_expiry(ret),
-                How::Purged => {}
+                How::Superseded | How::Purged => {}
             }
+        }
+    }
+
+    /// A message whose key was taken while it was leased is not granted again, shows no key, and is leased until it is
+    /// gone.
+    fn superseded(&mut self) {
+        let life = self.life;
+        let Some(taken) = life.superseded else { return };
+        self.report.applied(Check::GrantAfterCancel);
+        for g in life.grants.iter().filter(|g| g.inv.idx > taken.idx) {
+            let what =
+                format!("attempt {} was asked for after another message took its key", g.grant.attempt);
+            self.blame(Check::GrantAfterCancel, what);
+        }
+        let seen = self.ops(&life.gets).filter_map(|op| match op.end {
+            End::Ok(_, Answer::Found(row)) => Some((op.inv, row)),
+            End::Ok(..) | End::Fail(..) | End::Unknown => None,
+        });
+        let seen: Vec<_> = seen.chain(life.held).filter(|(at, _)| at.idx > taken.idx).collect();
+        for (_, row) in seen.into_iter().filter(|(_, row)| row.state != State::Leased || row.key.is_some()) {
+            let what = format!("is {:?}, key {:?}, after another message took its key", row.state, row.key);
+            self.blame(Check::Resurrected, what);
         }
     }
 
@@ -260,7 +283,7 @@ impl<'h> Judge<'_, 'h> {
         }
     }
 
-    /// An ack was answered with "already acked": there must be another ack with this token.
+    /// An ack was answered with "already acked": there must be another ack with this token, or the message was superseded.
     fn repeated(&mut self, s: usize, op: &Op<'h>, ret: Point) {
         let (life, world) = (self.life, self.world);
         let Some(proof) = proof(op.call) else { return };
@@ -270,7 +293,8 @@ impl<'h> Judge<'_, 'h> {
             let same = self::proof(o.call).is_some_and(|p| p.token == proof.token);
             other != s && same && matches!(o.call, Call::Ack(_)) && o.possible() && o.inv.idx < ret.idx
         });
-        if !acked {
+        let superseded = life.enders.iter().any(|e| e.how == How::Superseded && e.since < ret.idx);
+        if !acked && !superseded {
             let what = "an ack was told that its message is done, and no other was made".to_owned();
             self.blame(Check::Untruthful, what);
         }
@@ -295,8 +319,9 @@ impl<'h> Judge<'_, 'h> {
         }
         self.report.applied(Check::WronglyRefused);
         let now = ret.ns + world.jumped_unnoted(g.inv.idx, ret.idx);
-        // What purges and expiry end is not leased.
-        let others = life.enders.iter().filter(|e| !matches!(e.how, How::Purged | How::Expired));
+        // What purges and expiry end is not leased, and a superseded message ends with its lease.
+        let others = life.enders.iter();
+        let others = others.filter(|e| !matches!(e.how, How::Superseded | How::Purged | How::Expired));
         let others = others.into_iter().any(|e| e.since < ret.idx);
         if now < life.lease_ends_after(world, g, ret.idx) {
             if !others {
@@ -502,6 +527,7 @@ impl<'h> Judge<'_, 'h> {
             (Some(How::Acked), _) => balance.acked += 1,
             (Some(How::Cancelled), _) => balance.cancelled += 1,
             (Some(How::Replaced), _) => balance.replaced += 1,
+            (Some(How::Superseded), _) => balance.superseded += 1,
             (Some(How::Expired), _) => balance.expired += 1,
             (Some(How::Purged) | None, Some((_, row))) if row.state == State::Dead => balance.dead += 1,
             (Some(How::Purged) | None, Some(_)) => balance.held += 1,

@@ -91,7 +91,8 @@ pub(super) fn due(world: &World<'_>, send: usize) -> Option<Due> {
             let ago = op.inv.wall.saturating_sub(ms).saturating_mul(NS);
             let at = op.inv.ns.saturating_add(ahead);
             // An instant that has passed when the enqueue arrives may be counted from itself or from the arrival.
-            Due { earliest: at.saturating_sub(ago).saturating_sub(NS), latest: at.max(op.latest.ns) }
+            // One from before the beginning of the history is not a time of its clock.
+            Due { earliest: at.checked_sub(ago)?.saturating_sub(NS), latest: at.max(op.latest.ns) }
         }
     };
     Some(Due { earliest, latest: latest.saturating_add(spread) })

@@ -48,6 +48,8 @@ pub(super) enum How {
     Acked,
     Cancelled,
     Replaced,
+    /// Ended with the lease during which another message took its key.
+    Superseded,
     Purged,
     /// Dropped by a reserve that found it expired.
     Expired,
@@ -80,6 +82,8 @@ pub(super) struct Life<'h> {
     pub(super) loose: Vec<usize>,
     pub(super) gets: Vec<usize>,
     pub(super) enders: Vec<Ender>,
+    /// The point before which another message has certainly taken its key, while it was leased.
+    pub(super) superseded: Option<Point>,
     /// Requests that have brought it to the receiver, in the order in which they were read.
     pub(super) pushes: Vec<Pushed<'h>>,
     pub(super) held: Option<(Point, &'h Held)>,
@@ -120,6 +124,12 @@ impl Life<'_> {
     pub(super) fn may_end_at(&self) -> usize {
         let pushed = self.pushes.iter().filter_map(Pushed::accepted).map(|at| at.idx);
         self.enders.iter().map(|e| e.since).chain(pushed).min().unwrap_or(usize::MAX)
+    }
+
+    /// The point after which it may have ended, or another message may have taken its key.
+    pub(super) fn may_lose_key_at(&self, world: &World<'_>) -> usize {
+        let taken = self.enders.iter().filter(|e| e.how == How::Superseded).map(|e| world.ops[e.op].inv.idx);
+        taken.min().unwrap_or(usize::MAX).min(self.may_end_at())
     }
 
     /// Whether it may have died before this point.

@@ -108,8 +108,9 @@ fn concurrency(world: &World<'_>, queue: &str, grants: &[GrantOf<'_, '_>], repor
 /// Whether a lease may have ended when another grant was made.
 fn may_be_over(world: &World<'_>, life: &Life<'_>, held: &Granted<'_>, then: &Granted<'_>) -> bool {
     let at = then.most;
-    // What purges and expiry end is not leased.
-    let mut enders = life.enders.iter().filter(|e| !matches!(e.how, How::Purged | How::Expired));
+    // What purges and expiry end is not leased, and a superseded message ends with its lease.
+    let enders = life.enders.iter();
+    let mut enders = enders.filter(|e| !matches!(e.how, How::Superseded | How::Purged | How::Expired));
     enders.any(|e| e.since < at.idx)
         || life.may_be_given_back(world, held, at.idx)
         || world.forgettable(held, at.idx)

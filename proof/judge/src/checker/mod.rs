@@ -42,7 +42,7 @@ pub enum Check {
     Early,
     /// No grant after an ack (G4).
     GrantAfterAck,
-    /// No grant after a cancel or replacement, and no cancel of a message that a consumer has (G5).
+    /// No grant after a cancel, replacement or supersession, and no cancel of a message that a consumer has (G5).
     GrantAfterCancel,
     /// A message ends once: no two of acked, cancelled, replaced were answered.
     EndedTwice,
@@ -158,6 +158,8 @@ pub struct Balance {
     pub cancelled: u64,
     /// Replaced.
     pub replaced: u64,
+    /// Ended with the lease during which another message took their key.
+    pub superseded: u64,
     /// Dropped because they had expired.
     pub expired: u64,
     /// In the dump as dead.
@@ -226,14 +228,15 @@ impl fmt::Display for Report {
         writeln!(f, "operations      {}", self.operations)?;
         writeln!(
             f,
-            "accepted        {} ({} of them never answered) = {} acked + {} delivered + {} cancelled + {} replaced + {} expired + \
-             {} dead + {} held + {} unknown + {} forgotten + {} lost",
+            "accepted        {} ({} of them never answered) = {} acked + {} delivered + {} cancelled + {} replaced + {} superseded + \
+             {} expired + {} dead + {} held + {} unknown + {} forgotten + {} lost",
             b.accepted,
             b.accepted_unanswered,
             b.acked,
             b.delivered,
             b.cancelled,
             b.replaced,
+            b.superseded,
             b.expired,
             b.dead,
             b.held,

@@ -63,6 +63,8 @@ pub enum Bug {
     KeyLeaked,
     /// A replacement leaves the old message.
     ReplaceKeepsBoth,
+    /// A superseded message comes back when its lease ends.
+    SupersededReturns,
     /// A refused enqueue is carried out.
     RefusedApplied,
     /// Now and then a nack loses the message.
@@ -81,7 +83,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Bug; 28] = [
+    pub const ALL: [Bug; 29] = [
         Bug::EnqueueBeforeSync,
         Bug::AckBeforeSync,
         Bug::CancelBeforeSync,
@@ -103,6 +105,7 @@ impl Bug {
         Bug::KeysForgotten,
         Bug::KeyLeaked,
         Bug::ReplaceKeepsBoth,
+        Bug::SupersededReturns,
         Bug::RefusedApplied,
         Bug::NackLoses,
         Bug::BodySwapped,
@@ -405,9 +408,10 @@ impl Run {
                 } else {
                     When::DelayMs(delay)
                 };
-                let if_exists = match self.rng.below(4) {
+                let if_exists = match self.rng.below(5) {
                     0 => IfExists::Keep,
                     1 | 2 => IfExists::Replace,
+                    3 => IfExists::Supersede,
                     _ => IfExists::Reject,
                 };
                 Call::Enqueue(Enqueue {

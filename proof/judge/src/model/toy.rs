@@ -41,6 +41,8 @@ pub(super) struct Message {
     token: Option<String>,
     pub(super) stage: Stage,
     granted_at: u64,
+    /// Another message took its key while it was leased.
+    superseded: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -60,7 +62,7 @@ impl Message {
         };
         Held {
             id,
-            key: self.key.clone(),
+            key: self.key.clone().filter(|_| !self.superseded),
             state,
             attempt: self.attempt,
             body: Some(self.body),
@@ -122,6 +124,7 @@ impl Toy {
                 self.totals.enqueued = self.totals.acked
                     + self.totals.cancelled
                     + self.totals.replaced
+                    + self.totals.superseded
                     + self.messages.len() as u64;
             }
             Some(Bug::AckBeforeSync | Bug::CancelBeforeSync) => {
@@ -147,7 +150,23 @@ impl Toy {
         }
     }
 
+    /// Ends a leased message whose key another one took; returns whether it was one.
+    fn end_superseded(&mut self, id: MsgId, now: u64, bug: Option<Bug>) -> bool {
+        let superseded = self.messages.get(&id).is_some_and(|m| m.superseded);
+        if superseded && bug != Some(Bug::SupersededReturns) {
+            self.end(id, Why::Other, now);
+            self.totals.superseded += 1;
+            return true;
+        }
+        false
+    }
+
     fn tick(&mut self, now: u64, bug: Option<Bug>) {
+        let over = |m: &Message| matches!(m.stage, Stage::Leased(until) if until <= now);
+        let over: Vec<MsgId> = self.messages.iter().filter(|(_, m)| over(m)).map(|(id, _)| *id).collect();
+        for id in over {
+            self.end_superseded(id, now, bug);
+        }
         for m in self.messages.values_mut() {
             if let Stage::Leased(until) = m.stage
                 && until <= now
@@ -181,7 +200,11 @@ impl Toy {
                 Ok(Answer::Settled)
             }
             Call::Nack { proof, delay_ms } => {
-                let m = self.settle(proof, now, bug, true)?;
+                self.settle(proof, now, bug, true)?;
+                if self.end_superseded(proof.id, now, bug) {
+                    return Ok(Answer::Settled);
+                }
+                let Some(m) = self.messages.get_mut(&proof.id) else { return Err(Refusal::LeaseLost) };
                 let step = 40u64 << (m.attempt.max(1) - 1).min(4);
                 let delay = delay_ms.unwrap_or_else(|| rng.range(step, step + step / 2));
                 // From the next millisecond on, as a server that truncates its clock must do.
@@ -249,7 +272,7 @@ impl Toy {
         if let Some(answer) = e.dedupe_id.as_ref().and_then(|d| self.dedupe.get(d)) {
             return Ok(answer.clone());
         }
-        let mut replaced = None;
+        let (mut replaced, mut superseded) = (None, None);
         if let Some(&old) = e.key.as_ref().and_then(|k| self.keys.get(k)) {
             let leased = self.messages.get(&old).is_some_and(|m| matches!(m.stage, Stage::Leased(_)));
             match e.if_exists {
@@ -260,15 +283,26 @@ impl Toy {
                     return Err(Refusal::KeyExists);
                 }
                 IfExists::Keep => {
-                    let answer =
-                        Answer::Enqueued { id: old, created: false, replaced: None, due_at_ms: None };
+                    let answer = Answer::Enqueued {
+                        id: old,
+                        created: false,
+                        replaced: None,
+                        superseded: None,
+                        due_at_ms: None,
+                    };
                     if let Some(d) = &e.dedupe_id {
                         self.dedupe.insert(d.clone(), answer.clone());
                     }
                     return Ok(answer);
                 }
                 IfExists::Replace if leased => return Err(Refusal::Leased),
-                IfExists::Replace => {
+                IfExists::Supersede if leased => {
+                    if let Some(m) = self.messages.get_mut(&old) {
+                        m.superseded = true;
+                    }
+                    superseded = Some(old);
+                }
+                IfExists::Replace | IfExists::Supersede => {
                     if bug != Some(Bug::ReplaceKeepsBoth) {
                         self.end(old, Why::Other, now);
                     }
@@ -278,7 +312,7 @@ impl Toy {
             }
         }
         let id = self.insert(e, now, bug);
-        let answer = Answer::Enqueued { id, created: true, replaced, due_at_ms: None };
+        let answer = Answer::Enqueued { id, created: true, replaced, superseded, due_at_ms: None };
         if let Some(d) = &e.dedupe_id {
             self.dedupe.insert(d.clone(), answer.clone());
         }
@@ -301,6 +335,7 @@ impl Toy {
             token: None,
             stage: Stage::Waiting,
             granted_at: 0,
+            superseded: false,
         };
         self.messages.insert(id, message);
         if let Some(key) = &e.key {

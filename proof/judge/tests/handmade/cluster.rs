@@ -75,7 +75,13 @@ fn forgotten_id_may_be_reused() {
         s.enqueue(1, None, 0);
         s.wait(if s.bad { 101 } else { 0 });
         fail_over(s);
-        let answer = Answer::Enqueued { id: MsgId(1), created: true, replaced: None, due_at_ms: None };
+        let answer = Answer::Enqueued {
+            id: MsgId(1),
+            created: true,
+            replaced: None,
+            superseded: None,
+            due_at_ms: None,
+        };
         s.done(enqueue(2, None, 0), answer);
         s.done(reserve(), Answer::Grants(vec![Grant { id: MsgId(1), ..grant(2, None, 1, 1) }]));
         s.ack(1, 1);
@@ -86,7 +92,13 @@ fn forgotten_id_may_be_reused() {
         let waits = s.invoke(enqueue(2, None, 9_000));
         s.wait(5);
         s.enqueue(1, None, 9_000);
-        let answer = Answer::Enqueued { id: MsgId(1), created: true, replaced: None, due_at_ms: None };
+        let answer = Answer::Enqueued {
+            id: MsgId(1),
+            created: true,
+            replaced: None,
+            superseded: None,
+            due_at_ms: None,
+        };
         if s.bad {
             s.ok(waits, answer.clone());
         }
@@ -102,7 +114,13 @@ fn forgotten_id_may_be_reused() {
         s.enqueue(1, None, 9_000);
         s.cancel(1);
         fail_over(s);
-        let answer = Answer::Enqueued { id: MsgId(1), created: true, replaced: None, due_at_ms: None };
+        let answer = Answer::Enqueued {
+            id: MsgId(1),
+            created: true,
+            replaced: None,
+            superseded: None,
+            due_at_ms: None,
+        };
         s.done(enqueue(2, None, 9_000), answer);
         let held = Held { id: MsgId(1), ..row(2, State::Scheduled, 0) };
         s.dump(if s.bad { vec![] } else { vec![held] });
@@ -121,7 +139,13 @@ fn forgotten_message_may_be_retried() {
         fail_over(s);
         s.done(
             Call::Enqueue(e),
-            Answer::Enqueued { id: MsgId(1), created: true, replaced: None, due_at_ms: None },
+            Answer::Enqueued {
+                id: MsgId(1),
+                created: true,
+                replaced: None,
+                superseded: None,
+                due_at_ms: None,
+            },
         );
         s.grant(1, None, 1, 2);
     });

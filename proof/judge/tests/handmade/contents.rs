@@ -137,7 +137,13 @@ fn totals() {
 fn id_only_message_may_be_cancelled() {
     case(Check::Totals, |s| {
         s.unknown(enqueue(1, Some("k"), 9_000));
-        let kept = Answer::Enqueued { id: MsgId(1), created: false, replaced: None, due_at_ms: None };
+        let kept = Answer::Enqueued {
+            id: MsgId(1),
+            created: false,
+            replaced: None,
+            superseded: None,
+            due_at_ms: None,
+        };
         let Call::Enqueue(e) = enqueue(2, Some("k"), 9_000) else { unreachable!() };
         s.done(Call::Enqueue(Enqueue { if_exists: IfExists::Keep, ..e }), kept);
         s.cancel(1);
@@ -161,7 +167,13 @@ fn id_only_message_may_be_leased() {
             s.enqueue(1, Some("k"), 0);
         } else {
             s.unknown(enqueue(1, Some("k"), 0));
-            let kept = Answer::Enqueued { id: MsgId(1), created: false, replaced: None, due_at_ms: None };
+            let kept = Answer::Enqueued {
+                id: MsgId(1),
+                created: false,
+                replaced: None,
+                superseded: None,
+                due_at_ms: None,
+            };
             let Call::Enqueue(e) = enqueue(2, Some("k"), 0) else { unreachable!() };
             s.done(Call::Enqueue(Enqueue { if_exists: IfExists::Keep, ..e }), kept);
             let target = Target::Id(MsgId(1));

@@ -80,8 +80,13 @@ fn after_a_cancel() {
     // A replacement ends the old message like a cancel.
     case(Check::GrantAfterCancel, |s| {
         s.enqueue(1, Some("k"), 0);
-        let answer =
-            Answer::Enqueued { id: MsgId(2), created: true, replaced: Some(MsgId(1)), due_at_ms: None };
+        let answer = Answer::Enqueued {
+            id: MsgId(2),
+            created: true,
+            replaced: Some(MsgId(1)),
+            superseded: None,
+            due_at_ms: None,
+        };
         s.done(enqueue(2, Some("k"), 0), answer);
         s.grant(if s.bad { 1 } else { 2 }, Some("k"), 1, 1);
     });

@@ -20,7 +20,10 @@ fn on_expiry(s: &mut Script, on_expiry: OnExpiry) {
 fn expiring(s: &mut Script, n: u64, key: Option<&str>, delay: u64) {
     let Call::Enqueue(e) = enqueue(n, key, delay) else { unreachable!("it is one") };
     let call = Call::Enqueue(Enqueue { expiry: Some(Expiry::InMs(100)), ..e });
-    s.done(call, Answer::Enqueued { id: MsgId(n), created: true, replaced: None, due_at_ms: None });
+    s.done(
+        call,
+        Answer::Enqueued { id: MsgId(n), created: true, replaced: None, superseded: None, due_at_ms: None },
+    );
 }
 
 fn late(s: &mut Script, n: u64, attempt: u64, token: u64, late: bool) {
@@ -59,7 +62,16 @@ fn an_expired_grant_says_so() {
     case(Check::Expiry, |s| {
         let Call::Enqueue(e) = enqueue(1, None, 0) else { unreachable!("it is one") };
         let call = Call::Enqueue(Enqueue { expiry: Some(Expiry::AtMs(crate::script::WALL + 100)), ..e });
-        s.done(call, Answer::Enqueued { id: MsgId(1), created: true, replaced: None, due_at_ms: None });
+        s.done(
+            call,
+            Answer::Enqueued {
+                id: MsgId(1),
+                created: true,
+                replaced: None,
+                superseded: None,
+                due_at_ms: None,
+            },
+        );
         s.wait(400);
         s.late_ms = 400;
         late(s, 1, 1, 1, !s.bad);
@@ -153,7 +165,16 @@ fn an_expired_message_is_dropped() {
         if s.bad {
             s.refused(call, Refusal::KeyExists);
         } else {
-            s.done(call, Answer::Enqueued { id: MsgId(2), created: true, replaced: None, due_at_ms: None });
+            s.done(
+                call,
+                Answer::Enqueued {
+                    id: MsgId(2),
+                    created: true,
+                    replaced: None,
+                    superseded: None,
+                    due_at_ms: None,
+                },
+            );
         }
     });
     // And the system counts it.
@@ -189,7 +210,16 @@ fn an_expired_message_is_dead() {
             let Call::Enqueue(e) = enqueue(1, None, 0) else { unreachable!("it is one") };
             let when = When::AtMs(WALL + 5_000);
             let call = Call::Enqueue(Enqueue { when, expiry: Some(Expiry::InMs(100)), ..e });
-            s.done(call, Answer::Enqueued { id: MsgId(1), created: true, replaced: None, due_at_ms: None });
+            s.done(
+                call,
+                Answer::Enqueued {
+                    id: MsgId(1),
+                    created: true,
+                    replaced: None,
+                    superseded: None,
+                    due_at_ms: None,
+                },
+            );
             s.step(if s.bad { 4_000 } else { 60_000 });
             s.empty();
             s.done(get(1), Answer::Found(dead(0, Death::Expired)));
@@ -235,7 +265,10 @@ fn a_spread_ends() {
             let Call::Enqueue(e) = enqueue(1, None, 0) else { unreachable!("it is one") };
             let call = Call::Enqueue(Enqueue { when, spread_ms, ..e });
             let due_at_ms = Some(crate::script::WALL + due);
-            s.done(call, Answer::Enqueued { id: MsgId(1), created: true, replaced: None, due_at_ms });
+            s.done(
+                call,
+                Answer::Enqueued { id: MsgId(1), created: true, replaced: None, superseded: None, due_at_ms },
+            );
         }
     };
     let at = When::AtMs(crate::script::WALL + 500);

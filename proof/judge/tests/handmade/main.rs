@@ -9,6 +9,7 @@ mod leases;
 mod limits;
 mod pushes;
 mod script;
+mod supersede;
 mod times;
 
 use duewheel_judge::checker::Check;

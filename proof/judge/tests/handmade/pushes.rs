@@ -241,7 +241,13 @@ fn deaths_of_pushes() {
         s.pushed();
         let Call::Enqueue(enqueue) = enqueue(1, None, 0) else { unreachable!("it is one") };
         let call = Call::Enqueue(duewheel_judge::history::Enqueue { max_attempts: Some(2), ..enqueue });
-        let answer = Answer::Enqueued { id: MsgId(1), created: true, replaced: None, due_at_ms: None };
+        let answer = Answer::Enqueued {
+            id: MsgId(1),
+            created: true,
+            replaced: None,
+            superseded: None,
+            due_at_ms: None,
+        };
         s.done(call, answer);
         let used = if s.bad { 3 } else { 2 };
         for n in 1..=used {

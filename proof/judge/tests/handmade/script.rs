@@ -97,8 +97,21 @@ impl Script {
 
     /// Message `n` has tag `n` and id `n`.
     pub(crate) fn enqueue(&mut self, n: u64, key: Option<&str>, delay: u64) {
-        let answer = Answer::Enqueued { id: MsgId(n), created: true, replaced: None, due_at_ms: None };
+        let answer = Answer::Enqueued {
+            id: MsgId(n),
+            created: true,
+            replaced: None,
+            superseded: None,
+            due_at_ms: None,
+        };
         self.done(enqueue(n, key, delay), answer);
+    }
+
+    /// Message `n` takes the key of message `old`, which is leased.
+    pub(crate) fn supersede(&mut self, n: u64, old: u64, key: &str) {
+        let (id, superseded) = (MsgId(n), Some(MsgId(old)));
+        let answer = Answer::Enqueued { id, created: true, replaced: None, superseded, due_at_ms: None };
+        self.done(superseding(n, key), answer);
     }
 
     pub(crate) fn grant(&mut self, n: u64, key: Option<&str>, attempt: u64, token: u64) {
@@ -136,6 +149,11 @@ pub(crate) fn enqueue(n: u64, key: Option<&str>, delay: u64) -> Call {
         spread_ms: 0,
         expiry: None,
     })
+}
+
+pub(crate) fn superseding(n: u64, key: &str) -> Call {
+    let Call::Enqueue(e) = enqueue(n, Some(key), 9_000) else { unreachable!() };
+    Call::Enqueue(Enqueue { if_exists: IfExists::Supersede, ..e })
 }
 
 pub(crate) fn payload(n: u64) -> Payload {

@@ -1,9 +1,11 @@
 //! When a message may come, and when it must.
 
-use duewheel_judge::checker::Check;
-use duewheel_judge::history::{Answer, Call, Downtime, Fault, Grant, Moment, MsgId, Refusal, Target, When};
+use duewheel_judge::checker::{Check, check};
+use duewheel_judge::history::{
+    Answer, Call, Downtime, Enqueue, Fault, Grant, Moment, MsgId, Refusal, Target, When,
+};
 
-use crate::script::{WALL, case, enqueue, grant, proof, reserve};
+use crate::script::{Script, WALL, case, enqueue, grant, proof, reserve};
 
 #[test]
 fn early() {
@@ -20,7 +22,13 @@ fn early() {
         e.when = When::AtMs(WALL + if s.bad { 51 } else { 50 });
         s.done(
             Call::Enqueue(e),
-            Answer::Enqueued { id: MsgId(1), created: true, replaced: None, due_at_ms: None },
+            Answer::Enqueued {
+                id: MsgId(1),
+                created: true,
+                replaced: None,
+                superseded: None,
+                due_at_ms: None,
+            },
         );
         s.wait(48);
         s.grant(1, None, 1, 1);
@@ -121,7 +129,13 @@ fn waiting_reserve_gets_newly_due_message() {
         e.when = When::AtMs(WALL + 60_000);
         s.done(
             Call::Enqueue(e),
-            Answer::Enqueued { id: MsgId(1), created: true, replaced: None, due_at_ms: None },
+            Answer::Enqueued {
+                id: MsgId(1),
+                created: true,
+                replaced: None,
+                superseded: None,
+                due_at_ms: None,
+            },
         );
         let op = s.invoke(reserve());
         s.wait(100);
@@ -175,7 +189,13 @@ fn forward_step_while_down_counts_downtime() {
         e.when = When::AtMs(WALL + 500);
         s.done(
             Call::Enqueue(e),
-            Answer::Enqueued { id: MsgId(1), created: true, replaced: None, due_at_ms: None },
+            Answer::Enqueued {
+                id: MsgId(1),
+                created: true,
+                replaced: None,
+                superseded: None,
+                due_at_ms: None,
+            },
         );
         let shown = if s.bad { 400 } else { 500 };
         s.fault(Fault::ClockStep { before_ms: WALL + shown, after_ms: WALL + 10 });
@@ -236,4 +256,19 @@ fn an_orderly_end_is_a_downtime() {
         }
         s.grant(1, None, 1, 1);
     });
+}
+
+/// Story: a client repeated an enqueue for an instant that had passed by a step of the wall clock, 23 hours before the
+/// beginning of the history. The checker took the beginning for the due time, and the lateness for a lie. Found by
+/// seed 53 of the simulation.
+#[test]
+fn instant_before_the_history_may_be_late() {
+    let mut s = Script::new(false);
+    let Call::Enqueue(e) = enqueue(1, None, 0) else { unreachable!() };
+    let answer =
+        Answer::Enqueued { id: MsgId(1), created: true, replaced: None, superseded: None, due_at_ms: None };
+    s.done(Call::Enqueue(Enqueue { when: When::AtMs(WALL - 5_000), ..e }), answer);
+    s.late_ms = 5_001;
+    s.grant(1, None, 1, 1);
+    assert_eq!(check(&s.history).failed(), []);
 }

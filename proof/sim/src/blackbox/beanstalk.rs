@@ -380,7 +380,13 @@ impl Beanstalk {
         let heard = match (call, &words[..]) {
             (Call::Enqueue(_), ["INSERTED", n]) => id(n)
                 .map(|id| {
-                    Heard::Done(Answer::Enqueued { id, created: true, replaced: None, due_at_ms: None })
+                    Heard::Done(Answer::Enqueued {
+                        id,
+                        created: true,
+                        replaced: None,
+                        superseded: None,
+                        due_at_ms: None,
+                    })
                 })
                 .unwrap_or_else(|| Heard::Absurd(line.clone())),
             (Call::Enqueue(_), ["KEY_EXISTS", _]) => Heard::Refused(Refusal::KeyExists),

@@ -196,6 +196,7 @@ impl Peer for HttpPeer {
             acked: figure("acked")?,
             cancelled: figure("cancelled")?,
             replaced: figure("replaced")?,
+            superseded: figure("superseded")?,
             purged: figure("purged")?,
             expired: figure("expired")?,
         }))
@@ -420,14 +421,15 @@ fn request_of(asked: &Asked) -> Option<Request> {
 fn read(call: &Call, v: &Value) -> Option<Answer> {
     match call {
         Call::Enqueue(_) => {
-            let replaced = match &v["replaced"] {
-                Value::Null => None,
-                other => Some(number(other)?),
+            let old = |name: &str| match &v[name] {
+                Value::Null => Some(None),
+                other => number(other).map(Some),
             };
             Some(Answer::Enqueued {
                 id: id_of(v)?,
                 created: v["created"].as_bool()?,
-                replaced,
+                replaced: old("replaced")?,
+                superseded: old("superseded")?,
                 due_at_ms: None,
             })
         }
@@ -439,7 +441,10 @@ fn read(call: &Call, v: &Value) -> Option<Answer> {
             Some(Answer::Grants(grants))
         }
         Call::Ack(_) => (v["result"] == "acked").then_some(Answer::Settled),
-        Call::Nack { .. } => (v["result"] == "again" || v["result"] == "dead").then_some(Answer::Settled),
+        Call::Nack { .. } => {
+            let results = ["again", "dead", "superseded"];
+            results.iter().any(|result| v["result"] == *result).then_some(Answer::Settled)
+        }
         Call::Extend { .. } => Some(Answer::Settled),
         Call::Bury(_) | Call::Redrive(_) | Call::Purge { .. } | Call::Limit { .. } => None,
     }
@@ -462,6 +467,7 @@ fn enqueue_fields(e: &Enqueue, asked: &Asked) -> Value {
         IfExists::Reject => {}
         IfExists::Keep => fields["if_exists"] = "keep".into(),
         IfExists::Replace => fields["if_exists"] = "replace".into(),
+        IfExists::Supersede => fields["if_exists"] = "supersede".into(),
     }
     if let Some(id) = &e.dedupe_id {
         fields["dedupe_id"] = id.as_str().into();

@@ -337,6 +337,7 @@ impl Queue {
                     IfExists::Reject => "reject",
                     IfExists::Keep => "keep",
                     IfExists::Replace => "replace",
+                    IfExists::Supersede => return None,
                 };
                 let key = e.key.as_deref().unwrap_or("");
                 let mut words = vec![text(&e.queue), asked.bytes.clone()];
@@ -479,12 +480,20 @@ fn read(call: &Call, value: &Value) -> Option<Heard> {
     let id = |n: usize| list.get(n).and_then(Value::number).map(MsgId);
     let word = list.first().and_then(Value::text);
     Some(match (call, word.as_deref()) {
-        (Call::Enqueue(_), Some("created")) => {
-            Heard::Done(Answer::Enqueued { id: id(1)?, created: true, replaced: id(2), due_at_ms: None })
-        }
-        (Call::Enqueue(_), Some("kept")) => {
-            Heard::Done(Answer::Enqueued { id: id(1)?, created: false, replaced: None, due_at_ms: None })
-        }
+        (Call::Enqueue(_), Some("created")) => Heard::Done(Answer::Enqueued {
+            id: id(1)?,
+            created: true,
+            replaced: id(2),
+            superseded: None,
+            due_at_ms: None,
+        }),
+        (Call::Enqueue(_), Some("kept")) => Heard::Done(Answer::Enqueued {
+            id: id(1)?,
+            created: false,
+            replaced: None,
+            superseded: None,
+            due_at_ms: None,
+        }),
         (Call::Enqueue(_), Some("exists")) => Heard::Refused(Refusal::KeyExists),
         (Call::Enqueue(_) | Call::Cancel(_), Some("leased")) => Heard::Refused(Refusal::Leased),
         (Call::Cancel(_), Some("gone")) => Heard::Refused(Refusal::NotFound),

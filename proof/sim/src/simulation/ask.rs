@@ -40,6 +40,7 @@ pub(super) fn op(call: &Call) -> Op {
                 IfExists::Reject => engine::IfExists::Reject,
                 IfExists::Keep => engine::IfExists::Keep,
                 IfExists::Replace => engine::IfExists::Replace,
+                IfExists::Supersede => engine::IfExists::Supersede,
             },
             dedupe_id: e.dedupe_id.as_deref().map(Into::into),
             options: Options {
@@ -160,8 +161,11 @@ fn answer(call: &Call, reply: Reply) -> Result<Answer, Refusal> {
             created: enqueued.created != Created::Kept,
             replaced: match enqueued.created {
                 Created::Replacing(id) => Some(MsgId(id.0)),
-                // No client of the simulation supersedes.
                 Created::New | Created::Kept | Created::Superseding(_) => None,
+            },
+            superseded: match enqueued.created {
+                Created::Superseding(id) => Some(MsgId(id.0)),
+                Created::New | Created::Kept | Created::Replacing(_) => None,
             },
             due_at_ms: Some(enqueued.due_at.0),
         }),
@@ -246,6 +250,7 @@ pub(super) fn totals(totals: &Totals) -> history::Totals {
         acked: totals.acked,
         cancelled: totals.cancelled,
         replaced: totals.replaced,
+        superseded: totals.superseded,
         purged: totals.purged,
         expired: totals.expired,
     }

@@ -115,6 +115,7 @@ impl Gossip {
             if_exists: match rng.below(5) {
                 0 => IfExists::Keep,
                 1 => IfExists::Reject,
+                2 => IfExists::Supersede,
                 _ => IfExists::Replace,
             },
             dedupe_id: rng.percent(30).then(|| format!("dedupe-{}", tag.0)),

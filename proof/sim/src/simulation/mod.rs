@@ -83,7 +83,7 @@ enum Inside {
 }
 
 /// All bugs, by name.
-pub const BUGS: [(&str, Bug); 34] = [
+pub const BUGS: [(&str, Bug); 35] = [
     ("ack before fsync", Bug(Inside::Code(Mutant::AckBeforeSync))),
     ("skip every 50th fsync", Bug(Inside::Disk(Lie::SkipSync(50)))),
     ("no directory sync", Bug(Inside::Disk(Lie::NoDirSync))),
@@ -113,6 +113,7 @@ pub const BUGS: [(&str, Bug); 34] = [
     ("retry moves the expiry", Bug(Inside::Code(Mutant::RetryMovesExpiry))),
     ("rate forgets the burst limit", Bug(Inside::Code(Mutant::BurstUnlimited))),
     ("concurrency off by one after restart", Bug(Inside::Code(Mutant::OneLeaseMore))),
+    ("a superseded message returns", Bug(Inside::Code(Mutant::SupersededReturns))),
     ("cut before the manifest", Bug(Inside::Code(Mutant::CutBeforeManifest))),
     ("a position before its sync", Bug(Inside::Code(Mutant::ProvenUnsynced))),
     ("a look-up as of its asking", Bug(Inside::Code(Mutant::LookUpAsOfAsking))),

@@ -10,13 +10,14 @@ use duewheel_sim::simulation::{
 use super::{ENOUGH, Judged, STARTS, all_clean, be_quiet, env, for_each};
 
 /// What must provably have happened, all runs together.
-const EVIDENCE: [Fact; 10] = [
+const EVIDENCE: [Fact; 11] = [
     Fact::UnknownOutcomes,
     Fact::UnansweredButAccepted,
     Fact::ExpiredLeasesGrantedAgain,
     Fact::StaleSettlesRefused,
     Fact::CancelsWon,
     Fact::Replaced,
+    Fact::Superseded,
     Fact::Deduped,
     Fact::NackedAndGrantedAgain,
     Fact::DelayedByABlow,
