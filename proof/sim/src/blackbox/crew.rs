@@ -115,6 +115,7 @@ fn message(run: &Run<'_>, queue: &str, rng: &mut Rng) -> Message {
         _ if !system.can(Ability::IfExists) => IfExists::Reject,
         0 => IfExists::Keep,
         1 => IfExists::Reject,
+        2 if system.can(Ability::Supersede) => IfExists::Supersede,
         _ => IfExists::Replace,
     };
     let call = Enqueue {

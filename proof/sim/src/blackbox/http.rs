@@ -65,6 +65,7 @@ impl System for DuewheelHttp {
             Ability::Cancel,
             Ability::Keys,
             Ability::IfExists,
+            Ability::Supersede,
             Ability::At,
             Ability::Postpone,
             Ability::Fire,

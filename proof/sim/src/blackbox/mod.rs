@@ -44,6 +44,8 @@ pub enum Ability {
     Keys,
     /// An enqueue may keep or replace the message that has its key.
     IfExists,
+    /// An enqueue may take the key of a leased message.
+    Supersede,
     /// Due at an instant.
     At,
     /// Another due time for a message.

@@ -9,7 +9,7 @@ use duewheel_core::engine::{
     Past, Proof, QueueView, Reply, Reserve, Reserved, SettleRefusal, Target, View, When,
 };
 use duewheel_core::id::{LeaseToken, MessageId, SessionId};
-use duewheel_core::message::{MaxAttempts, State};
+use duewheel_core::message::{Marks, MaxAttempts, State};
 use duewheel_core::policy::{Backoff, Policy, QueueSettings};
 use duewheel_core::record::Created;
 use duewheel_core::time::WallMs;
@@ -86,6 +86,7 @@ impl Side {
                 let Enqueued { id, due_at, generation, created, kept: _, answered: _, level: _ } = done;
                 let created = match created {
                     Created::Replacing(id) => format!("replacing {}", self.tag(id)),
+                    Created::Superseding(id) => format!("superseding {}", self.tag(id)),
                     other => format!("{other:?}"),
                 };
                 format!("{} {due_at:?} {generation} {created}", self.tag(id))
@@ -154,8 +155,9 @@ impl Side {
 
     fn view(&self, view: &View) -> String {
         let dead = view.dead.map(|(reason, _)| reason);
+        let marks = Marks { superseded_by: None, ..view.marks };
         format!(
-            "{:05} {:?} {:?} {} {} {} {:?} {:?} {:?} {}",
+            "{:05} {:?} {:?} {} {} {} {:?} {:?} {marks:?} {:?} {}",
             self.tag(view.message.id),
             view.state,
             view.due_at,
@@ -164,7 +166,7 @@ impl Side {
             view.priority,
             view.lease_until,
             dead,
-            view.marks,
+            view.marks.superseded_by.map(|id| self.tag(id)),
             view.history.len()
         )
     }
@@ -237,7 +239,8 @@ fn any_op(random: &mut Random, tags: &mut u64, wall: u64) -> Ask {
             let put = Enqueue {
                 key: keyed.then(|| key(&format!("k{}", random.below(12)))),
                 when,
-                if_exists: [IfExists::Reject, IfExists::Keep, IfExists::Replace][random.below(3) as usize],
+                if_exists: [IfExists::Reject, IfExists::Keep, IfExists::Replace, IfExists::Supersede]
+                    [random.below(4) as usize],
                 dedupe_id: (!keyed && random.below(3) == 0).then(|| format!("d{}", random.below(6)).into()),
                 priority: (random.below(4) == 0).then(|| 1_000 + random.below(50) as u32),
                 ..Enqueue::new(name, tags.to_string())

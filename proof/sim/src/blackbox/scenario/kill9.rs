@@ -94,6 +94,7 @@ fn required(system: &dyn System, kills: u64) -> Vec<(Fact, u64)> {
     add(Ability::Cancel, &[(Fact::CancelsWon, kills), (Fact::CancelsLost, a_tenth)]);
     add(Ability::Keys, &[(Fact::KeysRefused, a_tenth)]);
     add(Ability::IfExists, &[(Fact::Replaced, kills), (Fact::Kept, a_tenth)]);
+    add(Ability::Supersede, &[(Fact::Superseded, u64::from(kills > 10) * a_tenth)]);
     add(Ability::Dedupe, &[(Fact::Deduped, kills.min(1))]);
     add(Ability::Postpone, &[(Fact::Postponed, a_tenth)]);
     add(Ability::Fire, &[(Fact::Fired, a_tenth)]);
