@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use duewheel::core::engine::{Attempt, Grant, Op, Reserved, Settled, Target};
 use duewheel::core::id::SessionId;
-use duewheel::core::message::MaxAttempts;
 use duewheel::core::name::{BadName, QueueName};
 use duewheel::core::time::{EngineMs, WallMs, ceil_ms};
 use duewheel::{CallError, Client, Duewheel};
@@ -42,7 +41,7 @@ mod to_url;
 mod to_url_tests;
 mod traced;
 
-use counters::PushCounters;
+use counters::{PushCounters, PushEnd};
 use places::{Hand, PlaceCounts, PlaceOwner, UnderWay};
 use rotation::{CyclePart, QueueRotation};
 
@@ -385,18 +384,6 @@ const WAIT_MS: u64 = 60_000;
 const LONGEST_SLEEP: Duration = Duration::from_millis(500);
 /// The pause after a call that failed; doubled up to a second.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
-
-/// How a delivered message is settled.
-#[derive(Clone, Copy, Debug)]
-enum PushEnd {
-    Done,
-    /// The message comes again, after its own backoff if there is no delay; no attempt is used up.
-    NotYet(Option<Duration>),
-    /// The message comes again, after its own backoff if there is no delay, unless this was the last attempt that it
-    /// has, or that the target allows.
-    Again(Option<Duration>, MaxAttempts),
-    Dead,
-}
 
 impl PlaceOwner for PushWorker {
     fn places(&self) -> &PlaceCounts {

@@ -1,10 +1,22 @@
-//! Counters of how attempts have ended.
+//! How deliveries end, and counters of it.
 
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 use duewheel::core::engine::Settled;
+use duewheel::core::message::MaxAttempts;
 
-use super::PushEnd;
+/// How a delivered message is settled.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum PushEnd {
+    Done,
+    /// The message comes again, after its own backoff if there is no delay; no attempt is used up.
+    NotYet(Option<Duration>),
+    /// The message comes again, after its own backoff if there is no delay, unless this was the last attempt that it
+    /// has, or that the target allows.
+    Again(Option<Duration>, MaxAttempts),
+    Dead,
+}
 
 #[derive(Debug, Default)]
 pub(super) struct PushCounters {

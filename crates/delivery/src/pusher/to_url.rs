@@ -6,8 +6,9 @@ use duewheel::core::engine::Grant;
 use duewheel::core::time::{EngineMs, WallMs};
 use url::Origin;
 
+use super::counters::PushEnd;
 use super::places::{Hand, UnderWay};
-use super::{PushEnd, PushJob, PushWorker};
+use super::{PushJob, PushWorker};
 use crate::answer::PushVerdict;
 use crate::breaker::{Charge, RequestMark};
 use crate::client::PushOutcome;
