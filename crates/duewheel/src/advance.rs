@@ -92,7 +92,7 @@ impl Duewheel {
         Ok(())
     }
 
-    /// One look at consumers and shards. A consumer that does not rest gets a moment.
+    /// Whether consumers and shards are at rest now. A consumer that is not gets a moment.
     async fn rests(&self, consumers: &[Arc<Activity>]) -> Result<bool, CallError> {
         for consumer in consumers {
             let rests = consumer.is_resting() && (consumer.is_away() || self.waits(consumer).await?);

@@ -18,7 +18,7 @@ pub struct Activity {
     changed: Notify,
 }
 
-/// What the loop of a consumer does.
+/// The stage of a consumer's loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LoopStage {
     /// Neither of the others: about to wait, or with messages just received.

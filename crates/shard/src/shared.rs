@@ -30,7 +30,7 @@ pub struct DriverShared {
     /// Set when a caller has requested figures as of now or later.
     figures_wanted: AtomicBool,
     wish: AtomicU64,
-    /// One more than the engine time up to which everything was done when the driver went to sleep last; 0 while it works.
+    /// The engine time up to which everything was done when the driver went to sleep last, plus 1; 0 while it works.
     rested: AtomicU64,
     /// When time next causes work of a driver that sleeps; `u64::MAX`: never.
     next_event: AtomicU64,

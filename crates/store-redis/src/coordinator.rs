@@ -61,8 +61,8 @@ impl RedisCoordinator {
     ///
     /// # Errors
     /// [`ErrorKind::Corrupt`] when a master has no append-only file and [`Options::without_aof`] was not set, cannot
-    /// give what [`Options::wait_for`] demands, or refuses user and password; [`ErrorKind::Unavailable`] when no master can be asked; a single one
-    /// that cannot be asked is a finding.
+    /// give what [`Options::wait_for`] demands, or refuses user and password; [`ErrorKind::Unavailable`] when no master
+    /// can be asked; a single one that cannot be asked is a finding.
     pub fn inspect(&self) -> Result<Vec<Finding>, StoreError> {
         let inner = Arc::clone(&self.inner);
         self.bounded(async move { inner.inspect().await }).map_err(fault::at_start)

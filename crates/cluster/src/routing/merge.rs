@@ -67,7 +67,7 @@ pub(crate) fn queues(
     all.into_values().collect()
 }
 
-/// One queue, which may have nothing but totals.
+/// The view of a single queue, which may have nothing but totals.
 pub(crate) fn one_queue(views: Vec<QueueView>, own: BTreeMap<QueueName, LocalQueue>) -> Vec<QueueView> {
     let mut all = every([views], &own);
     all.retain(|name, view| view.is_there() || is_own(&own, name) || view.totals.enqueued > 0);

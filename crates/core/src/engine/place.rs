@@ -287,7 +287,7 @@ impl Engine {
         if entry.life.holds_key() || mutant::is(Mutant::SupersededReturns) {
             return false;
         }
-        // A late ack is told that nothing is left to do.
+        // A late ack is answered `already`.
         let (id, queue) = (entry.message.id, entry.message.queue.clone());
         self.acked.insert(&self.policy, now.engine, id, token, queue);
         self.remove(slot, Gone::Superseded, fx);

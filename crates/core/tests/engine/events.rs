@@ -100,12 +100,12 @@ fn superseded_message_has_its_event() {
     let newer = Enqueue { key: Some(key("k")), if_exists: IfExists::Supersede, ..message("q", 60_000) };
     rig.call(Op::Enqueue(Box::new(newer)));
     rig.call(Op::Undelivered { leases: vec![(id, token)] });
-    let told: Vec<String> = told(&mut rig)
+    let events: Vec<String> = told(&mut rig)
         .iter()
         .map(|line| line.split(' ').take(2).collect::<Vec<_>>().join(" "))
         .filter(|line| !line.starts_with("fired"))
         .collect();
-    assert_eq!(told, ["accepted 1", "granted 1", "changed 1", "accepted 2", "superseded 1"]);
+    assert_eq!(events, ["accepted 1", "granted 1", "changed 1", "accepted 2", "superseded 1"]);
 }
 
 #[test]

@@ -107,7 +107,7 @@ fn words(refusal: &EnqueueRefusal) -> &'static str {
 }
 
 /// Makes sure that a message cannot be delivered any more, if nobody has touched it: it gets a mark and a later time.
-/// One that is judged anew may be ready, if it was never delivered.
+/// A message that is judged again may be ready, if it was never delivered.
 pub(crate) async fn take(client: &Client, mark: &str, take: &TakeBack) -> TakeOutcome {
     let entry = &take.entry;
     let Some(id) = entry.id.map(MessageId) else { return TakeOutcome::Gone };

@@ -184,9 +184,10 @@ fn as_message(shard: ShardId, row: &Row, due: WallMs, now: Now) -> Value {
         Stage::Leased(_) => State::Leased,
         Stage::Dead { .. } => State::Dead,
     };
+    let key = row.message.key.as_ref().filter(|_| row.life.holds_key());
     json!({
         "shard": shard.0, "id": row.message.id.0.to_string(), "state": state.as_str(),
-        "due_at": crate::rfc3339::string(due), "key": row.message.key.as_ref().filter(|_| row.life.holds_key()).map(|key| key.as_str()),
+        "due_at": crate::rfc3339::string(due), "key": key.map(|key| key.as_str()),
         "attempt": row.life.attempt, "body": String::from_utf8_lossy(&row.message.body),
     })
 }

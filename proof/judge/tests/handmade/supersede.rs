@@ -96,7 +96,7 @@ fn superseded_message_has_been_leased() {
         }
         s.supersede(2, 1, "k");
     });
-    // A late ack is told that it is done.
+    // A late ack is answered `already`.
     case(Check::Untruthful, |s| {
         s.enqueue(1, Some("k"), 0);
         s.grant(1, Some("k"), 1, 1);

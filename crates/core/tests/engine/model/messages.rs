@@ -99,7 +99,7 @@ impl Model {
         m
     }
 
-    /// A superseded message ends, whose lease this one was; a late ack is told so.
+    /// A superseded message ends, whose lease this one was; a late ack is answered `already`.
     pub fn end_superseded(&mut self, at: usize, token: LeaseToken, now: Now) {
         let m = self.end(at, DoneOutcome::Superseded, now);
         self.acked.insert(m.id, (token, m.queue, now.engine));
