@@ -135,13 +135,7 @@ impl Shelf {
     pub(crate) async fn due(&self, max: usize) -> Result<Vec<Grant>, CallError> {
         let demand =
             Demand { max, wait_ms: WAIT_MS, lease_ms: Some(LEASE_MS), ..Demand::new(self.queue.clone()) };
-        match self.client.reserve(demand).await? {
-            Reserved::Grants(grants) => Ok(grants),
-            Reserved::DeadlineSoon
-            | Reserved::Overloaded
-            | Reserved::TooManyQueues
-            | Reserved::HeldBack(_) => Err(CallError::Overloaded),
-        }
+        granted(&self.client, demand).await
     }
 
     /// Pauses after a reserve that failed. `None`: the wheel is closed.
@@ -227,6 +221,16 @@ const LEASE_MS: u64 = 10_000;
 const PAUSE: Duration = Duration::from_millis(200);
 /// Records of one page of a scan.
 const PAGE: usize = 256;
+
+/// The grants of a reserve of a system queue, on which nothing but an overload can be in the way.
+pub(crate) async fn granted(client: &Client, demand: Demand) -> Result<Vec<Grant>, CallError> {
+    match client.reserve(demand).await? {
+        Reserved::Grants(grants) => Ok(grants),
+        Reserved::DeadlineSoon | Reserved::Overloaded | Reserved::TooManyQueues | Reserved::HeldBack(_) => {
+            Err(CallError::Overloaded)
+        }
+    }
+}
 
 impl ShelfRow {
     fn of(view: &View) -> Self {

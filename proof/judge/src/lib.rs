@@ -8,6 +8,7 @@
 //!
 //! This library depends on no other crate of the workspace, so that judge and judged share no mistake.
 
+mod body;
 pub mod checker;
 pub mod history;
 mod limits;

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use duewheel::core::MessageId;
 use duewheel::core::engine::{
-    Attempt, Edit, Enqueue, EnqueueRefusal, Grant, IfExists, Op, Reserved, Target, View, When,
+    Attempt, Edit, Enqueue, EnqueueRefusal, Grant, IfExists, Op, Target, View, When,
 };
 use duewheel::core::message::{MaxAttempts, Options, State};
 use duewheel::core::name::{Key, QueueName};
@@ -29,6 +29,7 @@ use tokio::time::Instant;
 use crate::answer::PushVerdict;
 use crate::client::PushOutcome;
 use crate::limits::{KEEP_ATTEMPTS, KEPT_ATTEMPTS, MAX_ATTEMPT_RECORDS, WAITING_ATTEMPTS, WRITTEN_ATTEMPTS};
+use crate::shelf::granted;
 
 /// The queue of the records.
 const QUEUE: &str = "#attempts";
@@ -506,17 +507,13 @@ impl AttemptKeeper {
 async fn due(client: Client, queue: QueueName, pause: Duration) -> Result<Vec<Grant>, CallError> {
     tokio::time::sleep(pause).await;
     let demand = Demand { max: LOOKED_AT, wait_ms: WAIT_MS, lease_ms: Some(LEASE_MS), ..Demand::new(queue) };
-    match client.reserve(demand).await? {
-        Reserved::Grants(grants) => Ok(grants),
-        Reserved::DeadlineSoon | Reserved::Overloaded | Reserved::TooManyQueues | Reserved::HeldBack(_) => {
-            Err(CallError::Overloaded)
-        }
-    }
+    granted(&client, demand).await
 }
 
 #[cfg(test)]
 mod tests {
     use duewheel::Duewheel;
+    use duewheel::core::engine::Reserved;
 
     use super::*;
 

@@ -12,7 +12,7 @@
 //! A ticket is a message of a system queue with the target's name as its key. A node that dies stops renewing.
 
 use duewheel::core::MessageId;
-use duewheel::core::engine::{Attempt, Enqueue, Grant, IfExists, Op, Reserved};
+use duewheel::core::engine::{Attempt, Enqueue, Grant, IfExists, Op};
 use duewheel::core::id::{LeaseToken, SessionId};
 use duewheel::core::message::{MaxAttempts, Options};
 use duewheel::core::name::{BadName, Key, QueueName};
@@ -21,6 +21,7 @@ use duewheel::{CallError, Client};
 use duewheel_shard::client::Demand;
 
 use crate::limits::{TICKET_LEASE, TICKET_RENEWAL, WORKERS_WAIT};
+use crate::shelf::granted;
 
 /// The queue of the tickets.
 const QUEUE: &str = "#pushers";
@@ -103,13 +104,7 @@ impl Tickets {
             session: self.session,
             ..Demand::new(self.queue.clone())
         };
-        match self.client.reserve(demand).await? {
-            Reserved::Grants(grants) => Ok(grants),
-            Reserved::DeadlineSoon
-            | Reserved::Overloaded
-            | Reserved::TooManyQueues
-            | Reserved::HeldBack(_) => Err(CallError::Overloaded),
-        }
+        granted(&self.client, demand).await
     }
 
     /// Renews tickets. Those that are lost, or may be, are `None` afterwards.

@@ -110,21 +110,20 @@ impl ImportArgs {
             let (verb, to) = (if copy { "copied" } else { "moved" }, &self.server.server);
             let (moved, left) = (counted(report.moved(), "job"), report.in_source);
             writeln!(out, "{moved} {verb} from {beanstalk} to {to}; {left} are in the source now")?;
-            for (n, what) in [
-                (report.before, "of them were there already, from an earlier run"),
-                (
-                    report.left_to_workers,
-                    "were taken by workers of the source while they were copied; the copies are cancelled",
-                ),
-                (
-                    report.may_run_twice,
-                    "of such copies had been handed out already: these jobs may run twice",
-                ),
-            ] {
-                if n > 0 {
-                    writeln!(out, "{n} {what}")?;
-                }
-            }
+            table::print_counts(
+                &mut out,
+                &[
+                    (report.before, "of them were there already, from an earlier run"),
+                    (
+                        report.left_to_workers,
+                        "were taken by workers of the source while they were copied; the copies are cancelled",
+                    ),
+                    (
+                        report.may_run_twice,
+                        "of such copies had been handed out already: these jobs may run twice",
+                    ),
+                ],
+            )?;
         }
         for line in report.refusals() {
             eprintln!("{}", plain(&line));

@@ -28,8 +28,8 @@ use super::failure::refused_line;
 use super::import_schedules::{ImportedSchedules, ScheduleSet};
 use super::invocation::print_json;
 use super::queue::{path, queue_name};
-use super::remote::{ApiError, Remote, ServerRefusal};
-use super::table::{are, counted, were};
+use super::remote::{ApiError, Remote, ServerRefusal, may_pass};
+use super::table::{are, counted, print_counts, were};
 use super::{CommandFailure, ServerArgs};
 
 /// Lines and bytes of one request.
@@ -623,21 +623,20 @@ impl<'a> FileImporter<'a> {
                 are(self.in_file.messages, "message"),
                 server.server
             )?;
-            for (n, what) in [
-                (self.kept, "of them have keys that were taken; the messages that were here stay"),
-                (
-                    self.repeated,
-                    "of them an earlier import had brought; what was done since does not come again without --again",
-                ),
-                (
-                    self.leased,
-                    "of them had a consumer in the source, which may finish them there; here they are ready",
-                ),
-            ] {
-                if n > 0 {
-                    writeln!(out, "{n} {what}")?;
-                }
-            }
+            print_counts(
+                &mut out,
+                &[
+                    (self.kept, "of them have keys that were taken; the messages that were here stay"),
+                    (
+                        self.repeated,
+                        "of them an earlier import had brought; what was done since does not come again without --again",
+                    ),
+                    (
+                        self.leased,
+                        "of them had a consumer in the source, which may finish them there; here they are ready",
+                    ),
+                ],
+            )?;
             if self.schedules_here > 0 {
                 let (here, put) = (are(self.schedules_here, "schedule"), are(self.occurrences, "message"));
                 writeln!(out, "{here} here; of the file, {put} put by schedules")?;
@@ -661,17 +660,5 @@ impl<'a> FileImporter<'a> {
         .filter_map(|(n, what)| (n > 0).then_some(what))
         .collect();
         if bad.is_empty() { Ok(()) } else { Err(CommandFailure::Failed(bad.join("; "))) }
-    }
-}
-
-/// Whether the same request may be taken a little later.
-fn may_pass(trouble: &ApiError) -> bool {
-    match trouble {
-        ApiError::Unreachable(_) => true,
-        ApiError::Mistaken(_) => false,
-        ApiError::Refused(refusal) => {
-            refusal.is_passing()
-                || matches!(refusal.code.as_str(), "unknown" | "storage_unavailable" | "request_timeout")
-        }
     }
 }

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use super::CommandFailure;
 use super::beanstalk_source::{BeanstalkSource, IN_FLIGHT, JobState, JobStats, MAX_BODY, SourceJob};
 use super::import_marker::{ImportMarker, MARKER};
-use super::remote::{ApiError, Remote, ServerRefusal, segment};
+use super::remote::{ApiError, Remote, ServerRefusal, may_pass, segment};
 
 /// The number of times that all ids are queried again when the source counts more jobs than are known.
 const RESCANS: u32 = 2;
@@ -542,19 +542,6 @@ fn is_about_the_job(refusal: &ServerRefusal) -> bool {
     matches!(&*refusal.code, "bad_request" | "body_too_large" | "too_large")
 }
 
-/// Whether the same request may be accepted a little later. One with an unknown outcome is sent again with the same
-/// dedupe ids.
-fn may_pass(trouble: &ApiError) -> bool {
-    match trouble {
-        ApiError::Unreachable(_) => true,
-        ApiError::Mistaken(_) => false,
-        ApiError::Refused(refusal) => {
-            let codes = ["storage_unavailable", "unknown", "disk_full", "request_timeout"];
-            refusal.is_passing() || codes.contains(&&*refusal.code)
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -572,6 +559,8 @@ mod tests {
             ("over_quota", true),
             ("draining", true),
             ("storage_unavailable", true),
+            ("disk_full", true),
+            ("unknown", true),
             ("internal", false),
         ] {
             let refusal = outcome(&json!({"status": 503, "code": code})).unwrap_err();

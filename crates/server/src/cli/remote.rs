@@ -263,6 +263,13 @@ pub(super) fn will_pass(trouble: &ApiError) -> bool {
     }
 }
 
+/// Whether an import sends the same request again: also one with an unknown outcome, under the same dedupe ids, and while
+/// the disk is full.
+pub(super) fn may_pass(trouble: &ApiError) -> bool {
+    let is_unsure = |code: &str| matches!(code, "unknown" | "disk_full" | "request_timeout");
+    will_pass(trouble) || matches!(trouble, ApiError::Refused(refusal) if is_unsure(&refusal.code))
+}
+
 fn token(server: &ServerArgs) -> Result<Option<Token>, CommandFailure> {
     let Some(file) = &server.token_file else {
         let token = server.token.as_ref().map(|secret| secret.0.trim().parse());

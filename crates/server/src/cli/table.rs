@@ -6,6 +6,11 @@ use serde_json::Value;
 
 use crate::terminal;
 
+/// Prints a line for each count that is not 0.
+pub(super) fn print_counts(out: &mut impl Write, counts: &[(u64, &str)]) -> io::Result<()> {
+    counts.iter().filter(|(n, _)| *n > 0).try_for_each(|(n, what)| writeln!(out, "{n} {what}"))
+}
+
 /// Prints rows under a head, each column as wide as its widest cell.
 pub(super) fn print(out: &mut impl Write, head: &[&str], rows: &[Vec<String>]) -> io::Result<()> {
     let width = |column: usize| {
