@@ -487,6 +487,11 @@ impl Life {
         self.marks.superseded_by.is_none()
     }
 
+    /// The key that the message with this life and content has.
+    pub fn key_of<'a>(&self, content: &'a MessageContent) -> Option<&'a Key> {
+        content.key.as_ref().filter(|_| self.holds_key())
+    }
+
     /// The lease, when a consumer has the message.
     pub fn lease(&self) -> Option<&Lease> {
         match &self.stage {

@@ -127,9 +127,9 @@ pub struct PushCounts {
 }
 
 impl Pusher {
-    /// Starts to deliver the messages of `queues`, of which there is at least one. `store` is a name of yours for the data folder or cluster, part of
-    /// `webhook-id`: no two stores that deliver to the same receiver may have the same, and a store that was restored
-    /// from a backup needs a new one. It is 1 to 64 letters, digits and hyphens.
+    /// Starts to deliver the messages of `queues`, of which there is at least one. `store` is a name of yours for the
+    /// data folder or cluster, part of `webhook-id`: no two stores that deliver to the same receiver may have the same,
+    /// and a store that was restored from a backup needs a new one. It is 1 to 64 letters, digits and hyphens.
     ///
     /// # Errors
     /// See [`PusherError`].

@@ -73,7 +73,7 @@ impl Engine {
         }
         let (id, was_id) = (MessageId(self.next_id), message.id);
         self.next_id = self.ids.after(self.next_id);
-        let key = life.holds_key().then(|| message.key.clone()).flatten();
+        let key = life.key_of(&message).cloned();
         let mut content = MessageContent { id, queue: name, key, ..(*message).clone() };
         content.headers.push((ID_HEADER.into(), was_id.0.to_string().into()));
         let (message, at) = (Arc::new(content), self.dies(now));

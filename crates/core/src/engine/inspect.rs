@@ -100,7 +100,7 @@ impl Engine {
         Outline {
             id: message.id,
             queue: message.queue.clone(),
-            key: life.holds_key().then(|| message.key.clone()).flatten(),
+            key: life.key_of(message).cloned(),
             state: self.rows.get(slot).state(now),
             due_at: now.wall_of(life.due),
             due_in_ms: now.until(life.due),

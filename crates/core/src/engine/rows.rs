@@ -133,8 +133,7 @@ impl Rows {
 
     pub(super) fn insert(&mut self, entry: MessageEntry) -> RowIdx {
         let id = entry.message.id;
-        let key = entry.message.key.as_ref().filter(|_| entry.life.holds_key());
-        let keyed = key.map(|key| self.hash(entry.queue, key));
+        let keyed = entry.life.key_of(&entry.message).map(|key| self.hash(entry.queue, key));
         self.bytes += entry.message.weight() as u64;
         // There are never more than 2^32 rows: `Policy::max_messages` and memory are reached before.
         let slot = self.entries.insert(entry).expect("fewer than 2^32 messages in memory");

@@ -476,7 +476,8 @@ pub enum AtHand {
 
 /// The result of a look-up. A message that is absent is not in the store.
 ///
-/// For a key: the message that holds it, and the newest of the dead ones that had it, at most [`DEAD_FOUND`].
+/// For a key: the message that holds it, leased ones that have lost it to a newer one, and the newest of the dead ones
+/// that had it, at most [`DEAD_FOUND`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
     /// Unsettled messages, in no order; each at most once.

@@ -184,7 +184,7 @@ fn as_message(shard: ShardId, row: &Row, due: WallMs, now: Now) -> Value {
         Stage::Leased(_) => State::Leased,
         Stage::Dead { .. } => State::Dead,
     };
-    let key = row.message.key.as_ref().filter(|_| row.life.holds_key());
+    let key = row.life.key_of(&row.message);
     json!({
         "shard": shard.0, "id": row.message.id.0.to_string(), "state": state.as_str(),
         "due_at": crate::rfc3339::string(due), "key": key.map(|key| key.as_str()),

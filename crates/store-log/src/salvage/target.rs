@@ -228,8 +228,8 @@ impl SalvageTarget {
 /// The key that a message holds.
 fn held(row: &Row) -> Option<(QueueName, Key)> {
     let is_dead = matches!(row.life.stage, Stage::Dead { .. });
-    let key = row.message.key.clone().filter(|_| !is_dead && row.life.holds_key())?;
-    Some((row.message.queue.clone(), key))
+    let key = row.life.key_of(&row.message).filter(|_| !is_dead)?;
+    Some((row.message.queue.clone(), key.clone()))
 }
 
 fn without_key(message: &Arc<MessageContent>) -> Arc<MessageContent> {
