@@ -10,13 +10,13 @@ mod dead;
 mod due_times;
 mod error;
 mod filter;
+mod index;
 mod jobs;
 mod part;
 mod place;
 mod record;
 mod run;
 mod tenant;
-mod turns;
 mod worker;
 
 pub use action::{BadBulk, BulkAction, BulkMove, UrlMoves};

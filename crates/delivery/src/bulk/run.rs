@@ -124,7 +124,7 @@ impl<'a> BulkRun<'a> {
 
     /// Begins, or waits until it is the job's turn.
     async fn take_turn(&mut self) -> Result<(), RunEnd> {
-        if self.jobs.first_come().await?.iter().any(|first| first.row.0 == self.row.0) {
+        if self.jobs.first_come(&self.record.tenant).await?.iter().any(|first| first.row.0 == self.row.0) {
             self.record.phase = BulkPhase::Collecting;
             return self.hold().await;
         }
@@ -155,6 +155,7 @@ impl<'a> BulkRun<'a> {
     async fn save(&mut self, next: NextLook) -> Result<(), RunEnd> {
         let written = self.jobs.jobs.write(self.row, self.record.bytes(), Some(next)).await;
         self.row.1 = written?;
+        self.jobs.index.note(self.id, &self.record);
         Ok(())
     }
 
@@ -473,7 +474,7 @@ impl<'a> BulkRun<'a> {
 
     /// Lets others have the turn of a job that has ended, removes its parts, and in a week the job itself.
     async fn clean_up(&mut self) -> Result<(), RunEnd> {
-        self.jobs.wake_first().await?;
+        self.jobs.wake_first(&self.record.tenant).await?;
         let until = self.record.ended.unwrap_or(0).saturating_add(ceil_ms(KEEP_JOBS));
         let is_over = until <= self.jobs.jobs.now();
         // A node that was slow may have created one again that was done with.
@@ -484,6 +485,7 @@ impl<'a> BulkRun<'a> {
         }
         if is_over {
             self.jobs.jobs.remove(self.row.0).await?;
+            self.jobs.index.removed(self.id);
             return Ok(());
         }
         self.record.at.0 = self.record.parts;

@@ -80,7 +80,9 @@ impl Targets {
         name: &str,
         may: &TargetChoice<'_>,
     ) -> Result<(), TargetError> {
-        let view = self.get(name).await?;
+        // Which queues it has is not asked: that would read the targets of all queues.
+        let row = self.targets.read(name).await?.ok_or(TargetError::NotFound)?;
+        let view = self.view(name, &row, Vec::new());
         if !may(&view) {
             return Err(TargetError::NotFound);
         }

@@ -215,7 +215,7 @@ impl Targets {
         Ok(page.map(|(name, row)| self.view(&name, &row, queues.remove(&name).unwrap_or_default())).collect())
     }
 
-    fn view(&self, name: &str, row: &ShelfRow, queues: Vec<QueueName>) -> TargetView {
+    pub(super) fn view(&self, name: &str, row: &ShelfRow, queues: Vec<QueueName>) -> TargetView {
         let record = TargetRecord::read(&row.body);
         let error = record.as_ref().ok().and_then(|record| record.open(name, &self.sealing).err());
         view_of(name, record, error, queues)
