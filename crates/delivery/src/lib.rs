@@ -66,7 +66,7 @@ pub use pusher::{PushCounts, Pusher, PusherError, Stopped};
 pub use recurrence::{BadRecurrence, Occurrence, Recurrence, RecurrenceSettings};
 pub use request::{PushRequest, webhook_id};
 pub use schedule::{
-    AfterTaking, BadRecord, EnterOutcome, LookFacts, MissedPolicy, OccurrenceEnd, OverlapPolicy,
+    AfterTaking, BadRecord, DueAnswer, EnterOutcome, LookFacts, MissedPolicy, OccurrenceEnd, OverlapPolicy,
     PastOccurrence, PreviousRun, ScheduleBlock, ScheduleCounts, ScheduleEntry, ScheduleRecord,
     ScheduleSettings, ScheduleState, ScheduleStep, TakeBack, TakeOutcome, Timetable,
 };

@@ -7,7 +7,7 @@ mod record;
 mod settings;
 mod state;
 
-pub use plan::{EnterOutcome, LookFacts, PreviousRun, ScheduleStep, TakeOutcome};
+pub use plan::{DueAnswer, EnterOutcome, LookFacts, PreviousRun, ScheduleStep, TakeOutcome};
 pub(crate) use plan::{to_ms, to_time};
 pub use record::{BadRecord, ScheduleRecord};
 pub(crate) use record::{instant_text, occurrence_key};

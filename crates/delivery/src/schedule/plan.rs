@@ -20,7 +20,7 @@ use super::state::{
 };
 use crate::limits::{
     CHECK_AHEAD, FIRST_REFUSED, IDLE_LOOK, LATE_GRACE, LATE_SPREAD, LATE_TOGETHER, LONGEST_REFUSED,
-    MAX_ENTERED, MAX_JUDGED, MAX_LATE, MAX_PENDING, ON_TIME, OVERLAP_POLL, REMEMBERED_MARGIN,
+    LOOK_AGAIN, MAX_ENTERED, MAX_JUDGED, MAX_LATE, MAX_PENDING, ON_TIME, OVERLAP_POLL, REMEMBERED_MARGIN,
     SHOWN_OCCURRENCES,
 };
 use crate::recurrence::Occurrence;
@@ -102,6 +102,17 @@ pub enum TakeOutcome {
     Unknown,
 }
 
+/// The answer of a shard about the message of an occurrence that is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DueAnswer {
+    /// The message is ready, leased, dead, or gone, or a caller has changed it: the occurrence has entered.
+    Entered,
+    /// The message is still scheduled, although it is due.
+    Scheduled,
+    /// No answer came: the shard may be closed.
+    Unknown,
+}
+
 impl<'a> LookFacts<'a> {
     fn at(self, now: u64) -> LookFacts<'a> {
         LookFacts { now, ..self }
@@ -137,19 +148,36 @@ impl ScheduleState {
         self.removing.then_some(ScheduleStep::Remove)
     }
 
-    /// Takes back what was put ahead, became due since the last look and is late now. If its shard was closed then and
-    /// withholds it, it is judged like the occurrences after it; a ready one has entered.
-    pub fn oversleep(&mut self, now: u64) {
-        let former = self.present;
-        if self.is_quiet() {
-            // By its due time: with a jitter the last look may be later than its instant.
-            let slept = |entry: &ScheduleEntry| entry.due > former && entry.due + ms(ON_TIME) < now;
-            self.take_back(|entry| slept(entry).then_some(AfterTaking::Judged));
+    /// Notes what the shard of a message said when it was asked about [`ScheduleState::unanswered`].
+    ///
+    /// A shard that answers in time is open, and grants the message. One that still has it as scheduled later was closed
+    /// when it became due, and withholds it for a few seconds: it is taken back, and judged like the occurrences after
+    /// it.
+    pub fn answered(&mut self, now: u64, at: u64, answer: DueAnswer) {
+        let now = self.go_on(now);
+        let Some(place) = self.unanswered.iter().position(|entry| entry.at == at) else { return };
+        if answer == DueAnswer::Unknown {
+            return;
+        }
+        let entry = self.unanswered.remove(place);
+        if answer == DueAnswer::Scheduled && now.saturating_sub(entry.due) > ms(ON_TIME) {
+            self.taking.push(TakeBack { entry, then: AfterTaking::Judged, surplus: false });
+            self.round = self.round.saturating_add(1);
         }
     }
 
     /// Returns the next step. The work of one step is bounded.
     pub fn advance(&mut self, table: &Timetable, facts: LookFacts<'_>) -> ScheduleStep {
+        match self.next_step(table, facts) {
+            // Soon enough for what a shard withholds after it has opened.
+            ScheduleStep::Sleep(until) if !self.unanswered.is_empty() => {
+                ScheduleStep::Sleep(until.min(self.present.saturating_add(ms(LOOK_AGAIN))))
+            }
+            step => step,
+        }
+    }
+
+    fn next_step(&mut self, table: &Timetable, facts: LookFacts<'_>) -> ScheduleStep {
         let now = self.go_on(facts.now);
         let facts = facts.at(now);
         if let Some(step) = self.unfinished(now) {
@@ -224,6 +252,12 @@ impl ScheduleState {
         match table.missed {
             MissedPolicy::None => {}
             MissedPolicy::Last => {
+                let is_newer = |past: &PastOccurrence| {
+                    past.at > at && past.at <= now && past.end == OccurrenceEnd::Entered
+                };
+                if self.latest.iter().any(is_newer) {
+                    return self.miss(at);
+                }
                 let newest = self.candidate.map_or(at, |former| former.max(at));
                 if let Some(former) = self.candidate.replace(newest) {
                     self.miss(former.min(at));
@@ -356,14 +390,20 @@ impl ScheduleState {
         times.filter(|time| *time > facts.now).min().unwrap_or(idle)
     }
 
-    /// Notes which messages have become due: the last of them is the previous occurrence.
-    fn pass_due(&mut self, now: u64) {
+    /// Notes which messages have become due: the last of them is the previous occurrence. Their shards are asked what
+    /// became of them, for as long as the answers to their enqueues are remembered.
+    pub fn pass_due(&mut self, now: u64) {
+        let now = self.go_on(now);
         let (ahead, due): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.pending).into_iter().partition(|entry| entry.due > now);
         self.pending = ahead;
         if let Some(id) = due.last().and_then(|entry| entry.id) {
             self.last_id = Some(id);
         }
+        self.unanswered.extend(due);
+        self.unanswered.retain(|entry| entry.until > now);
+        let surplus = self.unanswered.len().saturating_sub(MAX_PENDING);
+        self.unanswered.drain(..surplus);
     }
 
     /// The message that the next occurrence waits for if occurrences may not overlap. A change of `overlap` may leave
@@ -659,6 +699,7 @@ impl ScheduleState {
     }
 
     fn withdraw(&mut self, now: u64) {
+        self.unanswered.clear();
         self.take_back(|entry| Some(if entry.at > now { AfterTaking::Dropped } else { AfterTaking::Missed }));
         self.cursor = self.cursor.min(now);
     }

@@ -23,6 +23,9 @@ pub struct ScheduleState {
     pub entering: Vec<ScheduleEntry>,
     /// Occurrences in their queue that are not due yet.
     pub pending: Vec<ScheduleEntry>,
+    /// Occurrences that are due, and of whose messages their shards have not said since what became of them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unanswered: Vec<ScheduleEntry>,
     /// Occurrences that are being taken back.
     pub taking: Vec<TakeBack>,
     /// Messages that were taken back and are to be removed.

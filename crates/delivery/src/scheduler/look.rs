@@ -93,7 +93,7 @@ impl Look<'_> {
     /// When it is dropped, the record is looked at again once nobody holds it.
     pub(crate) async fn run(&mut self, mut job: Option<&mut EditJob<'_>>) -> Result<LookEnd, ScheduleError> {
         let (mut previous, mut is_checked) = (PreviousRun::Unknown, false);
-        self.record.state.oversleep(self.now());
+        self.ask_due().await;
         for _ in 0..LOOK_STEPS {
             let now = self.now();
             let step = match self.record.state.unfinished(now) {
@@ -162,6 +162,15 @@ impl Look<'_> {
         let facts = LookFacts { name: self.name, now, previous, is_checked, remembered };
         self.record.state.compute_again(&table, facts);
         self.record.state.advance(&table, facts)
+    }
+
+    /// Asks the shards of messages that are due what became of them. A shard that gives no answer, because it is closed
+    /// for example, is asked again at the next look.
+    async fn ask_due(&mut self) {
+        self.record.state.pass_due(self.now());
+        for (at, answer) in message::due_answers(&self.shelf.client, &self.record.state.unanswered).await {
+            self.record.state.answered(self.now(), at, answer);
+        }
     }
 
     /// Finds the messages ahead that callers have removed.
@@ -380,6 +389,60 @@ mod tests {
         let key = Key::new(&occurrence_key("hourly", at)).unwrap();
         let keyed = Op::get(Target::Key(QueueName::new("q").unwrap(), key));
         assert!(wheel.client().ask(keyed).await.unwrap().is_none(), "it has no key");
+    }
+
+    /// Story: a message was put ahead in a shard that was closed while it became due, and the record was in another one,
+    /// which was open: the occurrence counted as entered, and was granted late whatever `missed` said. Both are in one
+    /// folder here, and the look of the open shard is done by hand.
+    #[tokio::test]
+    async fn closed_shard_occurrence_follows_missed_policy() {
+        for (missed, entered) in
+            [("none", &[160, 200][..]), ("last", &[160, 200]), ("all", &[40, 80, 120, 160, 200])]
+        {
+            let (folder, clock) = (tempfile::tempdir().unwrap(), VirtualClock::at_2026());
+            let open = async || {
+                let builder = Duewheel::builder().data(folder.path()).clock(clock.clone());
+                let wheel = builder.open().await.unwrap();
+                let schedules = Schedules::new(&wheel, &Policy::default()).unwrap();
+                (wheel, schedules)
+            };
+            let look_now = async |schedules: &Schedules, by_hand: Option<ScheduleRecord>| {
+                let row = schedules.shelf.read("report").await.unwrap().unwrap();
+                let record = by_hand.unwrap_or_else(|| ScheduleRecord::read(&row.body).unwrap());
+                let mut look = schedules.look("report", &row, record, 0);
+                while look.run(None).await.unwrap() != LookEnd::Written || !look.record.state.is_quiet() {}
+                look.record
+            };
+            let (wheel, schedules) = open().await;
+            let recurrence = RecurrenceSettings { every: Some("40s".into()), ..Default::default() };
+            let settings = ScheduleSettings {
+                queue: "q".into(),
+                recurrence,
+                missed: Some(missed.into()),
+                ..Default::default()
+            };
+            schedules.put("report", settings, None).await.unwrap();
+            let mut record = look_now(&schedules, None).await;
+            let start = record.created;
+            wheel.shutdown(Duration::from_secs(60)).await.unwrap();
+            let due = record.state.pending[0].due;
+            record.state.pass_due(due);
+            record.state.answered(due, due, crate::schedule::DueAnswer::Unknown);
+            clock.advance(Duration::from_secs(185));
+            let (wheel, schedules) = open().await;
+            let mut record = look_now(&schedules, Some(record)).await;
+            // Missed ones enter a few at a time.
+            while record.state.counts.entered < entered.len() as u64 {
+                clock.advance(Duration::from_millis(100));
+                record = look_now(&schedules, None).await;
+            }
+            let queue = QueueName::new("q").unwrap();
+            let views = wheel.client().list(queue, None, None, 100).await.unwrap().views;
+            let due: Vec<u64> = views.iter().map(|view| (view.due_at.0 - start) / 1_000).collect();
+            assert_eq!(due, entered, "{missed}");
+            assert_eq!(record.state.counts.missed, 5 - entered.len() as u64, "{missed}");
+            wheel.shutdown(Duration::from_secs(60)).await.unwrap();
+        }
     }
 
     /// How far a look comes before its node dies.
