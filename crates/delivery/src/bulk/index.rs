@@ -10,8 +10,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::record::BulkRecord;
-use super::tenant::BulkTenant;
+use super::record::{BulkRecord, BulkTenant};
 use crate::limits::{BULK_INDEX_AGE, BULK_INDEX_SHARE, BULK_REFUSAL_AGE, BULK_TENANT_RUNS, MAX_JOBS};
 
 /// The jobs that this node knows of.

@@ -1,20 +1,18 @@
-//! The users' operations on jobs: begin, look at, cancel.
+//! The users' operations on jobs: begin, look at, cancel; and their errors.
 
 use std::sync::Arc;
 
-use duewheel::core::engine::ChangeRefusal;
+use duewheel::core::engine::{ChangeRefusal, EnqueueRefusal};
 use duewheel::core::name::{BadName, QueueName};
 use duewheel::core::{MessageId, Policy};
 use duewheel::{CallError, Duewheel};
 use tokio::time::Instant;
 
 use super::action::{BadBulk, BulkAction, UrlMoves};
-use super::error::BulkError;
 use super::filter::{BulkFilter, filter_step};
 use super::index::{IndexedJob, JobIndex, JobRoom};
 use super::part::{JobPart, part_name};
-use super::record::{BulkCounts, BulkPhase, BulkRecord};
-use super::tenant::BulkTenant;
+use super::record::{BulkCounts, BulkPhase, BulkRecord, BulkTenant};
 use crate::limits::{BULK_EDIT_TRIES, MAX_JOBS};
 use crate::random::random_text;
 use crate::shelf::{NextLook, NotWritten, Shelf, ShelfRow};
@@ -387,5 +385,46 @@ impl BulkJobs {
 
     pub(super) fn max_page(&self) -> usize {
         PAGE.min(self.policy.max_page)
+    }
+}
+
+/// Why something was not done with a job.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BulkError {
+    /// The request is not valid.
+    #[error(transparent)]
+    Bad(#[from] BadBulk),
+    /// There is no such job within reach.
+    #[error("there is no job with this id; one that has ended is kept for a week")]
+    NotFound,
+    /// The tenant has too many jobs that have not ended.
+    #[error("{0} jobs of this tenant have not ended, and no more are accepted")]
+    TooMany(u64),
+    /// The record cannot be read.
+    #[error("the job cannot be read: {0}")]
+    Unreadable(String),
+    /// Others work on the job. Nothing was changed; try again.
+    #[error("the job is being written; try again shortly")]
+    Busy,
+    /// The store refused the record of a new job.
+    #[error("the record was refused: {0}")]
+    Refused(EnqueueRefusal),
+    /// The store refused the record.
+    #[error("the record was refused: {0}")]
+    RecordRefused(ChangeRefusal),
+    /// The store gave no answer.
+    #[error(transparent)]
+    Call(#[from] CallError),
+}
+
+impl From<NotWritten> for BulkError {
+    fn from(why: NotWritten) -> Self {
+        match why {
+            NotWritten::Lost => BulkError::Busy,
+            NotWritten::Refused(refusal) => BulkError::RecordRefused(refusal),
+            NotWritten::NewRefused(refusal) => BulkError::Refused(refusal),
+            NotWritten::Unknown(error) => BulkError::Call(error),
+        }
     }
 }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use duewheel::CallError;
 use duewheel::core::name::QueueName;
 
-use super::error::TargetError;
+use super::record::TargetError;
 use super::shelves::{TargetView, Targets};
 use crate::limits::{MAX_TARGET_QUEUES, TARGET_TRIES};
 use crate::shelf::{NotWritten, ShelfRow};

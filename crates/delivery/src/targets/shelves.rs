@@ -10,8 +10,7 @@ use duewheel::core::name::{BadName, Key, QueueName};
 use duewheel::core::{MessageId, Policy};
 use duewheel::{CallError, Duewheel, STORE_QUEUE};
 
-use super::error::TargetError;
-use super::record::{ShownTarget, TargetPause, TargetRecord};
+use super::record::{ShownTarget, TargetError, TargetPause, TargetRecord};
 use super::seal::Sealing;
 use crate::client::{PushClient, PushOutcome};
 use crate::limits::{MAX_TARGETS, TARGET_TRIES};
