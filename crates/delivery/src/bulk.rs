@@ -6,24 +6,16 @@
 //! another one goes on from there.
 
 mod action;
-mod dead;
-mod due_times;
-mod error;
 mod filter;
+mod index;
 mod jobs;
 mod part;
-mod place;
 mod record;
 mod run;
-mod tenant;
-mod turns;
 mod worker;
 
 pub use action::{BadBulk, BulkAction, BulkMove, UrlMoves};
-pub use dead::{DeadByReason, DeadReasons, dead_reasons};
-pub use error::BulkError;
-pub use filter::{BulkFilter, filtered_page};
-pub use jobs::{BulkCount, BulkJobs, BulkRequest, BulkView};
-pub use record::{BulkCounts, BulkPhase};
-pub use tenant::BulkTenant;
+pub use filter::{BulkFilter, DeadByReason, DeadReasons, dead_reasons, filtered_page};
+pub use jobs::{BulkCount, BulkError, BulkJobs, BulkRequest, BulkView};
+pub use record::{BulkCounts, BulkPhase, BulkTenant};
 pub use worker::BulkWorker;

@@ -12,9 +12,8 @@ use rustls::CertificateError;
 use tokio::time::Instant;
 
 use crate::answer::{PushVerdict, excerpt, judge};
-use crate::connect::{AddressRefused, LookupFailed, Resolver, connector};
+use crate::connect::{AddressRefused, LookupFailed, NameLookups, Resolver, connector};
 use crate::connections::{OriginConnections, PushAnswer, TwoLengths};
-use crate::lookup::NameLookups;
 use crate::request::PushRequest;
 use crate::target::{OriginKind, PushTarget};
 

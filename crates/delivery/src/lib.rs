@@ -7,7 +7,6 @@
 #![warn(clippy::missing_errors_doc)]
 
 mod answer;
-mod book;
 mod breaker;
 mod bulk;
 mod civil;
@@ -16,15 +15,12 @@ mod connect;
 mod connections;
 mod cron;
 pub mod limits;
-mod lookup;
 mod message_url;
 mod networks;
 mod origins;
-mod persist;
 mod plan;
 mod pusher;
 mod random;
-mod rate;
 mod recurrence;
 mod request;
 mod schedule;
@@ -35,12 +31,8 @@ mod supervised;
 mod target;
 mod targets;
 mod trace;
-mod trace_modes;
 mod tracer;
-mod trust;
-mod url_targets;
 mod workers;
-mod zones;
 
 /// Counters for the fuzz targets; not part of the interface.
 #[cfg(feature = "fuzzing")]
@@ -49,14 +41,13 @@ pub mod fuzzing {
 }
 
 pub use answer::PushVerdict;
-pub use book::{BookReport, FailingTarget, TargetBook, TargetEntry};
 pub use breaker::{Breaker, BreakerStage, Charge, Failing, Permit, RequestMark};
 pub use bulk::{
     BadBulk, BulkAction, BulkCount, BulkCounts, BulkError, BulkFilter, BulkJobs, BulkMove, BulkPhase,
     BulkRequest, BulkTenant, BulkView, BulkWorker, DeadByReason, DeadReasons, UrlMoves, dead_reasons,
     filtered_page,
 };
-pub use civil::{DstFold, DstGap, OccurrenceNote};
+pub use civil::{DstFold, DstGap, OccurrenceNote, zone_data};
 pub use client::{PushClass, PushClient, PushOutcome};
 pub use connect::{Resolver, SystemResolver};
 pub use message_url::{MessageUrl, TARGET_URL_HEADER};
@@ -66,7 +57,7 @@ pub use pusher::{PushCounts, Pusher, PusherError, Stopped};
 pub use recurrence::{BadRecurrence, Occurrence, Recurrence, RecurrenceSettings};
 pub use request::{PushRequest, webhook_id};
 pub use schedule::{
-    AfterTaking, BadRecord, EnterOutcome, LookFacts, MissedPolicy, OccurrenceEnd, OverlapPolicy,
+    AfterTaking, BadRecord, DueAnswer, EnterOutcome, LookFacts, MissedPolicy, OccurrenceEnd, OverlapPolicy,
     PastOccurrence, PreviousRun, ScheduleBlock, ScheduleCounts, ScheduleEntry, ScheduleRecord,
     ScheduleSettings, ScheduleState, ScheduleStep, TakeBack, TakeOutcome, Timetable,
 };
@@ -83,6 +74,6 @@ pub use targets::{
 pub use trace::{TRACEPARENT, TRACESTATE, TraceContext};
 pub use tracer::{PushSpan, PushStart, PushTracer};
 pub use workers::{
-    DeliveryAttempt, PushWorkers, PushWorkersStart, TargetAttempt, TargetStage, TargetStatus, deliveries,
+    BookReport, DeliveryAttempt, FailingTarget, PushWorkers, PushWorkersStart, TargetAttempt, TargetBook,
+    TargetEntry, TargetStage, TargetStatus, deliveries,
 };
-pub use zones::zone_data;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use duewheel::core::policy::ON_TIME_MS;
+use duewheel::core::policy::{ON_TIME_MS, WITHHELD_MS};
 
 /// Longest URL of a target, in bytes.
 pub const MAX_URL: usize = 4_096;
@@ -257,6 +257,10 @@ pub const MAX_JUDGED_AT_EDIT: usize = 100_000;
 pub const EDIT_WAIT: Duration = Duration::from_secs(20);
 /// The pause before a schedule is looked at again whose store gave no answer.
 pub const LOOK_AGAIN: Duration = Duration::from_secs(2);
+/// How long a look waits for shards that it asks about messages that are due. With the pause before it asks again it is
+/// shorter than a shard withholds such a message.
+pub const DUE_WAIT: Duration = Duration::from_millis(500);
+const _: () = assert!(2 * (DUE_WAIT.as_millis() + LOOK_AGAIN.as_millis()) <= WITHHELD_MS as u128);
 /// Most bytes of an id that a caller gives to a trigger or a backfill.
 pub const MAX_RUN_ID: usize = 48;
 /// The pause after which a worker that has ended by a bug begins again; it doubles.
@@ -274,6 +278,12 @@ pub const MAX_BULK_RATE: u32 = 1_000_000;
 pub const BULK_RUNS: usize = 16;
 /// Jobs of a tenant that are worked on at a time; the others wait.
 pub const BULK_TENANT_RUNS: usize = 4;
+/// How long a node's index of all jobs is used before all records are read again, if nothing suggests that before.
+pub const BULK_INDEX_AGE: Duration = Duration::from_secs(60);
+/// How old that index may be when a tenant is refused one more job: others of its jobs may have ended on other nodes.
+pub const BULK_REFUSAL_AGE: Duration = Duration::from_secs(1);
+/// Reading all records because of refusals takes at most this part of the time: one in so many.
+pub const BULK_INDEX_SHARE: u32 = 50;
 /// When a waiting job looks by itself whether it is its turn. The end of another one wakes it before.
 pub const BULK_TURN_LOOK: Duration = Duration::from_secs(3_600);
 /// How long a node has a job for itself after each step.

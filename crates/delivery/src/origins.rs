@@ -14,10 +14,14 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use url::Origin;
 
 use crate::breaker::{Breaker, Charge, Permit, RequestMark};
-use crate::client::PushOutcome;
+use crate::client::{PushClient, PushOutcome};
 use crate::connections::OriginConnections;
-use crate::limits::{CONNECTED_ORIGINS, FORGIVEN_DELAY, MAX_ORIGINS, URL_CONCURRENCY, URL_WAIT};
+use crate::limits::{
+    CONNECTED_ORIGINS, FORGIVEN_DELAY, MAX_ORIGINS, ORIGIN_CONNECTIONS, URL_CONCURRENCY, URL_WAIT,
+};
+use crate::message_url::MessageUrl;
 use crate::networks::Networks;
+use crate::target::{OriginKind, PushTarget};
 
 /// The breakers of origins, the most recently used ones. It is pure: instants are arguments, and so is what is random.
 #[derive(Debug)]
@@ -149,6 +153,34 @@ impl UrlGround {
 impl fmt::Debug for UrlGround {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("UrlGround").field("networks", &self.networks).finish_non_exhaustive()
+    }
+}
+
+/// The target of a job as it is for URLs of messages, by the kind of their origin.
+#[derive(Debug)]
+pub(crate) struct UrlTargets {
+    own: PushClient,
+    foreign: Arc<PushTarget>,
+}
+
+impl UrlTargets {
+    pub(crate) fn new(client: &PushClient, ground: &UrlGround) -> Self {
+        let as_it_is = |kind| Arc::new(client.target().for_urls(kind, ground.networks.clone()));
+        let own = as_it_is(OriginKind::Own);
+        let connections = client.connections(&own, OriginKind::Own, ORIGIN_CONNECTIONS);
+        UrlTargets { own: client.over(own, connections), foreign: as_it_is(OriginKind::Foreign) }
+    }
+
+    /// The client for this URL.
+    pub(crate) fn client(&self, client: &PushClient, ground: &UrlGround, url: &MessageUrl) -> PushClient {
+        match url.kind(client.target()) {
+            OriginKind::Own => self.own.clone(),
+            OriginKind::Foreign => {
+                let make = || client.connections(&self.foreign, OriginKind::Foreign, ORIGIN_CONNECTIONS);
+                let connections = ground.connections(&url.origin(), self.foreign.timeout, make);
+                client.over(self.foreign.clone(), connections)
+            }
+        }
     }
 }
 

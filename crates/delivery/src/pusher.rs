@@ -23,27 +23,21 @@ use crate::limits::{
     ASIDE, CLOSE, FORGIVEN_DELAY, LEASE_MARGIN, MAX_STORE_NAME, UNSETTLED_PER_REQUEST, URLS_PER_PUSHER,
 };
 use crate::message_url::MessageUrl;
-use crate::origins::UrlGround;
-use crate::persist::while_leased;
-use crate::rate::RateBucket;
+use crate::origins::{UrlGround, UrlTargets};
 use crate::request::PushRequest;
-use crate::trace_modes::TraceModes;
-use crate::tracer::PushTracer;
-use crate::url_targets::UrlTargets;
+use crate::supervised::while_leased;
+use crate::tracer::{PushTracer, TraceModes};
 use crate::workers::attempts::{AttemptLog, AttemptNote};
 use crate::workers::latest::{LatestAttempts, TargetAttempt};
 
-mod counters;
-mod places;
-mod rotation;
+mod slots;
 mod to_url;
 #[cfg(test)]
 mod to_url_tests;
-mod traced;
 
-use counters::{PushCounters, PushEnd};
-use places::{Hand, PlaceCounts, PlaceOwner, UnderWay};
-use rotation::{CyclePart, QueueRotation};
+use slots::{
+    CyclePart, Hand, PlaceCounts, PlaceOwner, PushCounters, PushEnd, QueueRotation, RateBucket, UnderWay,
+};
 
 /// Delivers the messages of one or several queues to a target, until it is stopped or the wheel is closed.
 ///
@@ -595,7 +589,8 @@ impl PushWorker {
             self.push_to_url(job, grant, (hand, under_way), leased_until).await;
             return self.aside_until.store(0, Ordering::SeqCst);
         };
-        let span = self.span(&grant, &job.client.target().uri).await;
+        let span =
+            self.modes.span(self.parts.tracer.as_ref(), &self.wheel, &grant, &job.client.target().uri).await;
         let at = self.wheel.now().wall;
         let mut request = PushRequest::of(&grant, &self.store, at.to_system_time());
         request.span = span.as_ref().and_then(|span| span.context());

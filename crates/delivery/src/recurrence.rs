@@ -9,9 +9,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::civil::{CivilCron, DstFold, DstGap, OccurrenceNote};
+use crate::civil::{CivilCron, DstFold, DstGap, OccurrenceNote, similar_zone, time_zone};
 use crate::limits::{MAX_AT, MAX_OCCURRENCE_JITTER, MIN_EVERY};
-use crate::zones::{similar_zone, time_zone};
 
 /// A recurrence as people write it, before it is checked. Exactly one of `cron`, `every` and `at` is there.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

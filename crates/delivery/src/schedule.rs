@@ -7,12 +7,11 @@ mod record;
 mod settings;
 mod state;
 
-pub use plan::{EnterOutcome, LookFacts, PreviousRun, ScheduleStep, TakeOutcome};
 pub(crate) use plan::{to_ms, to_time};
 pub use record::{BadRecord, ScheduleRecord};
 pub(crate) use record::{instant_text, occurrence_key};
 pub use settings::{MissedPolicy, OverlapPolicy, ScheduleSettings, Timetable};
 pub use state::{
-    AfterTaking, OccurrenceEnd, PastOccurrence, ScheduleBlock, ScheduleCounts, ScheduleEntry, ScheduleState,
-    TakeBack,
+    AfterTaking, DueAnswer, EnterOutcome, LookFacts, OccurrenceEnd, PastOccurrence, PreviousRun,
+    ScheduleBlock, ScheduleCounts, ScheduleEntry, ScheduleState, ScheduleStep, TakeBack, TakeOutcome,
 };

@@ -1,14 +1,12 @@
 //! Schedules in a store: their records, the worker that looks at them, and the users' operations on them.
 
 mod edits;
-mod error;
 mod look;
 mod message;
 mod runs;
 mod worker;
 
 pub use edits::{ScheduleListed, ScheduleView, Schedules, SettingsChange};
-pub use error::ScheduleError;
-pub use look::PastOccurrences;
+pub use look::{PastOccurrences, ScheduleError};
 pub use runs::Backfilled;
 pub use worker::{ScheduleWorker, WorkerCounts};

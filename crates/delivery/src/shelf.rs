@@ -185,6 +185,12 @@ impl Shelf {
         }))
     }
 
+    /// The number of records that were ever created.
+    pub(crate) async fn created(&self) -> Result<u64, CallError> {
+        let view = self.client.ask(Op::queue(self.queue.clone())).await?;
+        Ok(view.map_or(0, |view| view.totals.enqueued))
+    }
+
     /// Calls `each` with the name and content of all records, page by page.
     pub(crate) async fn scan<T>(
         &self,

@@ -1,15 +1,17 @@
-//! Workers that begin again after a bug, until they are stopped.
+//! Workers that begin again after a bug, until they are stopped; calls that are repeated for as long as a lease lasts.
 
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use duewheel::CallError;
+use duewheel::core::time::EngineMs;
 use duewheel_shard::backoff::doubled;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::limits::{FIRST_RESTART, LONGEST_RESTART};
+use crate::limits::{FIRST_RESTART, FIRST_SETTLE, LONGEST_RESTART, LONGEST_SETTLE};
 
 /// A worker on the runtime of the caller. Dropping this value signals the worker to stop.
 #[derive(Debug)]
@@ -67,5 +69,74 @@ impl Supervised {
 impl Drop for Supervised {
     fn drop(&mut self) {
         self.stop.send_replace(true);
+    }
+}
+
+/// Repeats a call until it is answered, cannot succeed any more, or `until` has passed by `now`. It is made at least
+/// once. A call whose outcome is unknown is repeated as well: settling twice is refused and changes nothing.
+///
+/// # Cancel safety
+/// When the future is dropped, it is unknown whether the last call was applied.
+pub(crate) async fn while_leased<T, F>(
+    now: impl Fn() -> EngineMs,
+    until: EngineMs,
+    mut call: impl FnMut() -> F,
+) -> Result<T, CallError>
+where
+    F: Future<Output = Result<T, CallError>>,
+{
+    let mut failures = 0;
+    loop {
+        match call().await {
+            Err(error) if error.may_pass() && now() < until => {
+                tokio::time::sleep(doubled(FIRST_SETTLE, LONGEST_SETTLE, failures)).await;
+                failures = failures.saturating_add(1);
+            }
+            answer => return answer,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::time::Duration;
+
+    use tokio::time::Instant;
+
+    use super::*;
+
+    const LEASE: Duration = Duration::from_secs(40);
+
+    /// Calls fail until `well`, by tokio's clock, which moves by itself. Returns the answer and the number of calls.
+    async fn run(well: Duration, error: CallError) -> (Result<u32, CallError>, u32) {
+        let begun = Instant::now();
+        let now = || EngineMs(u64::try_from(begun.elapsed().as_millis()).unwrap());
+        let until = EngineMs(u64::try_from(LEASE.as_millis()).unwrap());
+        let calls = Cell::new(0);
+        let answer = while_leased(now, until, || {
+            calls.set(calls.get() + 1);
+            let answer = if begun.elapsed() >= well { Ok(7) } else { Err(error.clone()) };
+            async move { answer }
+        });
+        (answer.await, calls.get())
+    }
+
+    /// Story: settling gave up after five tries in a third of a second, and a message that was delivered came again.
+    #[tokio::test(start_paused = true)]
+    async fn overloaded_store_is_retried_until_settled() {
+        let (answer, calls) = run(LEASE - Duration::from_secs(2), CallError::Overloaded).await;
+        assert_eq!(answer.unwrap(), 7);
+        assert!((30..60).contains(&calls), "about once a second: {calls}");
+        assert_eq!(run(LEASE / 2, CallError::NO_ANSWER).await.0.unwrap(), 7, "the driver has moved");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn retries_end_with_lease_or_closure() {
+        let begun = Instant::now();
+        assert!(run(2 * LEASE, CallError::Overloaded).await.0.is_err());
+        assert!(begun.elapsed() < LEASE + Duration::from_secs(2));
+        let (answer, calls) = run(LEASE, CallError::Closed("it is")).await;
+        assert!(answer.is_err() && calls == 1);
     }
 }

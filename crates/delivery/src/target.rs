@@ -12,19 +12,21 @@ use duewheel::core::name::QueueName;
 use duewheel_api::span::{self, SpanText};
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Uri};
-use rustls::ClientConfig;
+use rustls::crypto::ring;
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ClientConfig, RootCertStore};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, json};
 use url::{Host, Url};
 
 use crate::limits::{
     CONCURRENCY, MAX_ATTEMPTS, MAX_CONCURRENCY, MAX_DEAD_ON, MAX_DELAY, MAX_DELAYS, MAX_HEADER_BYTES,
-    MAX_HEADERS, MAX_PREFIXES, MAX_RATE, MAX_SECRETS, MAX_TIMEOUT, MAX_URL, TIMEOUT,
+    MAX_HEADERS, MAX_PEM, MAX_PREFIXES, MAX_RATE, MAX_SECRETS, MAX_TIMEOUT, MAX_URL, TIMEOUT,
 };
 use crate::networks::Networks;
 use crate::plan::RetryPlan;
 use crate::signing::SigningSecret;
-use crate::trust::client_config;
 
 /// A target as people write it, before it is checked. Fields that are left out have the defaults of [`crate::limits`].
 #[derive(Clone, Default, Deserialize)]
@@ -591,5 +593,55 @@ fn dead_on(codes: &[u16]) -> Result<Vec<u16>, BadTarget> {
     match codes.iter().position(|code| !(300..=599).contains(code)) {
         Some(n) => Err(bad(format!("dead_on[{n}]"), "must be 300 to 599")),
         None => Ok(codes.to_vec()),
+    }
+}
+
+/// The settings of TLS, or the field that is wrong and what is wrong with it.
+fn client_config(
+    ca_pem: Option<&str>,
+    client_pem: Option<&str>,
+) -> Result<ClientConfig, (&'static str, String)> {
+    let ca = |what: String| ("ca_pem", what);
+    let client = |what: String| ("client_pem", what);
+    let mut roots = RootCertStore::empty();
+    match ca_pem {
+        None => roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned()),
+        Some(text) => {
+            for root in certificates(text).map_err(ca)? {
+                roots.add(root).map_err(|e| ca(e.to_string()))?;
+            }
+        }
+    }
+    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(|e| ca(e.to_string()))?
+        .with_root_certificates(roots);
+    let Some(text) = client_pem else { return Ok(config.with_no_client_auth()) };
+    let chain = certificates(text).map_err(client)?;
+    let key = PrivateKeyDer::from_pem_slice(text.as_bytes()).map_err(|why| {
+        client(match why {
+            pem::Error::NoItemsFound => "there is no private key in it (PEM, not encrypted)".to_owned(),
+            // The text of other errors may hold bytes of the key.
+            _ => "its private key cannot be read (PEM, not encrypted)".to_owned(),
+        })
+    })?;
+    config.with_client_auth_cert(chain, key).map_err(|why| {
+        client(match why {
+            rustls::Error::InconsistentKeys(_) => "its key is not that of its certificate".to_owned(),
+            other => other.to_string(),
+        })
+    })
+}
+
+/// Reads certificates, at least one.
+fn certificates(text: &str) -> Result<Vec<CertificateDer<'static>>, String> {
+    if text.len() > MAX_PEM {
+        return Err(format!("is longer than {MAX_PEM} bytes"));
+    }
+    let certs: Result<Vec<_>, pem::Error> = CertificateDer::pem_slice_iter(text.as_bytes()).collect();
+    match certs {
+        Ok(certs) if certs.is_empty() => Err("there is no certificate in it (PEM)".to_owned()),
+        Ok(certs) => Ok(certs),
+        Err(_) => Err("a certificate in it cannot be read (PEM)".to_owned()),
     }
 }

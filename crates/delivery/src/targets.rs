@@ -1,6 +1,5 @@
 //! Targets in a store: their records, which queue goes to which one, and the workers that follow them.
 
-mod error;
 mod record;
 mod routes;
 mod seal;
@@ -8,8 +7,7 @@ mod service;
 mod shelves;
 mod stages;
 
-pub use error::TargetError;
-pub use record::{ShownTarget, TargetPause};
+pub use record::{ShownTarget, TargetError, TargetPause};
 pub use routes::TargetChoice;
 pub use seal::{BadSealKey, SealKeys, Sealing};
 pub use service::TargetService;

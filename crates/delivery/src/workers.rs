@@ -10,4 +10,4 @@ mod ticket;
 pub use attempts::{DeliveryAttempt, deliveries};
 pub use latest::TargetAttempt;
 pub use node::{PushWorkers, PushWorkersStart};
-pub use seat::{TargetStage, TargetStatus};
+pub use seat::{BookReport, FailingTarget, TargetBook, TargetEntry, TargetStage, TargetStatus};

@@ -1,6 +1,8 @@
-//! What is done to the messages of a job.
+//! What is done to the messages of a job, and what the answers say.
 
+use duewheel::CallError;
 use duewheel::core::Policy;
+use duewheel::core::engine::{ChangeRefusal, EnqueueRefusal};
 use duewheel::core::message::State;
 use duewheel::core::name::QueueName;
 use serde::{Deserialize, Serialize};
@@ -143,5 +145,99 @@ impl BulkAction {
             }
             Some(_) | None => Ok(()),
         }
+    }
+}
+
+/// The result for one message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum BulkOutcome {
+    Done,
+    Leased,
+    Changed,
+    Refused,
+}
+
+/// What an answer says: the outcome, or why the same is to be tried again.
+pub(super) type Judged = Result<BulkOutcome, String>;
+
+/// What the answer to a removal says: what is still there was not removed before.
+pub(super) fn of_removal(answer: Result<(), ChangeRefusal>, unsure: bool) -> Judged {
+    let is_gone = matches!(answer, Err(ChangeRefusal::NotFound));
+    of_change(answer, unsure && is_gone)
+}
+
+/// The outcome for a message that was redriven while it was moved, given the answer to the removal of its copy.
+pub(super) fn of_taken_back<T>(answer: Result<Result<T, ChangeRefusal>, CallError>) -> Judged {
+    match answer {
+        Ok(Ok(_)) => Ok(BulkOutcome::Changed),
+        // A consumer of the other queue was quicker.
+        Ok(Err(ChangeRefusal::NotFound | ChangeRefusal::Leased)) => Ok(BulkOutcome::Done),
+        Ok(Err(refusal)) => Err(format!("{refusal:?}")),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// What the answer to a change says. `unsure`: this change may have been made before.
+pub(super) fn of_change(answer: Result<(), ChangeRefusal>, unsure: bool) -> Judged {
+    match answer {
+        Ok(()) => Ok(BulkOutcome::Done),
+        Err(ChangeRefusal::NotFound | ChangeRefusal::NotDead | ChangeRefusal::GenerationMismatch(_))
+            if unsure =>
+        {
+            Ok(BulkOutcome::Done)
+        }
+        Err(ChangeRefusal::Leased) => Ok(BulkOutcome::Leased),
+        Err(
+            ChangeRefusal::NotFound
+            | ChangeRefusal::NotDead
+            | ChangeRefusal::Dead
+            | ChangeRefusal::GenerationMismatch(_),
+        ) => Ok(BulkOutcome::Changed),
+        Err(refusal @ (ChangeRefusal::DiskFull | ChangeRefusal::Overloaded(_) | ChangeRefusal::Busy)) => {
+            Err(format!("{refusal:?}"))
+        }
+        Err(_) => Ok(BulkOutcome::Refused),
+    }
+}
+
+/// What the refusal of a copy says.
+pub(super) fn of_enqueue(refusal: &EnqueueRefusal) -> Judged {
+    match refusal {
+        EnqueueRefusal::DiskFull
+        | EnqueueRefusal::Overloaded(_)
+        | EnqueueRefusal::Busy
+        | EnqueueRefusal::OverQuota(_) => Err(format!("{refusal:?}")),
+        _ => Ok(BulkOutcome::Refused),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use duewheel::core::MessageId;
+    use duewheel::core::engine::{KeyHolder, Limit};
+
+    use super::*;
+
+    #[test]
+    fn transient_refusals_are_retried_others_counted() {
+        for refusal in
+            [ChangeRefusal::DiskFull, ChangeRefusal::Busy, ChangeRefusal::Overloaded(Limit::Leases)]
+        {
+            assert!(of_change(Err(refusal.clone()), false).is_err(), "{refusal:?}");
+        }
+        for refusal in
+            [EnqueueRefusal::DiskFull, EnqueueRefusal::Busy, EnqueueRefusal::Overloaded(Limit::Leases)]
+        {
+            assert!(of_enqueue(&refusal).is_err(), "{refusal:?}");
+        }
+        let gone = [ChangeRefusal::NotFound, ChangeRefusal::NotDead, ChangeRefusal::GenerationMismatch(3)];
+        for refusal in gone {
+            assert_eq!(of_change(Err(refusal.clone()), false), Ok(BulkOutcome::Changed));
+            assert_eq!(of_change(Err(refusal), true), Ok(BulkOutcome::Done), "before a crash");
+        }
+        assert_eq!(of_change(Err(ChangeRefusal::Leased), true), Ok(BulkOutcome::Leased));
+        let holder = KeyHolder { id: MessageId(1), state: State::Ready };
+        assert_eq!(of_change(Err(ChangeRefusal::KeyExists(holder)), true), Ok(BulkOutcome::Refused));
+        assert_eq!(of_enqueue(&EnqueueRefusal::KeyExists(holder)), Ok(BulkOutcome::Refused));
     }
 }

@@ -1,17 +1,18 @@
-//! The users' operations on jobs: begin, look at, cancel.
+//! The users' operations on jobs: begin, look at, cancel; and their errors.
 
-use duewheel::core::Policy;
-use duewheel::core::engine::ChangeRefusal;
+use std::sync::Arc;
+
+use duewheel::core::engine::{ChangeRefusal, EnqueueRefusal};
 use duewheel::core::name::{BadName, QueueName};
+use duewheel::core::{MessageId, Policy};
 use duewheel::{CallError, Duewheel};
+use tokio::time::Instant;
 
 use super::action::{BadBulk, BulkAction, UrlMoves};
-use super::error::BulkError;
 use super::filter::{BulkFilter, filter_step};
+use super::index::{IndexedJob, JobIndex, JobRoom};
 use super::part::{JobPart, part_name};
-use super::record::{BulkCounts, BulkPhase, BulkRecord};
-use super::tenant::BulkTenant;
-use super::turns::{Unended, first_come};
+use super::record::{BulkCounts, BulkPhase, BulkRecord, BulkTenant};
 use crate::limits::{BULK_EDIT_TRIES, MAX_JOBS};
 use crate::random::random_text;
 use crate::shelf::{NextLook, NotWritten, Shelf, ShelfRow};
@@ -26,7 +27,7 @@ const PAGE: usize = 1_000;
 /// The jobs of a store. Cheap to clone.
 ///
 /// A job is durable when [`BulkJobs::begin`] has returned. A [`crate::BulkWorker`] works on it; one or several may run, in
-/// any node.
+/// any node. Clones share an index of the jobs, so a node makes one of these and clones it.
 ///
 /// ```
 /// # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
@@ -51,7 +52,16 @@ const PAGE: usize = 1_000;
 pub struct BulkJobs {
     pub(super) jobs: Shelf,
     pub(super) parts: Shelf,
+    pub(super) index: Arc<JobIndex>,
     policy: Policy,
+}
+
+/// A job whose turn it is.
+#[derive(Clone, Debug)]
+pub(super) struct FirstJob {
+    pub(super) row: (MessageId, u32),
+    /// Whether it has had no turn yet.
+    waits: bool,
 }
 
 /// What a job is to do.
@@ -130,7 +140,12 @@ impl BulkJobs {
     /// The store of records has no valid name, which is a bug.
     pub fn new(wheel: &Duewheel, policy: &Policy) -> Result<Self, BadName> {
         let shelf = |name| QueueName::system(name).map(|queue| Shelf::new(wheel, queue, policy));
-        Ok(BulkJobs { jobs: shelf(JOBS)?, parts: shelf(PARTS)?, policy: policy.clone() })
+        Ok(BulkJobs {
+            jobs: shelf(JOBS)?,
+            parts: shelf(PARTS)?,
+            index: Arc::default(),
+            policy: policy.clone(),
+        })
     }
 
     /// Counts the messages that a job would concern, without changing any.
@@ -177,46 +192,93 @@ impl BulkJobs {
             let what = format!("is too long: a job has at most {} bytes", self.jobs.max_body);
             return Err(BadBulk { field: "filter", what }.into());
         }
-        let id = random_text();
+        let (id, scans) = (random_text(), self.index.scans());
         match self.jobs.create(&id, bytes).await? {
-            true => Ok(BulkView::of(&id, record)),
+            true => {
+                self.index.created(&id, &record, scans);
+                Ok(BulkView::of(&id, record))
+            }
             false => Err(BulkError::Busy),
         }
     }
 
-    /// Removes the job of a tenant that has ended first, if the tenant has as many jobs as it may have.
+    /// Removes the job of a tenant that has ended first, if the tenant has as many jobs as it may have. Several nodes
+    /// that do so at the same time may let a tenant have a few more.
     async fn make_room(&self, tenant: &BulkTenant) -> Result<(), BulkError> {
-        if self.jobs.count().await? < MAX_JOBS {
-            return Ok(());
+        self.complete_index().await?;
+        if self.index.room(tenant) == JobRoom::Full && self.index.is_refusal_old() {
+            // On another node jobs may have ended since.
+            let _alone = self.index.scanning.lock().await;
+            if self.index.is_refusal_old() {
+                self.scan().await?;
+            }
         }
-        let of_tenant = |_: &str, row: ShelfRow| {
-            let record = BulkRecord::read(&row.body).ok()?;
-            (record.tenant == *tenant).then_some((record.ended, row.id))
-        };
-        let all = self.jobs.scan(of_tenant).await?;
-        if (all.len() as u64) < MAX_JOBS {
-            return Ok(());
-        }
-        match all.into_values().filter_map(|(ended, id)| Some((ended?, id))).min() {
-            Some((_, id)) => Ok(self.jobs.remove(id).await?),
-            None => Err(BulkError::TooMany(MAX_JOBS)),
+        loop {
+            let name = match self.index.room(tenant) {
+                JobRoom::Free => return Ok(()),
+                JobRoom::Full => return Err(BulkError::TooMany(MAX_JOBS)),
+                JobRoom::Replaces(name) => name,
+            };
+            let row = self.jobs.read(&name).await?;
+            if let Some(row) = &row {
+                self.jobs.remove(row.id).await?;
+            }
+            self.index.removed(&name);
         }
     }
 
-    /// The jobs whose turn it is.
-    pub(super) async fn first_come(&self) -> Result<Vec<Unended>, CallError> {
-        let unended = |name: &str, row: ShelfRow| {
-            Unended::of(name, (row.id, row.generation), BulkRecord::read(&row.body).ok()?)
-        };
-        Ok(first_come(self.jobs.scan(unended).await?.into_values().collect()))
+    /// Adds the jobs to the index that other nodes have created. It reads no record if there are none.
+    async fn complete_index(&self) -> Result<(), CallError> {
+        if self.index.has_all(self.jobs.created().await?) {
+            return Ok(());
+        }
+        let _alone = self.index.scanning.lock().await;
+        // Another task may have completed it since.
+        if self.index.has_all(self.jobs.created().await?) { Ok(()) } else { self.scan().await }
     }
 
-    /// Lets the jobs begin that have waited for a turn and have it now. What has ended is durable before: a job that is
-    /// about to wait either sees it, or is written between its look and its wait, and looks again.
-    pub(super) async fn wake_first(&self) -> Result<(), NotWritten> {
+    /// Reads all records into the index.
+    async fn scan(&self) -> Result<(), CallError> {
+        let begun = Instant::now();
+        let scan = self.index.begin_scan(self.jobs.created().await?);
+        let read = |_: &str, row: ShelfRow| BulkRecord::read(&row.body).ok().as_ref().map(IndexedJob::of);
+        let found = self.jobs.scan(read).await?;
+        self.index.end_scan(scan, begun.elapsed(), found.into_iter());
+        Ok(())
+    }
+
+    /// The [`crate::limits::BULK_TENANT_RUNS`] unended jobs of a tenant that began first: it is their turn, on whichever
+    /// nodes they run. None of them had ended when this was called.
+    pub(super) async fn first_come(&self, tenant: &BulkTenant) -> Result<Vec<FirstJob>, CallError> {
+        self.complete_index().await?;
+        loop {
+            let (names, mut first) = (self.index.first(tenant), Vec::new());
+            for name in &names {
+                let row = self.jobs.read(name).await?;
+                let Some((row, record)) = row.and_then(|row| {
+                    let record = BulkRecord::read(&row.body).ok()?;
+                    Some(((row.id, row.generation), record))
+                }) else {
+                    self.index.removed(name);
+                    continue;
+                };
+                self.index.note(name, &record);
+                if !record.phase.is_end() {
+                    first.push(FirstJob { row, waits: record.phase == BulkPhase::Waiting });
+                }
+            }
+            if first.len() == names.len() {
+                return Ok(first);
+            }
+        }
+    }
+
+    /// Lets the jobs of a tenant begin that have waited for a turn and have it now. What has ended is durable before: a
+    /// job that is about to wait either sees it, or is written between its look and its wait, and looks again.
+    pub(super) async fn wake_first(&self, tenant: &BulkTenant) -> Result<(), NotWritten> {
         for _ in 0..BULK_EDIT_TRIES {
             let mut is_woken = true;
-            for job in self.first_come().await.map_err(NotWritten::Unknown)? {
+            for job in self.first_come(tenant).await.map_err(NotWritten::Unknown)? {
                 if job.waits {
                     is_woken &= self.jobs.wake(job.row).await.map_err(NotWritten::Unknown)?;
                 }
@@ -226,6 +288,11 @@ impl BulkJobs {
             }
         }
         Err(NotWritten::Refused(ChangeRefusal::Busy))
+    }
+
+    /// How often this node has read the records of all jobs.
+    pub fn scans(&self) -> u64 {
+        self.index.scans()
     }
 
     /// A job.
@@ -273,7 +340,10 @@ impl BulkJobs {
             record.end(BulkPhase::Cancelled, self.jobs.now());
             let soon = NextLook::After(std::time::Duration::ZERO);
             match self.jobs.write((row.id, row.generation), record.bytes(), Some(soon)).await {
-                Ok(_) => return Ok(BulkView::of(id, record)),
+                Ok(_) => {
+                    self.index.note(id, &record);
+                    return Ok(BulkView::of(id, record));
+                }
                 Err(NotWritten::Lost) => {}
                 Err(why) => return Err(why.into()),
             }
@@ -315,5 +385,46 @@ impl BulkJobs {
 
     pub(super) fn max_page(&self) -> usize {
         PAGE.min(self.policy.max_page)
+    }
+}
+
+/// Why something was not done with a job.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BulkError {
+    /// The request is not valid.
+    #[error(transparent)]
+    Bad(#[from] BadBulk),
+    /// There is no such job within reach.
+    #[error("there is no job with this id; one that has ended is kept for a week")]
+    NotFound,
+    /// The tenant has too many jobs that have not ended.
+    #[error("{0} jobs of this tenant have not ended, and no more are accepted")]
+    TooMany(u64),
+    /// The record cannot be read.
+    #[error("the job cannot be read: {0}")]
+    Unreadable(String),
+    /// Others work on the job. Nothing was changed; try again.
+    #[error("the job is being written; try again shortly")]
+    Busy,
+    /// The store refused the record of a new job.
+    #[error("the record was refused: {0}")]
+    Refused(EnqueueRefusal),
+    /// The store refused the record.
+    #[error("the record was refused: {0}")]
+    RecordRefused(ChangeRefusal),
+    /// The store gave no answer.
+    #[error(transparent)]
+    Call(#[from] CallError),
+}
+
+impl From<NotWritten> for BulkError {
+    fn from(why: NotWritten) -> Self {
+        match why {
+            NotWritten::Lost => BulkError::Busy,
+            NotWritten::Refused(refusal) => BulkError::RecordRefused(refusal),
+            NotWritten::NewRefused(refusal) => BulkError::Refused(refusal),
+            NotWritten::Unknown(error) => BulkError::Call(error),
+        }
     }
 }

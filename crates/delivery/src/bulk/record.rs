@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 
 use super::action::{BulkAction, UrlMoves};
 use super::filter::BulkFilter;
-use super::tenant::BulkTenant;
 
 /// The format that this version writes.
 const FORMAT: u32 = 1;
@@ -173,4 +172,17 @@ impl BulkRecord {
     pub(super) fn end(&mut self, phase: BulkPhase, now: u64) {
         (self.phase, self.ended) = (phase, Some(now));
     }
+}
+
+/// Who has begun a job. A tenant has a number of jobs, and of turns, of its own.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BulkTenant {
+    /// All callers without a quota and without a token.
+    #[default]
+    Common,
+    /// The tenant whose quota has this prefix.
+    Quota(Box<str>),
+    /// The holder of the token with this name.
+    Token(Box<str>),
 }

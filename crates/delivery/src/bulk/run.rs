@@ -1,6 +1,7 @@
 //! The steps of a job: it collects, then it changes.
 
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use duewheel::core::engine::{
@@ -13,19 +14,26 @@ use duewheel::core::time::{WallMs, ceil_ms};
 use duewheel::core::{IdSet, MessageId};
 use duewheel::{CallError, same_content};
 use duewheel_shard::listing::ListPositions;
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 
-use super::action::{BulkAction, UrlMoves};
-use super::due_times::{due_times, last_delay};
+use super::action::{
+    BulkAction, BulkOutcome, Judged, UrlMoves, of_change, of_enqueue, of_removal, of_taken_back,
+};
 use super::filter::filter_step;
 use super::jobs::BulkJobs;
-use super::part::{JobPart, LEASED, PartEntry, PartWalk, entries_within};
-use super::place::BulkPlace;
+use super::part::{JobPart, LEASED, PartEntry, PartWalk, due_times, entries_within, last_delay};
 use super::record::{BulkPhase, BulkRecord, BulkWalk};
 use crate::limits::{BULK_HELD, BULK_SLICE, BULK_SLICE_WITH_BODIES, BULK_TURN_LOOK, BULK_WALK, KEEP_JOBS};
 use crate::message_url::MessageUrl;
 use crate::shelf::{NextLook, NotWritten};
+
+/// The place of a run among the steps that its node does at a time. A run that waits has none.
+#[derive(Debug)]
+pub(super) struct BulkPlace {
+    pub(super) all: Arc<Semaphore>,
+    pub(super) taken: Option<OwnedSemaphorePermit>,
+}
 
 /// A job that this node works on.
 pub(super) struct BulkRun<'a> {
@@ -51,15 +59,6 @@ pub(super) enum RunEnd {
     Again(String),
 }
 
-/// The result for one message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum BulkOutcome {
-    Done,
-    Leased,
-    Changed,
-    Refused,
-}
-
 impl From<CallError> for RunEnd {
     fn from(error: CallError) -> Self {
         RunEnd::Again(error.to_string())
@@ -74,9 +73,6 @@ impl From<NotWritten> for RunEnd {
         }
     }
 }
-
-/// What an answer says: the outcome, or why the same is to be tried again.
-type Judged = Result<BulkOutcome, String>;
 
 impl<'a> BulkRun<'a> {
     pub(super) fn new(
@@ -124,7 +120,7 @@ impl<'a> BulkRun<'a> {
 
     /// Begins, or waits until it is the job's turn.
     async fn take_turn(&mut self) -> Result<(), RunEnd> {
-        if self.jobs.first_come().await?.iter().any(|first| first.row.0 == self.row.0) {
+        if self.jobs.first_come(&self.record.tenant).await?.iter().any(|first| first.row.0 == self.row.0) {
             self.record.phase = BulkPhase::Collecting;
             return self.hold().await;
         }
@@ -155,6 +151,7 @@ impl<'a> BulkRun<'a> {
     async fn save(&mut self, next: NextLook) -> Result<(), RunEnd> {
         let written = self.jobs.jobs.write(self.row, self.record.bytes(), Some(next)).await;
         self.row.1 = written?;
+        self.jobs.index.note(self.id, &self.record);
         Ok(())
     }
 
@@ -473,7 +470,7 @@ impl<'a> BulkRun<'a> {
 
     /// Lets others have the turn of a job that has ended, removes its parts, and in a week the job itself.
     async fn clean_up(&mut self) -> Result<(), RunEnd> {
-        self.jobs.wake_first().await?;
+        self.jobs.wake_first(&self.record.tenant).await?;
         let until = self.record.ended.unwrap_or(0).saturating_add(ceil_ms(KEEP_JOBS));
         let is_over = until <= self.jobs.jobs.now();
         // A node that was slow may have created one again that was done with.
@@ -484,6 +481,7 @@ impl<'a> BulkRun<'a> {
         }
         if is_over {
             self.jobs.jobs.remove(self.row.0).await?;
+            self.jobs.index.removed(self.id);
             return Ok(());
         }
         self.record.at.0 = self.record.parts;
@@ -503,71 +501,48 @@ fn died(view: &View) -> Option<u64> {
     view.dead.filter(|_| view.state == State::Dead).map(|(_, died)| died.0)
 }
 
-/// What the answer to a removal says: what is still there was not removed before.
-fn of_removal(answer: Result<(), ChangeRefusal>, unsure: bool) -> Judged {
-    let is_gone = matches!(answer, Err(ChangeRefusal::NotFound));
-    of_change(answer, unsure && is_gone)
-}
-
-/// The outcome for a message that was redriven while it was moved, given the answer to the removal of its copy.
-fn of_taken_back<T>(answer: Result<Result<T, ChangeRefusal>, CallError>) -> Judged {
-    match answer {
-        Ok(Ok(_)) => Ok(BulkOutcome::Changed),
-        // A consumer of the other queue was quicker.
-        Ok(Err(ChangeRefusal::NotFound | ChangeRefusal::Leased)) => Ok(BulkOutcome::Done),
-        Ok(Err(refusal)) => Err(format!("{refusal:?}")),
-        Err(error) => Err(error.to_string()),
-    }
-}
-
-/// What the answer to a change says. `unsure`: this change may have been made before.
-fn of_change(answer: Result<(), ChangeRefusal>, unsure: bool) -> Judged {
-    match answer {
-        Ok(()) => Ok(BulkOutcome::Done),
-        Err(ChangeRefusal::NotFound | ChangeRefusal::NotDead | ChangeRefusal::GenerationMismatch(_))
-            if unsure =>
-        {
-            Ok(BulkOutcome::Done)
-        }
-        Err(ChangeRefusal::Leased) => Ok(BulkOutcome::Leased),
-        Err(
-            ChangeRefusal::NotFound
-            | ChangeRefusal::NotDead
-            | ChangeRefusal::Dead
-            | ChangeRefusal::GenerationMismatch(_),
-        ) => Ok(BulkOutcome::Changed),
-        Err(refusal @ (ChangeRefusal::DiskFull | ChangeRefusal::Overloaded(_) | ChangeRefusal::Busy)) => {
-            Err(format!("{refusal:?}"))
-        }
-        Err(_) => Ok(BulkOutcome::Refused),
-    }
-}
-
-/// What the refusal of a copy says.
-fn of_enqueue(refusal: &EnqueueRefusal) -> Judged {
-    match refusal {
-        EnqueueRefusal::DiskFull
-        | EnqueueRefusal::Overloaded(_)
-        | EnqueueRefusal::Busy
-        | EnqueueRefusal::OverQuota(_) => Err(format!("{refusal:?}")),
-        _ => Ok(BulkOutcome::Refused),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use duewheel::core::Policy;
-    use duewheel::core::engine::{Attempt, InitialState, KeyHolder, Limit, Past};
+    use duewheel::core::engine::{Attempt, InitialState, Past};
     use duewheel::core::id::SessionId;
     use duewheel::core::message::State;
     use duewheel::{Client, Duewheel, VirtualClock};
 
     use super::super::action::BulkMove;
     use super::super::filter::BulkFilter;
-    use super::super::record::BulkCounts;
-    use super::super::tenant::BulkTenant;
+    use super::super::record::{BulkCounts, BulkTenant};
     use super::*;
     use crate::shelf::ShelfRow;
+
+    impl BulkPlace {
+        /// A place for one run alone.
+        fn alone() -> Self {
+            BulkPlace { all: Arc::new(Semaphore::new(1)), taken: None }
+        }
+    }
+
+    #[tokio::test]
+    async fn waiting_run_releases_its_slot() {
+        let wheel = Duewheel::builder().in_memory().clock(VirtualClock::at_2026()).open().await.unwrap();
+        let jobs = BulkJobs::new(&wheel, &Policy::default()).unwrap();
+        let (filter, action) = (BulkFilter::default(), BulkAction::Cancel);
+        let record = BulkRecord::new(BulkTenant::Common, "orders".into(), filter, action, None, 0);
+        let (stop, stopped) = watch::channel(false);
+        let BulkPlace { all, .. } = BulkPlace::alone();
+        let taken = Some(all.clone().acquire_owned().await.unwrap());
+        let place = BulkPlace { all: all.clone(), taken };
+        let mut run = BulkRun::new(&jobs, "job", (MessageId(1), 1), record, place, stopped);
+        let mut resting = Box::pin(run.rest(Instant::now() + BULK_TURN_LOOK));
+        tokio::select! {
+            biased;
+            _ = &mut resting => panic!("it does not wait"),
+            () = std::future::ready(()) => assert_eq!(all.available_permits(), 1),
+        }
+        stop.send(true).unwrap();
+        resting.await.unwrap();
+        assert_eq!(all.available_permits(), 0);
+    }
 
     fn at(ms: u64) -> When {
         When::At { due_at: WallMs(ms), past: Past::Fire }
@@ -757,28 +732,5 @@ mod tests {
             there.push(client.ask(Op::get(Target::Id(id))).await.unwrap().is_some());
         }
         assert_eq!(there, [true, true, false, false, true, true], "the messages, and their copies");
-    }
-
-    #[test]
-    fn transient_refusals_are_retried_others_counted() {
-        for refusal in
-            [ChangeRefusal::DiskFull, ChangeRefusal::Busy, ChangeRefusal::Overloaded(Limit::Leases)]
-        {
-            assert!(of_change(Err(refusal.clone()), false).is_err(), "{refusal:?}");
-        }
-        for refusal in
-            [EnqueueRefusal::DiskFull, EnqueueRefusal::Busy, EnqueueRefusal::Overloaded(Limit::Leases)]
-        {
-            assert!(of_enqueue(&refusal).is_err(), "{refusal:?}");
-        }
-        let gone = [ChangeRefusal::NotFound, ChangeRefusal::NotDead, ChangeRefusal::GenerationMismatch(3)];
-        for refusal in gone {
-            assert_eq!(of_change(Err(refusal.clone()), false), Ok(BulkOutcome::Changed));
-            assert_eq!(of_change(Err(refusal), true), Ok(BulkOutcome::Done), "before a crash");
-        }
-        assert_eq!(of_change(Err(ChangeRefusal::Leased), true), Ok(BulkOutcome::Leased));
-        let holder = KeyHolder { id: MessageId(1), state: State::Ready };
-        assert_eq!(of_change(Err(ChangeRefusal::KeyExists(holder)), true), Ok(BulkOutcome::Refused));
-        assert_eq!(of_enqueue(&EnqueueRefusal::KeyExists(holder)), Ok(BulkOutcome::Refused));
     }
 }

@@ -9,9 +9,8 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
 use super::jobs::BulkJobs;
-use super::place::BulkPlace;
 use super::record::BulkRecord;
-use super::run::{BulkRun, RunEnd};
+use super::run::{BulkPlace, BulkRun, RunEnd};
 use crate::limits::{BULK_HELD, BULK_RUNS, LOOK_AGAIN, UNREADABLE_LOOK};
 use crate::shelf::{NextLook, Shelf};
 use crate::supervised::Supervised;

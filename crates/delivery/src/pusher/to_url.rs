@@ -6,18 +6,17 @@ use duewheel::core::engine::Grant;
 use duewheel::core::time::{EngineMs, WallMs};
 use url::Origin;
 
-use super::counters::PushEnd;
-use super::places::{Hand, UnderWay};
+use super::slots::{Hand, PushEnd, UnderWay};
 use super::{PushJob, PushWorker};
 use crate::answer::PushVerdict;
 use crate::breaker::{Charge, RequestMark};
 use crate::client::PushOutcome;
 use crate::limits::FORGIVEN_DELAY;
 use crate::message_url::MessageUrl;
+use crate::origins::UrlTargets;
 use crate::plan::jittered;
 use crate::request::PushRequest;
 use crate::target::OriginKind;
-use crate::url_targets::UrlTargets;
 
 /// The reason of a dead message whose URL is none.
 const BAD_URL: &str = "bad_target_url";
@@ -108,7 +107,7 @@ impl PushWorker {
         let (id, timeout) = (grant.message.id, client.target().timeout);
         let begun = ground.breakers().begin(&origin, now, id, timeout, random);
         let request = OriginRequest { worker: self, origin: &origin, mark: Some(begun.map_err(later)?) };
-        let span = self.span(grant, url.uri()).await;
+        let span = self.modes.span(self.parts.tracer.as_ref(), &self.wheel, grant, url.uri()).await;
         let at = self.wheel.now().wall;
         let mut sent = PushRequest::of(grant, &self.store, at.to_system_time());
         sent.span = span.as_ref().and_then(|span| span.context());

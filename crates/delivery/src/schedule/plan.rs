@@ -16,91 +16,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::settings::{MissedPolicy, OverlapPolicy, Timetable};
 use super::state::{
-    AfterTaking, OccurrenceEnd, PastOccurrence, ScheduleBlock, ScheduleEntry, ScheduleState, TakeBack,
+    AfterTaking, DueAnswer, EnterOutcome, LookFacts, OccurrenceEnd, PastOccurrence, PreviousRun,
+    ScheduleBlock, ScheduleEntry, ScheduleState, ScheduleStep, TakeBack, TakeOutcome,
 };
 use crate::limits::{
     CHECK_AHEAD, FIRST_REFUSED, IDLE_LOOK, LATE_GRACE, LATE_SPREAD, LATE_TOGETHER, LONGEST_REFUSED,
-    MAX_ENTERED, MAX_JUDGED, MAX_LATE, MAX_PENDING, ON_TIME, OVERLAP_POLL, REMEMBERED_MARGIN,
+    LOOK_AGAIN, MAX_ENTERED, MAX_JUDGED, MAX_LATE, MAX_PENDING, ON_TIME, OVERLAP_POLL, REMEMBERED_MARGIN,
     SHOWN_OCCURRENCES,
 };
 use crate::recurrence::Occurrence;
-
-/// The next step of a schedule.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ScheduleStep {
-    /// Write the record, enqueue these, report each with [`ScheduleState::entered`].
-    Enter(Vec<ScheduleEntry>),
-    /// Write the record, take the messages back, report each with [`ScheduleState::took`].
-    Take(Vec<TakeBack>),
-    /// Write the record, remove the messages, report with [`ScheduleState::erased`].
-    Erase(Vec<u64>),
-    /// Ask which messages ahead are gone, report each with [`ScheduleState::removed`], and advance.
-    Check,
-    /// Ask whether this message is settled, and advance with the answer.
-    Look(u64),
-    /// Write the record: the next look is at this instant.
-    Sleep(u64),
-    /// The schedule is to be removed.
-    Remove,
-}
-
-/// Whether the previous occurrence is settled.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum PreviousRun {
-    /// The message of the previous occurrence was not looked at.
-    #[default]
-    Unknown,
-    /// The message of the previous occurrence is scheduled, ready or leased.
-    Unsettled,
-    /// The message of the previous occurrence is done, dead or removed.
-    Settled,
-}
-
-/// The facts on which a look decides.
-#[derive(Clone, Copy, Debug)]
-pub struct LookFacts<'a> {
-    /// The name of the schedule.
-    pub name: &'a str,
-    /// The present, in ms since 1970.
-    pub now: u64,
-    /// Whether the previous occurrence is settled.
-    pub previous: PreviousRun,
-    /// Whether this look has asked for the messages that are not due yet.
-    pub is_checked: bool,
-    /// How long an answer is remembered, in ms.
-    pub remembered: u64,
-}
-
-/// The answer to the enqueue of an occurrence.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum EnterOutcome {
-    /// The message is in its queue: now, or since an earlier enqueue.
-    Entered {
-        /// The message.
-        id: u64,
-        /// The generation of the message.
-        generation: u32,
-        /// Whether it has its key.
-        keyed: bool,
-    },
-    /// The message was refused, for this reason.
-    Refused(String),
-    /// The outcome is unknown: the message may be in its queue.
-    Unknown,
-}
-
-/// The answer to taking a message back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TakeOutcome {
-    /// The message cannot be delivered any more.
-    Taken,
-    /// The message was delivered, or a caller has changed it: it counts as entered.
-    Gone,
-    /// A caller has removed the message before it was due.
-    Removed,
-    /// The outcome is unknown.
-    Unknown,
-}
 
 impl<'a> LookFacts<'a> {
     fn at(self, now: u64) -> LookFacts<'a> {
@@ -137,19 +61,36 @@ impl ScheduleState {
         self.removing.then_some(ScheduleStep::Remove)
     }
 
-    /// Takes back what was put ahead, became due since the last look and is late now. If its shard was closed then and
-    /// withholds it, it is judged like the occurrences after it; a ready one has entered.
-    pub fn oversleep(&mut self, now: u64) {
-        let former = self.present;
-        if self.is_quiet() {
-            // By its due time: with a jitter the last look may be later than its instant.
-            let slept = |entry: &ScheduleEntry| entry.due > former && entry.due + ms(ON_TIME) < now;
-            self.take_back(|entry| slept(entry).then_some(AfterTaking::Judged));
+    /// Notes what the shard of a message said when it was asked about [`ScheduleState::unanswered`].
+    ///
+    /// A shard that answers in time is open, and grants the message. One that still has it as scheduled later was closed
+    /// when it became due, and withholds it for a few seconds: it is taken back, and judged like the occurrences after
+    /// it.
+    pub fn answered(&mut self, now: u64, at: u64, answer: DueAnswer) {
+        let now = self.go_on(now);
+        let Some(place) = self.unanswered.iter().position(|entry| entry.at == at) else { return };
+        if answer == DueAnswer::Unknown {
+            return;
+        }
+        let entry = self.unanswered.remove(place);
+        if answer == DueAnswer::Scheduled && now.saturating_sub(entry.due) > ms(ON_TIME) {
+            self.taking.push(TakeBack { entry, then: AfterTaking::Judged, surplus: false });
+            self.round = self.round.saturating_add(1);
         }
     }
 
     /// Returns the next step. The work of one step is bounded.
     pub fn advance(&mut self, table: &Timetable, facts: LookFacts<'_>) -> ScheduleStep {
+        match self.next_step(table, facts) {
+            // Soon enough for what a shard withholds after it has opened.
+            ScheduleStep::Sleep(until) if !self.unanswered.is_empty() => {
+                ScheduleStep::Sleep(until.min(self.present.saturating_add(ms(LOOK_AGAIN))))
+            }
+            step => step,
+        }
+    }
+
+    fn next_step(&mut self, table: &Timetable, facts: LookFacts<'_>) -> ScheduleStep {
         let now = self.go_on(facts.now);
         let facts = facts.at(now);
         if let Some(step) = self.unfinished(now) {
@@ -224,6 +165,12 @@ impl ScheduleState {
         match table.missed {
             MissedPolicy::None => {}
             MissedPolicy::Last => {
+                let is_newer = |past: &PastOccurrence| {
+                    past.at > at && past.at <= now && past.end == OccurrenceEnd::Entered
+                };
+                if self.latest.iter().any(is_newer) {
+                    return self.miss(at);
+                }
                 let newest = self.candidate.map_or(at, |former| former.max(at));
                 if let Some(former) = self.candidate.replace(newest) {
                     self.miss(former.min(at));
@@ -356,14 +303,20 @@ impl ScheduleState {
         times.filter(|time| *time > facts.now).min().unwrap_or(idle)
     }
 
-    /// Notes which messages have become due: the last of them is the previous occurrence.
-    fn pass_due(&mut self, now: u64) {
+    /// Notes which messages have become due: the last of them is the previous occurrence. Their shards are asked what
+    /// became of them, for as long as the answers to their enqueues are remembered.
+    pub fn pass_due(&mut self, now: u64) {
+        let now = self.go_on(now);
         let (ahead, due): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.pending).into_iter().partition(|entry| entry.due > now);
         self.pending = ahead;
         if let Some(id) = due.last().and_then(|entry| entry.id) {
             self.last_id = Some(id);
         }
+        self.unanswered.extend(due);
+        self.unanswered.retain(|entry| entry.until > now);
+        let surplus = self.unanswered.len().saturating_sub(MAX_PENDING);
+        self.unanswered.drain(..surplus);
     }
 
     /// The message that the next occurrence waits for if occurrences may not overlap. A change of `overlap` may leave
@@ -659,6 +612,7 @@ impl ScheduleState {
     }
 
     fn withdraw(&mut self, now: u64) {
+        self.unanswered.clear();
         self.take_back(|entry| Some(if entry.at > now { AfterTaking::Dropped } else { AfterTaking::Missed }));
         self.cursor = self.cursor.min(now);
     }

@@ -175,6 +175,7 @@ mod tests {
             buffered: Some(large.at),
             entering: vec![large.clone(); MAX_ENTERED],
             pending: vec![large.clone(); MAX_PENDING],
+            unanswered: vec![large.clone(); MAX_PENDING],
             taking: vec![taking; MAX_PENDING],
             erasing: vec![1 << 53; MAX_PENDING],
             done_ahead: vec![large.at; MAX_PENDING + 1],

@@ -1,4 +1,4 @@
-//! The durable progress of a schedule.
+//! The durable progress of a schedule; the facts, steps and answers of a look at it.
 
 use serde::{Deserialize, Serialize};
 
@@ -23,6 +23,9 @@ pub struct ScheduleState {
     pub entering: Vec<ScheduleEntry>,
     /// Occurrences in their queue that are not due yet.
     pub pending: Vec<ScheduleEntry>,
+    /// Occurrences that are due, and of whose messages their shards have not said since what became of them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unanswered: Vec<ScheduleEntry>,
     /// Occurrences that are being taken back.
     pub taking: Vec<TakeBack>,
     /// Messages that were taken back and are to be removed.
@@ -157,4 +160,92 @@ pub struct ScheduleBlock {
     pub tries: u32,
     /// When it is tried again.
     pub until: u64,
+}
+
+/// The next step of a schedule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ScheduleStep {
+    /// Write the record, enqueue these, report each with [`ScheduleState::entered`].
+    Enter(Vec<ScheduleEntry>),
+    /// Write the record, take the messages back, report each with [`ScheduleState::took`].
+    Take(Vec<TakeBack>),
+    /// Write the record, remove the messages, report with [`ScheduleState::erased`].
+    Erase(Vec<u64>),
+    /// Ask which messages ahead are gone, report each with [`ScheduleState::removed`], and advance.
+    Check,
+    /// Ask whether this message is settled, and advance with the answer.
+    Look(u64),
+    /// Write the record: the next look is at this instant.
+    Sleep(u64),
+    /// The schedule is to be removed.
+    Remove,
+}
+
+/// Whether the previous occurrence is settled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PreviousRun {
+    /// The message of the previous occurrence was not looked at.
+    #[default]
+    Unknown,
+    /// The message of the previous occurrence is scheduled, ready or leased.
+    Unsettled,
+    /// The message of the previous occurrence is done, dead or removed.
+    Settled,
+}
+
+/// The facts on which a look decides.
+#[derive(Clone, Copy, Debug)]
+pub struct LookFacts<'a> {
+    /// The name of the schedule.
+    pub name: &'a str,
+    /// The present, in ms since 1970.
+    pub now: u64,
+    /// Whether the previous occurrence is settled.
+    pub previous: PreviousRun,
+    /// Whether this look has asked for the messages that are not due yet.
+    pub is_checked: bool,
+    /// How long an answer is remembered, in ms.
+    pub remembered: u64,
+}
+
+/// The answer to the enqueue of an occurrence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EnterOutcome {
+    /// The message is in its queue: now, or since an earlier enqueue.
+    Entered {
+        /// The message.
+        id: u64,
+        /// The generation of the message.
+        generation: u32,
+        /// Whether it has its key.
+        keyed: bool,
+    },
+    /// The message was refused, for this reason.
+    Refused(String),
+    /// The outcome is unknown: the message may be in its queue.
+    Unknown,
+}
+
+/// The answer to taking a message back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TakeOutcome {
+    /// The message cannot be delivered any more.
+    Taken,
+    /// The message was delivered, or a caller has changed it: it counts as entered.
+    Gone,
+    /// A caller has removed the message before it was due.
+    Removed,
+    /// The outcome is unknown.
+    Unknown,
+}
+
+/// The answer of a shard about the message of an occurrence that is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DueAnswer {
+    /// The message is ready, leased, dead, or gone, or a caller has changed it: the occurrence has entered.
+    Entered,
+    /// The message is still scheduled, although it is due.
+    Scheduled,
+    /// No answer came: the shard may be closed.
+    Unknown,
 }

@@ -7,8 +7,7 @@ use duewheel::core::Policy;
 use duewheel::core::name::{BadName, QueueName};
 use duewheel::{CallError, Duewheel};
 
-use super::error::ScheduleError;
-use super::look::{EditJob, Look, LookEnd, PastOccurrences, ScheduleEdit};
+use super::look::{EditJob, Look, LookEnd, PastOccurrences, ScheduleEdit, ScheduleError};
 use super::message;
 use crate::limits::{EDIT_WAIT, MAX_SCHEDULES};
 use crate::random::random_text;

@@ -1,14 +1,13 @@
-//! A look at one schedule: the steps of its plan, one after the other, on its record.
+//! A look at one schedule: the steps of its plan, one after the other, on its record; and why it fails.
 
 use std::time::Duration;
 
 use duewheel::CallError;
 use duewheel::core::MessageId;
-use duewheel::core::engine::Op;
+use duewheel::core::engine::{ChangeRefusal, EnqueueRefusal, Op};
 use duewheel::core::message::Expiry;
 use duewheel::core::time::{WallMs, ceil_ms};
 
-use super::error::ScheduleError;
 use super::message::{self, OccurrenceMessage};
 use crate::limits::{LOOK_AGAIN, LOOK_STEPS, MAX_JUDGED_AT_EDIT, ON_TIME, UNREADABLE_LOOK};
 use crate::recurrence::BadRecurrence;
@@ -93,7 +92,7 @@ impl Look<'_> {
     /// When it is dropped, the record is looked at again once nobody holds it.
     pub(crate) async fn run(&mut self, mut job: Option<&mut EditJob<'_>>) -> Result<LookEnd, ScheduleError> {
         let (mut previous, mut is_checked) = (PreviousRun::Unknown, false);
-        self.record.state.oversleep(self.now());
+        self.ask_due().await;
         for _ in 0..LOOK_STEPS {
             let now = self.now();
             let step = match self.record.state.unfinished(now) {
@@ -162,6 +161,15 @@ impl Look<'_> {
         let facts = LookFacts { name: self.name, now, previous, is_checked, remembered };
         self.record.state.compute_again(&table, facts);
         self.record.state.advance(&table, facts)
+    }
+
+    /// Asks the shards of messages that are due what became of them. A shard that gives no answer, because it is closed
+    /// for example, is asked again at the next look.
+    async fn ask_due(&mut self) {
+        self.record.state.pass_due(self.now());
+        for (at, answer) in message::due_answers(&self.shelf.client, &self.record.state.unanswered).await {
+            self.record.state.answered(self.now(), at, answer);
+        }
     }
 
     /// Finds the messages ahead that callers have removed.
@@ -341,6 +349,66 @@ impl Look<'_> {
     }
 }
 
+/// Why something was not done with a schedule.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ScheduleError {
+    /// The settings are not valid.
+    #[error(transparent)]
+    Bad(#[from] BadRecurrence),
+    /// Nothing would occur any more because of this field.
+    #[error("{0}: all occurrences have passed; to save the schedule all the same, say past: keep")]
+    Past(&'static str),
+    /// There is no schedule of this name within reach.
+    #[error("there is no schedule of this name")]
+    NotFound,
+    /// Another tenant has a schedule of this name.
+    #[error("the name is that of a schedule which this caller may not see")]
+    Taken,
+    /// There are too many schedules.
+    #[error("there are {0} schedules, and no more are accepted")]
+    TooMany(u64),
+    /// The record cannot be read: it can only be removed.
+    #[error("the schedule cannot be read, and can only be removed: {0}")]
+    Unreadable(String),
+    /// Others work on the schedule. Nothing was changed; try again.
+    #[error("the schedule is being looked at; try again shortly")]
+    Busy,
+    /// More instants have passed than the worker has judged yet. Nothing was changed; try again.
+    #[error("the schedule has not caught up with the time it was not looked at; try again shortly")]
+    Behind,
+    /// A queue refused a message of a trigger or a backfill.
+    #[error("the queue refused the message: {0:?}")]
+    Refused(EnqueueRefusal),
+    /// A backfill ended before all of its occurrences had entered. Repeat it with this id: none enters twice.
+    #[error(
+        "{why}; some of the occurrences may have entered: repeat it with the id {id}, and none enters twice"
+    )]
+    Interrupted {
+        /// The id of the backfill, which was drawn if the caller gave none.
+        id: String,
+        /// The error that ended it.
+        why: Box<ScheduleError>,
+    },
+    /// The store refused the record.
+    #[error("the record was refused: {0}")]
+    RecordRefused(ChangeRefusal),
+    /// The store gave no answer; what was begun is completed once it does.
+    #[error(transparent)]
+    Call(#[from] CallError),
+}
+
+impl From<NotWritten> for ScheduleError {
+    fn from(why: NotWritten) -> Self {
+        match why {
+            NotWritten::Lost => ScheduleError::Busy,
+            NotWritten::Refused(refusal) => ScheduleError::RecordRefused(refusal),
+            NotWritten::NewRefused(refusal) => ScheduleError::Refused(refusal),
+            NotWritten::Unknown(error) => ScheduleError::Call(error),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use duewheel::core::engine::Target;
@@ -380,6 +448,60 @@ mod tests {
         let key = Key::new(&occurrence_key("hourly", at)).unwrap();
         let keyed = Op::get(Target::Key(QueueName::new("q").unwrap(), key));
         assert!(wheel.client().ask(keyed).await.unwrap().is_none(), "it has no key");
+    }
+
+    /// Story: a message was put ahead in a shard that was closed while it became due, and the record was in another one,
+    /// which was open: the occurrence counted as entered, and was granted late whatever `missed` said. Both are in one
+    /// folder here, and the look of the open shard is done by hand.
+    #[tokio::test]
+    async fn closed_shard_occurrence_follows_missed_policy() {
+        for (missed, entered) in
+            [("none", &[160, 200][..]), ("last", &[160, 200]), ("all", &[40, 80, 120, 160, 200])]
+        {
+            let (folder, clock) = (tempfile::tempdir().unwrap(), VirtualClock::at_2026());
+            let open = async || {
+                let builder = Duewheel::builder().data(folder.path()).clock(clock.clone());
+                let wheel = builder.open().await.unwrap();
+                let schedules = Schedules::new(&wheel, &Policy::default()).unwrap();
+                (wheel, schedules)
+            };
+            let look_now = async |schedules: &Schedules, by_hand: Option<ScheduleRecord>| {
+                let row = schedules.shelf.read("report").await.unwrap().unwrap();
+                let record = by_hand.unwrap_or_else(|| ScheduleRecord::read(&row.body).unwrap());
+                let mut look = schedules.look("report", &row, record, 0);
+                while look.run(None).await.unwrap() != LookEnd::Written || !look.record.state.is_quiet() {}
+                look.record
+            };
+            let (wheel, schedules) = open().await;
+            let recurrence = RecurrenceSettings { every: Some("40s".into()), ..Default::default() };
+            let settings = ScheduleSettings {
+                queue: "q".into(),
+                recurrence,
+                missed: Some(missed.into()),
+                ..Default::default()
+            };
+            schedules.put("report", settings, None).await.unwrap();
+            let mut record = look_now(&schedules, None).await;
+            let start = record.created;
+            wheel.shutdown(Duration::from_secs(60)).await.unwrap();
+            let due = record.state.pending[0].due;
+            record.state.pass_due(due);
+            record.state.answered(due, due, crate::schedule::DueAnswer::Unknown);
+            clock.advance(Duration::from_secs(185));
+            let (wheel, schedules) = open().await;
+            let mut record = look_now(&schedules, Some(record)).await;
+            // Missed ones enter a few at a time.
+            while record.state.counts.entered < entered.len() as u64 {
+                clock.advance(Duration::from_millis(100));
+                record = look_now(&schedules, None).await;
+            }
+            let queue = QueueName::new("q").unwrap();
+            let views = wheel.client().list(queue, None, None, 100).await.unwrap().views;
+            let due: Vec<u64> = views.iter().map(|view| (view.due_at.0 - start) / 1_000).collect();
+            assert_eq!(due, entered, "{missed}");
+            assert_eq!(record.state.counts.missed, 5 - entered.len() as u64, "{missed}");
+            wheel.shutdown(Duration::from_secs(60)).await.unwrap();
+        }
     }
 
     /// How far a look comes before its node dies.

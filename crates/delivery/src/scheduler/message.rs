@@ -12,11 +12,12 @@ use duewheel::core::name::{Key, QueueName};
 use duewheel::core::policy::OWN_DEDUPE;
 use duewheel::core::time::{WallMs, ceil_ms};
 use duewheel::{CallError, Client};
+use tokio::task::JoinSet;
 
-use crate::limits::REMEMBERED;
+use crate::limits::{DUE_WAIT, REMEMBERED};
 use crate::recurrence::BadRecurrence;
 use crate::schedule::{
-    EnterOutcome, PreviousRun, ScheduleEntry, ScheduleRecord, TakeBack, TakeOutcome, instant_text,
+    DueAnswer, EnterOutcome, PreviousRun, ScheduleEntry, ScheduleRecord, TakeBack, TakeOutcome, instant_text,
     occurrence_key,
 };
 
@@ -165,6 +166,34 @@ pub(crate) async fn erase(client: &Client, id: u64) -> bool {
         Ok(Ok(_) | Err(ChangeRefusal::NotFound | ChangeRefusal::Leased | ChangeRefusal::Dead)) => true,
         Ok(Err(_)) | Err(_) => false,
     }
+}
+
+/// What became of the messages of occurrences that are due, by their instants.
+pub(crate) async fn due_answers(client: &Client, entries: &[ScheduleEntry]) -> Vec<(u64, DueAnswer)> {
+    let mut asked = JoinSet::new();
+    for entry in entries {
+        let (client, at, generation) = (client.clone(), entry.at, entry.generation);
+        let Some(id) = entry.id.map(MessageId) else { continue };
+        asked.spawn(async move {
+            let answer = match tokio::time::timeout(DUE_WAIT, client.ask(Op::outline(id))).await {
+                Ok(Ok(Ok(outline)))
+                    if outline.state == State::Scheduled && outline.generation == generation =>
+                {
+                    // By the clock of a shard that is behind it may not be due.
+                    if outline.due_in_ms == 0 { DueAnswer::Scheduled } else { DueAnswer::Unknown }
+                }
+                Ok(Ok(Ok(_) | Err(ChangeRefusal::NotFound))) => DueAnswer::Entered,
+                Ok(Ok(Err(_)) | Err(_)) | Err(_) => DueAnswer::Unknown,
+            };
+            (at, answer)
+        });
+    }
+    let mut answers = Vec::with_capacity(entries.len());
+    while let Some(answer) = asked.join_next().await {
+        // An error is a bug in the ask: no answer.
+        answers.extend(answer.ok());
+    }
+    answers
 }
 
 /// Whether a message is settled. `None`: no answer came.

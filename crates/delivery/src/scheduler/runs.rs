@@ -3,7 +3,7 @@
 use duewheel::core::engine::{EnqueueRefusal, Enqueued};
 
 use super::edits::Schedules;
-use super::error::ScheduleError;
+use super::look::ScheduleError;
 use super::message::OccurrenceMessage;
 use crate::limits::{MAX_BACKFILL, MAX_RUN_ID};
 use crate::random::random_text;

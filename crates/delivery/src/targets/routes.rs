@@ -6,7 +6,7 @@ use bytes::Bytes;
 use duewheel::CallError;
 use duewheel::core::name::QueueName;
 
-use super::error::TargetError;
+use super::record::TargetError;
 use super::shelves::{TargetView, Targets};
 use crate::limits::{MAX_TARGET_QUEUES, TARGET_TRIES};
 use crate::shelf::{NotWritten, ShelfRow};
@@ -80,7 +80,9 @@ impl Targets {
         name: &str,
         may: &TargetChoice<'_>,
     ) -> Result<(), TargetError> {
-        let view = self.get(name).await?;
+        // Which queues it has is not asked: that would read the targets of all queues.
+        let row = self.targets.read(name).await?.ok_or(TargetError::NotFound)?;
+        let view = self.view(name, &row, Vec::new());
         if !may(&view) {
             return Err(TargetError::NotFound);
         }

@@ -12,11 +12,13 @@ use tokio::time::Instant;
 
 use super::shelves::{ReadyTarget, RowMark, Targets};
 use super::stages::NotedStage;
-use crate::book::{BookReport, FailingTarget, TargetBook, TargetEntry};
 use crate::limits::{CLOSE, TARGETS_LOOK, TARGETS_READ, WORKERS_WAIT};
 use crate::supervised::Supervised;
 use crate::tracer::PushTracer;
-use crate::workers::{PushWorkers, PushWorkersStart, TargetAttempt, TargetStatus};
+use crate::workers::{
+    BookReport, FailingTarget, PushWorkers, PushWorkersStart, TargetAttempt, TargetBook, TargetEntry,
+    TargetStatus,
+};
 
 /// Delivers the queues of a store to their targets, in each node of a cluster: follows the records of [`Targets`] and
 /// runs [`PushWorkers`] from the first target on that has a queue.

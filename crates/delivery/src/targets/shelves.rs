@@ -10,8 +10,7 @@ use duewheel::core::name::{BadName, Key, QueueName};
 use duewheel::core::{MessageId, Policy};
 use duewheel::{CallError, Duewheel, STORE_QUEUE};
 
-use super::error::TargetError;
-use super::record::{ShownTarget, TargetPause, TargetRecord};
+use super::record::{ShownTarget, TargetError, TargetPause, TargetRecord};
 use super::seal::Sealing;
 use crate::client::{PushClient, PushOutcome};
 use crate::limits::{MAX_TARGETS, TARGET_TRIES};
@@ -215,7 +214,7 @@ impl Targets {
         Ok(page.map(|(name, row)| self.view(&name, &row, queues.remove(&name).unwrap_or_default())).collect())
     }
 
-    fn view(&self, name: &str, row: &ShelfRow, queues: Vec<QueueName>) -> TargetView {
+    pub(super) fn view(&self, name: &str, row: &ShelfRow, queues: Vec<QueueName>) -> TargetView {
         let record = TargetRecord::read(&row.body);
         let error = record.as_ref().ok().and_then(|record| record.open(name, &self.sealing).err());
         view_of(name, record, error, queues)

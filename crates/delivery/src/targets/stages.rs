@@ -9,10 +9,9 @@ use duewheel::core::time::{WallMs, ceil_ms};
 use serde::{Deserialize, Serialize};
 
 use super::shelves::{RowMark, TargetView, Targets};
-use crate::book::FailingTarget;
 use crate::limits::{FAILING_NOTED, PAUSE_LEAST};
 use crate::shelf::{NotWritten, ShelfRow};
-use crate::workers::{TargetStage, TargetStatus};
+use crate::workers::{FailingTarget, TargetStage, TargetStatus};
 
 /// The stage of a target, the reason for it, and its beginning.
 #[derive(Clone, Debug, PartialEq, Eq)]

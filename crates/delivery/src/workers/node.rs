@@ -15,9 +15,8 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use super::attempts::{AttemptLog, AttemptWriter};
 use super::latest::{LatestOfTargets, TargetAttempt};
-use super::seat::{Seat, SeatGround, TargetStatus};
+use super::seat::{BookReport, Seat, SeatGround, TargetBook, TargetEntry, TargetStatus};
 use super::ticket::{Ticket, Tickets};
-use crate::book::{BookReport, TargetBook, TargetEntry};
 use crate::limits::{
     CLOSE, FIRST_RESTART, LONGEST_RESTART, REPORT_AGAIN, TICKET_CHECK, TICKET_PASSED, TICKET_STRANGE,
     WORKERS_TICK, WORKERS_WAIT,

@@ -346,6 +346,60 @@ async fn jobs_per_tenant_are_limited() {
     rig.jobs.get(&others.id).await.unwrap();
 }
 
+/// Story: each request for a job at the limit read the records of all jobs, and a hundred such requests a second made
+/// everything else slow.
+#[tokio::test(flavor = "multi_thread")]
+async fn refused_jobs_read_no_records() {
+    let rig = Rig::over(3).await;
+    let fire = || request(BulkFilter::default(), BulkAction::Fire);
+    for _ in 0..1_000 {
+        rig.jobs.begin(fire()).await.unwrap();
+    }
+    let (begun, scans) = (Instant::now(), rig.jobs.scans());
+    for _ in 0..100 {
+        assert!(matches!(rig.jobs.begin(fire()).await, Err(BulkError::TooMany(1_000))));
+    }
+    // The index is read anew at most once a second.
+    assert!(rig.jobs.scans() - scans <= 2 + begun.elapsed().as_secs(), "{}", rig.jobs.scans() - scans);
+}
+
+/// Two nodes, each with an index of its own: a job that one has created and one that the other has ended count at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_agree_on_turns_of_jobs() {
+    let rig = Rig::over(3).await;
+    rig.put("order", 1_000).await;
+    let other = BulkJobs::new(&rig.wheel, &Policy::default()).unwrap();
+    let workers = [BulkWorker::start(&rig.jobs), BulkWorker::start(&other)];
+    let nodes = [&rig.jobs, &other];
+    let mut jobs = Vec::new();
+    for n in 0..12 {
+        rig.clock.advance(Duration::from_millis(1));
+        jobs.push(nodes[n % 2].begin(slow("shop")).await.unwrap().id);
+    }
+    for n in 0..12 {
+        let deadline = Instant::now() + LONG;
+        loop {
+            let mut begun = Vec::new();
+            for (n, id) in jobs.iter().enumerate() {
+                if !matches!(rig.jobs.get(id).await.unwrap().phase, BulkPhase::Waiting | BulkPhase::Cancelled)
+                {
+                    begun.push(n);
+                }
+            }
+            assert!(begun.iter().all(|job| (n..n + 4).contains(job)), "{begun:?} at {n}");
+            if begun.len() == 4.min(12 - n) {
+                break;
+            }
+            assert!(Instant::now() < deadline, "{begun:?} at {n}");
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        nodes[n / 2 % 2].cancel(&jobs[n]).await.unwrap();
+    }
+    for worker in workers {
+        worker.stop(STOP).await;
+    }
+}
+
 /// A job of this tenant that changes one message a second, once it has begun.
 fn slow(tenant: &str) -> BulkRequest {
     let tenant = BulkTenant::Token(tenant.into());

@@ -8,12 +8,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use duewheel::core::random::SplitMix64;
 use duewheel_delivery::{
-    EnterOutcome, LookFacts, PreviousRun, RecurrenceSettings, ScheduleEntry, ScheduleSettings, ScheduleState,
-    ScheduleStep, TakeBack, TakeOutcome, Timetable,
+    DueAnswer, EnterOutcome, LookFacts, PreviousRun, RecurrenceSettings, ScheduleEntry, ScheduleSettings,
+    ScheduleState, ScheduleStep, TakeBack, TakeOutcome, Timetable,
 };
 
 const NAME: &str = "report";
 const START: u64 = 1_800_000_000_000;
+const HOUR: u64 = 3_600_000;
 const DAY: u64 = 86_400_000;
 const WEEK: u64 = 7 * DAY;
 const HELD: u64 = 10_000;
@@ -63,6 +64,8 @@ struct Entered {
     /// Taken back by us.
     marked: bool,
     gone: bool,
+    /// Until when its shard withholds it.
+    withheld: u64,
 }
 
 /// The queue, the record, and those who use them.
@@ -93,6 +96,10 @@ struct World {
     slow: bool,
     /// Messages that entered one at a time, and found another one unsettled all the same.
     two_at_a_time: u32,
+    /// Since when one of the two shards of the queue is closed.
+    closed: Option<u64>,
+    /// Messages that were taken back because their shard had withheld them.
+    taken_withheld: u32,
 }
 
 #[derive(Clone, Debug)]
@@ -146,6 +153,43 @@ impl World {
             set_back: 0,
             slow: false,
             two_at_a_time: 0,
+            closed: None,
+            taken_withheld: 0,
+        }
+    }
+
+    /// Whether the message of an occurrence is in the shard that is closed.
+    fn is_closed(&self, at: u64) -> bool {
+        self.closed.is_some() && (at / 1_000).count_ones().is_multiple_of(2)
+    }
+
+    /// Opens or closes a shard. What became due while it was closed, and is not on time, is withheld for a while.
+    fn switch_shard(&mut self) {
+        let Some(closed) = self.closed else {
+            self.closed = Some(self.now);
+            return;
+        };
+        let now = self.now;
+        for at in self.messages.values().map(|message| message.at).collect::<Vec<_>>() {
+            let is_here = self.is_closed(at);
+            for message in self.messages.values_mut().filter(|message| is_here && message.at == at) {
+                let is_old = message.due > closed && message.due + 30_000 < now;
+                if is_old && !message.gone && !message.marked {
+                    message.withheld = now + 5_000;
+                }
+            }
+        }
+        self.closed = None;
+    }
+
+    /// The answer of a shard about the message of an occurrence that is due.
+    fn ask_due(&self, entry: &ScheduleEntry) -> DueAnswer {
+        match self.messages.get(&entry.id.unwrap()) {
+            _ if self.is_closed(entry.at) => DueAnswer::Unknown,
+            Some(message) if message.gone || message.generation != entry.generation => DueAnswer::Entered,
+            Some(message) if message.withheld > self.now => DueAnswer::Scheduled,
+            Some(message) if message.due > self.now => DueAnswer::Unknown,
+            Some(_) | None => DueAnswer::Entered,
         }
     }
 
@@ -159,6 +203,9 @@ impl World {
 
     fn enqueue(&mut self, entry: &ScheduleEntry) -> EnterOutcome {
         let id = (entry.at, entry.round);
+        if self.is_closed(entry.at) {
+            return EnterOutcome::Unknown;
+        }
         if let Some((id, until)) = self.remembered.get(&id)
             && *until > self.now
         {
@@ -172,7 +219,8 @@ impl World {
         self.two_at_a_time += u32::from(is_alone && unsettled);
         let new = u64::try_from(self.messages.len()).unwrap() + 1;
         self.remembered.insert(id, (new, self.now + self.window()));
-        let message = Entered { at: entry.at, due: entry.due, generation: 1, marked: false, gone: false };
+        let message =
+            Entered { at: entry.at, due: entry.due, generation: 1, marked: false, gone: false, withheld: 0 };
         self.messages.insert(new, message);
         EnterOutcome::Entered { id: new, generation: 1, keyed: true }
     }
@@ -180,6 +228,9 @@ impl World {
     fn take(&mut self, entry: &ScheduleEntry) -> TakeOutcome {
         let unseen = self.mutant == ScheduleMutant::TouchedUnseen;
         let now = self.now;
+        if self.is_closed(entry.at) {
+            return TakeOutcome::Unknown;
+        }
         let Some(message) = self.messages.get_mut(&entry.id.unwrap()) else { return TakeOutcome::Gone };
         if message.marked {
             return TakeOutcome::Taken;
@@ -188,12 +239,14 @@ impl World {
             message.marked = true;
             return TakeOutcome::Taken;
         }
-        if message.gone || message.generation != entry.generation || message.due <= now {
+        let is_withheld = message.withheld > now;
+        if message.gone || message.generation != entry.generation || (message.due <= now && !is_withheld) {
             // It was due before it could be taken back.
             self.touched.insert(entry.at);
             return TakeOutcome::Gone;
         }
         message.marked = true;
+        self.taken_withheld += u32::from(is_withheld);
         TakeOutcome::Taken
     }
 
@@ -240,6 +293,12 @@ impl World {
             LookFacts { name: NAME, now, previous: looker.previous, is_checked: true, remembered: WEEK };
         let Some((settings, state, _)) = &mut looker.seen else { return };
         let rules = table(settings);
+        if looker.looks == 1 {
+            state.pass_due(now);
+            for entry in state.unanswered.clone() {
+                state.answered(now, entry.at, self.ask_due(&entry));
+            }
+        }
         if self.mutant == ScheduleMutant::OwnClock {
             state.present = 0;
         }
@@ -267,6 +326,11 @@ impl World {
             ScheduleStep::Enter(entries) => looker.doing = entries.into_iter().map(Act::Enter).collect(),
             ScheduleStep::Take(list) => looker.doing = list.into_iter().map(Act::Take).collect(),
             ScheduleStep::Erase(ids) => looker.doing = vec![Act::Erase(ids)],
+            ScheduleStep::Look(id) if self.messages.get(&id).is_some_and(|m| self.is_closed(m.at)) => {
+                self.write(looker, 0);
+                looker.seen = None;
+                return;
+            }
             ScheduleStep::Look(id) => {
                 let unseen = self.mutant == ScheduleMutant::PreviousUnseen;
                 let settled = unseen || self.messages.get(&id).is_none_or(|message| message.gone);
@@ -297,7 +361,7 @@ impl World {
             *looker = Looker { behind, ..Looker::default() };
             return;
         }
-        let Some((_, state, _)) = &mut looker.seen else { return };
+        let Some((settings, state, _)) = &mut looker.seen else { return };
         match act {
             Act::Enter(entry) => {
                 let outcome = self.enqueue(&entry);
@@ -305,8 +369,10 @@ impl World {
             }
             Act::Take(take) => {
                 let outcome = self.take(&take.entry);
-                state.took(None, now - behind, &take, if lost { TakeOutcome::Unknown } else { outcome });
+                let outcome = if lost { TakeOutcome::Unknown } else { outcome };
+                state.took(Some(&table(settings)), now - behind, &take, outcome);
             }
+            Act::Erase(ids) if ids.iter().any(|id| self.is_closed(self.messages[id].at)) => {}
             Act::Erase(ids) => {
                 for id in &ids {
                     if let Some(message) = self.messages.get_mut(id) {
@@ -329,7 +395,10 @@ impl World {
         if self.slow && self.draw(30) != 0 {
             return;
         }
-        for message in self.messages.values_mut().filter(|m| !m.gone && !m.marked) {
+        let closed: Vec<u64> =
+            self.messages.iter().filter(|(_, m)| self.is_closed(m.at)).map(|(id, _)| *id).collect();
+        let open = self.messages.iter_mut().filter(|(id, _)| !closed.contains(id)).map(|(_, m)| m);
+        for message in open.filter(|m| !m.gone && !m.marked && m.withheld <= now) {
             if message.due <= now {
                 message.gone = true;
             } else if touches {
@@ -447,6 +516,14 @@ fn run_in(mut world: World) -> Result<World, String> {
                 _ => 9 * DAY,
             };
         }
+        if world.draw(100) == 0 {
+            world.switch_shard();
+            for _ in 0..if world.closed.is_none() { 20 } else { 0 } {
+                // The withheld ones are looked at.
+                world.step(&mut lookers[0]);
+                world.now += 20;
+            }
+        }
         if world.draw(150) == 0 && !world.delays {
             world.refuses = !world.refuses;
         }
@@ -468,6 +545,9 @@ fn run_in(mut world: World) -> Result<World, String> {
     }
     // Everything under way ends, and one worker looks until all is judged.
     world.refuses = false;
+    if world.closed.is_some() {
+        world.switch_shard();
+    }
     world.now += HELD + 61_000;
     let mut last = Looker::default();
     for _ in 0..600 {
@@ -504,6 +584,7 @@ fn kinds() -> Vec<ScheduleSettings> {
 #[test]
 fn occurrence_enters_once_or_is_counted() {
     let (mut entered, mut edits, mut touched, mut erased, mut set_back) = (0, 0, 0, 0, 0);
+    let mut taken_withheld = 0;
     for seed in 0..6 {
         for kind in kinds() {
             match run(seed, &kind, ScheduleMutant::None) {
@@ -513,6 +594,7 @@ fn occurrence_enters_once_or_is_counted() {
                     touched += world.touched.len();
                     erased += world.erased.len();
                     set_back += world.set_back;
+                    taken_withheld += world.taken_withheld;
                 }
                 Err(why) => panic!("seed {seed}, {kind:?}: {why}"),
             }
@@ -522,6 +604,7 @@ fn occurrence_enters_once_or_is_counted() {
         entered > 5_000 && edits > 1_000 && touched > 100 && erased > 20 && set_back > 200,
         "{entered} {edits} {touched} {erased} {set_back}"
     );
+    assert!(taken_withheld > 5, "{taken_withheld}");
 }
 
 /// The look at the previous occurrence, the write of the record and the enqueue are three calls. Workers die between
@@ -647,6 +730,88 @@ fn delivered_occurrence_is_not_entered_again() {
     state.took(None, at + 5, &taken[0], TakeOutcome::Gone);
     let ScheduleStep::Enter(next) = state.advance(&after, facts(at + 5)) else { panic!("enter") };
     assert!(next.iter().all(|entry| entry.at > at), "{next:?}");
+}
+
+/// Enters what one look enters, with the ids from `id` on. Returns the instants, as hours from the start.
+fn enter_all(state: &mut ScheduleState, rules: &Timetable, now: u64, id: &mut u64) -> Vec<u64> {
+    let mut at = Vec::new();
+    loop {
+        let facts =
+            LookFacts { name: NAME, now, previous: PreviousRun::Unknown, is_checked: true, remembered: WEEK };
+        let ScheduleStep::Enter(entries) = state.advance(rules, facts) else { return at };
+        for entry in entries {
+            *id += 1;
+            state.entered(now, &entry, EnterOutcome::Entered { id: *id, generation: 1, keyed: true });
+            at.push((entry.at - START) / HOUR);
+        }
+    }
+}
+
+/// Story: the message of an occurrence that was put ahead was in a shard that was closed while it became due, and the
+/// record in one that was open: it counted as entered, and was granted late whatever `missed` said.
+#[test]
+fn closed_shard_leaves_occurrence_open() {
+    let half = HOUR / 2;
+    // When the shard has opened, after the first occurrence was due.
+    for (missed, opens, enters) in [
+        ("none", half, false),
+        ("last", half, true),
+        ("last", HOUR + half, false),
+        ("all", HOUR + half, true),
+    ] {
+        let kind = ScheduleSettings { missed: Some(missed.into()), ..settings("1h") };
+        let (rules, mut state, mut id) = (table(&kind), ScheduleState::new(START, Some(10)), 0);
+        let due = START + HOUR;
+        assert_eq!(enter_all(&mut state, &rules, START, &mut id), [1]);
+        state.pass_due(due);
+        state.answered(due, due, DueAnswer::Unknown);
+        assert_eq!(enter_all(&mut state, &rules, due, &mut id), [2], "others do not wait");
+        let facts = LookFacts {
+            name: NAME,
+            now: due,
+            previous: PreviousRun::Unknown,
+            is_checked: true,
+            remembered: WEEK,
+        };
+        assert_eq!(
+            state.advance(&rules, facts),
+            ScheduleStep::Sleep(due + 2_000),
+            "the shard is asked again"
+        );
+        for (now, answer) in [(due + 30_000, DueAnswer::Scheduled), (due + half, DueAnswer::Entered)] {
+            let mut open = state.clone();
+            open.answered(now, due, answer);
+            assert!(open.taking.is_empty() && open.unanswered.is_empty(), "its shard was open in time");
+        }
+        let now = due + opens;
+        if opens > HOUR {
+            assert_eq!(enter_all(&mut state, &rules, due + HOUR, &mut id), [3]);
+            state.answered(due + HOUR, due + HOUR, DueAnswer::Entered);
+        }
+        state.answered(now, due, DueAnswer::Scheduled);
+        let ScheduleStep::Take(taken) = state.advance(&rules, LookFacts { now, ..facts }) else {
+            panic!("take")
+        };
+        state.took(Some(&rules), now, &taken[0], TakeOutcome::Taken);
+        state.erased(&[1]);
+        let entered = enter_all(&mut state, &rules, now, &mut id);
+        assert_eq!(entered, if enters { vec![1] } else { vec![] }, "{missed}");
+        assert_eq!(state.counts.missed, u64::from(!enters), "{missed}: {:?}", state.counts);
+        assert_eq!(state.counts.entered + state.remaining.unwrap(), 10, "{missed}: {:?}", state.counts);
+    }
+}
+
+/// A shard that never opens again is asked for as long as the answer to the enqueue is remembered.
+#[test]
+fn unanswered_occurrences_are_bounded() {
+    for (every, step, most) in [("12h", 12 * HOUR, 11), ("1h", HOUR, 32)] {
+        let (rules, mut state, mut id) = (table(&settings(every)), ScheduleState::new(START, None), 0);
+        for n in 0..200 {
+            assert_eq!(enter_all(&mut state, &rules, START + n * step, &mut id).len(), 1);
+        }
+        assert_eq!(state.unanswered.len(), most, "{every}");
+        assert_eq!((state.counts.entered, state.counts.missed), (200, 0));
+    }
 }
 
 /// Story: a clock was ten minutes ahead when the time service set it back. The next look saw an occurrence that came

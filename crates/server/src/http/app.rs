@@ -10,6 +10,7 @@ use axum::http::StatusCode;
 use bytes::Bytes;
 use duewheel::core::Policy;
 use duewheel::core::engine::Ask;
+use duewheel::core::name::BadName;
 use duewheel::{Client, Duewheel, VirtualClock};
 use duewheel_delivery::{
     BulkJobs, BulkWorker, ScheduleWorker, Schedules, Sealing, TargetAttempt, TargetService, TargetStatus,
@@ -65,6 +66,7 @@ pub struct AppState {
     pub(super) settings: tokio::sync::Mutex<()>,
     /// The worker of schedules, while it runs.
     pub(super) schedules: Mutex<Option<ScheduleWorker>>,
+    pub(super) bulk: OnceLock<BulkJobs>,
     /// The worker of jobs, while it runs.
     pub(super) jobs: Mutex<Option<BulkWorker>>,
     /// The targets of the store.
@@ -159,6 +161,7 @@ impl App {
             events: EventFeed::default(),
             settings: tokio::sync::Mutex::new(()),
             schedules: Mutex::new(None),
+            bulk: OnceLock::new(),
             jobs: Mutex::new(None),
             targets: OnceLock::new(),
             delivery: Mutex::new(None),
@@ -214,9 +217,18 @@ impl App {
         }
     }
 
+    /// The jobs, and their index, which the worker and all requests share.
+    pub(super) fn bulk_jobs(&self) -> Result<BulkJobs, BadName> {
+        if let Some(jobs) = self.bulk.get() {
+            return Ok(jobs.clone());
+        }
+        let jobs = BulkJobs::new(&self.wheel, &self.policy)?;
+        Ok(self.bulk.get_or_init(|| jobs).clone())
+    }
+
     /// Works on jobs from now on.
     pub fn start_jobs(&self) {
-        if let Ok(jobs) = BulkJobs::new(&self.wheel, &self.policy) {
+        if let Ok(jobs) = self.bulk_jobs() {
             *self.job_worker() = Some(BulkWorker::start(&jobs));
         }
     }

@@ -375,7 +375,7 @@ pub(crate) async fn cancel(call: Call) -> Answer {
 }
 
 fn jobs(app: &App) -> Result<BulkJobs, Problem> {
-    BulkJobs::new(&app.wheel, &app.policy).map_err(|_| Problem::internal())
+    app.bulk_jobs().map_err(|_| Problem::internal())
 }
 
 /// A job out of reach does not exist for the caller.

@@ -1,0 +1,254 @@
+//! The leaves of a pusher: slots of requests and messages, ends of deliveries and their counters, the rotation of
+//! queues, and the limit of requests a second.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use duewheel::core::engine::Settled;
+use duewheel::core::message::MaxAttempts;
+use duewheel::core::name::QueueName;
+use duewheel::core::time::EngineMs;
+use tokio::sync::Notify;
+
+use crate::target::{OriginKind, PushRate};
+
+/// Counters of a target's unfinished requests and unsettled messages.
+#[derive(Debug, Default)]
+pub(super) struct PlaceCounts {
+    /// Notified when a request has ended or a message gives its place back.
+    pub(super) hand_free: Notify,
+    /// Messages for the target that were granted and are not settled.
+    pub(super) under_way: AtomicUsize,
+    /// The number of requests under way for messages of other origins, which take no place of the target's.
+    pub(super) elsewhere: AtomicUsize,
+    /// Requests of those for the target that have not ended.
+    pub(super) requests: AtomicUsize,
+}
+
+/// The owner of the places of requests.
+pub(super) trait PlaceOwner: Send + Sync {
+    fn places(&self) -> &PlaceCounts;
+
+    /// A message is settled, or takes no place of the target's any more.
+    fn place_is_free(&self);
+}
+
+/// A slot for one of a target's concurrent requests, held from the request's beginning until its answer is judged. The
+/// message is settled afterwards: that takes a sync of the store, which does not concern the target.
+pub(super) struct Hand(Arc<dyn PlaceOwner>);
+
+impl Hand {
+    pub(super) fn new(owner: Arc<dyn PlaceOwner>) -> Self {
+        owner.places().requests.fetch_add(1, Ordering::SeqCst);
+        Hand(owner)
+    }
+}
+
+impl Drop for Hand {
+    fn drop(&mut self) {
+        let places = self.0.places();
+        places.requests.fetch_sub(1, Ordering::SeqCst);
+        places.hand_free.notify_one();
+    }
+}
+
+/// A request from its beginning until its message is settled. It is dropped also when the code in between panics.
+pub(super) struct UnderWay {
+    owner: Arc<dyn PlaceOwner>,
+    /// Where its message goes.
+    to: OriginKind,
+}
+
+impl UnderWay {
+    pub(super) fn new(owner: Arc<dyn PlaceOwner>) -> Self {
+        owner.places().under_way.fetch_add(1, Ordering::SeqCst);
+        UnderWay { owner, to: OriginKind::Own }
+    }
+
+    /// Gives the place of the target back: the message goes to another origin.
+    pub(super) fn go_elsewhere(&mut self) {
+        self.owner.places().elsewhere.fetch_add(1, Ordering::SeqCst);
+        self.end();
+        self.to = OriginKind::Foreign;
+    }
+
+    fn end(&self) {
+        let places = self.owner.places();
+        let count = match self.to {
+            OriginKind::Own => &places.under_way,
+            OriginKind::Foreign => &places.elsewhere,
+        };
+        count.fetch_sub(1, Ordering::SeqCst);
+        places.hand_free.notify_one();
+        self.owner.place_is_free();
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// How a delivered message is settled.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum PushEnd {
+    Done,
+    /// The message comes again, after its own backoff if there is no delay; no attempt is used up.
+    NotYet(Option<Duration>),
+    /// The message comes again, after its own backoff if there is no delay, unless this was the last attempt that it
+    /// has, or that the target allows.
+    Again(Option<Duration>, MaxAttempts),
+    Dead,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct PushCounters {
+    pub(super) delivered: AtomicU64,
+    pub(super) failed: AtomicU64,
+    pub(super) forgiven: AtomicU64,
+    pub(super) dead: AtomicU64,
+}
+
+impl PushCounters {
+    /// The counter of an end: what the engine has made of it decides.
+    pub(super) fn of(&self, end: PushEnd, settled: &Settled) -> &AtomicU64 {
+        match (settled, end) {
+            (Settled::Acked | Settled::Already { .. }, _) => &self.delivered,
+            (Settled::Dead(_), _) => &self.dead,
+            (Settled::Again(_) | Settled::Superseded, PushEnd::NotYet(_)) => &self.forgiven,
+            (Settled::Again(_) | Settled::Superseded, PushEnd::Done | PushEnd::Again(..) | PushEnd::Dead) => {
+                &self.failed
+            }
+        }
+    }
+}
+
+/// The queues that were granted messages in the current cycle.
+#[derive(Debug, Default)]
+pub(super) struct QueueRotation(Mutex<HashSet<QueueName>>);
+
+/// The queues of a reserve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CyclePart {
+    /// All queues of the target: a cycle begins.
+    All,
+    /// The queues without a message in this cycle. The reserve does not wait, because the others may have messages.
+    Rest,
+}
+
+impl QueueRotation {
+    /// The queues to reserve from.
+    pub(super) fn next(&self, all: &[QueueName]) -> (Vec<QueueName>, CyclePart) {
+        let mut served = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let rest: Vec<_> = all.iter().filter(|queue| !served.contains(*queue)).cloned().collect();
+        if rest.is_empty() {
+            served.clear();
+            return (all.to_vec(), CyclePart::All);
+        }
+        let part = if rest.len() == all.len() { CyclePart::All } else { CyclePart::Rest };
+        (rest, part)
+    }
+
+    /// Notes the queues of granted messages; without one, the cycle ends.
+    pub(super) fn granted<'a>(&self, queues: impl ExactSizeIterator<Item = &'a QueueName>) {
+        let mut served = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if queues.len() == 0 {
+            served.clear();
+        }
+        for queue in queues {
+            if !served.contains(queue) {
+                served.insert(queue.clone());
+            }
+        }
+    }
+}
+
+/// The cost of a request in the bucket's unit: a rate of one a second adds this much in a second.
+const ONE: i64 = 1_000;
+
+#[derive(Clone, Debug)]
+pub(super) struct RateBucket {
+    per_second: u64,
+    most: i64,
+    /// Less than nothing after requests that were sent without asking.
+    held: i64,
+    at: EngineMs,
+}
+
+impl RateBucket {
+    /// A full bucket.
+    pub(super) fn new(rate: PushRate, now: EngineMs) -> Self {
+        let most = i64::from(rate.burst.unwrap_or(rate.per_second)) * ONE;
+        RateBucket { per_second: u64::from(rate.per_second), most, held: most, at: now }
+    }
+
+    /// How many requests may begin now.
+    pub(super) fn available(&mut self, now: EngineMs) -> usize {
+        let passed = now.0.saturating_sub(self.at.0).saturating_mul(self.per_second);
+        self.held = self.held.saturating_add_unsigned(passed).min(self.most);
+        self.at = self.at.max(now);
+        usize::try_from(self.held.max(0) / ONE).unwrap_or(usize::MAX)
+    }
+
+    /// Counts requests that have begun.
+    pub(super) fn take(&mut self, requests: usize) {
+        let requests = i64::try_from(requests).unwrap_or(i64::MAX);
+        self.held = self.held.saturating_sub(requests.saturating_mul(ONE));
+    }
+
+    /// When the next request may begin.
+    pub(super) fn next(&self) -> EngineMs {
+        EngineMs(self.at.0 + ONE.saturating_sub(self.held).max(0).unsigned_abs().div_ceil(self.per_second))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_queue_has_its_turn() {
+        let names: Vec<_> = ["a", "b", "c"].map(|name| QueueName::new(name).unwrap()).into();
+        let [a, b, c] = [&names[..1], &names[1..2], &names[2..]];
+        let rotation = QueueRotation::default();
+        assert_eq!(rotation.next(&names), (names.clone(), CyclePart::All));
+        rotation.granted(a.iter());
+        assert_eq!(rotation.next(&names), (names[1..].to_vec(), CyclePart::Rest));
+        rotation.granted(c.iter());
+        assert_eq!(rotation.next(&names), (b.to_vec(), CyclePart::Rest));
+        rotation.granted(b.iter());
+        assert_eq!(rotation.next(&names), (names.clone(), CyclePart::All), "all had one");
+        rotation.granted(a.iter());
+        rotation.granted([].iter());
+        assert_eq!(rotation.next(&names), (names.clone(), CyclePart::All), "the others have none");
+        // An edit leaves a queue out.
+        rotation.granted(a.iter());
+        assert_eq!(rotation.next(b), (b.to_vec(), CyclePart::All));
+        assert_eq!(rotation.next(a), (a.to_vec(), CyclePart::All));
+    }
+
+    #[test]
+    fn a_burst_and_then_the_rate() {
+        let mut bucket = RateBucket::new(PushRate { per_second: 3, burst: Some(5) }, EngineMs(0));
+        assert_eq!(bucket.available(EngineMs(0)), 5);
+        bucket.take(5);
+        assert_eq!(bucket.available(EngineMs(0)), 0);
+        assert_eq!(bucket.next(), EngineMs(334));
+        let mut begun = 0;
+        for ms in 1..=60_000 {
+            let now = bucket.available(EngineMs(ms));
+            bucket.take(now);
+            begun += now;
+        }
+        assert_eq!(begun, 180, "three a second for a minute");
+        assert_eq!(bucket.available(EngineMs(3_600_000)), 5, "no more than the burst");
+        assert_eq!(bucket.available(EngineMs(0)), 5, "a clock that goes back takes nothing");
+        // Two of them were sent without asking.
+        bucket.take(7);
+        assert_eq!((bucket.available(EngineMs(3_600_000)), bucket.next()), (0, EngineMs(3_601_000)));
+        assert_eq!(bucket.available(EngineMs(3_601_000)), 1);
+    }
+}
