@@ -13,15 +13,12 @@
 mod store_log {
     pub(crate) mod disk;
     pub(crate) mod fault;
-    pub(crate) mod folder;
     pub(crate) mod format;
-    pub(crate) mod le;
     pub(crate) mod manifest;
     pub(crate) mod merge;
-    pub(crate) mod names;
     pub(crate) mod run;
 }
-pub(crate) use store_log::{disk, fault, folder, format, le, manifest, merge, names, run};
+pub(crate) use store_log::{disk, fault, format, manifest, merge, run};
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -35,11 +32,11 @@ use duewheel_core::{Due, EngineMs, Key, Lsn, MessageId, QueueName, WallMs};
 
 use disk::{Disk, RealDisk};
 use fault::ReadFault;
-use folder::{FileNo, Incarnation};
+use format::{FileNo, Incarnation};
 use manifest::RunEntry;
 use merge::Merge;
-use names::Interner;
-use run::hash::NameHasher;
+use run::filter::NameHasher;
+use run::opened::Interner;
 use run::{Blocking, KeyLookup, Live, NewerTables, ReadAllowance, Run, RunWriter};
 
 const BODY: usize = 150;
@@ -85,7 +82,7 @@ fn main() {
 fn measure(rows: u64, queues: u64, span: usize) -> Result<(), ReadFault> {
     let folder = tempfile::tempdir().expect("a folder");
     let disk: Arc<dyn Disk> = Arc::new(RealDisk::new(folder.path()));
-    disk.make_dir(folder::RUNS).expect("a folder");
+    disk.make_dir(format::RUNS).expect("a folder");
     let names = Interner::default();
 
     let input = make(1, rows, queues);

@@ -1,7 +1,8 @@
-//! Damage in the files of a data folder, with file and offset.
+//! Damage in the files of a data folder, with file and offset; locks that a panic does not poison.
 
 use std::fmt;
 use std::io;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use duewheel_core::store::{ErrorKind, StoreError};
 
@@ -101,4 +102,12 @@ pub(crate) fn failed<'a>(doing: &'a str, name: &'a str) -> impl FnOnce(io::Error
         let name = if name.is_empty() { "the data folder" } else { name };
         StoreError::new(kind, format_args!("cannot {doing} {name}: {error}"))
     }
+}
+
+// Locks that a panic does not poison.
+
+/// Takes a lock. A panic of a worker poisons the store, not its locks: the data that they guard is consistent between
+/// any two lines.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -15,7 +15,7 @@ use duewheel_core::store::{DEAD_FOUND, FOUND_AHEAD, Found, Lookups};
 use duewheel_core::{Key, MessageId, QueueName};
 
 use crate::fault::{Damage, ReadFault};
-use crate::folder::JOURNAL;
+use crate::format::JOURNAL;
 use crate::mem::{Mem, MemAnswer, Patch, StageAfter};
 use crate::readers::{ReadPriority, ReadTask, Readers};
 use crate::run::{Blocking, KeyLookup, Newer, NewerTables, ReadAllowance};
@@ -483,7 +483,7 @@ mod tests {
     use duewheel_core::{Due, Lsn, WallMs};
 
     use super::*;
-    use crate::run::hash::NameHasher;
+    use crate::run::filter::NameHasher;
 
     const DUE: Due = Due::At(WallMs(5));
 

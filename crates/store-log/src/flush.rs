@@ -23,23 +23,22 @@ use duewheel_core::mutant::{self, Mutant};
 use duewheel_core::store::{ErrorKind, Ledger, Sequence, StoreError, Which};
 use duewheel_core::{EngineMs, Lsn, MessageId, QueueName};
 
+use crate::budget;
 use crate::fault::ReadFault;
 use crate::figures::micros;
 use crate::find::Finder;
-use crate::folder::{FileNo, Incarnation};
-use crate::gone::{sorted, take_away, without_gone};
-use crate::journal::syncing;
+use crate::format::{FileNo, Incarnation};
+use crate::journal::workers;
 use crate::manifest::{RunEntry, SegmentEntry};
 use crate::mem::{Extent, Mem, MemScan, ScanStep};
+use crate::merge::Work;
 use crate::merge::policy::MergePlan;
 use crate::merging::{drop_merge, drop_runs, give_up, list_states, sizes, squeeze, write_state};
 use crate::readers::ReadPriority;
-use crate::reserve;
 use crate::run::{Blocking, Live, Run, RunWriter};
 use crate::shared::{StoreShared, Worked, lock};
 use crate::state::write::{StateChange, discard};
-use crate::view::{LiveRun, StoreView};
-use crate::work::Work;
+use crate::view::{LiveRun, StoreView, sorted, take_away, without_gone};
 
 /// The number of rows of the frozen memtables that are resolved together.
 const TOGETHER: usize = 512;
@@ -94,7 +93,7 @@ pub(crate) fn flush(shared: &StoreShared) -> Worked {
     }
     shared.counters.flushes.fetch_add(1, Relaxed);
     shared.counters.flush_micros.fetch_add(micros(began.elapsed()), Relaxed);
-    let flushed: u64 = view.frozen.iter().map(|mem| reserve::of_table(mem)).sum();
+    let flushed: u64 = view.frozen.iter().map(|mem| budget::of_table(mem)).sum();
     let less = |bytes: u64| Some(bytes.saturating_sub(flushed));
     let _ = shared.reserve.to_flush.fetch_update(Relaxed, Relaxed, less); // the owner notes it anew with each group
     shared.reserve.flushing.store(0, Relaxed);
@@ -167,12 +166,12 @@ impl Flush<'_> {
         let shared = self.shared;
         // A disk that cannot report its free space fails when it is full.
         let Ok(free) = shared.reserve.free_for_flush(&*shared.disk) else { return Ok(None) };
-        let upper: u64 = self.tables.iter().map(|mem| reserve::of_table(mem)).sum();
+        let upper: u64 = self.tables.iter().map(|mem| budget::of_table(mem)).sum();
         if free >= upper {
             return Ok(None);
         }
         let exact = exact_extent(self.tables);
-        let beside = self.tables.iter().map(|mem| reserve::of_state(mem)).sum::<u64>();
+        let beside = self.tables.iter().map(|mem| budget::of_state(mem)).sum::<u64>();
         if free >= exact.most + beside {
             return Ok(None);
         }
@@ -182,7 +181,7 @@ impl Flush<'_> {
         let dead: Vec<FileNo> = dead(&parts, &work.ledger, now).collect();
         if !dead.is_empty() {
             // The records that remove these rows must be durable before the runs are unlisted.
-            syncing::wait_until(self.last, shared)?;
+            workers::wait_until(self.last, shared)?;
             drop_runs(shared, work, &dead)?;
             return Ok(Some(Worked::Done));
         }
@@ -268,7 +267,7 @@ impl Flush<'_> {
         let shared = self.shared;
         let change = StateChange { ledger: &work.ledger, queues: self.queues().collect(), before, parts };
         let states = write_state(shared, self.state, &work.states, &change)?;
-        syncing::wait_until(self.last, shared)?;
+        workers::wait_until(self.last, shared)?;
         let covered = covered(shared, self.last);
         if mutant::is(Mutant::CutBeforeManifest) {
             for segment in &covered {
@@ -284,7 +283,7 @@ impl Flush<'_> {
         list_states(shared, work, states);
         let of_runs = entries.iter().map(|run| run.bytes).sum::<u64>();
         let reckoned = self.tables.iter().map(|mem| mem.extent().most).sum::<u64>();
-        let is_over = of_runs > reckoned + entries.len() as u64 * reserve::RUN;
+        let is_over = of_runs > reckoned + entries.len() as u64 * budget::RUN;
         shared.counters.flushes_over.fetch_add(u64::from(is_over), Relaxed);
         let bytes = of_runs + of_state;
         shared.counters.flush_bytes.fetch_add(bytes, Relaxed);

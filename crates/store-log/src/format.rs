@@ -1,6 +1,12 @@
-//! The format of a data folder: which files are its own, and of which version.
+//! The format of a data folder: its version, the names of its files, and numbers in them.
 
-use crate::le::u32_at;
+use std::fmt;
+use std::io;
+
+use duewheel_core::store::{ErrorKind, StoreError};
+
+use crate::disk::{Disk, FileAccess, HeldLock, LockKind};
+use crate::fault::failed;
 
 /// The version of the bytes of every file. Later versions add tagged fields to records without a new one.
 pub(crate) const FORMAT: u32 = 1;
@@ -37,4 +43,130 @@ pub(crate) fn unknown(version: u32) -> String {
     format!(
         "format version {version} is unknown to this program, which knows version {FORMAT}: use the program that wrote it"
     )
+}
+
+// Fixed-width little-endian numbers at given offsets.
+
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    let mut le = [0; 4];
+    le.copy_from_slice(&bytes[at..at + 4]);
+    u32::from_le_bytes(le)
+}
+
+pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    let mut le = [0; 8];
+    le.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_le_bytes(le)
+}
+
+pub(crate) fn u128_at(bytes: &[u8], at: usize) -> u128 {
+    let mut le = [0; 16];
+    le.copy_from_slice(&bytes[at..at + 16]);
+    u128::from_le_bytes(le)
+}
+
+pub(crate) fn set_u32(bytes: &mut [u8], at: usize, n: u32) {
+    bytes[at..at + 4].copy_from_slice(&n.to_le_bytes());
+}
+
+pub(crate) fn set_u64(bytes: &mut [u8], at: usize, n: u64) {
+    bytes[at..at + 8].copy_from_slice(&n.to_le_bytes());
+}
+
+/// `n` rounded up to a multiple of eight.
+pub(crate) fn align8(n: usize) -> usize {
+    n.next_multiple_of(8)
+}
+
+// The names in a data folder.
+
+pub(crate) const LOCK: &str = "LOCK";
+pub(crate) const MANIFEST: &str = "MANIFEST";
+pub(crate) const MANIFEST_TEMP: &str = "MANIFEST.tmp";
+/// A few reserved blocks, so that the manifest can be replaced when the disk is full.
+pub(crate) const RESERVE: &str = "RESERVE";
+pub(crate) const RESERVE_BYTES: u64 = 64 * 1024;
+pub(crate) const JOURNAL: &str = "journal";
+pub(crate) const RUNS: &str = "runs";
+pub(crate) const STATE: &str = "state";
+
+/// The number in the name of a segment, run or state; each is given once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct FileNo(pub(crate) u64);
+
+/// The incarnation distinguishes the bytes of *this* segment or run from those that were at its place on the disk
+/// before. It is a new random number each time: a message's body cannot imitate a frame.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Incarnation(pub(crate) u64);
+
+impl FileNo {
+    pub(crate) fn next(self) -> FileNo {
+        FileNo(self.0 + 1)
+    }
+
+    pub(crate) fn segment(self) -> String {
+        format!("{JOURNAL}/{self}.log")
+    }
+
+    pub(crate) fn segment_temp(self) -> String {
+        format!("{JOURNAL}/{self}.tmp")
+    }
+
+    pub(crate) fn run(self) -> String {
+        format!("{RUNS}/{self}.run")
+    }
+
+    pub(crate) fn state(self) -> String {
+        format!("{STATE}/{self}.state")
+    }
+
+    pub(crate) fn state_temp(self) -> String {
+        format!("{STATE}/{self}.tmp")
+    }
+
+    pub(crate) fn run_temp(self) -> String {
+        format!("{RUNS}/{self}.tmp")
+    }
+
+    /// The file in which the writer of a run stores sorted pieces.
+    pub(crate) fn run_spill(self) -> String {
+        format!("{RUNS}/{self}.spill.tmp")
+    }
+}
+
+impl fmt::Display for FileNo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:010}", self.0)
+    }
+}
+
+/// Takes the folder's lock, or names its owner.
+pub(crate) fn take_lock(disk: &dyn Disk, hold: LockKind) -> Result<Box<dyn HeldLock>, StoreError> {
+    disk.lock(LOCK, hold).map_err(|error| {
+        if error.kind() == io::ErrorKind::ResourceBusy {
+            let what = "this process has this data folder open already: share its handle, or close it first";
+            return StoreError::new(ErrorKind::Fenced, what);
+        }
+        if error.kind() != io::ErrorKind::WouldBlock {
+            return failed("lock", LOCK)(error);
+        }
+        let owner = owner(disk).map_or(String::new(), |pid| format!(" (process {pid})"));
+        StoreError::new(ErrorKind::Fenced, format_args!("another process{owner} has this data folder open"))
+    })
+}
+
+/// Keeps owners out of a folder that is only read; a copy has no lock.
+pub(crate) fn lock_if_any(disk: &dyn Disk) -> Result<Option<Box<dyn HeldLock>>, StoreError> {
+    let names = disk.list("").map_err(failed("list", ""))?;
+    match names.iter().any(|name| name == LOCK) {
+        true => take_lock(disk, LockKind::Shared).map(Some),
+        false => Ok(None),
+    }
+}
+
+fn owner(disk: &dyn Disk) -> Option<u32> {
+    let file = disk.open(LOCK, FileAccess::Read).ok()?;
+    let mut text = vec![0; usize::try_from(file.size().ok()?.min(20)).ok()?];
+    file.read_at(&mut text, 0).ok()?;
+    String::from_utf8(text).ok()?.trim().parse().ok()
 }

@@ -14,16 +14,15 @@ use std::sync::{Arc, Mutex};
 use duewheel_core::message::Row;
 use duewheel_core::policy::PAGES_UNDER_WAY;
 use duewheel_core::record::StageKind;
-use duewheel_core::store::{Cursor, ErrorKind, Load, Loaded, More, Sequence, StoreError, Which};
+use duewheel_core::store::{Cursor, ErrorKind, Load, Loaded, Lookups, More, Sequence, StoreError, Which};
 use duewheel_core::{Lsn, MessageId, QueueName};
 
-use crate::fault::ReadFault;
+use crate::fault::{ReadFault, lock};
 use crate::find::{self, Finder};
 use crate::mem::{Mem, MemAnswer, MemScan, Patch, ScanStep};
 use crate::pool::TaskBell;
 use crate::readers::{ReadPriority, Readers};
 use crate::run::{Blocking, RawRow, RunScan, before};
-use crate::sync::lock;
 use crate::view::{LiveRun, StoreView};
 
 /// Largest number of entries of the active memtable that the owner's thread examines for one page.
@@ -477,5 +476,35 @@ impl OlderScan {
             break Some(((time, row.id), row));
         };
         Ok(())
+    }
+}
+
+// The look-ups that are fetched outside the owner's thread.
+
+/// Look-ups that wait to be fetched, and the tickets of those that are.
+#[derive(Debug, Default)]
+pub(crate) struct Fetches {
+    asked: Mutex<VecDeque<(u64, Lookups)>>,
+    done: Mutex<VecDeque<u64>>,
+}
+
+impl Fetches {
+    pub(crate) fn ask(&self, ticket: u64, lookups: Lookups) {
+        lock(&self.asked).push_back((ticket, lookups));
+    }
+
+    /// The look-up that was asked for first.
+    pub(crate) fn next(&self) -> Option<(u64, Lookups)> {
+        lock(&self.asked).pop_front()
+    }
+
+    /// A look-up was fetched, well or not.
+    pub(crate) fn end(&self, ticket: u64) {
+        lock(&self.done).push_back(ticket);
+    }
+
+    /// The ticket of a look-up that was fetched.
+    pub(crate) fn done(&self) -> Option<u64> {
+        lock(&self.done).pop_front()
     }
 }

@@ -9,10 +9,11 @@ use duewheel_core::{Epoch, Lsn};
 
 use crate::disk::{Disk, FileAccess};
 use crate::fault::{Damage, ReadFault, failed};
-use crate::folder::{FileNo, Incarnation, MANIFEST, MANIFEST_TEMP, RESERVE};
-use crate::format::{self, FORMAT, is_before_release};
-use crate::le::{set_u32, set_u64, u32_at, u64_at};
-use crate::run::hash::NameHasher;
+use crate::format::{
+    self, FORMAT, FileNo, Incarnation, MANIFEST, MANIFEST_TEMP, RESERVE, is_before_release, set_u32, set_u64,
+    u32_at, u64_at,
+};
+use crate::run::filter::NameHasher;
 
 pub(crate) const MAGIC: [u8; 8] = *b"duewmani";
 const HEAD: usize = 72;

@@ -1,10 +1,10 @@
 //! The memtable: what the journal holds since the last cut, in memory and found by id, key and time.
 //!
 //! The records' own bytes are kept once, as the journal has them, in an [`arena`]. Each has a small head in front of
-//! it, a [`node`], which says where the message itself is, where its life is, its stage and its due time.
+//! it, a [`RecordNode`], which says where the message itself is, where its life is, its stage and its due time.
 //!
-//! So the newest record of an id, which [`ids`] finds, leads to everything that this table has of its message in one
-//! step. That may be only a [`Patch`]: the rest of the message is then in an older table or in a run.
+//! So the newest record of an id, which the [`IdTable`] finds, leads to everything that this table has of its message
+//! in one step. That may be only a [`Patch`]: the rest of the message is then in an older table or in a run.
 //!
 //! | memory for | bytes |
 //! |---|---|
@@ -23,33 +23,23 @@ use duewheel_core::record::{ClockPair, DedupeRow, NewPut, Reader, Record};
 use duewheel_core::store::{ErrorKind, Sequence, StoreError};
 use duewheel_core::time::Class;
 use duewheel_core::{Due, Key, Lsn, MessageId, QueueName};
+use hot_keys::{CROWD, Crowds};
+use record::{
+    HEAD, QUEUE_BITS, RecordNode, RecordParts, names_answer, node_at, put_names, record_at, short, spread,
+};
 
-use crate::le::u32_at;
-use crate::run::hash::{NameHasher, QueueHash};
+use crate::format::u32_at;
+use crate::run::filter::{NameHasher, QueueHash};
 use crate::run::{Newer, NewerTables};
+use arena::{Arena, ArenaOffset, IdTable, TimeOrder};
+
+pub(crate) use record::{Extent, Patch, Purge, StageAfter};
+pub(crate) use scan::{MemScan, ScanStep};
 
 mod arena;
-mod crowd;
-mod extent;
-mod ids;
-mod names;
-mod node;
-mod order;
-mod patch;
-mod purge;
+pub(crate) mod hot_keys;
+pub(crate) mod record;
 mod scan;
-
-use arena::{Arena, ArenaOffset};
-use crowd::{CROWD, Crowds};
-pub(crate) use extent::Extent;
-use ids::IdTable;
-use names::{names_answer, put_names, short, spread};
-pub(crate) use node::StageAfter;
-use node::{HEAD, QUEUE_BITS, RecordNode, RecordParts, node_at, record_at};
-use order::TimeOrder;
-pub(crate) use patch::Patch;
-pub(crate) use purge::Purge;
-pub(crate) use scan::{MemScan, ScanStep};
 
 const GRANTED: u8 = 3;
 
@@ -255,7 +245,7 @@ impl Mem {
         if place == 0 {
             return 0;
         }
-        if let Some((_, weight)) = self.replaced.find(ids::spread(id.0), |(known, _)| *known == id.0) {
+        if let Some((_, weight)) = self.replaced.find(arena::spread(id.0), |(known, _)| *known == id.0) {
             return *weight;
         }
         decode(self.record(place)).moves().0.map_or(0, |was| was.weight)
@@ -548,7 +538,7 @@ impl Mem {
     ) -> Result<RecordNode, StoreError> {
         let queue = self.number(queue)?;
         let length = u32::try_from(bytes.len()).map_err(|_| full())?;
-        let head = node::head(length, says, queue, stands, due, elsewhere);
+        let head = record::head(length, says, queue, stands, due, elsewhere);
         let place = self.arena.push(&[&head, bytes]).ok_or_else(full)?;
         Ok(self.at(place))
     }
@@ -590,9 +580,9 @@ impl Mem {
     }
 
     fn note_replaced(&mut self, id: u64, weight: u64) {
-        match self.replaced.find_mut(ids::spread(id), |(known, _)| *known == id) {
+        match self.replaced.find_mut(arena::spread(id), |(known, _)| *known == id) {
             Some(known) => known.1 = weight,
-            None => self.replaced.insert(ids::spread(id), (id, weight), |(known, _)| ids::spread(*known)),
+            None => self.replaced.insert(arena::spread(id), (id, weight), |(known, _)| arena::spread(*known)),
         }
     }
 

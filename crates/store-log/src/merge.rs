@@ -1,21 +1,23 @@
-//! Merges runs into one, in slices, so that the worker can do more urgent work in between.
+//! Merges runs into one, in slices, so that the worker can do more urgent work in between; the worker's own state.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
+use std::fmt;
 use std::sync::Arc;
+use std::time::Instant;
 
 use duewheel_core::mutant::{self, Mutant};
 use duewheel_core::record::DedupeRow;
+use duewheel_core::store::{Ledger, Sequence, Which};
 use duewheel_core::{EngineMs, Lsn, MessageId};
 
 use crate::disk::Disk;
 use crate::fault::ReadFault;
-use crate::folder::{FileNo, Incarnation};
-use crate::manifest::RunEntry;
-use duewheel_core::store::{Sequence, Which};
-
-use crate::run::hash::NameHasher;
+use crate::format::{FileNo, Incarnation};
+use crate::manifest::{RunEntry, StateEntry};
+use crate::run::filter::NameHasher;
+use crate::run::opened::Interner;
 use crate::run::{AnswerScan, Live, RawRow, Run, RunScan, RunWriter};
 
 pub(crate) mod policy;
@@ -231,4 +233,42 @@ impl MergedAnswers {
 /// Abandons a merge, or an unlisted run.
 pub(crate) fn discard(disk: &dyn Disk, no: FileNo) {
     RunWriter::discard(disk, no);
+}
+
+// State that only the background worker uses.
+
+/// The state of the background worker.
+pub(crate) struct Work {
+    /// The books as of the last cut that was flushed.
+    pub(crate) ledger: Ledger,
+    pub(crate) names: Interner,
+    /// The files of the state, as the manifest lists them.
+    pub(crate) states: Vec<StateEntry>,
+    pub(crate) merging: Option<Merging>,
+    /// Number of failed merges when a flush last found no room.
+    pub(crate) merge_failures: u64,
+}
+
+/// A merge in progress.
+#[derive(Debug)]
+pub(crate) struct Merging {
+    pub(crate) no: FileNo,
+    pub(crate) merge: Merge,
+    pub(crate) why: MergePurpose,
+    pub(crate) began: Instant,
+}
+
+/// The purpose of a merge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MergePurpose {
+    /// The merge makes fewer and fuller runs, and leaves space for the next flushes.
+    Order,
+    /// The merge frees space on a full disk: it takes less than it frees, or fails for lack of space itself.
+    Room,
+}
+
+impl fmt::Debug for Work {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Work").field("states", &self.states).finish_non_exhaustive()
+    }
 }

@@ -15,18 +15,16 @@ use duewheel_core::{EngineMs, QueueName};
 
 use crate::fault::ReadFault;
 use crate::figures::micros;
-use crate::folder::{FileNo, Incarnation};
-use crate::gone::without_gone;
-use crate::journal::syncing;
+use crate::format::{FileNo, Incarnation};
+use crate::journal::workers;
 use crate::manifest::{RunEntry, StateEntry};
 use crate::merge::policy::{self, MergeLimits, MergePlan, Size};
-use crate::merge::{self, Merge};
+use crate::merge::{self, Merge, MergePurpose, Merging, Work};
 use crate::run::{Live, Run, RunAnswers, share};
 use crate::shared::{DiskSpace, StoreShared, Worked, lock};
 use crate::state;
 use crate::state::write::{StateChange, discard};
-use crate::view::{LiveRun, StoreView};
-use crate::work::{MergePurpose, Merging, Work};
+use crate::view::{LiveRun, StoreView, without_gone};
 
 /// Approximate number of bytes in one slice of a merge.
 const SLICE: u64 = 4 * 1024 * 1024;
@@ -108,7 +106,7 @@ fn begin(shared: &StoreShared, work: &mut Work) -> Result<Worked, ReadFault> {
                 return Ok(nothing);
             };
             if let Some(frozen) = view.frozen.last() {
-                syncing::wait_until(frozen.last(), shared)?;
+                workers::wait_until(frozen.last(), shared)?;
             }
             start(shared, work, parts, range, MergePurpose::Room, now)
         }
@@ -152,7 +150,7 @@ pub(crate) fn squeeze(shared: &StoreShared, sizes: &[Size]) -> MergePlan {
 
 /// Whether a merge may write this many bytes, so that the next flushes still find space.
 fn is_free(shared: &StoreShared, bytes: u64) -> bool {
-    let kept = shared.reserve.wanted(&shared.options);
+    let kept = shared.reserve.wanted(shared.options.max_group_bytes);
     // A disk that cannot report its free space fails when it is full.
     shared.disk.free_bytes().is_ok_and(|free| free >= kept.saturating_add(bytes))
 }

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use crate::budget::MemoryBudget;
-use crate::journal::frame::{HEAD, MARK_BYTES};
-use crate::journal::segment::BLOCK;
+use crate::journal::segment::{BLOCK, HEAD, MARK_BYTES};
 use crate::pool::WorkerPool;
 
 const MIB: u64 = 1024 * 1024;

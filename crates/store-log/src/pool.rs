@@ -16,9 +16,8 @@ use std::time::{Duration, Instant};
 
 use duewheel_core::store::StoreError;
 
-use crate::fault::failed;
+use crate::fault::{failed, lock};
 use crate::readers::Readers;
-use crate::sync::lock;
 
 /// The background threads of all stores that are opened with it or with a clone of it.
 ///

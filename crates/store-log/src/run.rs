@@ -11,42 +11,29 @@
 //!
 //! | module | noun |
 //! |---|---|
-//! | `block` | the bytes around everything: head, blocks, footer |
-//! | `leaf`, `index` | sorted entries of numbers, and how one is found |
-//! | `sorter` | sorts entries in bounded memory |
-//! | `filter` | excludes keys that a run does not have |
-//! | `hash` | the hashes of keys and dedupe ids, under the folder's seed |
-//! | `live` | the live rows of a run |
-//! | `row` | one message, not decoded |
+//! | `block` | the bytes around everything: head, blocks, footer; the file, read in whole blocks |
+//! | `index` | sorted entries of numbers: their leaves, how one is found, how they are sorted in bounded memory |
+//! | `filter` | excludes keys that a run does not have; the hashes of keys and dedupe ids |
 //! | `writer` | makes a run |
-//! | `opened` | a run that is open for queries |
-//! | `find`, `scan`, `answers` | the queries |
+//! | `opened` | a run that is open for queries, its live rows; one message, not decoded |
+//! | `find`, `scan` | the queries |
 //! | `verify` | reads every byte |
 
 pub(crate) mod block;
-mod file;
-mod filter;
+pub(crate) mod filter;
 mod find;
-pub(crate) mod hash;
 mod index;
-mod leaf;
-mod live;
-mod opened;
-pub(crate) mod row;
+pub(crate) mod opened;
 mod scan;
-mod sorter;
 mod verify;
 mod writer;
 
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub(crate) use file::Blocking;
+pub(crate) use block::Blocking;
 pub(crate) use find::{KeyLookup, Newer, NewerTables, ReadAllowance};
-pub(crate) use live::{Live, Mask, share};
-pub(crate) use opened::{Run, RunAnswers, RunQueue};
-pub(crate) use row::RawRow;
-pub(crate) use scan::AnswerScan;
-pub(crate) use scan::{RunScan, before};
+pub(crate) use opened::{Live, Mask, RawRow, Run, RunAnswers, RunQueue, share};
+pub(crate) use scan::{AnswerScan, RunScan, before};
 pub(crate) use verify::verify;
 pub(crate) use writer::RunWriter;

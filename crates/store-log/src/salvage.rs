@@ -7,24 +7,16 @@
 //!
 //! | module | noun |
 //! |---|---|
-//! | `read_only` | the damaged folder, which is never written to |
-//! | `files` | the valid files, with a manifest or without |
-//! | `blocks` | the whole blocks of a run or of a state |
-//! | `contents` | the content of the whole blocks of one run |
-//! | `state` | the whole blocks of the state |
-//! | `frames` | the whole frames of the journal |
-//! | `overlay` | the journal's state of each message |
+//! | `files` | the damaged folder, which is never written to: its valid files, and their whole blocks |
+//! | `books` | the content of the whole blocks: of the state, and of one run |
+//! | `journal` | the whole frames of the journal, and its state of each message |
 //! | `target` | the new folder |
 //! | `report` | damage and losses, as they are found |
 
-mod blocks;
-mod contents;
+pub(crate) mod books;
 mod files;
-mod frames;
-mod overlay;
-mod read_only;
+pub(crate) mod journal;
 mod report;
-mod state;
 mod target;
 
 use std::collections::HashSet;
@@ -32,6 +24,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::path::Path;
 use std::sync::Arc;
 
+use books::{RunContents, RunItem, SalvagedBooks};
 use duewheel_core::message::Row;
 use duewheel_core::record::{ClockPair, Record};
 use duewheel_core::store::{ErrorKind, Store, StoreError};
@@ -41,18 +34,14 @@ use roaring::RoaringTreemap;
 use crate::backup::empty;
 use crate::disk::{Disk, RealDisk};
 use crate::fault::ReadFault;
-use crate::folder::lock_if_any;
+use crate::format::lock_if_any;
 use crate::manifest::RunEntry;
 use crate::options::{Options, Workers};
-use crate::restore::{EPOCHS_AHEAD, SoundCopy};
 use crate::shards;
 use crate::store::LogStore;
-use contents::{RunContents, RunItem};
-use files::SalvageFiles;
-use frames::JournalFrames;
-use overlay::Overlay;
-use read_only::ReadOnlyDisk;
-use state::SalvagedBooks;
+use crate::verify::{EPOCHS_AHEAD, SoundCopy};
+use files::{ReadOnlyDisk, SalvageFiles};
+use journal::{JournalFrames, Overlay};
 use target::{ExistingAnswer, SalvageTarget};
 
 pub use report::{Loss, SalvageReport};

@@ -22,9 +22,7 @@ use duewheel_core::store::{ErrorKind, MAX_SHARDS, StoreError};
 
 use crate::disk::{Disk, FileAccess, HeldLock, LockKind, RealDisk};
 use crate::fault::failed;
-use crate::folder::MANIFEST;
-use crate::folder::take_lock;
-use crate::format::{self, FORMAT, OF_AN_EARLIER_BUILD};
+use crate::format::{self, FORMAT, MANIFEST, OF_AN_EARLIER_BUILD, take_lock};
 
 pub(crate) const SHARDS: &str = "SHARDS";
 const SHARD: &str = "SHARD";

@@ -13,25 +13,24 @@ use duewheel_core::Epoch;
 use duewheel_core::mutant::{self, Mutant};
 use duewheel_core::store::{ErrorKind, StoreError, Waker};
 
-use crate::budget::MemoryShare;
+use crate::budget::{DiskReserve, MemoryShare};
 use crate::disk::Disk;
-use crate::fetch::Fetches;
 use crate::figures::Counters;
-use crate::folder::FileNo;
-use crate::journal::event_pages::EventReader;
+use crate::format::FileNo;
+use crate::journal::events::EventReader;
 use crate::journal::segment::{Prepared, Sealed};
 use crate::journal::syncer::Syncer;
-use crate::load::Loader;
+use crate::load::{Fetches, Loader};
 use crate::manifest::{Manifest, NotReplaced, SegmentEntry};
 use crate::mem::Mem;
+use crate::merge::Work;
 use crate::options::Options;
 use crate::pool::TaskBell;
 use crate::readers::Readers;
-use crate::reserve::DiskReserve;
-use crate::run::hash::NameHasher;
-pub(crate) use crate::sync::lock;
+use crate::run::filter::NameHasher;
 use crate::view::{LiveRun, StoreView};
-use crate::work::Work;
+
+pub(crate) use crate::fault::lock;
 
 pub(crate) struct StoreShared {
     pub(crate) disk: Arc<dyn Disk>,
@@ -304,7 +303,7 @@ impl StoreShared {
         if space == DiskSpace::Short {
             return failure;
         }
-        if self.free.load(Ordering::Relaxed) < self.reserve.wanted(&self.options) {
+        if self.free.load(Ordering::Relaxed) < self.reserve.wanted(self.options.max_group_bytes) {
             return None;
         }
         lock(&self.flush_failure).clone()

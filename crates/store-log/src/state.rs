@@ -43,9 +43,7 @@ use roaring::RoaringTreemap;
 
 use crate::disk::{Disk, DiskFile, FileAccess};
 use crate::fault::{Damage, ReadFault, failed};
-use crate::folder::FileNo;
-use crate::format::{self, FORMAT};
-use crate::le::{align8, set_u32, set_u64, u32_at, u64_at};
+use crate::format::{self, FORMAT, FileNo, align8, set_u32, set_u64, u32_at, u64_at};
 use crate::manifest::StateEntry;
 use crate::run::Mask;
 

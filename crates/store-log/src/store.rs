@@ -14,32 +14,29 @@ use duewheel_core::store::{
 };
 use duewheel_core::{EngineMs, Epoch};
 
-mod finding;
-mod tasks;
-
+use crate::background::{self, Hands};
 use crate::backup::Backup;
 use crate::disk::{Disk, HeldLock, LockKind, RealDisk};
 use crate::fault::failed;
-use crate::folder::take_lock;
-use crate::hands::Hands;
-use crate::journal::event_pages::{JournalPart, JournalRequest};
-use crate::journal::events;
+use crate::format::take_lock;
+use crate::journal::events::{JournalPart, JournalRequest};
 use crate::journal::reign::{self, Reign};
 use crate::journal::segment::Sealed;
 use crate::journal::syncer::Syncer;
-use crate::journal::syncing;
+use crate::journal::workers;
 use crate::journal::writer::JournalWriter;
 use crate::load::{LoadRequest, LoadResult};
-use crate::loading;
 use crate::manifest::Manifest;
 use crate::mem::Mem;
+use crate::merge::Work;
 use crate::options::{Options, SyncMode, Workers};
-use crate::reserve;
 use crate::run::Blocking;
-use crate::shards;
 use crate::shared::{DiskSpace, Start, StoreShared};
 use crate::view::LiveRun;
-use crate::work::Work;
+use crate::{budget, shards};
+
+mod finding;
+mod tasks;
 
 /// The embedded log store: one folder, one owner.
 ///
@@ -450,8 +447,8 @@ impl LogStore {
     }
 
     fn note_memory(&self) {
-        let frozen: u64 = self.shared.view().frozen.iter().map(|mem| reserve::of_table(mem)).sum();
-        self.shared.reserve.to_flush.store(reserve::of_table(&self.active) + frozen, Relaxed);
+        let frozen: u64 = self.shared.view().frozen.iter().map(|mem| budget::of_table(mem)).sum();
+        self.shared.reserve.to_flush.store(budget::of_table(&self.active) + frozen, Relaxed);
         // An empty one cannot be cut off, whatever it keeps for its next records.
         let active = if self.active.is_empty() { 0 } else { self.active.memory_of_records() };
         self.shared.memory.set_active(active);
@@ -525,10 +522,10 @@ impl Store for LogStore {
         self.check()?;
         self.habit = SyncHabit::Waited;
         if self.shared.options.sync == SyncMode::Fsync {
-            syncing::sync_here(&self.shared);
+            workers::sync_here(&self.shared);
             if self.writer.is_turning() {
                 self.go_on()?;
-                syncing::sync_here(&self.shared);
+                workers::sync_here(&self.shared);
             }
         }
         self.check()
@@ -561,7 +558,9 @@ impl Store for LogStore {
             return Capacity::Enough; // the store has ended since then
         }
         match room {
-            Capacity::Enough if shared.free.load(Relaxed) < shared.reserve.wanted(&shared.options) => {
+            Capacity::Enough
+                if shared.free.load(Relaxed) < shared.reserve.wanted(shared.options.max_group_bytes) =>
+            {
                 Capacity::SettleOnly
             }
             Capacity::Enough if self.is_full() && !shared.view().frozen.is_empty() => {
@@ -618,7 +617,7 @@ impl Store for LogStore {
         }
         let mut page = self.shared.loader.page();
         if page.is_none() && self.shared.options.workers == Workers::ByHand {
-            loading::step(&self.shared);
+            background::load_step(&self.shared);
             page = self.shared.loader.page();
         }
         let Some(page) = page else {
@@ -662,7 +661,7 @@ impl Store for LogStore {
 
     fn events_read(&mut self) -> Option<Result<EventPage, StoreError>> {
         if self.shared.options.workers == Workers::ByHand {
-            events::step(&self.shared);
+            workers::read_step(&self.shared);
         }
         self.shared.events.page()
     }

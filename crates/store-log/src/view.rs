@@ -1,11 +1,15 @@
-//! A view: a snapshot of everything behind the active memtable, that is frozen memtables and runs.
+//! A view: a snapshot of everything behind the active memtable, that is frozen memtables and runs, and what is
+//! subtracted from runs when newer tables have removed rows.
 
 use std::sync::Arc;
 
-use duewheel_core::QueueName;
+use duewheel_core::store::{ErrorKind, StoreError};
+use duewheel_core::{MessageId, QueueName};
+use roaring::RoaringTreemap;
 
+use crate::fault::ReadFault;
 use crate::mem::Mem;
-use crate::run::hash::NameHasher;
+use crate::run::filter::NameHasher;
 use crate::run::{Live, Mask, Run, RunQueue, share};
 
 /// A view; replaced as a whole. Its holder can read all of it, whatever happens to the files.
@@ -73,5 +77,42 @@ impl LiveRun {
     /// Whether a row of this run is live, as far as the run knows.
     pub(crate) fn counts(&self, id: duewheel_core::MessageId, queue: &QueueName) -> bool {
         self.run.queue_no(queue).is_some_and(|no| self.live.has(id, no))
+    }
+}
+
+// Subtracts from runs the rows that newer tables have removed.
+
+/// The runs without the rows that these tables remove. Rows that they change stay, because the rest of these messages
+/// is in the runs alone.
+pub(crate) fn without_gone(parts: &[LiveRun], tables: &[Arc<Mem>]) -> Result<Vec<LiveRun>, ReadFault> {
+    let mut parts = parts.to_vec();
+    for mem in tables {
+        take_away(&mut parts, mem, sorted(mem.ids().filter(|id| mem.is_gone(MessageId(*id))))?);
+    }
+    Ok(parts)
+}
+
+/// A set of the ids, which are in ascending order.
+pub(crate) fn sorted(ids: impl Iterator<Item = u64>) -> Result<RoaringTreemap, ReadFault> {
+    let ids = RoaringTreemap::from_sorted_iter(ids);
+    Ok(ids.map_err(|_| StoreError::new(ErrorKind::Unavailable, "ids are out of order"))?)
+}
+
+/// Removes ids from the parts, and the rows that the table's purges took.
+pub(crate) fn take_away(parts: &mut [LiveRun], mem: &Mem, ids: RoaringTreemap) {
+    for part in parts {
+        let removed = &part.live.ids & &ids;
+        if !removed.is_empty() {
+            let weight = removed.iter().map(|id| mem.weight_before(MessageId(id))).sum();
+            Arc::make_mut(&mut part.live).take(&removed, weight);
+        }
+        for (queue, purge) in mem.purges() {
+            if let Some(no) = part.run.queue_no(queue) {
+                let live = Arc::make_mut(&mut part.live);
+                // The kept ids that are in this run: each id is in one run, and is stored once.
+                let keep = purge.keep.iter().filter(|id| live.may_have(*id)).collect();
+                live.mask(no, Mask { before: purge.before, keep });
+            }
+        }
     }
 }

@@ -6,9 +6,8 @@ use duewheel_core::store::{ErrorKind, StoreError};
 use duewheel_store_log::disk::{Disk, FileAccess};
 use duewheel_store_log::{LogStore, Options, Workers};
 
-use crate::disk::MediumDisk;
+use crate::disk::{MAX_PIECE, MediumDisk};
 use crate::medium::{FileId, FileKind, Medium, NamedFile, Piece};
-use crate::pieces::MAX_PIECE;
 
 /// Whether a fixture can do something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,18 +16,12 @@ pub mod conformance;
 mod disk;
 mod fence;
 mod medium;
-mod pieces;
-mod reading;
 mod store;
 
-pub use disk::BlockCache;
-pub use fence::EndedOwners;
-pub use fence::{LeaseFence, boot_ms, locked, millis, random};
-pub use medium::SecretRotation;
-pub use medium::{FileId, FileKind, Medium, MediumFiles, NamedFile, Piece};
-pub use pieces::{MAX_PIECE, lay_over};
-pub use reading::ReadOnlyFolder;
-pub use reading::RestoreTarget;
-pub use store::refused_format;
-pub use store::{Acquired, FillFolder, MediumShared, MediumStore, quorum_lost};
-pub use store::{JournalEnds, LostChanges};
+pub use disk::{BlockCache, MAX_PIECE, lay_over};
+pub use fence::{EndedOwners, LeaseFence, boot_ms, locked, millis, random};
+pub use medium::{FileId, FileKind, Medium, MediumFiles, NamedFile, Piece, SecretRotation};
+pub use store::{
+    Acquired, FillFolder, JournalEnds, LostChanges, MediumShared, MediumStore, ReadOnlyFolder, RestoreTarget,
+    quorum_lost, refused_format,
+};

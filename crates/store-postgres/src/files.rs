@@ -17,7 +17,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::future::Future;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicI64, AtomicU64};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -29,13 +30,10 @@ use duewheel_store_medium::{
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
-use crate::calls::{Database, Param};
-use crate::fault::odd;
-use crate::level::{CommitSettings, SETTINGS};
-use crate::pool;
-use crate::process::OfProcess;
+use crate::calls::{self, Database, Param, odd};
 use crate::reading::{self, ReadStatements, RowsAsked, signed};
-use crate::reign::{self, PgReign};
+use crate::reign::{self, OfProcess, PgReign};
+use crate::schema::{CommitSettings, SETTINGS};
 
 /// How long after a refusal the server's disk counts as full.
 const FULL_FOR_MS: u64 = 5_000;
@@ -356,7 +354,7 @@ impl PgMedium {
     where
         F: Future<Output = Result<T, StoreError>> + Send + 'static,
     {
-        pool::wait_for(work(Arc::clone(&self.0)))
+        calls::wait_for(work(Arc::clone(&self.0)))
     }
 }
 

@@ -12,16 +12,10 @@
 
 mod calls;
 mod coordinator;
-mod fault;
 mod files;
-mod leases;
-mod level;
 mod options;
-mod pool;
-mod process;
 mod reading;
 mod reign;
-mod restoring;
 mod schema;
 
 pub use coordinator::PostgresCoordinator;

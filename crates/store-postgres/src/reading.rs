@@ -10,9 +10,7 @@ use duewheel_store_medium::{FileId, MAX_PIECE, MediumFiles, NamedFile, lay_over}
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
-use crate::calls::{Database, Lent, Param};
-use crate::fault::{CallFailure, odd};
-use crate::pool;
+use crate::calls::{self, CallFailure, Database, Lent, Param, odd};
 
 const LIST: &str = "SELECT name FROM {s}.file WHERE shard = $1 AND starts_with(name, $2) ORDER BY name";
 const FIND: &str = "SELECT id, bytes FROM {s}.file WHERE shard = $1 AND name = $2";
@@ -175,17 +173,17 @@ impl RowsAsked for PgReaderInner {
 impl MediumFiles for PgReader {
     fn read(&self, file: FileId, at: u64, length: usize) -> Result<Vec<u8>, StoreError> {
         let shard = Arc::clone(&self.0);
-        pool::wait_for(async move { read(&*shard, file, at, length).await })
+        calls::wait_for(async move { read(&*shard, file, at, length).await })
     }
 
     fn find(&self, name: &str) -> Result<Option<NamedFile>, StoreError> {
         let (shard, name) = (Arc::clone(&self.0), name.to_owned());
-        pool::wait_for(async move { find(&*shard, name).await })
+        calls::wait_for(async move { find(&*shard, name).await })
     }
 
     fn list(&self, prefix: &str) -> Result<Vec<String>, StoreError> {
         let (shard, prefix) = (Arc::clone(&self.0), prefix.to_owned());
-        pool::wait_for(async move { list(&*shard, prefix).await })
+        calls::wait_for(async move { list(&*shard, prefix).await })
     }
 }
 

@@ -1,23 +1,27 @@
 //! The keys of a cluster in Redis, and the connections to the masters that have them and the shards.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex as StdMutex};
+use std::fmt;
+use std::future::Future;
+use std::sync::{Arc, Mutex as StdMutex, MutexGuard};
 use std::time::Duration;
 
 use duewheel_core::store::{ErrorKind, Node, Owner, Ownership, PLACEMENT, Secrets, StoreError};
 use duewheel_core::{Epoch, ShardId};
 use duewheel_store_medium::{locked, millis};
+use futures_util::StreamExt;
+use futures_util::future::{BoxFuture, FutureExt, Shared, join_all};
+use futures_util::stream::FuturesUnordered;
 use redis::{Cmd, Pipeline, Value};
 use tokio::sync::Mutex;
+use tokio::time::timeout;
 
-use crate::address::HostPort;
+use crate::fault;
 use crate::keeping::{Finding, Keeping};
-use crate::keys::Keys;
+use crate::keys::{self, HostPort, Keys};
 use crate::options::Options;
-use crate::questions::Questions;
 use crate::reign::{self, ClusterIdentity, FIRST_EPOCH, FORMAT, unknown_format};
 use crate::wire::{self, RedisReply, Servers, Slots, Wire};
-use crate::{fault, script, value};
 
 /// The shortest time limit of a call, however short the lease.
 const LEAST: Duration = Duration::from_secs(1);
@@ -148,7 +152,7 @@ impl CoordinatorInner {
 
     pub(crate) fn node_call(&self, verb: &str, name: &str, number: u32, advertise: &str) -> Cmd {
         let mut call = redis::cmd("EVAL");
-        call.arg(script::node()).arg(2).arg(&self.cluster).arg(&self.nodes);
+        call.arg(keys::node()).arg(2).arg(&self.cluster).arg(&self.nodes);
         call.arg(verb).arg(name).arg(number).arg(advertise);
         call.arg(millis(self.servers.0.lease)).arg(FORMAT).arg(FIRST_EPOCH);
         call
@@ -182,9 +186,9 @@ impl CoordinatorInner {
         let mut call = redis::cmd("HMGET");
         call.arg(&self.cluster).arg(&["format", "id", "shards", "secret", "made"]);
         let of = "HMGET";
-        let reply = value::some(self.of_cluster(call).await?.into_iter().next(), of)?;
-        let mut words = value::list(reply, of)?.into_iter();
-        let mut next = || value::text(words.next().unwrap_or_default(), of);
+        let reply = fault::some(self.of_cluster(call).await?.into_iter().next(), of)?;
+        let mut words = fault::list(reply, of)?.into_iter();
+        let mut next = || fault::text(words.next().unwrap_or_default(), of);
         let (format, id, shards, secret, made) = (next()?, next()?, next()?, next()?, next()?);
         let Some(format) = format else { return Ok(None) };
         if format != FORMAT {
@@ -213,9 +217,9 @@ impl CoordinatorInner {
         let of = "secrets";
         let mut call = redis::cmd("HMGET");
         call.arg(&self.cluster).arg(&["format", "secret", "former_secret"]);
-        let reply = value::some(self.of_cluster(call).await?.into_iter().next(), of)?;
-        let mut words = value::list(reply, of)?.into_iter();
-        let mut next = || value::text(words.next().unwrap_or_default(), of);
+        let reply = fault::some(self.of_cluster(call).await?.into_iter().next(), of)?;
+        let mut words = fault::list(reply, of)?.into_iter();
+        let mut next = || fault::text(words.next().unwrap_or_default(), of);
         let read = |field: &str, text: String| {
             unhex(&text).ok_or_else(|| fault::damaged(&self.cluster, field, "no 32 bytes"))
         };
@@ -227,7 +231,7 @@ impl CoordinatorInner {
                 return Err(StoreError::new(ErrorKind::Corrupt, what));
             }
         }
-        let (current, former) = (value::some(next()?, of)?, next()?);
+        let (current, former) = (fault::some(next()?, of)?, next()?);
         let current = read("secret", current)?;
         let former = former.map(|text| read("former_secret", text)).transpose()?;
         if let Some(cluster) = &mut *locked(&self.joined) {
@@ -243,10 +247,10 @@ impl CoordinatorInner {
         ask.cmd("HGETALL").arg(&self.nodes);
         let of = "HGETALL";
         let mut replies = self.of_key(&self.nodes, ask).await?.into_iter();
-        let mut next = || value::some(replies.next(), of);
+        let mut next = || fault::some(replies.next(), of);
         let now = server_ms(next()?)?;
         let mut living = Vec::new();
-        for (name, node) in value::pairs(next()?, of)? {
+        for (name, node) in fault::pairs(next()?, of)? {
             let node = String::from_utf8_lossy(&node).into_owned();
             let until: u64 = node.split(' ').nth(1).and_then(|until| until.parse().ok()).unwrap_or(0);
             if until > now {
@@ -265,7 +269,7 @@ impl CoordinatorInner {
         let mut call = redis::cmd("WAIT");
         call.arg(options.wait).arg(millis(options.wait_timeout));
         let have =
-            value::number(value::some(self.of_cluster(call).await?.into_iter().next(), "WAIT")?, "WAIT")?;
+            fault::number(fault::some(self.of_cluster(call).await?.into_iter().next(), "WAIT")?, "WAIT")?;
         if have.unwrap_or(0) >= u64::from(options.wait) {
             return Ok(());
         }
@@ -398,7 +402,7 @@ impl CoordinatorInner {
             ask.cmd("HMGET").arg(key).arg(&fields);
         }
         let mut replies = self.send_each(master, ask).await?.into_iter();
-        let mut next = || value::some(replies.next(), "owners").and_then(value::accepted);
+        let mut next = || fault::some(replies.next(), "owners").and_then(fault::accepted);
         let now = server_ms(next()?)?;
         let (mut leases, mut clamps) = (Vec::new(), Pipeline::new());
         for (place, key) in places {
@@ -408,7 +412,7 @@ impl CoordinatorInner {
             {
                 // After a backward step of the clock the lease would run until the clock has caught up. Its owner
                 // renews it if it is alive.
-                clamps.cmd("EVAL").arg(script::clamp()).arg(1).arg(key);
+                clamps.cmd("EVAL").arg(keys::clamp()).arg(1).arg(key);
             }
             leases.push((*place, found.map(|found| found.map(|(owner, _)| owner))));
         }
@@ -431,20 +435,20 @@ struct LeaseEnd {
 
 /// The server's clock, in ms.
 fn server_ms(reply: Value) -> Result<u64, StoreError> {
-    let mut time = value::list(reply, "TIME")?.into_iter();
-    let mut part = || value::number(time.next().unwrap_or_default(), "TIME");
+    let mut time = fault::list(reply, "TIME")?.into_iter();
+    let mut part = || fault::number(time.next().unwrap_or_default(), "TIME");
     Ok(part()?.unwrap_or(0) * 1_000 + part()?.unwrap_or(0) / 1_000)
 }
 
 /// The owner in these fields, and the end of its lease, if the lease runs by the server's clock.
 fn owner(fields: Value, now: u64) -> Result<Option<(Owner, LeaseEnd)>, StoreError> {
     let of = "owners";
-    let mut fields = value::list(fields, of)?.into_iter();
+    let mut fields = fault::list(fields, of)?.into_iter();
     let mut next = || fields.next().unwrap_or_default();
-    let (epoch, until) = (value::number(next(), of)?, value::number(next(), of)?);
+    let (epoch, until) = (fault::number(next(), of)?, fault::number(next(), of)?);
     let (node, number, advertise) =
-        (value::text(next(), of)?, value::number(next(), of)?, value::text(next(), of)?);
-    let lease = value::number(next(), of)?;
+        (fault::text(next(), of)?, fault::number(next(), of)?, fault::text(next(), of)?);
+    let lease = fault::number(next(), of)?;
     let (Some(epoch), Some(until), Some(node), Some(number), Some(advertise), Some(lease)) =
         (epoch, until, node, number, advertise, lease)
     else {
@@ -468,4 +472,97 @@ fn unhex(text: &str) -> Option<[u8; 32]> {
         *byte = u8::from_str_radix(&text[2 * i..2 * i + 2], 16).ok()?;
     }
     Some(bytes)
+}
+
+// Requests to several masters at the same time: a master that does not answer does not delay the answers of the
+// others.
+
+/// How long a master that answered its last request is awaited: half of a lease, within these limits. The caller must
+/// also renew the node's membership.
+const TIME_LIMITS: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(1)];
+/// How long a master that did not answer its last request is awaited.
+const SHORT_TIME_LIMIT: Duration = Duration::from_millis(20);
+
+/// A request in progress, whether its answer is awaited or not.
+type Question<T> = Shared<BoxFuture<'static, Result<T, StoreError>>>;
+
+/// The masters that have not answered their last request. An unanswered request stays open and is not repeated, so the
+/// answer of a slow master is used as soon as it arrives, and one that hangs hardly delays the others.
+pub(crate) struct Questions<T>(StdMutex<BTreeMap<HostPort, Option<Question<T>>>>);
+
+impl<T> Default for Questions<T> {
+    fn default() -> Self {
+        Questions(StdMutex::default())
+    }
+}
+
+impl<T: Clone + Send + Sync + 'static> Questions<T> {
+    /// Asks these masters, or waits for the answers to their open requests. While none of them has answered, it waits
+    /// until one has, or until no request is open.
+    ///
+    /// # Cancel safety
+    /// When the future is dropped, requests continue; their answers are lost.
+    pub(crate) async fn ask<F>(
+        &self,
+        lease: Duration,
+        asked: Vec<(HostPort, F)>,
+    ) -> Vec<(HostPort, Result<T, StoreError>)>
+    where
+        F: Future<Output = Result<T, StoreError>> + Send + 'static,
+    {
+        let usual = (lease / 2).clamp(TIME_LIMITS[0], TIME_LIMITS[1]);
+        let mut silent = std::mem::take(&mut *self.silent());
+        let questions: Vec<(HostPort, Question<T>, Duration)> = asked
+            .into_iter()
+            .map(|(master, new)| match silent.remove(&master) {
+                Some(Some(open)) => (master, open, SHORT_TIME_LIMIT),
+                Some(None) => (master, under_way(new), SHORT_TIME_LIMIT),
+                None => (master, under_way(new), usual),
+            })
+            .collect();
+        let answers =
+            questions.iter().map(|(_, question, time_limit)| timeout(*time_limit, question.clone()));
+        let answers = join_all(answers).await;
+        if !answers.iter().any(|answer| matches!(answer, Ok(Ok(_)))) {
+            let mut open: FuturesUnordered<_> = questions
+                .iter()
+                .filter(|(_, question, _)| question.peek().is_none())
+                .map(|(_, question, _)| question.clone())
+                .collect();
+            while let Some(Err(_)) = open.next().await {}
+        }
+        let answers = questions.into_iter().map(|(master, question, _)| {
+            let answer = match question.peek() {
+                Some(Ok(answer)) => return (master, Ok(answer.clone())),
+                Some(Err(error)) => (error.clone(), None),
+                None => {
+                    let what = format_args!("{}:{} does not answer", master.0, master.1);
+                    (StoreError::new(ErrorKind::Unavailable, what), Some(question))
+                }
+            };
+            self.silent().insert(master.clone(), answer.1);
+            (master, Err(answer.0))
+        });
+        answers.collect()
+    }
+
+    fn silent(&self) -> MutexGuard<'_, BTreeMap<HostPort, Option<Question<T>>>> {
+        locked(&self.0)
+    }
+}
+
+/// Begins a request. Must be called on a thread of the connections.
+fn under_way<T: Clone + Send + Sync + 'static>(
+    question: impl Future<Output = Result<T, StoreError>> + Send + 'static,
+) -> Question<T> {
+    let task = tokio::spawn(question);
+    async move { task.await.unwrap_or_else(|_| Err(fault::bug("a question has ended without an answer"))) }
+        .boxed()
+        .shared()
+}
+
+impl<T> fmt::Debug for Questions<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Questions")
+    }
 }

@@ -7,20 +7,23 @@ use std::time::Duration;
 
 use duewheel_core::ShardId;
 use duewheel_core::store::{
-    Candidate, Coordinator, ErrorKind, Joined, Level, Node, Ownership, PLACEMENT, Secrets, Store, StoreError,
-    Waker,
+    Candidate, Coordinator, ErrorKind, Joined, Level, MAX_SHARDS, Node, Ownership, PLACEMENT, Secrets, Store,
+    StoreError, Waker,
 };
-use duewheel_store_medium::{Acquired, Medium, MediumFiles, SecretRotation, millis, random};
-use redis::{Cmd, Value};
+use duewheel_store_medium::{
+    Acquired, FillFolder, Medium, MediumFiles, MediumStore, RestoreTarget, SecretRotation, millis, random,
+};
+use redis::{Cmd, Pipeline, Value};
 
 use crate::cluster::CoordinatorInner;
+use crate::files::RedisReader;
 use crate::keeping::Finding;
+use crate::keys::{self, Keys};
 use crate::options::{Create, Options};
-use crate::reading::RedisReader;
-use crate::reign::{Claimant, ClusterIdentity, FORMAT, unknown_format};
+use crate::reign::{self, Claimant, ClusterIdentity, FORMAT, RESTORING, unknown_format};
 use crate::reset::Reset;
 use crate::wire::wait_for;
-use crate::{fault, open, reign, script, value};
+use crate::{fault, leases};
 
 /// Nodes and shards in Redis.
 ///
@@ -115,7 +118,7 @@ impl RedisCoordinator {
         shard: ShardId,
         waker: Waker,
     ) -> Result<(Arc<dyn Medium>, Acquired), StoreError> {
-        let acquired = open::acquire(self.inner.servers.clone(), shard, self.claimant(node), waker);
+        let acquired = leases::acquire(self.inner.servers.clone(), shard, self.claimant(node), waker);
         acquired.map(|(files, acquired)| (Arc::new(files) as Arc<dyn Medium>, acquired))
     }
 
@@ -152,7 +155,7 @@ impl RedisCoordinator {
         let inner = Arc::clone(&self.inner);
         self.bounded(async move {
             let reply = inner.of_cluster(call).await?;
-            value::list(value::some(reply.into_iter().next(), "node")?, "node")
+            fault::list(fault::some(reply.into_iter().next(), "node")?, "node")
         })
     }
 
@@ -186,11 +189,11 @@ impl Coordinator for RedisCoordinator {
         call.arg(millis(*settle_delay));
         let of = "join";
         let mut words = self.call(call)?.into_iter();
-        let mut next = || value::text(words.next().unwrap_or_default(), of);
+        let mut next = || fault::text(words.next().unwrap_or_default(), of);
         match next()?.as_deref() {
             Some("OK") => {
                 let number = |text: Option<String>| text.and_then(|n| n.parse().ok());
-                let number = value::some(number(next()?), of)?;
+                let number = fault::some(number(next()?), of)?;
                 let (shards, secret, id, made) = (next()?, next()?, next()?, next()?);
                 let cluster = inner.cluster_of(id, shards, secret, made.is_some_and(|made| made == "1"))?;
                 let (shards, secret) = (cluster.shards, cluster.secret);
@@ -251,7 +254,7 @@ impl Coordinator for RedisCoordinator {
         let mut call = self.inner.node_call("beat", &node.name, node.number, &node.advertise);
         let joined = self.inner.joined();
         self.inner.about(&mut call, joined.as_ref(), "");
-        let mut words = self.call(call)?.into_iter().map(|word| value::text(word, of));
+        let mut words = self.call(call)?.into_iter().map(|word| fault::text(word, of));
         match words.next().transpose()?.flatten().as_deref() {
             Some("OK") => {}
             Some("FENCED") => {
@@ -275,10 +278,10 @@ impl Coordinator for RedisCoordinator {
         }
         let mut nodes = Vec::new();
         while let Some(name) = words.next() {
-            let mut next = || value::some(words.next().transpose()?.flatten(), of);
+            let mut next = || fault::some(words.next().transpose()?.flatten(), of);
             let (number, advertise) = (next()?, next()?);
             let number = number.parse().map_err(|_| fault::odd(of))?;
-            nodes.push(Node { name: value::some(name?, of)?.into(), advertise: advertise.into(), number });
+            nodes.push(Node { name: fault::some(name?, of)?.into(), advertise: advertise.into(), number });
         }
         nodes.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(nodes)
@@ -299,7 +302,7 @@ impl Coordinator for RedisCoordinator {
     }
 
     fn open(&self, node: &Node, shard: ShardId, waker: Waker) -> Result<Box<dyn Store>, StoreError> {
-        let store = open::open_as(self.inner.servers.clone(), shard, self.claimant(node), waker)?;
+        let store = leases::open_as(self.inner.servers.clone(), shard, self.claimant(node), waker)?;
         Ok(Box::new(store))
     }
 
@@ -339,10 +342,10 @@ impl CoordinatorInner {
     async fn rotate(&self, step: &str, new: &str) -> Result<(bool, Duration), StoreError> {
         let of = "rotate";
         let mut call = redis::cmd("EVAL");
-        call.arg(script::rotate()).arg(1).arg(self.cluster_key()).arg(step).arg(FORMAT).arg(new);
-        let reply = value::some(self.of_cluster(call).await?.into_iter().next(), of)?;
-        let mut words = value::list(reply, of)?.into_iter();
-        let mut next = || value::text(words.next().unwrap_or_default(), of);
+        call.arg(keys::rotate()).arg(1).arg(self.cluster_key()).arg(step).arg(FORMAT).arg(new);
+        let reply = fault::some(self.of_cluster(call).await?.into_iter().next(), of)?;
+        let mut words = fault::list(reply, of)?.into_iter();
+        let mut next = || fault::text(words.next().unwrap_or_default(), of);
         let (word, second) = (next()?, next()?);
         let is_new = match word.as_deref() {
             Some("OK") => true,
@@ -359,4 +362,120 @@ impl CoordinatorInner {
         let lease = second.and_then(|ms| ms.parse().ok()).map_or(self.options().lease, Duration::from_millis);
         Ok((is_new, lease * LEASES))
     }
+}
+
+// Restores a backup to Redis.
+//
+// The format of the cluster's key says that a restore has begun, from before the first shard is made until the last is
+// complete. A restore that has not ended is begun anew, under a new id of the cluster: an earlier restore that still
+// runs acquires no further shard, and cannot end.
+
+impl RestoreTarget for RedisCoordinator {
+    fn begin_restore(&self, shards: u32) -> Result<(), StoreError> {
+        let inner = Arc::clone(self.inner());
+        wait_for(async move { inner.begin_restore(shards).await })
+    }
+
+    fn restore_shard(
+        &self,
+        shard: ShardId,
+        waker: Waker,
+        fill: FillFolder<'_>,
+    ) -> Result<MediumStore, StoreError> {
+        let node = Node { name: "duewheel restore".into(), advertise: "".into(), number: 0 };
+        let (medium, acquired) = self.acquire(&node, shard, Arc::clone(&waker))?;
+        let options = self.options();
+        MediumStore::restore(medium, &options.shared, options.log.clone(), &acquired, waker, fill)
+    }
+
+    fn end_restore(&self) -> Result<(), StoreError> {
+        let inner = Arc::clone(self.inner());
+        wait_for(async move {
+            match inner.restore_step("end", &inner.restored()?).await?.as_str() {
+                "OK" => inner.replicas_know().await,
+                "OTHER" => {
+                    let what = "another restore of the store has begun since, or its keys were removed";
+                    Err(StoreError::new(ErrorKind::Fenced, what))
+                }
+                _ => Err(fault::odd("restore")),
+            }
+        })
+    }
+}
+
+impl CoordinatorInner {
+    /// The cluster that is being restored.
+    fn restored(&self) -> Result<ClusterIdentity, StoreError> {
+        let closed = || StoreError::new(ErrorKind::Closed, "no restore has begun");
+        self.joined().ok_or_else(closed)
+    }
+
+    async fn begin_restore(&self, shards: u32) -> Result<(), StoreError> {
+        let living = self.living().await?;
+        let is_restoring = self.is_restoring().await?;
+        let heads = self.heads(MAX_SHARDS).await?;
+        if let (Some(head), false) = (heads.first(), is_restoring) {
+            return Err(there(&format!("its shard {}", head.shard), &living));
+        }
+        for head in &heads {
+            self.wipe("look", head.shard).await?;
+        }
+        let id = reign::hex(&random::<16>()?);
+        let cluster = ClusterIdentity { id, shards, secret: random::<32>()?, made: false };
+        if let Some((_, shards)) = self.restore_step("begin", &cluster).await?.split_once(' ') {
+            return Err(there(&format!("a cluster with shards: {shards}"), &living));
+        }
+        // Only now: whatever an earlier restore still makes belongs to another cluster.
+        for head in &heads {
+            self.wipe("wipe", head.shard).await?;
+        }
+        self.note_joined(cluster);
+        self.replicas_know().await
+    }
+
+    /// Whether the key of the cluster says that a restore has not ended.
+    async fn is_restoring(&self) -> Result<bool, StoreError> {
+        let mut call = redis::cmd("HGET");
+        call.arg(self.cluster_key()).arg("format");
+        let reply = fault::some(self.of_cluster(call).await?.into_iter().next(), "HGET")?;
+        match fault::text(reply, "HGET")?.as_deref() {
+            Some(RESTORING) => Ok(true),
+            Some(FORMAT) | None => Ok(false),
+            Some(other) => Err(unknown_format(self.cluster_key(), other)),
+        }
+    }
+
+    /// The answer of the script that begins and ends a restore.
+    async fn restore_step(&self, verb: &str, cluster: &ClusterIdentity) -> Result<String, StoreError> {
+        let mut call = redis::cmd("EVAL");
+        call.arg(keys::restore()).arg(1).arg(self.cluster_key());
+        call.arg(verb).arg(RESTORING).arg(FORMAT).arg(&cluster.id);
+        call.arg(cluster.shards).arg(reign::hex(&cluster.secret)).arg(PLACEMENT);
+        let reply = self.of_cluster(call).await?.into_iter().next();
+        fault::some(fault::text(fault::some(reply, "restore")?, "restore")?, "restore")
+    }
+
+    /// Removes what an unfinished restore has left of a shard, or only looks whether that may be done.
+    async fn wipe(&self, verb: &str, shard: ShardId) -> Result<(), StoreError> {
+        let keys = Keys::new(&self.options().prefix, shard);
+        let mut call = redis::cmd("EVAL");
+        call.arg(keys::wipe()).arg(4).arg(&keys.owner).arg(&keys.head).arg(&keys.files).arg(&keys.blocks);
+        call.arg(verb).arg(&keys.block);
+        let mut ask = Pipeline::new();
+        ask.add_command(call);
+        keys::answered(self.of_key(&keys.owner, ask).await?).map(drop)
+    }
+}
+
+/// The refusal of a restore to a store that exists.
+fn there(what: &str, living: &[String]) -> StoreError {
+    let nodes = match living {
+        [] => String::new(),
+        names => format!(", living nodes: {}", names.join(", ")),
+    };
+    let what = format_args!(
+        "there is a store already: {what}{nodes}. A backup is restored to an empty Redis, or under a --redis-prefix of \
+         its own"
+    );
+    StoreError::new(ErrorKind::Corrupt, what)
 }

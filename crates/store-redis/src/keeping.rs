@@ -5,8 +5,8 @@ use std::fmt;
 use duewheel_core::store::{ErrorKind, Level, StoreError};
 use redis::{Pipeline, Value};
 
+use crate::fault;
 use crate::options::{Options, WaitFor};
-use crate::value;
 use crate::wire::Wire;
 
 /// The first version of Redis with `WAITAOF`, and the first of Valkey.
@@ -76,17 +76,17 @@ impl Keeping {
         let replies = wire.call(ask).await?;
         let mut info = String::new();
         for reply in replies {
-            info += &value::some(value::text(reply, "INFO")?, "INFO")?;
+            info += &fault::some(fault::text(reply, "INFO")?, "INFO")?;
         }
         // A master that is loading reports no append-only file, because it writes none.
-        if value::info(&info, "loading").is_some_and(|loading| loading != "0") {
+        if fault::info(&info, "loading").is_some_and(|loading| loading != "0") {
             return Err(StoreError::new(ErrorKind::Unavailable, "Redis: it is loading its data"));
         }
-        keeping.aof = flag(value::info(&info, "aof_enabled"));
+        keeping.aof = flag(fault::info(&info, "aof_enabled"));
         keeping.replicas = replicas(&info);
-        keeping.maxmemory = value::info(&info, "maxmemory").and_then(|max| max.parse().ok());
-        keeping.policy = value::info(&info, "maxmemory_policy").map(str::to_owned);
-        let version = value::info(&info, "valkey_version").or_else(|| value::info(&info, "redis_version"));
+        keeping.maxmemory = fault::info(&info, "maxmemory").and_then(|max| max.parse().ok());
+        keeping.policy = fault::info(&info, "maxmemory_policy").map(str::to_owned);
+        let version = fault::info(&info, "valkey_version").or_else(|| fault::info(&info, "redis_version"));
         keeping.version = version.and_then(|version| {
             let mut parts = version.split('.').map(str::parse);
             Some((parts.next()?.ok()?, parts.next()?.ok()?))
@@ -96,7 +96,7 @@ impl Keeping {
         config.arg("no-appendfsync-on-rewrite").arg("min-replicas-to-write");
         if let Ok(replies) = wire.call(ask).await {
             let config = replies.into_iter().next().unwrap_or(Value::Nil);
-            for (name, value) in value::pairs(config, "CONFIG GET")? {
+            for (name, value) in fault::pairs(config, "CONFIG GET")? {
                 keeping.take(&name, &String::from_utf8_lossy(&value));
             }
         }
@@ -268,6 +268,29 @@ fn replicas(info: &str) -> u64 {
 /// A replica that was not heard of for longer than this, in seconds, does not follow closely. Replicas report once a
 /// second.
 const LAG_S: u64 = 2;
+
+// The memory that a master reports.
+
+/// The used and the largest memory; refuses a server that evicts keys.
+pub(crate) async fn ask(wire: &Wire) -> Result<(u64, u64), StoreError> {
+    let mut ask = Pipeline::new();
+    ask.cmd("INFO").arg("memory");
+    read(fault::some(wire.call(ask).await?.into_iter().next(), "INFO")?)
+}
+
+/// Reads the reply of `INFO memory`.
+pub(crate) fn read(reply: redis::Value) -> Result<(u64, u64), StoreError> {
+    let info = fault::some(fault::text(reply, "INFO")?, "INFO")?;
+    let number = |field| fault::info(&info, field).and_then(|n| n.parse().ok()).unwrap_or(0);
+    let (used, max) = (number("used_memory"), number("maxmemory"));
+    let policy = fault::info(&info, "maxmemory_policy").unwrap_or("noeviction");
+    if max > 0 && policy.starts_with("allkeys") {
+        let what = format_args!("maxmemory-policy is {policy}: it would throw messages away; set noeviction")
+            .to_string();
+        return Err(StoreError::new(ErrorKind::Corrupt, what));
+    }
+    Ok((used, max))
+}
 
 #[cfg(test)]
 mod tests {

@@ -10,7 +10,6 @@
 // Each public function that can fail lists its errors.
 #![warn(clippy::missing_errors_doc)]
 
-mod address;
 mod cluster;
 mod coordinator;
 mod fault;
@@ -19,22 +18,14 @@ mod keeping;
 mod keys;
 mod leases;
 mod memory;
-mod open;
 mod options;
 mod owner;
-mod questions;
-mod reading;
 mod reign;
-mod remembered;
 mod reset;
-mod restoring;
-mod script;
-mod usage;
-mod value;
 mod wire;
 
 pub use coordinator::RedisCoordinator;
 pub use keeping::{Finding, Weight};
-pub use open::open;
+pub use leases::open;
 pub use options::{BadOption, Create, Options, WaitFor};
 pub use reset::Reset;

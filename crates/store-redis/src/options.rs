@@ -10,8 +10,8 @@ use duewheel_core::percent;
 use duewheel_store_log::{Options as LogOptions, SyncMode};
 use duewheel_store_medium::MediumShared;
 
-use crate::address::HostPort;
-use crate::remembered::RememberedShards;
+use crate::keys::HostPort;
+use crate::memory::RememberedShards;
 
 /// Address of Redis, and settings. `Options::parse` reads a URL; the setters set the rest.
 ///

@@ -13,13 +13,12 @@ use duewheel_store_medium::{FileKind, LeaseFence, locked, millis};
 use redis::{Cmd, Pipeline, Value};
 use tokio::task::JoinHandle;
 
-use crate::fault::FenceReason;
-use crate::keys::Keys;
+use crate::fault::{self, FenceReason};
+use crate::keys::{self, Keys};
 use crate::memory::Memory;
 use crate::options::{Options, WaitFor};
-use crate::reign::RedisReign;
+use crate::reign::{self, RedisReign};
 use crate::wire::{Begun, RedisReply, RequestFailure, Servers, Wire};
-use crate::{reign, script, value};
 
 /// How often a call that waits looks whether the lease still runs.
 const LOOK_MS: u64 = 100;
@@ -200,7 +199,7 @@ impl RedisOwner {
         let _counted = self.goes(bytes);
         self.answer(FileKind::Blob, async {
             let reply: RedisReply = self.files.call(ask).await;
-            script::answered(reply?).map_err(RequestFailure::from)
+            keys::answered(reply?).map_err(RequestFailure::from)
         })
         .await
     }
@@ -288,17 +287,17 @@ impl WaitRequirements {
         failures: &AtomicU64,
     ) -> Result<ReplicationState, RequestFailure> {
         let mut values = values.into_iter();
-        let reply = value::some(values.next(), "apply")?;
+        let reply = fault::some(values.next(), "apply")?;
         // The script refuses before it changes anything.
         let following =
             reign::judge_applied(reply).map_err(|error| RequestFailure { error, begun: Begun::No })?;
         let waited = values.next();
         let (synced, have) = match (self.wait_for, waited) {
             (WaitFor::Received, None) => return Ok(ReplicationState { replicas: following, synced: false }),
-            (WaitFor::Received, Some(have)) => (None, value::number(have, "WAIT")?.unwrap_or(0)),
+            (WaitFor::Received, Some(have)) => (None, fault::number(have, "WAIT")?.unwrap_or(0)),
             (WaitFor::Synced, waited) => {
-                let mut both = value::list(value::some(waited, "WAITAOF")?, "WAITAOF")?.into_iter();
-                let mut next = || value::number(both.next().unwrap_or_default(), "WAITAOF");
+                let mut both = fault::list(fault::some(waited, "WAITAOF")?, "WAITAOF")?.into_iter();
+                let mut next = || fault::number(both.next().unwrap_or_default(), "WAITAOF");
                 (Some(next()?.unwrap_or(0) > 0), next()?.unwrap_or(0))
             }
         };

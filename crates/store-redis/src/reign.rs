@@ -9,10 +9,10 @@ use duewheel_core::store::{ErrorKind, PLACEMENT, StoreError};
 use duewheel_store_medium::{EndedOwners, boot_ms, millis, random, refused_format};
 use redis::{Pipeline, Value};
 
-use crate::keys::Keys;
+use crate::fault;
+use crate::keys::{self, Keys};
 use crate::options::{Create, Options};
 use crate::wire::Wire;
-use crate::{fault, script, value};
 
 /// The format of the data in Redis: format 1, in a form that no build before 0.1.0 takes for its own.
 pub(crate) const FORMAT: &str = "duewheel-1";
@@ -118,7 +118,7 @@ pub(crate) async fn acquire(
         // it. No answer of that reign is ever sent.
         ended().note(incarnation.clone());
         let mut give_back = Pipeline::new();
-        let mut call = script::call(script::renew(), keys);
+        let mut call = keys::call(keys::renew(), keys);
         call.arg("").arg(&incarnation).arg("").arg(0).arg("");
         give_back.add_command(call);
         let _ = tokio::time::timeout(REPLICAS_KNOW, wire.call(give_back)).await; // or it runs out
@@ -139,7 +139,7 @@ async fn acquire_as(
     let may_be_made = options.create == Create::Always && !made;
     let mut over = String::new();
     loop {
-        let mut call = script::call(script::acquire(), keys);
+        let mut call = keys::call(keys::acquire(), keys);
         call.arg(&incarnation).arg(&*claimant.node).arg(claimant.number).arg(&*claimant.advertise);
         call.arg(millis(options.lease)).arg(known).arg(FORMAT).arg(&over).arg(FIRST_EPOCH);
         call.arg(IDS_ASIDE).arg(IDS_A_SECOND);
@@ -152,22 +152,22 @@ async fn acquire_as(
         ask.add_command(call);
         let asked = boot_ms();
         let of = "acquire";
-        let reply = value::some(wire.call(ask).await?.into_iter().next(), of)?;
+        let reply = fault::some(wire.call(ask).await?.into_iter().next(), of)?;
         // This is computed before the wait for the replicas: the time that passes until they answer is known by this
         // node's clock.
         let taken = SystemTime::now();
-        let mut words = value::list(reply, of)?.into_iter();
+        let mut words = fault::list(reply, of)?.into_iter();
         let mut next = || words.next().unwrap_or(Value::Nil);
-        match value::text(next(), of)?.as_deref() {
+        match fault::text(next(), of)?.as_deref() {
             Some("OK") => {
-                let epoch = value::some(value::number(next(), of)?, of)?;
-                let replid = value::some(value::text(next(), of)?, of)?;
-                let replicas = value::some(value::number(next(), of)?, of)?;
-                let first_id = value::some(value::number(next(), of)?, of)?;
-                let noted_ago = value::text(next(), of)?.filter(|ago| !ago.is_empty());
+                let epoch = fault::some(fault::number(next(), of)?, of)?;
+                let replid = fault::some(fault::text(next(), of)?, of)?;
+                let replicas = fault::some(fault::number(next(), of)?, of)?;
+                let first_id = fault::some(fault::number(next(), of)?, of)?;
+                let noted_ago = fault::text(next(), of)?.filter(|ago| !ago.is_empty());
                 let noted_ago = noted_ago.map(|ago| ago.parse().map(Duration::from_millis)).transpose();
                 let noted_ago = noted_ago.map_err(|_| fault::odd(of))?;
-                let micros: u64 = value::some(value::number(next(), of)?, of)?;
+                let micros: u64 = fault::some(fault::number(next(), of)?, of)?;
                 let tokens = micros.saturating_mul(TOKENS_A_MICROSECOND);
                 let epoch = u32::try_from(epoch)
                     .map_err(|_| StoreError::new(ErrorKind::Corrupt, "the shard has no epochs left"))?;
@@ -178,9 +178,9 @@ async fn acquire_as(
                 return Ok((reign, asked));
             }
             Some("HELD") => {
-                let node = value::text(next(), of)?.unwrap_or_default();
-                let left = value::number(next(), of)?.unwrap_or(0);
-                let holder = value::text(next(), of)?.unwrap_or_default();
+                let node = fault::text(next(), of)?.unwrap_or_default();
+                let left = fault::number(next(), of)?.unwrap_or(0);
+                let holder = fault::text(next(), of)?.unwrap_or_default();
                 if over != holder && ended().contains(&holder) {
                     over = holder;
                     continue;
@@ -190,7 +190,7 @@ async fn acquire_as(
             }
             Some("EMPTY") => return Err(not_there(&keys.head, known, made)),
             Some("OTHER") => {
-                let mut word = || value::text(next(), of).map(Option::unwrap_or_default);
+                let mut word = || fault::text(next(), of).map(Option::unwrap_or_default);
                 let (id, shards, placement) = (word()?, word()?, word()?);
                 let mine = claimant.cluster.as_ref().map_or("", |cluster| &cluster.id);
                 let what = format!(
@@ -201,11 +201,11 @@ async fn acquire_as(
                 return Err(StoreError::new(ErrorKind::Corrupt, what));
             }
             Some("MOVING") => {
-                let why = value::text(next(), of)?.unwrap_or_default();
+                let why = fault::text(next(), of)?.unwrap_or_default();
                 return Err(fault::moving(&keys.owner, &why));
             }
             Some("FORMAT") => {
-                let stored = value::text(next(), of)?.unwrap_or_default();
+                let stored = fault::text(next(), of)?.unwrap_or_default();
                 return Err(unknown_format(&keys.head, &stored));
             }
             _ => return Err(fault::odd(of)),
@@ -235,7 +235,7 @@ async fn all_know(wire: &Wire, replicas: u64) -> Result<(), StoreError> {
     }
     let mut ask = Pipeline::new();
     ask.cmd("WAIT").arg(replicas).arg(millis(REPLICAS_KNOW));
-    let know = value::number(value::some(wire.call(ask).await?.into_iter().next(), "WAIT")?, "WAIT")?;
+    let know = fault::number(fault::some(wire.call(ask).await?.into_iter().next(), "WAIT")?, "WAIT")?;
     if know.unwrap_or(0) >= replicas {
         return Ok(());
     }
@@ -245,14 +245,14 @@ async fn all_know(wire: &Wire, replicas: u64) -> Result<(), StoreError> {
 
 /// The command that renews a lease.
 pub(crate) fn renewal(keys: &Keys, reign: &RedisReign, lease: Duration) -> redis::Cmd {
-    let mut cmd = script::call(script::renew(), keys);
+    let mut cmd = keys::call(keys::renew(), keys);
     cmd.arg(reign.epoch.0).arg(&reign.incarnation).arg(&reign.replid).arg(millis(lease)).arg("");
     cmd
 }
 
 /// The command that gives a lease back; after an orderly end ids continue with the given one.
 pub(crate) fn giving_back(keys: &Keys, reign: &RedisReign, next_id: Option<u64>) -> redis::Cmd {
-    let mut cmd = script::call(script::renew(), keys);
+    let mut cmd = keys::call(keys::renew(), keys);
     cmd.arg(reign.epoch.0).arg(&reign.incarnation).arg(&reign.replid).arg(0);
     match next_id {
         Some(id) => cmd.arg(id),
@@ -269,7 +269,7 @@ pub(crate) fn judge(reply: Value) -> Result<(), StoreError> {
 /// Reads the reply of the script that applies: the number of replicas that follow. Other scripts return none.
 pub(crate) fn judge_applied(reply: Value) -> Result<u64, StoreError> {
     let of = "a script";
-    match value::text(reply, of)?.as_deref() {
+    match fault::text(reply, of)?.as_deref() {
         Some("OK") => Ok(0),
         Some(reply) => match reply.strip_prefix("OK ") {
             Some(replicas) => replicas.parse().map_err(|_| fault::odd(of)),

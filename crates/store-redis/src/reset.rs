@@ -8,9 +8,9 @@ use duewheel_store_medium::random;
 use redis::Pipeline;
 
 use crate::cluster::CoordinatorInner;
+use crate::fault;
 use crate::keys::Keys;
 use crate::reign::{self, ClusterIdentity, FORMAT, unknown_format};
-use crate::{fault, value};
 
 /// The result of [`RedisCoordinator::reset`](crate::RedisCoordinator::reset).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,9 +97,9 @@ impl CoordinatorInner {
             let mut ask = Pipeline::new();
             ask.cmd("HMGET").arg(&key).arg(&["format", "cluster", "shards"]);
             let of = "HMGET";
-            let reply = value::some(self.of_key(&key, ask).await?.into_iter().next(), of)?;
-            let mut words = value::list(reply, of)?.into_iter();
-            let mut next = || value::text(words.next().unwrap_or_default(), of);
+            let reply = fault::some(self.of_key(&key, ask).await?.into_iter().next(), of)?;
+            let mut words = fault::list(reply, of)?.into_iter();
+            let mut next = || fault::text(words.next().unwrap_or_default(), of);
             let (format, cluster, count) = (next()?, next()?, next()?);
             let Some(format) = format else { continue };
             if format != FORMAT {
@@ -116,8 +116,8 @@ impl CoordinatorInner {
         let key = Keys::new(&self.options().prefix, shard).head;
         let mut ask = Pipeline::new();
         ask.cmd("HGET").arg(&key).arg("journal");
-        let reply = value::some(self.of_key(&key, ask).await?.into_iter().next(), "HGET")?;
-        match value::number(reply, "HGET")? {
+        let reply = fault::some(self.of_key(&key, ask).await?.into_iter().next(), "HGET")?;
+        match fault::number(reply, "HGET")? {
             Some(writes) => Ok(writes > 0),
             None => Ok(self.stored().await?.is_some_and(|cluster| cluster.made)),
         }

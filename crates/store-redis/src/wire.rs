@@ -17,9 +17,9 @@ use redis::{
 };
 use tokio::runtime::{Builder, Runtime};
 
-use crate::address::HostPort;
+use crate::keys::HostPort;
 use crate::options::{Options, Topology, Transport};
-use crate::{fault, keys, value};
+use crate::{fault, keys};
 
 /// Number of threads for all connections of the process.
 const THREADS: usize = 2;
@@ -181,18 +181,18 @@ impl Servers {
         let reply = send(&mut connection, &ask).await.and_then(all_or_none)?;
         let of = "CLUSTER SLOTS";
         let mut slots = Vec::new();
-        for range in value::list(value::some(reply.into_iter().next(), of)?, of)? {
-            let mut range = value::list(range, of)?.into_iter();
-            let mut next = || value::some(range.next(), of);
+        for range in fault::list(fault::some(reply.into_iter().next(), of)?, of)? {
+            let mut range = fault::list(range, of)?.into_iter();
+            let mut next = || fault::some(range.next(), of);
             let (from, to, master) = (next()?, next()?, next()?);
-            let mut master = value::list(master, of)?.into_iter();
-            let mut next = || value::some(master.next(), of);
-            let (host, port) = (value::text(next()?, of)?, value::number(next()?, of)?);
+            let mut master = fault::list(master, of)?.into_iter();
+            let mut next = || fault::some(master.next(), of);
+            let (host, port) = (fault::text(next()?, of)?, fault::number(next()?, of)?);
             // A node that does not know its own name means itself.
             let host = host.filter(|host| !host.is_empty() && host != "?").unwrap_or_else(|| seed.0.clone());
-            let port = u16::try_from(value::some(port, of)?).map_err(|_| fault::odd(of))?;
-            let (from, to) = (value::number(from, of)?, value::number(to, of)?);
-            slots.push((value::some(from, of)?, value::some(to, of)?, (host, port)));
+            let port = u16::try_from(fault::some(port, of)?).map_err(|_| fault::odd(of))?;
+            let (from, to) = (fault::number(from, of)?, fault::number(to, of)?);
+            slots.push((fault::some(from, of)?, fault::some(to, of)?, (host, port)));
         }
         Ok(Slots(slots))
     }
@@ -307,7 +307,7 @@ pub(crate) async fn misused_key(connection: &mut MultiplexedConnection, command:
     }
     let types = connection.send_packed_commands(&ask, 0, keys.len()).await.ok()?;
     let other = keys.iter().zip(types).find_map(|(key, is)| {
-        let (is, should) = (value::text(is, "TYPE").ok()??, keys::type_of(key));
+        let (is, should) = (fault::text(is, "TYPE").ok()??, keys::type_of(key));
         let is_other = is != should && is != "none";
         is_other.then(|| format!("{key} is a {is}, and should be a {should}: another program uses it"))
     });

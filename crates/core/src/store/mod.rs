@@ -16,26 +16,24 @@ use crate::policy::{AGREED_GROUP_BYTES, QueueSettings};
 use crate::record::{BootAnchor, ClockPair, DedupeRow, Group, Pause, Totals};
 use crate::tally::{DueCounts, Tally};
 
+pub use coordinator::{
+    Candidate, Coordinator, Joined, MAX_SHARDS, Node, Owner, Ownership, PLACEMENT, Secrets,
+};
+pub use ledger::{ALL_COLUMNS, Ledger, Remembered};
+pub use memory::{MemoryDisk, MemoryStore, RECENT_EVENTS_BYTES, RecentEvents};
+pub use table::{DEAD_FOUND, Table, place_in, places_of};
+
 #[cfg(feature = "conformance")]
 pub mod conformance;
 mod coordinator;
 mod ledger;
 mod memory;
-mod recent;
 mod table;
 
 /// Runs the example of `docs/stores.md` as a doc test.
 #[cfg(doctest)]
 #[doc = include_str!("../../../../docs/stores.md")]
 struct StoresPage;
-
-pub use coordinator::{
-    Candidate, Coordinator, Joined, MAX_SHARDS, Node, Owner, Ownership, PLACEMENT, Secrets,
-};
-pub use ledger::{ALL_COLUMNS, Ledger, Remembered};
-pub use memory::{MemoryDisk, MemoryStore};
-pub use recent::{RECENT_EVENTS_BYTES, RecentEvents};
-pub use table::{DEAD_FOUND, Table, place_in, places_of};
 
 /// Keeps the records of one shard.
 ///

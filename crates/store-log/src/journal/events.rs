@@ -1,115 +1,114 @@
-//! Reads events out of the journal, on a worker's thread, while it is written, cut and used again.
-//!
-//! The owner says which segments hold the durable records behind a position, as of the request ([`JournalRequest`]). By
-//! the time the worker reads, some of them may be in use again for other records. The worker detects this, because
-//! every frame names the incarnation of its segment and its position under one checksum: a frame that is read is either
-//! the one that was written there, or not valid. So a frame that is missing means that its segment is no longer listed;
-//! the page then begins behind it.
+//! Requests for pages of events out of the journal, and their results.
+
+use std::collections::VecDeque;
+use std::sync::Mutex;
 
 use duewheel_core::Lsn;
-use duewheel_core::event::MessageEvent;
-use duewheel_core::store::{ErrorKind, EventPage, More, StoreError};
+use duewheel_core::store::{EventPage, EventRequest, StoreError};
 
-use super::event_pages::{FrameStart, JournalPart, JournalRequest};
-use super::replay::Walk;
-use super::segment::SegmentReader;
-use crate::fault::ReadFault;
-use crate::pool::TaskPause;
-use crate::shared::{StoreShared, Worked};
+use crate::fault::lock;
+use crate::journal::segment::{BLOCK, Sealed};
+use crate::manifest::SegmentEntry;
+use crate::pool::TaskBell;
 
-/// A step of the reader's task.
-pub(crate) fn serve(shared: &StoreShared) -> TaskPause {
-    match step(shared) {
-        Worked::Nothing => TaskPause::UntilRung,
-        Worked::Done | Worked::Later => TaskPause::None,
+/// The number of places in segments that are kept, so that a follower does not read a segment from its start again.
+const PLACES: usize = 32;
+
+/// A request with the segments to read, as of when it was made.
+#[derive(Debug)]
+pub(crate) struct JournalRequest {
+    pub(super) asked: EventRequest,
+    /// Without a gap, the last one being that in use.
+    pub(super) parts: Vec<JournalPart>,
+    pub(super) durable: Lsn,
+}
+
+/// The records of a segment: those from `first` to before `end`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct JournalPart {
+    pub(crate) entry: SegmentEntry,
+    pub(crate) first: Lsn,
+    pub(crate) end: Lsn,
+}
+
+/// Where a frame begins.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FrameStart {
+    pub(super) entry: SegmentEntry,
+    pub(super) next: Lsn,
+    pub(super) at: u64,
+}
+
+/// Pending requests and their results.
+#[derive(Debug, Default)]
+pub(crate) struct EventReader {
+    requests: Mutex<VecDeque<JournalRequest>>,
+    pages: Mutex<VecDeque<Result<EventPage, StoreError>>>,
+    starts: Mutex<VecDeque<FrameStart>>,
+    pub(crate) bell: TaskBell,
+}
+
+impl From<&Sealed> for JournalPart {
+    fn from(sealed: &Sealed) -> Self {
+        JournalPart { entry: sealed.entry, first: sealed.first, end: sealed.end }
     }
 }
 
-/// Reads one page.
-pub(crate) fn step(shared: &StoreShared) -> Worked {
-    let Some(request) = shared.events.next() else { return Worked::Nothing };
-    let ticket = request.asked.ticket;
-    let page = read(shared, &request).map_err(|error| {
-        // Each message of these records is also stored elsewhere: nothing else is in doubt.
-        StoreError::new(ErrorKind::Unavailable, error).of_page(ticket)
-    });
-    shared.events.done(page);
-    (shared.waker)();
-    Worked::Done
+impl JournalRequest {
+    /// A request to the journal of these segments, oldest first; the last one ends with the durable records.
+    pub(crate) fn new(asked: EventRequest, mut parts: Vec<JournalPart>, durable: Lsn) -> Self {
+        let gap = parts.windows(2).rposition(|two| two[0].end != two[1].first);
+        parts.drain(..gap.map_or(0, |gap| gap + 1));
+        JournalRequest { asked, parts, durable }
+    }
+
+    /// The position behind which the page begins.
+    pub(super) fn from(&self) -> Lsn {
+        let oldest = self.parts.first().map_or(self.durable, |part| Lsn(part.first.0.saturating_sub(1)));
+        let known = self.asked.after.filter(|after| *after <= self.durable);
+        known.unwrap_or(self.durable).max(oldest.min(self.durable))
+    }
+
+    /// The page, if nothing has to be read for it.
+    pub(crate) fn page_at_hand(&self) -> Option<EventPage> {
+        (self.from() >= self.durable).then(|| EventPage::nothing_kept(self.asked.ticket, self.durable))
+    }
 }
 
-fn read(shared: &StoreShared, request: &JournalRequest) -> Result<EventPage, StoreError> {
-    let from = request.from();
-    let mut page =
-        EventPage { ticket: request.asked.ticket, from, upto: from, more: More::Yes, events: Vec::new() };
-    let mut bytes_left = request.asked.bytes as u64;
-    for part in &request.parts {
-        if part.end <= page.upto.next() {
-            continue;
-        }
-        match read_part(shared, part, request, &mut page, &mut bytes_left) {
-            Ok(ReadEnd::Part) => {}
-            Ok(ReadEnd::Page) => break,
-            Err(error) if shared.manifest().segments.contains(&part.entry) => return Err(error),
-            // The segment was cut off since then. Events that were read before it are valid.
-            Err(_) if page.upto > page.from => break,
-            Err(_) => {
-                page.from = Lsn(part.end.0 - 1).min(request.durable);
-                page.upto = page.from;
-                break;
-            }
-        }
+impl EventReader {
+    pub(crate) fn ask(&self, request: JournalRequest) {
+        lock(&self.requests).push_back(request);
+        self.bell.ring();
     }
-    if page.upto >= request.durable {
-        page.more = More::No;
-    }
-    Ok(page)
-}
 
-/// Where reading has ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ReadEnd {
-    /// With the part's last record.
-    Part,
-    /// In the part, because the page is full.
-    Page,
-}
-
-fn read_part(
-    shared: &StoreShared,
-    part: &JournalPart,
-    request: &JournalRequest,
-    page: &mut EventPage,
-    bytes_left: &mut u64,
-) -> Result<ReadEnd, StoreError> {
-    let last = Lsn(part.end.0 - 1).min(request.durable);
-    let start = shared.events.start(part, page.upto.next());
-    let segment = SegmentReader::open(&*shared.disk, &part.entry)?;
-    let mut walk = Walk { segment, at: start.at, next: start.next };
-    while page.upto < last {
-        let start = FrameStart { entry: part.entry, next: walk.next, at: walk.at };
-        let frame = walk.frame()?.map_err(|what| ReadFault::from(walk.problem(what)))?;
-        for record in frame.records() {
-            let (lsn, record, _) =
-                record.map_err(|(at, what)| ReadFault::from(walk.segment.problem(at, what)))?;
-            if lsn <= page.upto {
-                continue;
-            }
-            if lsn > last || page.events.len() >= request.asked.events {
-                shared.events.keep(start);
-                return Ok(ReadEnd::Page);
-            }
-            page.events.extend(MessageEvent::of(&record, lsn, frame.head.clock));
-            page.upto = lsn;
-        }
-        // Frames before the position are passed over, and each page makes progress.
-        if frame.next() > page.from.next() {
-            *bytes_left = bytes_left.saturating_sub(frame.bytes());
-        }
-        if *bytes_left == 0 && page.upto > page.from {
-            break;
-        }
+    /// The next page that was read, in the order of requests.
+    pub(crate) fn page(&self) -> Option<Result<EventPage, StoreError>> {
+        lock(&self.pages).pop_front()
     }
-    shared.events.keep(FrameStart { entry: part.entry, next: walk.next, at: walk.at });
-    Ok(if page.upto < last { ReadEnd::Page } else { ReadEnd::Part })
+
+    /// The request that was made first.
+    pub(super) fn next(&self) -> Option<JournalRequest> {
+        lock(&self.requests).pop_front()
+    }
+
+    /// Adds a page that was read.
+    pub(super) fn done(&self, page: Result<EventPage, StoreError>) {
+        lock(&self.pages).push_back(page);
+    }
+
+    /// The known start of the frame that is nearest before a position of a segment.
+    pub(super) fn start(&self, part: &JournalPart, next: Lsn) -> FrameStart {
+        let starts = lock(&self.starts);
+        let known = starts.iter().filter(|start| start.entry == part.entry && start.next <= next);
+        let nearest = known.max_by_key(|start| (start.next, start.at)).copied();
+        nearest.unwrap_or(FrameStart { entry: part.entry, next: part.first, at: BLOCK as u64 })
+    }
+
+    pub(super) fn keep(&self, start: FrameStart) {
+        let mut starts = lock(&self.starts);
+        if starts.len() == PLACES {
+            starts.pop_front();
+        }
+        starts.push_back(start);
+    }
 }

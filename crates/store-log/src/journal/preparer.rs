@@ -24,7 +24,7 @@ use duewheel_core::store::{ErrorKind, StoreError};
 use super::segment::Prepared;
 use crate::disk::{Disk, DiskFile, FileAccess, allocate_if_possible};
 use crate::fault::failed;
-use crate::folder::{FileNo, Incarnation, JOURNAL};
+use crate::format::{FileNo, Incarnation, JOURNAL};
 use crate::manifest::SegmentEntry;
 use crate::pool::TaskPause;
 use crate::shared::{DiskSpace, StoreShared, Worked, lock};
@@ -250,7 +250,7 @@ fn is_affordable(shared: &StoreShared) -> bool {
     let is_ballast = journal.prepared.len() < BALLAST;
     let is_free = journal.spares.iter().any(|spare| spare.bytes == segment);
     drop(journal);
-    let needed = shared.reserve.wanted(&shared.options).saturating_add(segment);
+    let needed = shared.reserve.wanted(shared.options.max_group_bytes).saturating_add(segment);
     is_free
         || (is_ballast && !shared.is_stuck())
         || shared.disk.free_bytes().map_or(true, |free| free >= needed)
@@ -259,7 +259,7 @@ fn is_affordable(shared: &StoreShared) -> bool {
 fn room_for_flush(shared: &StoreShared) -> Result<bool, StoreError> {
     let free = shared.disk.free_bytes().map_err(failed("measure the free space of", ""))?;
     shared.free.store(free, Relaxed);
-    Ok(free >= shared.reserve.wanted(&shared.options))
+    Ok(free >= shared.reserve.wanted(shared.options.max_group_bytes))
 }
 
 /// Removes files that are not needed any more: as many spares are kept as the journal's budget allows, and none in a

@@ -17,25 +17,26 @@ use std::collections::VecDeque;
 use std::io;
 use std::panic::resume_unwind;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 
 use duewheel_core::record::{BootAnchor, Writer};
 use duewheel_core::store::{Ledger, StoreError};
 use duewheel_core::{Epoch, Lsn};
 
-use super::frame::{self, FrameHead};
 use super::preparer;
 use super::replay::{self, Replayed, Unproven};
 use super::segment::{BLOCK, Header, Prepared, Sealed};
 use super::writer::Active;
 use crate::disk::{Disk, DiskFile, FileAccess};
 use crate::fault::{Damage, ReadFault, failed};
-use crate::folder::{Incarnation, JOURNAL, MANIFEST, MANIFEST_TEMP, RUNS, STATE};
+use crate::format::{Incarnation, JOURNAL, MANIFEST, MANIFEST_TEMP, RUNS, STATE};
+use crate::journal::segment::{self, FrameHead};
 use crate::manifest::{Manifest, SegmentEntry};
 use crate::mem::Mem;
-use crate::names::Interner;
 use crate::options::{Options, Workers};
+use crate::run::opened::Interner;
 use crate::run::{Live, Run};
 use crate::shared::{DiskSpace, Journal};
 use crate::state::{self, Lost, StateFile};
@@ -87,7 +88,7 @@ pub(crate) fn begin(disk: &dyn Disk, options: &Options) -> Result<Reign, StoreEr
     }
 
     let rewritten = Rewritten::new(&replayed);
-    let least = BLOCK + rewritten.bytes + frame::MARK_BYTES;
+    let least = BLOCK + rewritten.bytes + segment::MARK_BYTES;
     let mut manifest = old;
     // An older manifest did not say where their tails start.
     manifest.runs = parts.iter().map(|part| *part.run.entry()).collect();
@@ -324,7 +325,7 @@ struct Rewritten<'a> {
 impl<'a> Rewritten<'a> {
     fn new(replayed: &'a Replayed) -> Self {
         let bytes =
-            replayed.unproven.iter().map(|g| (frame::HEAD + g.payload.len()).next_multiple_of(8)).sum();
+            replayed.unproven.iter().map(|g| (segment::HEAD + g.payload.len()).next_multiple_of(8)).sum();
         Rewritten { groups: &replayed.unproven, watermark: replayed.proven, bytes }
     }
 
@@ -332,9 +333,9 @@ impl<'a> Rewritten<'a> {
         let mut frames = Vec::with_capacity(self.bytes);
         let mut buffer = Writer::default();
         for group in self.groups {
-            frame::begin(&mut buffer);
+            segment::begin(&mut buffer);
             buffer.bytes.extend_from_slice(&group.payload);
-            frame::finish(&mut buffer, FrameHead { incarnation, watermark: self.watermark, ..group.head });
+            segment::finish(&mut buffer, FrameHead { incarnation, watermark: self.watermark, ..group.head });
             frames.extend_from_slice(&buffer.bytes);
         }
         frames

@@ -19,11 +19,11 @@ use duewheel_core::record::{BootAnchor, ClockPair, Record};
 use duewheel_core::store::{Ledger, StoreError};
 use duewheel_core::{Epoch, Lsn};
 
-use super::frame::{Frame, FrameHead};
 use super::segment::{BLOCK, Header, Sealed, SegmentReader};
 use crate::disk::Disk;
 use crate::fault::{Damage, ReadFault};
-use crate::folder::MANIFEST;
+use crate::format::MANIFEST;
+use crate::journal::segment::{Frame, FrameHead};
 use crate::manifest::{Manifest, SegmentEntry};
 use crate::mem::Mem;
 

@@ -1,5 +1,5 @@
 //! The state of syncs: how far the journal is written and durable, and which syncs are requested.
-//! [`syncing`](super::syncing) makes them.
+//! [`syncing`](crate::journal::workers) makes them.
 //!
 //! A sync covers everything written before it starts, so requests made while one runs are joined into the next.
 
@@ -11,8 +11,8 @@ use duewheel_core::Lsn;
 use duewheel_core::store::StoreError;
 
 use crate::disk::DiskFile;
+use crate::fault::lock;
 use crate::options::SyncMode;
-use crate::sync::lock;
 
 #[derive(Debug)]
 pub(crate) struct Syncer {

@@ -7,16 +7,14 @@ use duewheel_core::record::{BootAnchor, ClockPair, Group, Writer};
 use duewheel_core::store::{Capacity, ErrorKind, StoreError};
 use duewheel_core::{EngineMs, Lsn};
 
-use super::event_pages::JournalPart;
-use super::frame::{self, FrameHead};
-use super::preparer;
-use super::segment::{BLOCK, Header, Prepared, Sealed};
-use super::syncing;
-use super::waiting::{WaitingFrame, WaitingGroups};
 use crate::disk::DiskFile;
 use crate::fault::failed;
+use crate::format::align8;
+use crate::journal::events::JournalPart;
+use crate::journal::segment::{self, BLOCK, FrameHead, Header, Prepared, Sealed};
+use crate::journal::{preparer, workers};
 use crate::manifest::SegmentEntry;
-use crate::options::{AtSegmentEnd, SyncMode, Workers};
+use crate::options::{AtSegmentEnd, Options, SyncMode, Workers};
 use crate::shared::{DiskSpace, StoreShared, Worked};
 
 #[derive(Debug)]
@@ -135,7 +133,7 @@ impl JournalWriter {
 
     /// The records of the group that was appended last, as they were written.
     pub(crate) fn records(&self) -> impl Iterator<Item = &[u8]> {
-        let from = std::iter::once(frame::HEAD).chain(self.ends.iter().copied());
+        let from = std::iter::once(segment::HEAD).chain(self.ends.iter().copied());
         from.zip(&self.ends).map(|(from, to)| &self.buffer.bytes[from..*to])
     }
 
@@ -158,7 +156,7 @@ impl JournalWriter {
             );
             return Err(StoreError::new(ErrorKind::Unavailable, what));
         }
-        frame::begin(&mut self.buffer);
+        segment::begin(&mut self.buffer);
         self.ends.clear();
         for record in &group.records {
             self.buffer.record(record);
@@ -167,7 +165,7 @@ impl JournalWriter {
         let records = u32::try_from(group.records.len())
             .map_err(|_| StoreError::new(ErrorKind::Full, "a group has at most 2^32 records"))?;
         // A mark must fit behind every group.
-        let needed = self.buffer.bytes.len() + 8 + frame::MARK_BYTES;
+        let needed = self.buffer.bytes.len() + 8 + segment::MARK_BYTES;
         self.make_way(needed)?;
         match &mut self.turn {
             None => self.write(records, group.clock)?,
@@ -312,9 +310,9 @@ impl JournalWriter {
     /// Makes everything durable, and writes a mark that proves it.
     pub(crate) fn close(&mut self, clock: ClockPair) -> Result<(), StoreError> {
         self.finish_turn()?;
-        syncing::wait(&self.shared)?;
+        workers::wait(&self.shared)?;
         self.mark(clock)?;
-        syncing::wait(&self.shared)?;
+        workers::wait(&self.shared)?;
         match self.shared.change_manifest(|manifest| manifest.is_closed = true) {
             // The proof in the journal is sufficient.
             Err(error) if error.kind() == ErrorKind::Full => Ok(()),
@@ -376,7 +374,7 @@ impl JournalWriter {
         if self.turn.is_some() {
             return Ok(());
         }
-        if !self.active.fits(frame::MARK_BYTES) {
+        if !self.active.fits(segment::MARK_BYTES) {
             let at_hand = {
                 let journal = self.shared.journal();
                 journal.space == DiskSpace::Enough && journal.prepared.len() > preparer::BALLAST
@@ -387,9 +385,9 @@ impl JournalWriter {
             self.noted = Some(clock); // for the header
             return self.begin_turn();
         }
-        frame::begin(&mut self.buffer);
+        segment::begin(&mut self.buffer);
         if let Some(anchor) = self.anchor.and_then(|anchor| anchor.at(clock.engine)) {
-            frame::push_anchor(&mut self.buffer, &anchor);
+            segment::push_anchor(&mut self.buffer, &anchor);
         }
         self.shared.counters.marks.fetch_add(1, Relaxed);
         self.write(0, clock)
@@ -412,7 +410,7 @@ impl JournalWriter {
     ) -> Result<(), StoreError> {
         let watermark = self.shared.syncer.synced();
         let incarnation = self.active.entry.incarnation;
-        frame::finish(frame, FrameHead { incarnation, first, records, watermark, clock });
+        segment::finish(frame, FrameHead { incarnation, first, records, watermark, clock });
         let bytes = &frame.bytes;
         self.active.file.write_at(bytes, self.active.at).map_err(failed("write", &self.active.name))?;
         self.active.at += bytes.len() as u64;
@@ -490,7 +488,7 @@ impl JournalWriter {
     }
 
     fn wait_for_sync(&self) -> Result<(), StoreError> {
-        syncing::wait(&self.shared)
+        workers::wait(&self.shared)
     }
 
     /// Continues in this segment with the groups that have waited for it. The former segment is durable.
@@ -532,4 +530,69 @@ impl JournalWriter {
 
 fn no_segment() -> StoreError {
     StoreError::new(ErrorKind::Full, "there is no room for the next journal segment")
+}
+
+// Groups that wait between a full segment and the next one, so that the owner does not have to.
+//
+// The next segment may take a frame only when the former one is durable: damage can then end the journal in its last
+// segment and nowhere else. Until a worker has synced the former segment and prepared the next one, the groups wait
+// here, in memory. They are in the memtable and not in the journal: neither written nor durable.
+
+/// Groups that wait for the next segment.
+#[derive(Debug)]
+pub(crate) struct WaitingGroups {
+    /// LSN of the first record of the next segment.
+    pub(crate) first: Lsn,
+    /// The next segment, once it is prepared.
+    pub(crate) next: Option<Prepared>,
+    pub(crate) frames: Vec<WaitingFrame>,
+    /// The number of bytes that the frames take in the segment.
+    bytes: usize,
+}
+
+/// A frame that is complete except for its head, which depends on the segment that the frame is written to.
+#[derive(Debug)]
+pub(crate) struct WaitingFrame {
+    pub(crate) frame: Writer,
+    pub(crate) first: Lsn,
+    pub(crate) records: u32,
+    pub(crate) clock: ClockPair,
+}
+
+impl WaitingGroups {
+    pub(crate) fn new(first: Lsn) -> Self {
+        WaitingGroups { first, next: None, frames: Vec::new(), bytes: 0 }
+    }
+
+    /// Whether this number of further bytes may wait: two groups of the agreed size, and never more than the segment
+    /// holds. The smallest segment counts until the next one is known.
+    pub(crate) fn takes(&self, bytes: usize, options: &Options) -> bool {
+        let all = self.bytes.saturating_add(bytes);
+        let segment = self.next.as_ref().map_or(options.small_segment_bytes, |next| next.entry.bytes);
+        (BLOCK + all) as u64 <= segment && all <= options.agreed_frame().saturating_mul(2)
+    }
+
+    pub(crate) fn push(&mut self, waiting: WaitingFrame) {
+        self.bytes += align8(waiting.frame.bytes.len());
+        self.frames.push(waiting);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waiting_bytes_include_padding() {
+        let options = Options { segment_bytes: 4 * BLOCK as u64, ..Options::default() }.sound();
+        let mut turn = WaitingGroups::new(Lsn(1));
+        let mut written = 0;
+        while turn.takes(57, &options) {
+            let frame = Writer { bytes: vec![0; 57] };
+            turn.push(WaitingFrame { frame, first: Lsn(1), records: 1, clock: ClockPair::default() });
+            written += 64; // a frame begins at a multiple of eight
+        }
+        assert_eq!(options.small_segment_bytes, options.segment_bytes, "a group of the agreed size fills it");
+        assert!((BLOCK + written) as u64 <= options.segment_bytes, "{written} bytes behind the header");
+    }
 }

@@ -8,8 +8,8 @@ use duewheel_core::store::{Cursor, Sequence, Which};
 use duewheel_core::time::Class;
 use duewheel_core::{Due, MessageId, QueueName};
 
-use super::order::Merged;
 use super::{Mem, MemAnswer, Patch, RecordNode, StageAfter};
+use crate::mem::arena::Merged;
 
 /// A position in a sequence of a memtable that does not change.
 #[derive(Debug)]

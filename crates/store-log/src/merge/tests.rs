@@ -7,7 +7,7 @@ use duewheel_core::record::DedupeRow;
 use proptest::prelude::*;
 
 use super::*;
-use crate::names::Interner;
+use crate::run::opened::Interner;
 use crate::run::tests::mem_disk::MemDisk;
 use crate::run::tests::model::{self, Model, queue};
 use crate::run::tests::{hasher, open, write};

@@ -1,7 +1,8 @@
 //! Finds single messages and answers.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::Bytes;
 use duewheel_core::message::Row;
@@ -9,13 +10,12 @@ use duewheel_core::record::{DedupeRow, Reader, StageKind, varint};
 use duewheel_core::{Key, MessageId, QueueName};
 
 use super::block::BlockKind;
-use super::file::Blocking;
-use super::hash;
 use super::index::IndexScan;
-use super::live::Live;
 use super::opened::{Run, payload};
-use super::row::{self, BlockRows};
 use crate::fault::ReadFault;
+use crate::run::block::Blocking;
+use crate::run::filter;
+use crate::run::opened::{self, BlockRows, Live};
 
 /// The kind of an entry of the index of keys; the lower two bits of its first number.
 pub(super) const HOLDER: u64 = 0;
@@ -73,7 +73,7 @@ impl ReadAllowance {
 /// A key to find.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KeyLookup<'a> {
-    /// [`NameHasher::key`](hash::NameHasher::key) of queue and key.
+    /// [`NameHasher::key`](filter::NameHasher::key) of queue and key.
     pub(crate) hash: u64,
     pub(crate) queue: &'a QueueName,
     pub(crate) key: &'a Key,
@@ -133,7 +133,7 @@ impl Run {
         let mut order: Vec<(u64, u32, usize)> = Vec::new();
         for (i, lookup) in lookups.iter().enumerate().filter(|(_, lookup)| self.may_have(lookup.hash)) {
             if let Some(queue) = self.queue_no(lookup.queue) {
-                order.push((hash::short(lookup.hash), queue, i));
+                order.push((filter::short(lookup.hash), queue, i));
             }
         }
         order.sort_unstable();
@@ -212,7 +212,7 @@ impl Run {
         if self.footer.answers == 0 || !self.may_have(hash) {
             return Ok(None);
         }
-        let wanted = hash::short(hash) << 2 | ANSWER;
+        let wanted = filter::short(hash) << 2 | ANSWER;
         let mut index = IndexScan::with(blocking);
         let mut buffer = Vec::new();
         index.seek(&self.file, &self.by_key, &[wanted, 0, 0])?;
@@ -332,7 +332,7 @@ impl Run {
 /// A row in a block that has been read.
 struct FoundRow<'a> {
     run: &'a Run,
-    row: row::InBlock<'a>,
+    row: opened::InBlock<'a>,
     at: u64,
 }
 
@@ -348,7 +348,7 @@ impl FoundRow<'_> {
     fn decode(&self, allowance: &ReadAllowance) -> Result<Row, ReadFault> {
         allowance.charge(self.row.bytes.len())?;
         let bytes = Bytes::copy_from_slice(self.row.bytes);
-        row::decode(bytes, self.queue()?).map_err(self.run.file.unreadable(self.at))
+        opened::decode_row(bytes, self.queue()?).map_err(self.run.file.unreadable(self.at))
     }
 }
 

@@ -3,23 +3,25 @@
 //! The manifest says where the tail starts, so two reads open a run, and neither depends on the other: the head, and
 //! the tail with the footer behind it in one range.
 
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use duewheel_core::record::varint;
+use bytes::Bytes;
+use duewheel_core::message::Row;
+use duewheel_core::name::BadName;
+use duewheel_core::record::{DecodeError, Reader, RowHead, StageKind, varint};
 use duewheel_core::time::Class;
-use duewheel_core::{Lsn, MessageId, QueueName};
+use duewheel_core::{Due, Lsn, MessageId, QueueName};
 use roaring::RoaringTreemap;
 
-use super::block::{self, BlockHead, BlockKind, Footer, HEAD};
-use super::file::{RunFile, bytes_between};
-use super::filter::Filter;
-use super::hash::{self, NameHasher};
-use super::index::RunIndex;
 use crate::disk::Disk;
 use crate::fault::ReadFault;
-use crate::le::u64_at;
+use crate::format::u64_at;
 use crate::manifest::RunEntry;
-use crate::names::Interner;
+use crate::run::block::{self, BlockHead, BlockKind, Footer, HEAD, RunFile, bytes_between};
+use crate::run::filter::{self, Filter, NameHasher};
+use crate::run::index::RunIndex;
 
 /// A run, immutable and shared.
 pub(crate) struct Run {
@@ -225,12 +227,12 @@ impl Run {
 
     /// Whether there may be a message with a key, or an answer, of this hash. `false` is certain.
     pub(crate) fn may_have(&self, hash: u64) -> bool {
-        self.filter.may_have(hash::short(hash))
+        self.filter.may_have(filter::short(hash))
     }
 
     /// Calls `hit` with the position of each hash for which [`Run::may_have`] is true.
     pub(crate) fn probe(&self, hashes: &[u64], hit: impl FnMut(usize)) {
-        self.filter.probe(hashes.iter().map(|hash| hash::short(*hash)), hit);
+        self.filter.probe(hashes.iter().map(|hash| filter::short(*hash)), hit);
     }
 
     /// The name of a queue to which a row in the block at `at` refers.
@@ -381,5 +383,230 @@ impl Span {
         for n in [self.at, class, self.due, self.id.0] {
             out.extend_from_slice(&n.to_le_bytes());
         }
+    }
+}
+
+// The live rows of a run.
+
+/// A snapshot for one run: replaced as a whole, never changed while it is read.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Live {
+    /// The live ids, apart from masks.
+    pub(crate) ids: RoaringTreemap,
+    /// Purges that were not applied to `ids` yet, by the run's number of the queue.
+    masks: BTreeMap<u32, Vec<Mask>>,
+    /// Sum of the weights of the rows that were removed from `ids`, in bytes. An estimate, for the choice of merges.
+    gone: u64,
+}
+
+/// A purge of a queue: rows with an id below `before` are removed, except for those kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Mask {
+    pub(crate) before: MessageId,
+    /// The ids that it kept and that were live in the run then, ascending. (Others may be among them.)
+    pub(crate) keep: Vec<MessageId>,
+}
+
+impl Mask {
+    /// Adds what the same purge kept of another run.
+    fn keep_also(&mut self, ids: &[MessageId]) {
+        self.keep.extend_from_slice(ids);
+        self.keep.sort_unstable();
+        self.keep.dedup();
+    }
+}
+
+impl Live {
+    /// All rows of a run.
+    pub(crate) fn all(run: &Run) -> Self {
+        Live { ids: run.ids().clone(), masks: BTreeMap::new(), gone: 0 }
+    }
+
+    /// The rows of a run without the removed ones, whose weights sum up to `gone`.
+    pub(crate) fn without(run: &Run, removed: &RoaringTreemap, gone: u64) -> Self {
+        Live { ids: run.ids() - removed, masks: BTreeMap::new(), gone }
+    }
+
+    /// Removes rows whose weights sum up to `weight`.
+    pub(crate) fn take(&mut self, ids: &RoaringTreemap, weight: u64) {
+        self.ids -= ids;
+        self.gone = self.gone.saturating_add(weight);
+    }
+
+    /// Sum of the weights of the rows that were removed, apart from masks.
+    pub(crate) fn gone(&self) -> u64 {
+        self.gone
+    }
+
+    /// Whether a row is live.
+    #[inline]
+    pub(crate) fn has(&self, id: MessageId, queue: u32) -> bool {
+        self.ids.contains(id.0) && (self.masks.is_empty() || !self.is_masked(id, queue))
+    }
+
+    /// Whether the id may be live, as far as this is known without its queue.
+    #[inline]
+    pub(crate) fn may_have(&self, id: MessageId) -> bool {
+        self.ids.contains(id.0)
+    }
+
+    /// Removes a row.
+    #[cfg(test)]
+    pub(crate) fn remove(&mut self, id: MessageId) -> bool {
+        self.ids.remove(id.0)
+    }
+
+    /// Records a purge of a queue. A purge includes whatever an earlier one took: the messages that the earlier one
+    /// kept were alive or have been removed since.
+    pub(crate) fn mask(&mut self, queue: u32, mask: Mask) {
+        let masks = self.masks.entry(queue).or_default();
+        masks.retain(|earlier| earlier.before > mask.before);
+        masks.push(mask);
+    }
+
+    /// Purges by the run's number of the queue.
+    pub(crate) fn masks(&self) -> impl Iterator<Item = (u32, &Mask)> {
+        self.masks.iter().flat_map(|(queue, masks)| masks.iter().map(|mask| (*queue, mask)))
+    }
+
+    fn is_masked(&self, id: MessageId, queue: u32) -> bool {
+        let Some(masks) = self.masks.get(&queue) else { return false };
+        masks.iter().any(|mask| id < mask.before && mask.keep.binary_search(&id).is_err())
+    }
+
+    /// The live rows of a merge's output: `inputs` are the runs, their live rows when the merge began, and their
+    /// present ones.
+    ///
+    /// Purges that were masked when it began have been applied. They are dropped, because otherwise a queue would stay
+    /// purged forever.
+    pub(crate) fn of_merged(output: &Run, inputs: &[(&Run, &Live, &Live)]) -> Live {
+        let mut ids = RoaringTreemap::new();
+        for (_, _, live) in inputs {
+            ids |= &live.ids;
+        }
+        ids &= output.ids();
+        let gone = inputs.iter().map(|(_, then, now)| now.gone.saturating_sub(then.gone)).sum();
+        let mut merged = Live { ids, masks: BTreeMap::new(), gone };
+        let of_output = |run: &Run, queue: u32| output.queue_no(&run.queues().get(queue as usize)?.name);
+        // A purge is new as a whole when it is new for one of the runs: each has its own part of what the purge kept.
+        let mut new = BTreeSet::new();
+        for (run, then, now) in inputs {
+            let came = now.masks().filter(|mask| !then.masks().any(|applied| applied == *mask));
+            new.extend(came.filter_map(|(queue, mask)| Some((of_output(run, queue)?, mask.before))));
+        }
+        for (run, _, now) in inputs {
+            for (queue, mask) in now.masks() {
+                let Some(queue) = of_output(run, queue).filter(|queue| new.contains(&(*queue, mask.before)))
+                else {
+                    continue;
+                };
+                let known = merged.masks.entry(queue).or_default();
+                match known.iter_mut().find(|known| known.before == mask.before) {
+                    Some(known) => known.keep_also(&mask.keep),
+                    None => known.push(mask.clone()),
+                }
+            }
+        }
+        merged
+    }
+}
+
+/// `of` times `part` divided by `whole`, rounded down; `of` at most.
+pub(crate) fn share(of: u64, part: u64, whole: u64) -> u64 {
+    let share = u128::from(of) * u128::from(part.min(whole)) / u128::from(whole.max(1));
+    u64::try_from(share).unwrap_or(of)
+}
+
+// A message of a run, not decoded.
+
+/// A row as a scan returns it. It keeps a part of the file in memory as long as it lives.
+#[derive(Clone, Debug)]
+pub(crate) struct RawRow {
+    pub(crate) id: MessageId,
+    pub(crate) due: Due,
+    pub(crate) stands: StageKind,
+    pub(crate) weight: u64,
+    /// The run's number of its queue.
+    pub(crate) queue: u32,
+    /// The row in the codec's form.
+    pub(crate) bytes: Bytes,
+    /// The row's offset in the file, for messages about damage.
+    pub(crate) at: u64,
+}
+
+/// A row in the payload of a block.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct InBlock<'a> {
+    pub(crate) queue: u32,
+    pub(crate) head: RowHead<'a>,
+    /// The row in the codec's form.
+    pub(crate) bytes: &'a [u8],
+    /// The start of these bytes in the payload.
+    pub(crate) at: usize,
+}
+
+/// The rows of a block's payload, one by one.
+#[derive(Debug)]
+pub(crate) struct BlockRows<'a> {
+    payload: &'a [u8],
+    rest: &'a [u8],
+    left: u32,
+}
+
+impl<'a> BlockRows<'a> {
+    pub(crate) fn new(payload: &'a [u8], entries: u32) -> Self {
+        BlockRows { payload, rest: payload, left: entries }
+    }
+
+    /// The next row; `None` when the block ends where it should.
+    #[inline]
+    pub(crate) fn next(&mut self) -> Result<Option<InBlock<'a>>, DecodeError> {
+        if self.left == 0 {
+            return if self.rest.is_empty() { Ok(None) } else { Err(DecodeError::Unknown("end of a block")) };
+        }
+        self.left -= 1;
+        let length = usize::try_from(varint(&mut self.rest)?).map_err(|_| DecodeError::Short)?;
+        let (mut row, rest) = self.rest.split_at_checked(length).ok_or(DecodeError::Short)?;
+        self.rest = rest;
+        let queue = u32::try_from(varint(&mut row)?).map_err(|_| DecodeError::Unknown("queue"))?;
+        let at = self.payload.len() - rest.len() - row.len();
+        Ok(Some(InBlock { queue, head: RowHead::read(row)?, bytes: row, at }))
+    }
+}
+
+/// Decodes the whole row.
+pub(crate) fn decode_row(bytes: Bytes, queue: QueueName) -> Result<Row, DecodeError> {
+    let mut reader = Reader::new(bytes);
+    let row = reader.stored(queue)?;
+    if reader.is_empty() { Ok(row) } else { Err(DecodeError::Unknown("end of a message")) }
+}
+
+// A shared copy of each queue's name, however many runs have rows of it.
+
+/// Interns names, so that equal names share memory; for several threads.
+#[derive(Debug, Default)]
+pub(crate) struct Interner {
+    names: Mutex<HashSet<QueueName>>,
+}
+
+impl Interner {
+    /// The name with this text.
+    pub(crate) fn name(&self, text: &str) -> Result<QueueName, BadName> {
+        let mut names = self.lock();
+        if let Some(name) = names.get(text) {
+            return Ok(name.clone());
+        }
+        let name = QueueName::stored(text)?;
+        names.insert(name.clone());
+        Ok(name)
+    }
+
+    /// Forgets names that are not used any more.
+    pub(crate) fn keep(&self, wanted: impl Fn(&QueueName) -> bool) {
+        self.lock().retain(wanted);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashSet<QueueName>> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

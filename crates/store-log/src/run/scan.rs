@@ -10,15 +10,13 @@ use duewheel_core::time::Class;
 use duewheel_core::{Due, MessageId};
 
 use super::block::{BlockKind, FILE_HEAD, HEAD};
-use super::file::{Blocking, bytes_between};
 use super::find::text;
 use super::index::{IndexScan, RunIndex};
-use super::leaf::LeafEntry;
-use super::live::Live;
 use super::opened::{Run, payload};
-use super::row;
-use super::row::{BlockRows, RawRow};
 use crate::fault::ReadFault;
+use crate::run::block::{Blocking, bytes_between};
+use crate::run::index::LeafEntry;
+use crate::run::opened::{self, BlockRows, Live, RawRow};
 
 /// Returns the live rows of a sequence one by one, and keeps its position. One span is in memory at a time, or one
 /// queue's part of it.
@@ -170,7 +168,7 @@ impl Run {
     /// Decodes a row that a scan of this run has returned.
     pub(crate) fn decode(&self, row: &RawRow) -> Result<Row, ReadFault> {
         let queue = self.queue_name(row.queue, 0)?;
-        row::decode(row.bytes.clone(), queue).map_err(|error| {
+        opened::decode_row(row.bytes.clone(), queue).map_err(|error| {
             let what = format!("message {} cannot be read: {error}", row.id);
             self.file.problem(row.at, what).into()
         })

@@ -15,23 +15,22 @@ use duewheel_core::time::Class;
 use duewheel_core::{Due, EngineMs, Key, Lsn, MessageId, QueueName, WallMs};
 use proptest::prelude::*;
 
-use super::hash::NameHasher;
 use super::writer::SPAN;
 use super::{
     AnswerScan, Blocking, KeyLookup, Live, Mask, NewerTables, ReadAllowance, Run, RunWriter, verify,
 };
 use crate::disk::Disk;
 use crate::fault::ReadFault;
-use crate::folder::{FileNo, Incarnation};
+use crate::format::{FileNo, Incarnation};
 use crate::manifest::RunEntry;
-use crate::names::Interner;
+use crate::run::filter::NameHasher;
+use crate::run::opened::Interner;
+use mem_disk::MemDisk;
+use model::{Model, Shape, answer, no_messages, queue, row};
 
 pub(crate) mod flood;
 pub(crate) mod mem_disk;
 pub(crate) mod model;
-
-use mem_disk::MemDisk;
-use model::{Model, Shape, answer, no_messages, queue, row};
 
 const ALL: [Sequence; 6] =
     [Sequence::At, Sequence::After, Sequence::Leased, Sequence::Dead, Sequence::AllAt, Sequence::AllAfter];
@@ -395,7 +394,7 @@ proptest! {
 fn approve(bytes: &mut [u8]) {
     let mut at = 64;
     while at + 32 <= bytes.len() {
-        let length = super::block::length(&bytes[at..]);
+        let length = super::block::block_length(&bytes[at..]);
         let end = at.saturating_add(length);
         if end > bytes.len() {
             return;

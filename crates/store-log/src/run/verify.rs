@@ -8,17 +8,16 @@ use duewheel_core::{MessageId, QueueName};
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::block::BlockKind;
-use super::file::Blocking;
 use super::find::{self, text};
-use super::hash::{self, NameHasher, QueueHash};
 use super::index::{IndexScan, RunIndex};
-use super::leaf::LeafEntry;
 use super::opened::{Run, payload};
-use super::row::{self, BlockRows, InBlock};
 use crate::disk::Disk;
 use crate::fault::ReadFault;
 use crate::manifest::RunEntry;
-use crate::names::Interner;
+use crate::run::block::Blocking;
+use crate::run::filter::{self, NameHasher, QueueHash};
+use crate::run::index::LeafEntry;
+use crate::run::opened::{self, BlockRows, InBlock, Interner};
 
 /// The content of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -161,8 +160,8 @@ impl Check<'_> {
     fn row(&mut self, found: &InBlock<'_>, at: u64) -> Result<(), ReadFault> {
         let run = self.run;
         let queue: QueueName = run.queue_name(found.queue, at)?;
-        let row: Row =
-            row::decode(Bytes::copy_from_slice(found.bytes), queue).map_err(run.file.unreadable(at))?;
+        let row: Row = opened::decode_row(Bytes::copy_from_slice(found.bytes), queue)
+            .map_err(run.file.unreadable(at))?;
         let head = &found.head;
         if row.message.weight() as u64 != head.weight {
             return Err(run.file.problem(at, "a message is not as heavy as its row says").into());
@@ -172,7 +171,7 @@ impl Check<'_> {
         let (id, block, queue) = (head.id.0, at / 8, u64::from(found.queue));
         self.by_id.add([id, block]);
         if !head.key.is_empty() {
-            let hash = hash::short(self.hashes[found.queue as usize].key(head.key));
+            let hash = filter::short(self.hashes[found.queue as usize].key(head.key));
             self.by_key.add([hash << 2 | find::holder_or_dead(head.stands), !id, block]);
         }
         match head.stands {
@@ -206,7 +205,7 @@ impl Check<'_> {
                 last = hash;
                 until = row.until.0.max(until);
                 count += 1;
-                self.by_key.add([hash::short(hash) << 2 | find::ANSWER, 0, at / 8]);
+                self.by_key.add([filter::short(hash) << 2 | find::ANSWER, 0, at / 8]);
             }
             if !rest.is_empty() {
                 return Err(bad("bytes are left behind the last answer"));

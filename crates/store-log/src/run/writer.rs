@@ -14,16 +14,15 @@ use roaring::RoaringTreemap;
 use super::block::{self, BLOCK, BlockKind, FILE_HEAD, Footer, HEAD};
 use super::filter::FilterWriter;
 use super::find;
-use super::hash::{self, NameHasher, QueueHash};
 use super::index::RunIndex;
-use super::leaf::{LeafEntry, LeafWriter};
 use super::opened::{RunAnswers, RunQueue, Span};
-use super::row::RawRow;
-use super::sorter::{SortedEntries, Sorter, Spill};
 use crate::disk::{Disk, DiskFile};
 use crate::fault::failed;
-use crate::folder::{FileNo, Incarnation, RUNS};
+use crate::format::{FileNo, Incarnation, RUNS};
 use crate::manifest::RunEntry;
+use crate::run::filter::{self, NameHasher, QueueHash};
+use crate::run::index::{LeafEntry, LeafWriter, SortedEntries, Sorter, Spill};
+use crate::run::opened::RawRow;
 
 /// Bytes of rows in a span.
 pub(crate) const SPAN: usize = 1024 * 1024;
@@ -492,7 +491,7 @@ impl RunWriter {
         let spill = &mut self.spill;
         self.by_id.push([id, block], spill)?;
         if let Some(hash) = row.key {
-            let what = hash::short(hash) << 2 | find::holder_or_dead(row.stands);
+            let what = filter::short(hash) << 2 | find::holder_or_dead(row.stands);
             self.by_key.push([what, !id, block], spill)?;
         }
         match row.stands {
@@ -572,7 +571,7 @@ impl RunWriter {
         }
         self.out.entry(|writer| writer.blob(row));
         self.footer.answers += 1;
-        let entry = [hash::short(hash) << 2 | find::ANSWER, 0, self.out.at() / 8];
+        let entry = [filter::short(hash) << 2 | find::ANSWER, 0, self.out.at() / 8];
         self.by_key.push(entry, &mut self.spill)
     }
 }

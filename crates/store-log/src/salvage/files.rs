@@ -1,19 +1,19 @@
-//! The valid files of the damaged folder: by the manifest, or else by the files themselves.
+//! The damaged folder: its valid files, by the manifest or else by the files themselves, and their whole blocks.
 
 use std::collections::BTreeSet;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
 
+use bytes::Bytes;
 use crc32c::{crc32c, crc32c_append};
 use duewheel_core::store::StoreError;
 use duewheel_core::{Epoch, Lsn};
 
-use super::blocks::{FILE_HEAD, HEAD};
-use super::read_only::ReadOnlyDisk;
-use super::report::{SalvageReport, note};
-use crate::disk::{Disk, FileAccess};
+use crate::disk::{Disk, DiskFile, FileAccess};
 use crate::fault::{Damage, failed};
-use crate::folder::{FileNo, Incarnation, JOURNAL, MANIFEST, RUNS, STATE};
-use crate::le::{u32_at, u64_at};
+use crate::format::{FileNo, Incarnation, JOURNAL, MANIFEST, RUNS, STATE, align8, u32_at, u64_at};
 use crate::manifest::{Manifest, RunEntry, SegmentEntry, StateEntry};
+use crate::salvage::report::{SalvageReport, note};
 
 /// The files to read.
 #[derive(Debug)]
@@ -212,4 +212,170 @@ fn numbered(source: &ReadOnlyDisk<'_>, dir: &str, ending: &str) -> Result<Vec<(F
     }
     files.sort_unstable();
     Ok(files)
+}
+
+// The damaged folder: nothing is written to it, and a place that cannot be read is read as zeros.
+
+/// Number of bytes that are given up together when the disk cannot read them.
+const PAGE: usize = 4096;
+
+/// A disk that refuses to write. Unreadable bytes are read as zeros, which no checksum accepts.
+#[derive(Debug)]
+pub(super) struct ReadOnlyDisk<'a> {
+    disk: &'a dyn Disk,
+    unreadable: Arc<Mutex<Vec<(String, u64)>>>,
+}
+
+impl<'a> ReadOnlyDisk<'a> {
+    pub(super) fn new(disk: &'a dyn Disk) -> Self {
+        ReadOnlyDisk { disk, unreadable: Arc::default() }
+    }
+
+    /// Pages that the disk could not read.
+    pub(super) fn unreadable(&self) -> Vec<Damage> {
+        let mut places = self.unreadable.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        places.sort_unstable();
+        places.dedup();
+        places.into_iter().map(|(file, at)| Damage::new(file, at, "the disk cannot read this page")).collect()
+    }
+}
+
+#[derive(Debug)]
+struct ReadOnlyFile {
+    file: Arc<dyn DiskFile>,
+    name: String,
+    unreadable: Arc<Mutex<Vec<(String, u64)>>>,
+}
+
+impl Disk for ReadOnlyDisk<'_> {
+    fn list(&self, dir: &str) -> io::Result<Vec<String>> {
+        match self.disk.list(dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            other => other,
+        }
+    }
+
+    fn open(&self, name: &str, _: FileAccess) -> io::Result<Arc<dyn DiskFile>> {
+        let file = self.disk.open(name, FileAccess::Read)?;
+        Ok(Arc::new(ReadOnlyFile { file, name: name.into(), unreadable: self.unreadable.clone() }))
+    }
+}
+
+impl DiskFile for ReadOnlyFile {
+    fn size(&self) -> io::Result<u64> {
+        self.file.size()
+    }
+
+    fn read_at(&self, buffer: &mut [u8], at: u64) -> io::Result<()> {
+        if self.file.read_at(buffer, at).is_ok() {
+            return Ok(());
+        }
+        // Page by page as the disk has them, so that a bad one costs no other.
+        let mut page_at = at;
+        let first = usize::try_from(at % PAGE as u64).map_or(PAGE, |into| PAGE - into).min(buffer.len());
+        let (first, others) = buffer.split_at_mut(first);
+        for page in std::iter::once(first).chain(others.chunks_mut(PAGE)) {
+            if self.file.read_at(page, page_at).is_err() {
+                page.fill(0);
+                let mut unreadable = self.unreadable.lock().unwrap_or_else(PoisonError::into_inner);
+                unreadable.push((self.name.clone(), page_at));
+            }
+            page_at += page.len() as u64;
+        }
+        Ok(())
+    }
+}
+
+// The whole blocks of a run or of a state, wherever they are in the file.
+
+/// Length of the head, before the blocks, in both kinds of files.
+pub(super) const FILE_HEAD: u64 = 64;
+/// Length of the head of a block.
+pub(super) const HEAD: usize = 32;
+const PIECE: usize = 1024 * 1024;
+
+/// A block with a correct checksum, at the place that it names.
+#[derive(Clone, Debug)]
+pub(super) struct Block {
+    pub(super) at: u64,
+    pub(super) kind: u8,
+    pub(super) entries: u32,
+    pub(super) payload: Bytes,
+}
+
+/// Reads a file forward. Bytes that are in no block are skipped, and their position is recorded.
+#[derive(Debug)]
+pub(super) struct Blocks {
+    file: Arc<dyn DiskFile>,
+    name: String,
+    size: u64,
+    incarnation: Incarnation,
+    at: u64,
+    piece: Bytes,
+    piece_at: u64,
+    /// Ranges without a whole block.
+    pub(super) gaps: Vec<(u64, u64)>,
+}
+
+impl Blocks {
+    pub(super) fn new(
+        file: Arc<dyn DiskFile>,
+        name: String,
+        incarnation: Incarnation,
+    ) -> Result<Self, StoreError> {
+        let size = file.size().map_err(failed("measure", &name))?;
+        let (piece, gaps) = (Bytes::new(), Vec::new());
+        Ok(Blocks { file, name, size, incarnation, at: FILE_HEAD, piece, piece_at: 0, gaps })
+    }
+
+    pub(super) fn next(&mut self) -> Result<Option<Block>, StoreError> {
+        let from = self.at;
+        while self.at + HEAD as u64 <= self.size {
+            if let Some(block) = self.block()? {
+                if from < self.at {
+                    self.gaps.push((from, self.at));
+                }
+                self.at += align8(HEAD + block.payload.len()) as u64;
+                return Ok(Some(block));
+            }
+            self.at += 8;
+        }
+        if from < self.size {
+            self.gaps.push((from, self.size));
+        }
+        self.at = self.size;
+        Ok(None)
+    }
+
+    fn block(&mut self) -> Result<Option<Block>, StoreError> {
+        let at = self.at;
+        let head = self.bytes(HEAD)?;
+        if u64_at(&head, 16) != self.incarnation.0 || u64_at(&head, 24) != at || head[9..12] != [0; 3] {
+            return Ok(None);
+        }
+        let payload = u32_at(&head, 4) as usize;
+        let length = align8(HEAD + payload);
+        if length as u64 > self.size - at {
+            return Ok(None);
+        }
+        let bytes = self.bytes(length)?;
+        if u32_at(&bytes, 0) != crc32c(&bytes[4..]) {
+            return Ok(None);
+        }
+        let payload = bytes.slice(HEAD..HEAD + payload);
+        Ok(Some(Block { at, kind: bytes[8], entries: u32_at(&bytes, 12), payload }))
+    }
+
+    /// Reads bytes at the present position; the file must have them.
+    fn bytes(&mut self, length: usize) -> Result<Bytes, StoreError> {
+        let skip = self.at.checked_sub(self.piece_at).and_then(|skip| usize::try_from(skip).ok());
+        if let Some(skip) = skip.filter(|skip| skip + length <= self.piece.len()) {
+            return Ok(self.piece.slice(skip..skip + length));
+        }
+        let left = usize::try_from(self.size - self.at).unwrap_or(usize::MAX);
+        let mut piece = vec![0; PIECE.max(length).min(left)];
+        self.file.read_at(&mut piece, self.at).map_err(failed("read", &self.name))?;
+        (self.piece, self.piece_at) = (piece.into(), self.at);
+        Ok(self.piece.slice(..length))
+    }
 }

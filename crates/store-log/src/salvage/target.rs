@@ -13,11 +13,11 @@ use duewheel_core::store::{Capacity, ErrorKind, Found, Lookups, Store, StoreErro
 use duewheel_core::{Epoch, Key, Lsn, MessageId, QueueName};
 
 use super::report::{Loss, SalvageReport};
-use super::state::SalvagedBooks;
 use crate::backup::empty_folder;
-use crate::folder::FileNo;
+use crate::format::FileNo;
 use crate::manifest::Manifest;
 use crate::options::Options;
+use crate::salvage::books::SalvagedBooks;
 use crate::state;
 use crate::store::LogStore;
 

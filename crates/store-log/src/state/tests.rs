@@ -11,7 +11,7 @@ use roaring::RoaringTreemap;
 use super::write::{StateChange, write, write_whole};
 use super::{StateFile, read};
 use crate::disk::Disk;
-use crate::folder::FileNo;
+use crate::format::FileNo;
 use crate::manifest::StateEntry;
 use crate::run::tests::mem_disk::MemDisk;
 use crate::run::tests::model::{Model, Shape, row};

@@ -6,10 +6,9 @@ use std::sync::Arc;
 use duewheel_core::store::{AtHand, ErrorKind, Found, Left, Lookups, StoreError};
 
 use super::LogStore;
+use crate::background::{self, PoisonOnPanic};
 use crate::fault::ReadFault;
-use crate::fetching;
 use crate::find::Finder;
-use crate::hands::PoisonOnPanic;
 use crate::options::Workers;
 use crate::readers::ReadPriority;
 use crate::run::Blocking;
@@ -69,7 +68,7 @@ impl LogStore {
                         // A panic ends the store, and no thread that others use.
                         let _ = catch_unwind(AssertUnwindSafe(|| {
                             let _guard = PoisonOnPanic(&shared, "duewheel-read");
-                            fetching::step(&shared);
+                            background::fetch_step(&shared);
                         }));
                     }
                 });
@@ -83,7 +82,7 @@ impl LogStore {
     pub(super) fn take_fetched(&self) -> Option<u64> {
         let fetched = self.shared.fetches.done();
         if fetched.is_none() && self.shared.options.workers == Workers::ByHand {
-            fetching::step(&self.shared);
+            background::fetch_step(&self.shared);
             return self.shared.fetches.done();
         }
         fetched

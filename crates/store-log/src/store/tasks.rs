@@ -8,14 +8,13 @@ use duewheel_core::record::ClockPair;
 use duewheel_core::store::StoreError;
 
 use super::LogStore;
+use crate::background::{self, PoisonOnPanic};
 use crate::fault::failed;
 use crate::flush::{drop_dead, flush};
-use crate::hands::PoisonOnPanic;
-use crate::journal::{events, preparer, syncing};
+use crate::journal::{preparer, workers};
 use crate::options::Workers;
 use crate::pool::{LaneKind, TaskBell, TaskPause};
 use crate::shared::{DiskSpace, StoreShared, Worked};
-use crate::{background, loading};
 
 /// The name of the thread that syncs.
 const SYNCER: &str = "duewheel-sync";
@@ -26,14 +25,14 @@ impl LogStore {
         let shared = Arc::clone(&self.shared);
         let syncer = thread::Builder::new().name(SYNCER.into()).spawn(move || {
             let _guard = PoisonOnPanic(&shared, SYNCER);
-            syncing::run(&shared);
+            workers::run(&shared);
         });
         self.syncer = Some(syncer.map_err(failed("start", SYNCER))?);
         let shared = &self.shared;
         shared.readers.allow(shared.options.readers)?;
         self.add_task(LaneKind::Prepare, &shared.preparer_bell, preparer::serve)?;
         self.add_task(LaneKind::Merge, &shared.background_bell, background::serve)?;
-        self.add_task(LaneKind::Load, &shared.loader.bell, loading::serve)
+        self.add_task(LaneKind::Load, &shared.loader.bell, background::serve_loads)
     }
 
     /// Adds a task for the threads that the store may share with others. A panic ends the store, and no thread.
@@ -58,7 +57,7 @@ impl LogStore {
     pub(super) fn start_event_reader(&mut self) -> Result<(), StoreError> {
         if self.shared.options.workers == Workers::Threads && !std::mem::replace(&mut self.reads_events, true)
         {
-            self.add_task(LaneKind::Events, &self.shared.events.bell, events::serve)?;
+            self.add_task(LaneKind::Events, &self.shared.events.bell, workers::serve)?;
         }
         Ok(())
     }

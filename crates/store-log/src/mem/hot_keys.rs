@@ -8,7 +8,7 @@ use duewheel_core::MessageId;
 use duewheel_core::message::Kind;
 use duewheel_core::store::DEAD_FOUND;
 
-use super::purge::Purge;
+use crate::mem::record::Purge;
 use crate::run::{Newer, NewerTables};
 
 /// A key is crowded from this number of messages on. Fewer are examined one by one.
