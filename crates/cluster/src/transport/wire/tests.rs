@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 
-use super::samples::{answers as any_answers, error, kind_of_op, kind_of_reply, op, reply};
+use super::samples::{answers as any_answers, error, kind, op, reply};
 use super::*;
 use crate::transport::versions::PROTOCOL;
 
@@ -122,8 +122,8 @@ fn the_samples_are_of_every_kind() {
     let mut replies = BTreeSet::new();
     for _ in 0..2_000 {
         let op = op().new_tree(&mut runner).unwrap().current();
-        ops.insert(kind_of_op(&op), op.operation().name);
-        replies.insert(kind_of_reply(&reply().new_tree(&mut runner).unwrap().current()));
+        ops.insert(kind(&op), op.operation().name);
+        replies.insert(kind(&reply().new_tree(&mut runner).unwrap().current()));
     }
     // One that is known begins with its number, and is cut off there; an unknown number is an error of another kind.
     let is_known =
@@ -278,9 +278,9 @@ fn seeds() -> Vec<Vec<u8>> {
     };
     for n in 0..2_000 {
         let op = op().new_tree(&mut runner).unwrap().current();
-        keep((0, kind_of_op(&op)), request(n, SHARD, WhenBusy::Refuse, &[op], LIMITS).unwrap());
+        keep((0, kind(&op)), request(n, SHARD, WhenBusy::Refuse, &[op], LIMITS).unwrap());
         let reply = reply().new_tree(&mut runner).unwrap().current();
-        keep((1, kind_of_reply(&reply)), answers(n, &[Ok(reply)], LIMITS).unwrap());
+        keep((1, kind(&reply)), answers(n, &[Ok(reply)], LIMITS).unwrap());
     }
     let mut frames: Vec<Vec<u8>> = kinds.into_values().collect();
     for _ in 0..6 {
@@ -352,12 +352,12 @@ fn fuzz_seeds_cover_every_wire_kind() {
     for seed in all.iter().filter(|seed| seed[0] == 0) {
         let written = match read(&seed[1..], LIMITS).unwrap() {
             PeerFrame::Request { id, shard, patience, ops: all } => {
-                ops.extend(all.iter().map(kind_of_op));
+                ops.extend(all.iter().map(kind));
                 request(id, shard, patience, &all, LIMITS)
             }
             PeerFrame::Answers { id, answers: all } => {
                 let all: Vec<_> = all.into_iter().map(Option::unwrap).collect();
-                replies.extend(all.iter().flatten().map(kind_of_reply));
+                replies.extend(all.iter().flatten().map(kind));
                 answers(id, &all, LIMITS)
             }
             PeerFrame::NewerRequest { .. } => panic!("{seed:?}"),
