@@ -4,7 +4,7 @@ use std::future::Future;
 
 use duewheel::CallError;
 use duewheel::core::time::EngineMs;
-use duewheel_shard::backoff::doubled;
+use duewheel_shard::random::doubled;
 
 use crate::limits::{FIRST_SETTLE, LONGEST_SETTLE};
 

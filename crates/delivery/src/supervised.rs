@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use duewheel_shard::backoff::doubled;
+use duewheel_shard::random::doubled;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 

@@ -268,6 +268,24 @@ pub struct Reserve {
     pub deadline_margin_ms: Option<u64>,
 }
 
+impl Reserve {
+    /// A demand for one message of one queue, without waiting.
+    pub fn new(queue: QueueName) -> Self {
+        Reserve {
+            waiter: WaiterId(0),
+            queues: vec![queue],
+            max_of: Vec::new(),
+            max: 1,
+            max_bytes: usize::MAX,
+            wait_ms: 0,
+            lease_ms: None,
+            max_attempts: None,
+            session: SessionId::NONE,
+            deadline_margin_ms: None,
+        }
+    }
+}
+
 /// Identifies a waiting reserve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
