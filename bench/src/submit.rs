@@ -7,7 +7,7 @@ use duewheel::core::engine::{EnqueueRefusal, Grant, Op, Reply, Reserved};
 use duewheel::core::name::QueueName;
 use duewheel::{CallError, Client};
 use duewheel_shard::client::Demand;
-use duewheel_shard::pending::Pending;
+use duewheel_shard::inbox::Pending;
 
 /// Messages of one submission.
 const GROUP: u64 = 1_000;

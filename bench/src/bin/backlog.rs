@@ -264,7 +264,7 @@ async fn drain(args: &Args, dir: &Path) {
     let names = names(args);
     settle(client).await;
     let (began, mut drained) = (Instant::now(), 0u64);
-    let mut acks: Option<duewheel_shard::pending::Pending> = None;
+    let mut acks: Option<duewheel_shard::inbox::Pending> = None;
     loop {
         let demand = Demand { max: 5_000, queues: names.clone(), ..Demand::new(names[0].clone()) };
         let grants = match client.reserve(demand).await.expect("reserved") {

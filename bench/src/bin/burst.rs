@@ -124,7 +124,7 @@ async fn measure(args: &Args, dir: &Path) -> Round {
 async fn drain(client: &Client, count: u64) -> (Vec<(Instant, u64)>, u64) {
     let (mut times, mut taken, mut out_of_order) = (Vec::new(), 0, 0);
     let mut last = None;
-    let mut acks: VecDeque<duewheel_shard::pending::Pending> = VecDeque::new();
+    let mut acks: VecDeque<duewheel_shard::inbox::Pending> = VecDeque::new();
     while taken < count {
         let grants = take(client, name("burst"), 1_000, 1_000, LEASE_MS).await;
         let now = Instant::now();

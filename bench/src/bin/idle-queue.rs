@@ -138,7 +138,7 @@ async fn round(args: &Args, what: &str, messages: u64, dir: &std::path::Path) {
 /// The consumer comes back.
 async fn drain(client: &Client, messages: u64) {
     let (began, mut drained, mut last) = (Instant::now(), 0u64, 0);
-    let mut acks: Option<duewheel_shard::pending::Pending> = None;
+    let mut acks: Option<duewheel_shard::inbox::Pending> = None;
     while drained < messages {
         let demand = Demand { max: 5_000, wait_ms: 5_000, ..Demand::new(name("idle")) };
         let grants = granted(client.reserve(demand).await);

@@ -280,7 +280,7 @@ async fn drain(args: &Args, client: &Client) -> f64 {
         .map(|n| {
             let (client, drained) = (client.clone(), drained.clone());
             tokio::spawn(async move {
-                let mut acks: Option<duewheel_shard::pending::Pending> = None;
+                let mut acks: Option<duewheel_shard::inbox::Pending> = None;
                 while drained.load(Ordering::Relaxed) < all && began.elapsed() < patience {
                     let grants = take(&client, busy(n), 1_000, 100, 600_000).await;
                     drained.fetch_add(grants.len() as u64, Ordering::Relaxed);
@@ -319,7 +319,7 @@ async fn lateness(args: &Args, client: &Client) -> f64 {
             let (client, seen) = (client.clone(), seen.clone());
             tokio::spawn(async move {
                 let mut late = Vec::new();
-                let mut acks: Option<duewheel_shard::pending::Pending> = None;
+                let mut acks: Option<duewheel_shard::inbox::Pending> = None;
                 while seen.load(Ordering::Relaxed) < total && Instant::now() < end {
                     let grants = take(&client, busy(n), 100, 100, 600_000).await;
                     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970");

@@ -17,15 +17,13 @@
 mod forwarding;
 mod ownership;
 mod routing;
-mod shards;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod transport;
 
-pub use ownership::core::{ClusterView, ShardStage, ShardView};
-pub use ownership::error::FleetError;
+pub use ownership::assignment::DEFAULT_SETTLE_DELAY;
+pub use ownership::core::{ClusterView, FleetError, ShardStage, ShardView};
 pub use ownership::member::{Fleet, FleetOptions, Started};
-pub use ownership::presence::DEFAULT_SETTLE_DELAY;
+pub use routing::Shards;
 pub use routing::router::Router;
-pub use shards::Shards;
 pub use transport::{BadCertificate, CertificatePart, PeerCertificates};

@@ -45,23 +45,23 @@ macro_rules! checked {
 checked!(QueueName, stored);
 checked!(Key, new);
 
-/// Reads a section of tagged fields.
-struct Section<T>(fn(&mut Reader) -> Result<T, DecodeError>);
+/// Reads a section of tagged fields, of which a noun says whose they are.
+struct Section<T>(&'static str, fn(&mut Reader) -> Result<T, DecodeError>);
 
 impl<T> Visitor<'_> for Section<T> {
     type Value = T;
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("tagged fields")
+        f.write_str(self.0)
     }
     fn visit_bytes<E: Error>(self, bytes: &[u8]) -> Result<T, E> {
         let mut reader = Reader::new(bytes::Bytes::copy_from_slice(bytes));
-        let read = (self.0)(&mut reader).map_err(E::custom)?;
+        let read = (self.1)(&mut reader).map_err(E::custom)?;
         if reader.is_empty() { Ok(read) } else { Err(E::custom("more bytes than fields")) }
     }
 }
 
 macro_rules! section {
-    ($t:ty, $part:ident) => {
+    ($t:ty, $part:ident, $noun:literal) => {
         impl Serialize for $t {
             fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
                 let mut section = Writer::default();
@@ -71,13 +71,13 @@ macro_rules! section {
         }
         impl<'de> Deserialize<'de> for $t {
             fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-                from.deserialize_bytes(Section(Reader::$part))
+                from.deserialize_bytes(Section($noun, Reader::$part))
             }
         }
     };
 }
-section!(Options, options);
-section!(QueueSettings, settings);
+section!(Options, options, "the options of a message");
+section!(QueueSettings, settings, "the settings of a queue");
 
 /// The field that [`crate::engine::SettingsRefusal::OutOfRange`] names: one of a closed list.
 pub(crate) mod settings_field {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use duewheel::CallError;
 use duewheel::core::time::EngineMs;
-use duewheel_shard::backoff::doubled;
+use duewheel_shard::random::doubled;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 

@@ -3,16 +3,28 @@
 //! The log store copies the files. This module determines which store handle is current (the store may be opened again
 //! after a failure), where a copy may be written, and that only one copy runs at a time.
 
-use std::io;
+use std::ffi::OsString;
 use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+use std::{fs, io, thread};
 
-use duewheel_core::id::ShardId;
-use duewheel_core::store::{ErrorKind, StoreError};
+use duewheel_core::id::{LeaseToken, ShardId};
+use duewheel_core::message::{Lease, Row, Stage};
+use duewheel_core::record::{ClockPair, Gone, Group, Record, Was};
+use duewheel_core::store::{
+    Capacity, ErrorKind, Load, Loaded, More, Recovered, Sequence, Store, StoreError, Which,
+};
+use duewheel_core::{Epoch, Lsn};
+use duewheel_shard::clock::{Clock, SystemClock};
 use duewheel_shard::shared::EndOnPanic;
 use duewheel_shard::testing;
-use duewheel_store_log::{Backup, BackupReport, Destination, EmptyFolder, FolderProblem};
+use duewheel_shard::timekeeper::Timekeeper;
+use duewheel_store_log::disk::{Disk, RealDisk};
+use duewheel_store_log::{
+    Backup, BackupReport, Destination, EmptyFolder, FolderProblem, LogStore, Options, SalvageReport,
+};
 
 /// The reason why no copy was made.
 #[derive(Debug, thiserror::Error)]
@@ -186,6 +198,241 @@ fn real(dir: &Path) -> io::Result<PathBuf> {
             Err(error) => return Err(error),
         }
     }
+}
+
+/// The queue of what tells a store apart from its copies: a restore and a salvage remove its messages. Only the server
+/// itself can have messages in it.
+pub const STORE_QUEUE: &str = "#store";
+
+/// The result of a restore.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Restored {
+    /// The pending messages: scheduled, ready, leased and dead. Those that have ended and are kept are not counted.
+    pub messages: u64,
+    /// How many of these had a lease token, which is no longer accepted.
+    pub tokens_ended: u64,
+    /// The number of files of the copy.
+    pub files: u64,
+    /// The total size of the files, in bytes.
+    pub bytes: u64,
+    /// The number of records in the copy's journal.
+    pub records: u64,
+}
+
+/// The number of messages processed at a time.
+const ROWS: usize = 1_024;
+/// The bytes of bodies read at a time.
+const BYTES: usize = 4 * 1024 * 1024;
+/// Segments can be small, because little is written here.
+const SEGMENT_BYTES: u64 = 4 * 1024 * 1024;
+
+/// Makes a data folder in `dir` from a copy: of a [`Duewheel::backup`](crate::Duewheel::backup), or of a folder that no
+/// process has open. `dir` is created if it is missing, and must be empty otherwise. The copy is not changed.
+///
+/// Everything is checked before anything is copied. Due times, keys, attempts and settings are those of the copy, and
+/// the time since then counts: messages whose due time has passed are due at once. No lease token of the original is
+/// accepted, and none is ever given again: a message that was leased is delivered again when its lease has run out.
+///
+/// This reads everything three times and blocks the calling thread. [`Duewheel::backup`](crate::Duewheel::backup) has
+/// an example.
+///
+/// # Errors
+/// [`Corrupt`](duewheel_core::store::ErrorKind::Corrupt) if the copy is damaged (run
+/// [`verify`](duewheel_store_log::verify()) for all damaged places),
+/// [`Fenced`](duewheel_core::store::ErrorKind::Fenced) if a process has it open,
+/// [`Full`](duewheel_core::store::ErrorKind::Full) or [`Unavailable`](duewheel_core::store::ErrorKind::Unavailable) if
+/// a disk returns an error, or if `dir` is not empty. After an error, or if the process was killed before the end,
+/// remove `dir`.
+pub fn restore(src: impl AsRef<Path>, dir: impl AsRef<Path>) -> Result<Restored, StoreError> {
+    let dir = dir.as_ref();
+    let report = duewheel_store_log::restore(src, dir)?;
+    let tokens_ended = end_tokens(dir).inspect_err(|_| {
+        // An incomplete folder must not be opened. If even the removal fails, the error above is returned.
+        let _ = duewheel_store_log::spoil(dir);
+    })?;
+    Ok(Restored {
+        messages: report.pending,
+        tokens_ended,
+        files: report.files,
+        bytes: report.bytes,
+        records: report.records,
+    })
+}
+
+/// Makes every lease invalid, and forgets the tokens of leases that have run out. Returns how many there were.
+pub(crate) fn end_tokens(dir: &Path) -> Result<u64, StoreError> {
+    duewheel_store_log::folders_in(dir)?.iter().map(|folder| end_tokens_of(folder)).sum()
+}
+
+fn end_tokens_of(dir: &Path) -> Result<u64, StoreError> {
+    let thread = thread::current();
+    let options = Options { segment_bytes: SEGMENT_BYTES, ..Options::default() };
+    let mut store = LogStore::open(dir, options, Arc::new(move || thread.unpark()))?;
+    let recovered = store.recovered();
+    // A store without a clock has no records.
+    let Some(clock) = recovered.clock else { return Ok(0) };
+    end_all(&mut store, &recovered, clock)
+}
+
+/// Makes every lease of a store invalid to which a copy was restored, as [`restore`] does, and closes it. The time
+/// since the copy counts: the store continues from the clocks of this machine, whatever the clock of its medium says of
+/// when it was written.
+///
+/// Returns how many messages had a lease token.
+///
+/// # Errors
+/// As of the store.
+pub fn close_restored(store: &mut dyn Store) -> Result<u64, StoreError> {
+    let (recovered, clock) = (store.recovered(), SystemClock);
+    let keeper = Timekeeper::resume(None, recovered.clock, recovered.anchor, &clock);
+    let now = ClockPair::of(keeper.now(clock.read()));
+    if let Some(anchor) = keeper.anchor(&clock) {
+        store.anchor(now, anchor)?;
+    }
+    end_all(store, &recovered, now)
+}
+
+/// Makes every lease of a store invalid, and closes it.
+fn end_all(store: &mut dyn Store, recovered: &Recovered, clock: ClockPair) -> Result<u64, StoreError> {
+    let mut ending = Ending { epoch: recovered.epoch, next: recovered.next_lsn, clock, ended: 0 };
+    for sequence in [Sequence::AllAt, Sequence::AllAfter] {
+        let mut after = None;
+        loop {
+            let which = Which::All;
+            let until = u64::MAX;
+            store.load(Load { ticket: 0, sequence, which, after, until, rows: ROWS, bytes: BYTES })?;
+            let page = loaded(store)?;
+            ending.end(store, page.rows)?;
+            match page.more {
+                More::No => break,
+                More::Yes => after = page.upto,
+            }
+        }
+    }
+    store.close(clock)?;
+    Ok(ending.ended)
+}
+
+struct Ending {
+    /// The epoch of this run, which grants no other leases.
+    epoch: Epoch,
+    next: Lsn,
+    clock: ClockPair,
+    ended: u64,
+}
+
+impl Ending {
+    fn end(&mut self, store: &mut dyn Store, rows: Vec<Row>) -> Result<(), StoreError> {
+        let records: Vec<Record> = rows.into_iter().filter_map(|row| self.record(row)).collect();
+        if records.is_empty() {
+            return Ok(());
+        }
+        while store.room() == Capacity::Busy {
+            store.progress()?;
+            thread::park_timeout(Duration::from_millis(10));
+        }
+        let group = Group { first: self.next, clock: self.clock, records };
+        self.next = group.last().next();
+        store.append(&group)
+    }
+
+    fn record(&mut self, Row { message, mut life }: Row) -> Option<Record> {
+        let kind = life.stage.kind();
+        let was = Was { queue: message.queue.clone(), kind, due: life.due, weight: message.weight() as u64 };
+        if message.queue.as_str() == STORE_QUEUE {
+            return Some(Record::Removed { id: message.id, why: Gone::Cancelled, was });
+        }
+        life.stage = match life.stage {
+            Stage::Leased(lease) => {
+                self.ended += 1;
+                let token = LeaseToken { epoch: self.epoch, counter: self.ended };
+                Stage::Leased(Lease { token, ..lease })
+            }
+            Stage::Waiting { token: Some(_) } => {
+                self.ended += 1;
+                Stage::Waiting { token: None }
+            }
+            Stage::Waiting { token: None } | Stage::Dead { .. } => return None,
+        };
+        Some(Record::Changed { id: message.id, life, was })
+    }
+}
+
+fn loaded(store: &mut dyn Store) -> Result<Loaded, StoreError> {
+    loop {
+        if let Some(page) = store.loaded() {
+            return page;
+        }
+        thread::park_timeout(Duration::from_millis(100));
+    }
+}
+
+/// The result of a salvage.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Salvaged {
+    /// The content of the new folder, and the losses.
+    pub report: SalvageReport,
+    /// The number of messages that had a lease token, which is no longer accepted.
+    pub tokens_ended: u64,
+}
+
+/// Makes a data folder in `dir`, which must not exist, from everything in a damaged one that can be proved.
+///
+/// `src` is never written to. [`SalvageReport::losses`] lists what is lost, and what may be delivered again because the
+/// record of its settlement is lost. The folder is made under the name `dir` with the suffix `.partial`, and renamed
+/// when it is complete: after a crash, remove the partial folder.
+///
+/// # Errors
+/// [`Fenced`](ErrorKind::Fenced) if a process has `src` open, [`Corrupt`](ErrorKind::Corrupt) if there is nothing in it
+/// to start from, [`Full`](ErrorKind::Full) or [`Unavailable`](ErrorKind::Unavailable) if a disk returns an error, or
+/// if `dir` or its partial folder exists. Damage is not an error.
+pub fn salvage(src: impl AsRef<Path>, dir: impl AsRef<Path>) -> Result<Salvaged, StoreError> {
+    let (src, dir) = (src.as_ref(), dir.as_ref());
+    let above = dir.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if let (Ok(above), Ok(src)) = (above.canonicalize(), src.canonicalize())
+        && above.starts_with(&src)
+    {
+        let what = format!("{} is inside of {}, which is not written to", dir.display(), src.display());
+        return Err(StoreError::new(ErrorKind::Unavailable, what));
+    }
+    salvage_to(dir, |partial| duewheel_store_log::salvage(src, partial))
+}
+
+/// Salvages like [`salvage`], from the folders of all shards of a store, wherever they lie: those of Redis or
+/// PostgreSQL, for example. No process may own a shard until this has returned.
+///
+/// # Errors
+/// See [`salvage`].
+pub fn salvage_shards(shards: &[Arc<dyn Disk>], dir: impl AsRef<Path>) -> Result<Salvaged, StoreError> {
+    salvage_to(dir.as_ref(), |partial| duewheel_store_log::salvage_shards(shards, partial))
+}
+
+/// Makes a folder under another name, and gives it its name when it is complete.
+fn salvage_to(
+    dir: &Path,
+    make: impl FnOnce(&Path) -> Result<SalvageReport, StoreError>,
+) -> Result<Salvaged, StoreError> {
+    let failed = |doing: &str, error: std::io::Error| {
+        let what = format!("cannot {doing} {}: {error}", dir.display());
+        StoreError::new(ErrorKind::Unavailable, what)
+    };
+    if dir.symlink_metadata().is_ok() {
+        return Err(StoreError::new(ErrorKind::Unavailable, format!("{} exists", dir.display())));
+    }
+    let partial = partial(dir);
+    let report = make(&partial)?;
+    let tokens_ended = end_tokens(&partial)?;
+    fs::rename(&partial, dir).map_err(|error| failed("make", error))?;
+    let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    RealDisk::new(parent).sync_dir("").map_err(|error| failed("sync the name of", error))?;
+    Ok(Salvaged { report, tokens_ended })
+}
+
+/// The name of the folder until it is complete.
+fn partial(dir: &Path) -> PathBuf {
+    let mut name: OsString = dir.as_os_str().to_owned();
+    name.push(".partial");
+    name.into()
 }
 
 #[cfg(test)]

@@ -12,9 +12,9 @@ use duewheel_core::store::Coordinator;
 use duewheel_core::store::{MAX_SHARDS, Store, StoreError, Waker};
 use duewheel_shard::client::Client;
 use duewheel_shard::clock::{Clock, SystemClock};
-use duewheel_shard::lifecycle::Lifecycle;
-use duewheel_shard::quotas::QuotaSource;
+use duewheel_shard::fairness::QuotaSource;
 use duewheel_shard::runner::{OpenStore, WhenFenced};
+use duewheel_shard::shared::Lifecycle;
 use duewheel_shard::thread::Shard;
 use duewheel_store_log::disk::Disk;
 use duewheel_store_log::{LogStore, Options as LogOptions, SyncMode};
@@ -22,10 +22,8 @@ use duewheel_store_log::{LogStore, Options as LogOptions, SyncMode};
 use crate::Duewheel;
 use crate::backup::{Copier, Newest};
 #[cfg(feature = "cluster")]
-use crate::node::{Joining, NodeOptions};
-use crate::opening::{Common, Elsewhere, OpenError, memory};
-#[cfg(feature = "cluster")]
-use crate::shards::ShardsHere;
+use crate::cluster::{Joining, NodeOptions, ShardsHere};
+use crate::opening::{Common, OpenError, memory};
 use crate::wheel::WheelParts;
 
 /// The guarantee for a change when its answer arrives; see `docs/guarantees.md`.
@@ -56,7 +54,9 @@ pub struct Builder {
     log: LogOptions,
     disk: Option<Arc<dyn Disk>>,
     own: Option<CustomStore>,
-    elsewhere: Option<Box<dyn Elsewhere>>,
+    /// The cluster to join, in place of a store.
+    #[cfg(feature = "cluster")]
+    joining: Option<Joining>,
     /// The number of shards that the caller asks for.
     shards: Option<u32>,
     clock: Arc<dyn Clock>,
@@ -99,7 +99,8 @@ impl Default for Builder {
             log: LogOptions::default(),
             disk: None,
             own: None,
-            elsewhere: None,
+            #[cfg(feature = "cluster")]
+            joining: None,
             shards: None,
             clock: Arc::new(SystemClock),
             seed: None,
@@ -202,14 +203,8 @@ impl Builder {
     ///
     /// The runtime on which it is opened must live as long as the node.
     #[cfg(feature = "cluster")]
-    pub fn cluster(self, coordinator: Arc<dyn Coordinator>, node: NodeOptions) -> Self {
-        self.elsewhere(Joining { coordinator, node })
-    }
-
-    /// Opens with this place of messages instead of a store.
-    #[cfg_attr(not(feature = "cluster"), expect(dead_code, reason = "only nodes are elsewhere"))]
-    pub(crate) fn elsewhere(mut self, elsewhere: impl Elsewhere + 'static) -> Self {
-        self.elsewhere = Some(Box::new(elsewhere));
+    pub fn cluster(mut self, coordinator: Arc<dyn Coordinator>, node: NodeOptions) -> Self {
+        self.joining = Some(Joining { coordinator, node });
         self
     }
 
@@ -252,8 +247,9 @@ impl Builder {
         let quotas = QuotaSource::default();
         quotas.set(self.quotas, &self.policy)?;
         let common = Common { policy: self.policy, quotas, clock: self.clock, seed: self.seed };
-        if let Some(elsewhere) = self.elsewhere {
-            return Ok(Duewheel::new(elsewhere.open(common).await?));
+        #[cfg(feature = "cluster")]
+        if let Some(joining) = self.joining {
+            return Ok(Duewheel::new(joining.open(common).await?));
         }
         let mut log = self.log;
         log.sync = match self.durability {
@@ -323,7 +319,7 @@ async fn several(
     folder: Option<(PathBuf, LogOptions)>,
     common: Common,
 ) -> Result<Duewheel, OpenError> {
-    Ok(Duewheel::new(Box::new(ShardsHere { shards, folder }).open(common).await?))
+    Ok(Duewheel::new(ShardsHere { shards, folder }.open(common).await?))
 }
 
 #[cfg(not(feature = "cluster"))]

@@ -13,10 +13,10 @@ use duewheel_core::engine::{Op, Reserved};
 use duewheel_core::id::SessionId;
 use duewheel_core::name::QueueName;
 use duewheel_shard::activity::Activity;
-use duewheel_shard::backoff::doubled;
 use duewheel_shard::client::{Client, Demand};
 use duewheel_shard::error::CallError;
-use duewheel_shard::lifecycle::Lifecycle;
+use duewheel_shard::random::doubled;
+use duewheel_shard::shared::Lifecycle;
 use duewheel_shard::testing;
 use duewheel_shard::thread::panic_text;
 use tokio::runtime::Handle;
@@ -26,8 +26,7 @@ use tokio::task::{JoinError, JoinHandle};
 use crate::message::Message;
 use crate::outcome::{HandlerOutcome, IntoOutcome};
 use crate::queue::Queue;
-use crate::registered::{HandlerError, Registered};
-use crate::wheel::WeakWheel;
+use crate::wheel::{HandlerError, Registered, WeakWheel};
 
 /// The result of most handlers: `Ok(())` acks the message, an error makes the attempt fail. A [`crate::DeadLetter`]
 /// makes the message dead; a [`crate::NotYet`] delivers it again without counting the attempt. See [`IntoOutcome`].

@@ -58,25 +58,16 @@
 // Callers of the library have no other place to learn which errors a call returns.
 #![warn(clippy::missing_errors_doc)]
 
-mod advance;
 mod backup;
 mod builder;
-mod done;
-mod edit;
+#[cfg(feature = "cluster")]
+mod cluster;
 mod enqueue;
 mod handler;
 mod message;
-#[cfg(feature = "cluster")]
-mod node;
 mod opening;
 mod outcome;
 mod queue;
-mod quotas;
-mod registered;
-mod restore;
-mod salvage;
-#[cfg(feature = "cluster")]
-mod shards;
 #[cfg(feature = "testing")]
 #[doc(hidden)]
 pub mod testing;
@@ -84,10 +75,12 @@ mod wheel;
 
 use std::time::Duration;
 
-pub use advance::AdvanceError;
-pub use backup::BackupError;
+pub use backup::{
+    BackupError, Restored, STORE_QUEUE, Salvaged, close_restored, restore, salvage, salvage_shards,
+};
 pub use builder::{Builder, Durability};
-pub use done::{replay_of, same_content};
+#[cfg(feature = "cluster")]
+pub use cluster::NodeOptions;
 #[cfg(feature = "cluster")]
 pub use duewheel_cluster::{
     BadCertificate, CertificatePart, ClusterView, DEFAULT_SETTLE_DELAY, FleetError, PeerCertificates,
@@ -103,19 +96,13 @@ pub use duewheel_shard::clock::{Clock, ClockSample, SystemClock, VirtualClock};
 pub use duewheel_shard::error::{CallError, Outcome};
 pub use duewheel_store_log as store_log;
 pub use duewheel_store_log::{BackupReport, Destination, FolderProblem};
-pub use edit::Change;
 pub use enqueue::{Draft, EnqueueError, Receipt};
 pub use handler::{HandlerBuilder, HandlerResult};
 pub use message::Message;
-#[cfg(feature = "cluster")]
-pub use node::NodeOptions;
 pub use opening::OpenError;
 pub use outcome::{DeadLetter, HandlerOutcome, IntoOutcome, NotYet};
-pub use queue::{Cancel, Queue, QueueError};
-pub use registered::HandlerError;
-pub use restore::{Restored, STORE_QUEUE, close_restored, restore};
-pub use salvage::{Salvaged, salvage, salvage_shards};
-pub use wheel::{Duewheel, ShutdownError};
+pub use queue::{Cancel, Change, Queue, QueueError, replay_of, same_content};
+pub use wheel::{AdvanceError, Duewheel, HandlerError, ShutdownError};
 
 /// A second, to be multiplied: `90 * SECOND`.
 pub const SECOND: Duration = Duration::from_secs(1);

@@ -1,9 +1,6 @@
 //! Settings and errors of opening a wheel, wherever its messages are.
 
-use std::fmt;
-use std::future::Future;
 use std::path::PathBuf;
-use std::pin::Pin;
 use std::sync::Arc;
 
 use duewheel_core::engine::{BadQuota, GeometryError};
@@ -11,20 +8,9 @@ use duewheel_core::hash_key::HashKey;
 use duewheel_core::policy::Policy;
 use duewheel_core::store::{MAX_SHARDS, MemoryStore, Store, StoreError};
 use duewheel_shard::clock::Clock;
-use duewheel_shard::entropy;
-use duewheel_shard::quotas::QuotaSource;
+use duewheel_shard::fairness::QuotaSource;
+use duewheel_shard::random;
 use duewheel_shard::runner::{OpenStore, StartError};
-
-use crate::wheel::WheelParts;
-
-/// A place of messages other than a single store of this process: a cluster, for example.
-pub(crate) trait Elsewhere: fmt::Debug + Send {
-    /// Builds the route to them.
-    fn open(
-        self: Box<Self>,
-        common: Common,
-    ) -> Pin<Box<dyn Future<Output = Result<WheelParts, OpenError>> + Send>>;
-}
 
 /// The settings that apply wherever the messages are.
 pub(crate) struct Common {
@@ -43,7 +29,7 @@ impl Common {
 
     /// The key of the hash tables: from the configured seed, or a secret one.
     pub(crate) fn hash_key(&self) -> HashKey {
-        entropy::hash_key(self.seed)
+        random::hash_key(self.seed)
     }
 }
 

@@ -4,20 +4,21 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use duewheel_core::engine::{
-    Applied, Ask, Attempt, ChangeRefusal, Edit, KeyHolder, Op, Outline, Past, QueueView, Reserved,
-    SettingsField, SettingsRefusal, SettleRefusal, Settled, Target, Typed, View, When,
+    Applied, Ask, Attempt, ChangeRefusal, Edit, Enqueue, KeyHolder, Op, Outline, Past, QueueView,
+    RefusedPart, Reserved, SettingsField, SettingsRefusal, SettleRefusal, Settled, Target, Typed, View, When,
 };
 use duewheel_core::id::MessageId;
+use duewheel_core::message::{Expiry, MaxAttempts, Options, State};
 use duewheel_core::name::{BadName, Key, QueueName};
 use duewheel_core::policy::QueueSettings;
 use duewheel_core::store::Level;
 use duewheel_core::time::{WallMs, ceil_ms};
-use duewheel_shard::client::Demand;
+use duewheel_shard::client::{Client, Demand};
 use duewheel_shard::error::CallError;
 use serde::Serialize;
 
 use crate::Duewheel;
-use crate::enqueue::Draft;
+use crate::enqueue::{Draft, EnqueueError, Receipt};
 use crate::message::Message;
 
 /// A queue by its name. Cheap to create wherever it is needed. An invalid name is reported by the first call that uses
@@ -347,4 +348,207 @@ fn nack(
     note: &str,
 ) -> Typed<Result<Applied<Settled>, SettleRefusal>> {
     Op::nack(message.id(), message.lease_token(), attempt, delay.map(ceil_ms), note)
+}
+
+/// A change to a scheduled message; created by [`crate::Queue::change_key`] or [`crate::Queue::change_id`], sent by
+/// [`Change::apply`]. Everything that is not set stays as it is, including the due time.
+#[derive(Debug)]
+#[must_use = "nothing is changed before `apply`"]
+pub struct Change {
+    client: Client,
+    target: Result<Target, QueueError>,
+    edit: Box<Edit>,
+    if_generation: Option<u32>,
+    wrong: Option<QueueError>,
+}
+
+impl Queue {
+    /// Changes the message with this key: its due time, content or settings, as set on the [`Change`].
+    pub fn change_key(&self, key: &str) -> Change {
+        Change::new(self.wheel.client().clone(), self.target(key))
+    }
+
+    /// Changes the message with this id.
+    pub fn change_id(&self, id: MessageId) -> Change {
+        Change::new(self.wheel.client().clone(), Ok(Target::Id(id)))
+    }
+}
+
+impl Change {
+    pub(crate) fn new(client: Client, target: Result<Target, QueueError>) -> Self {
+        Change { client, target, edit: Box::default(), if_generation: None, wrong: None }
+    }
+
+    /// Makes it due after this delay from now, rounded up to a millisecond.
+    pub fn delay(mut self, delay: Duration) -> Self {
+        self.edit.when = Some(When::After(ceil_ms(delay)));
+        self
+    }
+
+    /// Makes it due at this wall-clock time, rounded up to a millisecond. A time in the past is an error.
+    pub fn at(mut self, instant: SystemTime) -> Self {
+        self.edit.when = Some(When::At { due_at: WallMs::from_system_time_up(instant), past: Past::Refuse });
+        self
+    }
+
+    /// Replaces the payload.
+    pub fn body(mut self, body: impl Into<Bytes>) -> Self {
+        self.edit.body = Some(body.into());
+        self
+    }
+
+    /// Replaces the payload by this value as JSON.
+    pub fn message<T: Serialize + ?Sized>(mut self, value: &T) -> Self {
+        match serde_json::to_vec(value) {
+            Ok(body) => self.edit.body = Some(body.into()),
+            Err(error) => self.wrong = Some(QueueError::Json(error.to_string())),
+        }
+        self
+    }
+
+    /// Adds a header. The headers set on this change replace all headers of the message; call it once for each.
+    pub fn header(mut self, name: &str, value: &str) -> Self {
+        self.edit.headers.get_or_insert_default().push((name.into(), value.into()));
+        self
+    }
+
+    /// Removes all headers, except those that a later [`Change::header`] adds.
+    pub fn no_headers(mut self) -> Self {
+        self.edit.headers = Some(Vec::new());
+        self
+    }
+
+    /// Changes the priority; lower values are delivered first.
+    pub fn priority(mut self, priority: u32) -> Self {
+        self.edit.priority = Some(priority);
+        self
+    }
+
+    /// The message becomes dead after this many deliveries; at least 1.
+    pub fn max_attempts(mut self, n: u32) -> Self {
+        match MaxAttempts::new(n) {
+            Some(max) => self.edit.max_attempts = Some(max),
+            None => {
+                self.wrong = Some(QueueError::Refused(ChangeRefusal::OutOfRange(RefusedPart::MaxAttempts)))
+            }
+        }
+        self
+    }
+
+    /// The lease duration, from the next delivery on.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.edit.lease_ms = Some(ceil_ms(lease));
+        self
+    }
+
+    /// Refuses the change unless the message has this generation.
+    pub fn if_generation(mut self, generation: u32) -> Self {
+        self.if_generation = Some(generation);
+        self
+    }
+
+    /// Changes the message, and returns its state after the change: same id, `generation` one higher.
+    ///
+    /// # Errors
+    /// See [`QueueError`]; a message that is leased or dead cannot be changed, and a change without any field is
+    /// refused.
+    ///
+    /// # Cancel safety
+    /// Dropping the future does not withdraw the change; whether it was made is then unknown.
+    pub async fn apply(self) -> Result<Applied<Outline>, QueueError> {
+        if let Some(wrong) = self.wrong {
+            return Err(wrong);
+        }
+        let change = Op::postpone(self.target?, self.edit, self.if_generation);
+        let Applied { what, level } = self.client.ask(change).await?.map_err(QueueError::Refused)?;
+        Ok(Applied { what: *what, level })
+    }
+}
+
+/// The header of a replayed message: the id of the message whose content it has.
+const REPLAY_OF: &str = "duewheel-replay-of";
+
+/// A new message of the queue `to` with the content of another one, due `delay_ms` after `now`, without a key: body,
+/// headers, priority and options. A spread is left out, and an expiry at an instant that would be over: they were for
+/// the due time that the other message had.
+pub fn same_content(view: &View, to: QueueName, now: WallMs, delay_ms: u64) -> Enqueue {
+    let message = &view.message;
+    let due = now.0.saturating_add(delay_ms);
+    let expiry = message.options.expiry.filter(|expiry| match expiry {
+        Expiry::In(_) => true,
+        Expiry::At(at) => at.0 >= due,
+    });
+    Enqueue {
+        headers: message.headers.clone(),
+        when: When::After(delay_ms),
+        priority: Some(view.priority),
+        options: Options { spread_ms: None, expiry, ..message.options.clone() },
+        ..Enqueue::new(to, message.body.clone())
+    }
+}
+
+/// A new message with the content of a done or dead one ([`same_content`]), due at `now`; `None` if that is neither. It
+/// has no key but the one given, and the header `duewheel-replay-of`.
+pub fn replay_of(view: &View, key: Option<Key>, now: WallMs) -> Option<Enqueue> {
+    match view.state {
+        State::Scheduled | State::Ready | State::Leased => return None,
+        State::Dead | State::Done => {}
+    }
+    let mut again = same_content(view, view.message.queue.clone(), now, 0);
+    again.key = key;
+    again.headers.retain(|(name, _)| !name.eq_ignore_ascii_case(REPLAY_OF));
+    again.headers.push((REPLAY_OF.into(), view.message.id.0.to_string().into()));
+    Some(again)
+}
+
+impl Queue {
+    /// The message with this key, or else the newest one that had it and has ended, if the queue keeps such messages
+    /// ([`duewheel_core::policy::QueueSettings::keep_done_ms`]). The state of that one is [`State::Done`], and
+    /// [`View::dead`] says how and when it ended.
+    ///
+    /// # Errors
+    /// [`QueueError::Name`] if the queue or the key has no valid name; [`QueueError::Call`] without an answer.
+    ///
+    /// # Cancel safety
+    /// Cancel safe: it changes nothing.
+    pub async fn recall_key(&self, key: &str) -> Result<Option<View>, QueueError> {
+        let target = Target::Key(self.name.clone()?, Key::new(key)?);
+        Ok(self.wheel.client().ask(Op::recall(target)).await?.map(|view| *view))
+    }
+
+    /// Enqueues the content of a done or dead message of this queue again, as a new message that is due now. It has no
+    /// key but the one given. `None` if the queue has no such message. When it returns, the new message is as durable as
+    /// after an enqueue; each call makes another one.
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
+    /// use duewheel::{Duewheel, core::policy::QueueSettings, core::State};
+    /// let wheel = Duewheel::builder().in_memory().open().await?;
+    /// let queue = wheel.queue("invoices");
+    /// queue.configure(QueueSettings { keep_done_ms: Some(86_400_000), ..QueueSettings::default() }).await?;
+    /// let sent = queue.body("invoice 42").key("42").enqueue().await?;
+    /// queue.cancel_key("42").await?;
+    ///
+    /// let was = queue.recall_key("42").await?.expect("it is kept for a day");
+    /// assert_eq!((was.state, was.message.id), (State::Done, sent.id));
+    /// let again = queue.replay(sent.id, Some("42")).await?.expect("it is done");
+    /// assert_ne!(again.id, sent.id);
+    /// # Ok::<_, Box<dyn std::error::Error>>(()) }).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// [`EnqueueError`], as for an enqueue.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the message may be enqueued or not.
+    pub async fn replay(&self, id: MessageId, key: Option<&str>) -> Result<Option<Receipt>, EnqueueError> {
+        let queue = self.name.clone().map_err(EnqueueError::Queue)?;
+        let key = key.map(Key::new).transpose().map_err(EnqueueError::Key)?;
+        let client = self.wheel.client();
+        let found = client.ask(Op::recall(Target::Id(id))).await?;
+        let found = found.filter(|view| view.message.queue == queue);
+        let now = client.now().wall;
+        let Some(again) = found.and_then(|view| replay_of(&view, key, now)) else { return Ok(None) };
+        client.ask(again).await?.map(Receipt::from).map(Some).map_err(EnqueueError::Refused)
+    }
 }

@@ -1,24 +1,26 @@
-//! The handle that users hold.
+//! The handle that users hold: queues, figures, quotas, backups, the end, and time in tests.
 
 use std::any::Any;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
 
-use duewheel_core::engine::{Attended, Op, QueueView, Stats};
+use duewheel_core::engine::{Attended, BadQuota, Op, QueueView, Quota, QuotaUse, Stats};
 use duewheel_core::id::SessionId;
-use duewheel_core::policy::Policy;
-use duewheel_shard::client::Client;
+use duewheel_core::name::{BadName, QueueName};
+use duewheel_core::policy::{GrantLimits, Policy};
+use duewheel_core::record::Pause;
+use duewheel_shard::activity::Activity;
+use duewheel_shard::client::{Client, LocalShard};
+use duewheel_shard::clock::{Clock, VirtualClock};
 use duewheel_shard::error::CallError;
-use duewheel_shard::lifecycle::Lifecycle;
-use duewheel_shard::quotas::QuotaSource;
-use duewheel_shard::shared::DriverEnd;
+use duewheel_shard::fairness::QuotaSource;
+use duewheel_shard::shared::{DriverEnd, Lifecycle};
 use duewheel_store_log::{BackupReport, Destination};
-use tokio::runtime::Handle;
-use tokio::sync::watch;
+use tokio::runtime::{Handle, Runtime};
+use tokio::sync::{Semaphore, watch};
 
 use crate::backup::{BackupError, Copier};
-use crate::registered::{HandlerError, HandlerRuntime, Registered};
 
 /// Durable delayed messages. Cheap to clone and thread-safe; all clones use the same wheel.
 ///
@@ -330,5 +332,229 @@ impl Drop for WheelInner {
         self.stop.send_replace(true);
         self.abort.send_replace(true);
         self.life.stop();
+    }
+}
+
+/// Why a handler was not registered.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum HandlerError {
+    /// The queue's name is not valid.
+    #[error("queue name {0}")]
+    Name(BadName),
+    /// The queue already has a handler.
+    #[error("queue {0} has a handler already")]
+    Taken(QueueName),
+    /// The wheel is shutting down.
+    #[error("the wheel is shutting down and registers no handler")]
+    ShuttingDown,
+    /// Handlers run on a tokio runtime, and the caller is not on one.
+    #[error("no tokio runtime here to run handlers on")]
+    NoRuntime,
+    /// The operating system could not start a thread.
+    #[error("no thread could be started: {0}")]
+    Thread(String),
+}
+
+// Not `#[from]`: the text has the cause, and printers of chains would repeat it.
+impl From<BadName> for HandlerError {
+    fn from(bad: BadName) -> Self {
+        HandlerError::Name(bad)
+    }
+}
+
+/// The runtime of a wheel's handlers: the loops, the leases, the time limits, and the threads of runs that block. Its
+/// threads and its time are nobody else's.
+#[derive(Debug)]
+pub(crate) struct HandlerRuntime {
+    handle: Handle,
+    /// Taken by the drop.
+    runtime: Option<Runtime>,
+}
+
+impl HandlerRuntime {
+    pub(crate) fn start() -> std::io::Result<Self> {
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        builder.worker_threads(1).max_blocking_threads(MAX_THREADS).thread_name("duewheel-handle");
+        let runtime = builder.enable_time().build()?;
+        Ok(HandlerRuntime { handle: runtime.handle().clone(), runtime: Some(runtime) })
+    }
+
+    pub(crate) fn handle(&self) -> Handle {
+        self.handle.clone()
+    }
+}
+
+impl Drop for HandlerRuntime {
+    fn drop(&mut self) {
+        // A wheel may be dropped by a task, which must not wait for others.
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// The number of runs that may block at the same time, over all queues; threads are started as they are needed.
+const MAX_THREADS: usize = 16_384;
+
+/// A registered handler.
+#[derive(Clone, Debug)]
+pub(crate) struct Registered {
+    pub(crate) queue: QueueName,
+    pub(crate) hands: Arc<Semaphore>,
+    pub(crate) concurrency: usize,
+}
+
+impl Registered {
+    /// Waits until no message is running.
+    pub(crate) async fn rested(&self) {
+        let all = u32::try_from(self.concurrency).unwrap_or(u32::MAX);
+        drop(self.hands.acquire_many(all).await);
+    }
+}
+
+impl Duewheel {
+    /// Sets the quotas of tenants, replacing all quotas set before. They take effect within a second, also for existing
+    /// messages: a tenant that already exceeds a new limit keeps what it has, but gets no more. Quotas are not stored:
+    /// set them again after a start. In a cluster each node applies its quotas to the shards that it owns, so all nodes
+    /// should set the same.
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
+    /// use duewheel::{Duewheel, core::engine::Quota};
+    ///
+    /// let wheel = Duewheel::builder().in_memory().open().await?;
+    /// wheel.set_quotas(vec![Quota { prefix: "acme.".into(), messages: Some(1_000_000), ..Quota::default() }])?;
+    /// # wheel.shutdown(std::time::Duration::from_secs(1)).await?;
+    /// # Ok::<_, Box<dyn std::error::Error>>(()) }).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// The quotas are not valid; the former ones stay.
+    pub fn set_quotas(&self, quotas: Vec<Quota>) -> Result<(), BadQuota> {
+        let (source, policy) = self.quota_source();
+        source.set(quotas, policy)
+    }
+
+    /// The use of each quota, by prefix.
+    ///
+    /// # Errors
+    /// No answer arrived.
+    pub async fn quotas(&self) -> Result<Vec<QuotaUse>, CallError> {
+        self.client().ask(Op::quotas()).await
+    }
+}
+
+/// The number of events of one [`Duewheel::advance`].
+const MAX_EVENTS: usize = 100_000;
+/// The pause before another look at what has not come to rest; without a change it is not noticed earlier.
+const LOOK: Duration = Duration::from_millis(1);
+/// Looks at a driver without a pause.
+const SPINS: usize = 64;
+
+/// Why a clock was not moved all the way.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AdvanceError {
+    /// There were 100,000 events on the way. The clock stands at the last of them.
+    #[error("there were {MAX_EVENTS} events on the way, and {left:?} are left; advance by less at a time")]
+    TooManyEvents {
+        /// The time that is left.
+        left: Duration,
+    },
+    /// The wheel gave no answer. The clock stands where it was then.
+    #[error(transparent)]
+    Call(CallError),
+}
+
+impl Duewheel {
+    /// Waits until nothing is left to do before time passes: what is due by now has been run by its handler and settled,
+    /// webhooks under way have ended, and schedules have entered their occurrences. What a pause, a rate or another limit
+    /// of its queue or target holds back stays ready. For tests with a [`VirtualClock`]; it does not wait for queues
+    /// without a handler or pusher, nor for consumers whose reserves are refused.
+    ///
+    /// # Errors
+    /// No answer arrived.
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
+    pub async fn idle(&self) -> Result<(), CallError> {
+        // Twice: a run that ended during the first look may have made work for a consumer that had been looked at.
+        let mut before = None;
+        loop {
+            let consumers = self.client().consumers();
+            let started = consumers.iter().map(|consumer| consumer.started()).sum::<usize>();
+            let rests = self.rests(&consumers).await?;
+            if rests && before == Some(started) {
+                return Ok(());
+            }
+            before = rests.then_some(started);
+        }
+    }
+
+    /// Lets time pass on the wheel's clock, from event to event: to the next instant at which a message or an occurrence
+    /// is due, a backoff, a lease or a pause ends, or a rate allows a grant that a consumer waits for. At each it waits
+    /// as [`Duewheel::idle`] does, so a running handler holds time still, and a chain of hourly messages runs 48 times
+    /// in 48 hours. ([`VirtualClock::advance`] goes there in one leap.) Calls at the same time add up.
+    ///
+    /// A handler must not call it, nor wait for a later time of this clock.
+    ///
+    /// # Errors
+    /// [`AdvanceError`]: after 100,000 events, or without an answer of the wheel.
+    ///
+    /// # Cancel safety
+    /// When the future is dropped, the clock stays where it is by then.
+    pub async fn advance(&self, clock: &VirtualClock, by: Duration) -> Result<(), AdvanceError> {
+        let _alone = self.advancing().lock().await;
+        let elapsed = || Duration::from_nanos(clock.read().elapsed_ns);
+        let goal = elapsed().saturating_add(by);
+        for event in 0.. {
+            self.idle().await.map_err(AdvanceError::Call)?;
+            let left = goal.saturating_sub(elapsed());
+            if left.is_zero() {
+                break;
+            }
+            if event > MAX_EVENTS {
+                return Err(AdvanceError::TooManyEvents { left });
+            }
+            let next = self.client().local_shards().iter().filter_map(LocalShard::next_event_in).min();
+            clock.advance(next.map_or(left, |next| next.max(Duration::from_millis(1)).min(left)));
+        }
+        Ok(())
+    }
+
+    /// Whether consumers and shards are at rest now. A consumer that is not gets a moment.
+    async fn rests(&self, consumers: &[Arc<Activity>]) -> Result<bool, CallError> {
+        for consumer in consumers {
+            let rests = consumer.is_resting() && (consumer.is_away() || self.waits(consumer).await?);
+            if !rests || !consumer.is_resting() {
+                let _ = tokio::time::timeout(LOOK, consumer.changed()).await;
+                return Ok(false);
+            }
+        }
+        for _ in 0..SPINS {
+            if self.client().local_shards().iter().all(LocalShard::has_caught_up) {
+                return Ok(true);
+            }
+            tokio::task::yield_now().await;
+        }
+        if self.lifecycle().has_ended() {
+            return Err(CallError::Closed("the wheel has ended"));
+        }
+        tokio::time::sleep(LOOK).await;
+        Ok(false)
+    }
+
+    /// Whether the demand of a consumer that waits is at the engine: it has got nothing yet.
+    async fn waits(&self, consumer: &Activity) -> Result<bool, CallError> {
+        let view = self.client().ask(Op::queue(consumer.queue().clone())).await?;
+        // One shard grants what it can before it sleeps; over several, demands follow their messages.
+        let has_all = |view: &QueueView| {
+            !self.client().is_routed()
+                || view.counts.ready == 0
+                || view.pause != Pause::Running
+                || view.settings.limits != GrantLimits::default()
+        };
+        Ok(view.is_some_and(|view| view.waiters > 0 && has_all(&view)))
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use duewheel::Duewheel;
 use duewheel::core::engine::Op;
-use duewheel_shard::local::LocalShard;
+use duewheel_shard::client::LocalShard;
 
 use crate::config::{LevelOption, Settings, StoreChoice};
 

@@ -8,10 +8,11 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
-use duewheel_core::engine::{Ask, Op, Reply, Reserve, Reserved, WaiterId};
-use duewheel_core::id::SessionId;
-use duewheel_core::message::{MaxAttempts, State};
+use duewheel_core::engine::{Ask, Op, QuotaUse, Reply, Reserve, Reserved, Stats, WaiterId};
+use duewheel_core::id::{SessionId, ShardId};
+use duewheel_core::message::State;
 use duewheel_core::name::QueueName;
 use duewheel_core::store::Level;
 use duewheel_core::time::Now;
@@ -19,12 +20,10 @@ use tokio::sync::oneshot;
 
 use crate::activity::{Activities, Activity};
 use crate::error::CallError;
-use crate::health::Health;
-use crate::inbox::{Inbox, Submission, WhenBusy};
+use crate::figures::{Counted, is_counter};
+use crate::inbox::{Inbox, Pending, Submission, WhenBusy};
 use crate::listing::{ListPosition, ListPositions, ListRequest, Listing};
-use crate::local::LocalShard;
-use crate::pending::Pending;
-use crate::shared::DriverShared;
+use crate::shared::{DriverShared, Health};
 
 /// Submits operations to the engine. Cheap to clone; all clones use the same engine.
 #[derive(Clone, Debug)]
@@ -64,41 +63,7 @@ pub trait Route: Send + Sync + fmt::Debug {
 }
 
 /// A consumer's demand, as [`Client::reserve`] takes it.
-#[derive(Clone, Debug)]
-pub struct Demand {
-    /// The queues to reserve from.
-    pub queues: Vec<QueueName>,
-    /// The largest number of messages of a queue, for those of `queues` that have a number of their own, each from 1.
-    pub max_of: Vec<(QueueName, usize)>,
-    /// The largest number of messages.
-    pub max: usize,
-    /// How long to wait for the first message, in ms.
-    pub wait_ms: u64,
-    /// The lease duration in ms; `None`: as the message or its queue defines it.
-    pub lease_ms: Option<u64>,
-    /// Number of attempts that the consumer allows a message without a number of its own; `None`: as the queue defines it.
-    pub max_attempts: Option<MaxAttempts>,
-    /// The session that the leases are bound to, or [`SessionId::NONE`].
-    pub session: SessionId,
-    /// Answer [`Reserved::DeadlineSoon`] when a lease of this session has less than this time left, in ms.
-    pub deadline_margin_ms: Option<u64>,
-}
-
-impl Demand {
-    /// A demand for one message of one queue, without waiting.
-    pub fn new(queue: QueueName) -> Self {
-        Demand {
-            queues: vec![queue],
-            max_of: Vec::new(),
-            max_attempts: None,
-            max: 1,
-            wait_ms: 0,
-            lease_ms: None,
-            session: SessionId::NONE,
-            deadline_margin_ms: None,
-        }
-    }
-}
+pub type Demand = Reserve;
 
 impl Client {
     /// A client of a single shard.
@@ -211,7 +176,7 @@ impl Client {
         answers.pop().unwrap_or(Err(CallError::NO_ANSWER))
     }
 
-    /// Leases messages, and waits for the first one if the demand has a wait.
+    /// Leases messages, and waits for the first one if the demand has a wait. The demand's number is replaced by a new one.
     ///
     /// # Errors
     /// When there was no answer: see [`CallError::outcome`].
@@ -221,18 +186,7 @@ impl Client {
     /// are returned at once and do not count as attempts.
     pub async fn reserve(&self, demand: Demand) -> Result<Reserved, CallError> {
         let waiter = self.new_waiter();
-        let reserve = Reserve {
-            waiter,
-            queues: demand.queues,
-            max_of: demand.max_of,
-            max_attempts: demand.max_attempts,
-            max: demand.max,
-            max_bytes: usize::MAX,
-            wait_ms: demand.wait_ms,
-            lease_ms: demand.lease_ms,
-            session: demand.session,
-            deadline_margin_ms: demand.deadline_margin_ms,
-        };
+        let reserve = Reserve { waiter, ..demand };
         let pending = self.submit(vec![Op::Reserve(reserve)])?;
         let mut waiting = CancelOnDrop { client: self, waiter, pending: Some(pending) };
         let mut answers = match &mut waiting.pending {
@@ -411,6 +365,106 @@ impl Drop for CancelOnDrop<'_> {
             }
             // The driver sees the closed channel if it answers before it sees this.
             None => self.client.put_back(Op::CancelReserve { waiter: self.waiter }),
+        }
+    }
+}
+
+/// A shard that this node owns or has owned.
+#[derive(Clone, Debug)]
+pub struct LocalShard {
+    shard: Option<ShardId>,
+    /// The counts of earlier runs in this process.
+    past: Counted,
+    /// The current run.
+    reign: Option<(Arc<Inbox>, Arc<DriverShared>)>,
+}
+
+impl LocalShard {
+    /// A shard without counts so far; `reign` is the current run, if this node owns the shard.
+    pub fn new(shard: Option<ShardId>, reign: Option<(Arc<Inbox>, Arc<DriverShared>)>) -> Self {
+        LocalShard { shard, past: Counted::default(), reign }
+    }
+
+    /// Starts a run on this node. The one before must have been folded.
+    pub fn begin(&mut self, inbox: Arc<Inbox>, shared: Arc<DriverShared>) {
+        self.reign = Some((inbox, shared));
+    }
+
+    /// Ends the current run, if there is one: its counts are kept.
+    pub fn fold(&mut self) {
+        if let Some((_, shared)) = self.reign.take() {
+            self.past.add(&shared.counted());
+        }
+    }
+
+    /// Adds the time in ms in which nobody owned the shard before this node took it.
+    pub fn add_unowned(&mut self, ms: u64) {
+        self.past.unowned_ms += ms;
+    }
+
+    /// Whether the shard has done everything that was to be done by now; true for one that this node does not own. For a
+    /// clock that stands: on any other it is true only for moments.
+    pub fn has_caught_up(&self) -> bool {
+        // In this order: what was taken out of the inbox is work until the driver sleeps again.
+        self.reign.as_ref().is_none_or(|(inbox, shared)| inbox.is_empty() && shared.has_caught_up())
+    }
+
+    /// How long it takes until time next changes a message of a shard that has caught up; `None`: never.
+    pub fn next_event_in(&self) -> Option<Duration> {
+        self.reign.as_ref().and_then(|(_, shared)| shared.next_event_in())
+    }
+
+    /// The number of the shard; `None` without a cluster.
+    pub fn shard(&self) -> Option<ShardId> {
+        self.shard
+    }
+
+    /// Everything this process has counted for the shard.
+    pub fn counted(&self) -> Counted {
+        let mut counted = self.past.clone();
+        if let Some((_, shared)) = &self.reign {
+            counted.add(&shared.counted());
+        }
+        counted
+    }
+
+    /// The state of the shard, as its driver last reported it: at most a second ago, or since [`LocalShard::renew`].
+    /// `None` when this node does not own it.
+    pub fn stats(&self) -> Option<Stats> {
+        self.reign.as_ref().map(|(_, shared)| shared.figures().stats)
+    }
+
+    /// Use of quotas by tenants, in this shard.
+    pub fn quotas(&self) -> Vec<QuotaUse> {
+        self.reign.as_ref().map(|(_, shared)| shared.figures().quotas).unwrap_or_default()
+    }
+
+    /// The store's figures that are not counters.
+    pub fn states(&self) -> Vec<(&'static str, u64)> {
+        let store = self.reign.as_ref().map(|(_, shared)| shared.figures().store).unwrap_or_default();
+        store.into_iter().filter(|(name, _)| !is_counter(name)).collect()
+    }
+
+    /// Submits an operation to this shard directly, and to no other node.
+    ///
+    /// # Errors
+    /// This node does not own the shard, or it accepts nothing.
+    pub fn ask(&self, op: Op) -> Result<Pending, CallError> {
+        let Some((inbox, _)) = &self.reign else {
+            return Err(CallError::Closed("this node does not own the shard"));
+        };
+        let (answer, answers) = oneshot::channel();
+        match inbox.offer(Submission { ops: vec![op], answer, patience: WhenBusy::Refuse, has_waited: false })
+        {
+            Ok(()) => Ok(Pending::new(answers, 1)),
+            Err((error, _)) => Err(error),
+        }
+    }
+
+    /// Requests figures as of now or later: they are available once an operation submitted later has been answered.
+    pub fn renew(&self) {
+        if let Some((_, shared)) = &self.reign {
+            shared.want_figures();
         }
     }
 }

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use duewheel_core::record::BootId;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::entropy::random_pair;
 use crate::inbox::Inbox;
+use crate::random::random_pair;
 
 /// A sample of both clocks, in ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -31,21 +31,16 @@ mod calls;
 mod looking_up;
 mod notices;
 mod parked;
-mod remains;
 
-use self::calls::Calls;
-use self::calls::is_of_one_group;
-pub use self::calls::take_back;
+use self::calls::{Calls, Confirmed, RefusalScope, Settling, is_of_one_group};
+pub use self::calls::{Leftover, take_back};
 use self::notices::Notices;
 use self::parked::Parked;
-use self::remains::Confirmed;
-pub use self::remains::Remains;
-use self::remains::{RefusalScope, Settling};
 use crate::error::{CallError, Outcome};
+use crate::fairness::Pacing;
 use crate::figures::{ANSWERS_FORGOTTEN, Figures};
-use crate::health::DriverWork;
 use crate::inbox::{Submission, WhenBusy};
-use crate::pacing::Pacing;
+use crate::shared::DriverWork;
 
 /// Drives one shard. Owned by one thread, or by a simulation.
 #[derive(Debug)]
@@ -183,7 +178,7 @@ impl<S: Store> Driver<S> {
 
     /// Takes what the driver before has left: it is decided first, in a group of its own. Call it before the first
     /// step.
-    pub fn take_over(&mut self, remains: Remains) {
+    pub fn take_over(&mut self, remains: Leftover) {
         self.open = remains.calls;
         self.undecided = remains.again;
     }
@@ -458,7 +453,7 @@ impl<S: Store> Driver<S> {
     /// A store without room refuses whole groups, and with new messages what frees room. If it knows that it has applied
     /// nothing of them, operations that end leases or cancel, and all those not decided yet, are left to the next
     /// driver ([`Driver::take_over`]).
-    pub fn fail(mut self, error: &StoreError) -> Remains {
+    pub fn fail(mut self, error: &StoreError) -> Leftover {
         let (first, counted) = (error.nothing_from(), self.confirmed.counts());
         let scope = if error.kind() == ErrorKind::Full && first.is_some() {
             RefusalScope::NeedsRoom
@@ -494,7 +489,7 @@ impl<S: Store> Driver<S> {
         self.open.fail(&unknown, &again);
         let confirmed = self.confirmed.counts().since(&counted);
         let doubtful = mem::take(&mut self.confirmed).into_doubtful(first);
-        Remains { confirmed, doubtful, calls: self.open, again, scope }
+        Leftover { confirmed, doubtful, calls: self.open, again, scope }
     }
 
     /// Replaces the quotas.

@@ -34,7 +34,7 @@ pub enum CallError {
 }
 
 /// Whether a failed call may have been applied.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Outcome {
     /// The call was not applied: retrying is safe.
     NotApplied,

@@ -14,27 +14,19 @@
 //! exports only the client, clocks and errors.
 
 pub mod activity;
-pub mod backoff;
 mod backpressure;
-pub mod budget;
 pub mod client;
 pub mod clock;
 pub mod driver;
-pub mod entropy;
 pub mod error;
+pub mod fairness;
 pub mod figures;
-pub mod health;
 pub mod inbox;
-pub mod lifecycle;
 pub mod listing;
-pub mod local;
 mod marked;
-mod pacing;
-pub mod pending;
-pub mod quotas;
+pub mod random;
 pub mod runner;
 pub mod shared;
 pub mod testing;
 pub mod thread;
 pub mod timekeeper;
-mod turns;

@@ -14,22 +14,19 @@ use duewheel_core::mutant::{self, Mutant};
 use duewheel_core::record::ClockPair;
 use duewheel_core::store::{ErrorKind, Level, Store, StoreError, Waker};
 
-use crate::backoff::{Jitter, RetryPause};
 use crate::backpressure::{Gate, WaitingSubmissions};
 use crate::client::Client;
 use crate::clock::Clock;
-use crate::driver::{Driver, Remains};
+use crate::driver::{Driver, Leftover};
 use crate::error::{CallError, Outcome};
+use crate::fairness::{FairQueue, QuotaSource};
 use crate::figures::Counted;
-use crate::health::DriverWork;
 use crate::inbox::{Admission, Inbox, Submission};
-use crate::lifecycle::Lifecycle;
 use crate::marked::Marked;
-use crate::quotas::QuotaSource;
-use crate::shared::{DriverEnd, DriverShared, ThreadCommand};
+use crate::random::{Jitter, RetryPause};
+use crate::shared::{DriverEnd, DriverShared, DriverWork, Lifecycle, ThreadCommand};
 use crate::testing;
 use crate::timekeeper::Timekeeper;
-use crate::turns::Turns;
 
 /// Opens the shard's store; called at the start and after each failure.
 pub type OpenStore = Box<dyn FnMut(Waker) -> Result<Box<dyn Store>, StoreError> + Send>;
@@ -124,7 +121,7 @@ pub struct Runner {
     /// The holds of the former engine, for the one that replaces it after a failure.
     holds: Vec<(QueueName, [u32; 3])>,
     /// The state that the former driver has left for its replacement.
-    remains: Remains,
+    remains: Leftover,
     fenced: WhenFenced,
     /// The jitter of the pauses before the store is reopened, seeded by [`Config::seed`]: shards that lost the same
     /// server do not return at the same moment.
@@ -135,7 +132,7 @@ pub struct Runner {
     quotas: QuotaSource,
     /// The version of the quotas that the driver has.
     quotas_seen: u64,
-    turns: Turns,
+    turns: FairQueue,
     /// When the store's figures are reported again, by [`Clock::running`].
     figures_due: Duration,
     /// An estimate of the number of callers: as many as recently arrived together.
@@ -184,7 +181,7 @@ impl Runner {
         let jitter = Jitter::seeded(config.seed);
         let mut runner = Runner {
             waiting: WaitingSubmissions::new(&config.policy),
-            turns: Turns::new(&config.policy),
+            turns: FairQueue::new(&config.policy),
             quotas: QuotaSource::default(),
             quotas_seen: 0,
             inbox,
@@ -192,7 +189,7 @@ impl Runner {
             opener,
             config,
             holds: Vec::new(),
-            remains: Remains::default(),
+            remains: Leftover::default(),
             fenced: WhenFenced::OpenAgain,
             jitter,
             phase: Phase::Ended,
@@ -487,7 +484,7 @@ impl Runner {
 
     /// Keeps what a driver has left for the next one. What the store has confirmed is counted now, because there may be
     /// no next one.
-    fn keep_remains(&mut self, remains: Remains) {
+    fn keep_remains(&mut self, remains: Leftover) {
         self.shared.count(&Counted::of(&remains.confirmed));
         self.remains = remains;
     }

@@ -1,4 +1,4 @@
-//! State that a runner shares with its clients.
+//! State that a runner shares with its clients: health, figures, and the commands of its owner.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -9,9 +9,9 @@ use duewheel_core::time::{EngineMs, Now};
 use tokio::sync::watch;
 
 use crate::clock::Clock;
+use crate::error::CallError;
 use crate::figures::{Counted, Figures};
-use crate::health::{DriverWork, Health, ThreadIn};
-use crate::inbox::Inbox;
+use crate::inbox::{Admission, Inbox};
 use crate::timekeeper::Timekeeper;
 
 /// State that a driver shares with its clients.
@@ -380,6 +380,102 @@ impl Drop for EndOnPanic {
         if std::thread::panicking() {
             self.shared.end(bug(self.place, "see the standard error"), &self.inbox);
         }
+    }
+}
+
+/// The state of a driver.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Health {
+    /// The time since the driver's loop last completed a round, in ms. It completes at least one every second. A round
+    /// does not count if calls wait, and nothing of them was decided, or the store has reported nothing of them.
+    pub tick_age_ms: u64,
+    /// How long its thread has shown no activity, in ms: it has neither completed a round that counts nor returned from
+    /// a call to the store. 0 while it is in such a call.
+    pub quiet_ms: u64,
+    /// The reason why the loop does not complete a round that counts.
+    pub thread: ThreadIn,
+    /// Why the driver does not work; `None` if it does.
+    pub trouble: Option<String>,
+    /// The shards of a node that have waited for long for a call of their store, in words; `None` if none has.
+    pub hanging: Option<String>,
+}
+
+/// The work of a driver so far, and what waits for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DriverWork {
+    /// Operations that were decided or refused.
+    pub decided: u64,
+    /// Whether operations wait that the driver could decide now.
+    pub has_undecided: bool,
+    /// Reports of a higher position by the store.
+    pub confirmed: u64,
+    /// Whether answers wait for such a report.
+    pub awaits_position: bool,
+    /// Look-ups that the store has fetched.
+    pub fetched: u64,
+    /// Whether calls wait for one.
+    pub awaits_fetch: bool,
+}
+
+/// Where the driver's thread is, or the threads of a node's shards that do not complete their rounds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ThreadIn {
+    /// In duewheel's own code.
+    #[default]
+    Ours,
+    /// In a call to the store: a disk or a server that does not answer.
+    Store,
+    /// In duewheel's own code, which goes on; but the store reports nothing of what calls wait for.
+    Unreported,
+}
+
+/// Ends a driver, or waits for its end. Cheap to clone; all clones control the same driver. Dropping it ends nothing.
+#[derive(Clone, Debug)]
+pub struct Lifecycle {
+    inbox: Arc<Inbox>,
+    shared: Arc<DriverShared>,
+}
+
+impl Lifecycle {
+    /// Controls the driver with this inbox.
+    pub fn new(inbox: Arc<Inbox>, shared: Arc<DriverShared>) -> Self {
+        Lifecycle { inbox, shared }
+    }
+
+    /// Accepts only operations that settle messages from now on; waiting reserves end with the messages that they have.
+    pub fn drain(&self) {
+        self.inbox.close_door(Admission::Draining);
+        self.shared.wish(ThreadCommand::EndWaits, &self.inbox);
+    }
+
+    /// Stops accepting operations, and ends once everything accepted is durable.
+    pub fn close(&self) {
+        self.inbox.close_door(Admission::Closed(CallError::Draining));
+        self.stop();
+    }
+
+    /// Ends the driver without closing its inbox first.
+    pub fn stop(&self) {
+        self.shared.wish(ThreadCommand::Stop, &self.inbox);
+    }
+
+    /// Whether the driver has ended.
+    pub fn has_ended(&self) -> bool {
+        self.shared.has_ended()
+    }
+
+    /// Waits until the driver has ended, and returns the reason.
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
+    pub async fn ended(&self) -> DriverEnd {
+        self.shared.ended().await
+    }
+
+    /// A guard for a task of the owner: if the task panics while it holds the guard, the driver ends. `place` names the
+    /// task.
+    pub fn end_on_panic(&self, place: &'static str) -> EndOnPanic {
+        EndOnPanic::new(&self.shared, &self.inbox, place)
     }
 }
 

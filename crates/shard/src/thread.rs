@@ -6,8 +6,8 @@ use std::sync::Arc;
 use duewheel_core::engine::Config;
 
 use crate::clock::Clock;
+use crate::fairness::QuotaSource;
 use crate::inbox::Inbox;
-use crate::quotas::QuotaSource;
 use crate::runner::{AfterTurn, OpenStore, Runner, SleepLimit, StartError, WakeOn, WhenFenced};
 use crate::shared::{DriverEnd, DriverShared, ThreadCommand, bug};
 

@@ -18,10 +18,9 @@ use duewheel_core::id::ShardId;
 use duewheel_core::mutant::{self, Mutant};
 use duewheel_core::policy::Policy;
 use duewheel_core::store::{ErrorKind, StoreError};
-use duewheel_shard::backoff::{Jitter, RetryPause};
 use duewheel_shard::error::CallError;
-use duewheel_shard::inbox::{Answers, Inbox, Submission, WhenBusy};
-use duewheel_shard::pending::Pending;
+use duewheel_shard::inbox::{Answers, Inbox, Pending, Submission, WhenBusy};
+use duewheel_shard::random::{Jitter, RetryPause};
 use duewheel_shard::shared::{DriverShared, EndOnPanic};
 use tokio::sync::{Notify, oneshot, watch};
 
@@ -154,7 +153,7 @@ impl RouteTable {
         }))
     }
 
-    /// Submits operations of one shard, as [`crate::shards::Shards::submit`] describes.
+    /// Submits operations of one shard, as [`crate::routing::Shards::submit`] describes.
     pub(crate) fn submit(&self, shard: ShardId, ops: Vec<Op>, patience: WhenBusy) -> Pending {
         let (to, answers) = oneshot::channel();
         let mut pending = Pending::new(answers, ops.len());

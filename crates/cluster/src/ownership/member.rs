@@ -10,29 +10,23 @@ use duewheel_core::engine::Op;
 use duewheel_core::id::ShardId;
 use duewheel_core::policy::Policy;
 use duewheel_core::store::{Candidate, Coordinator, ErrorKind, Joined, Secrets};
-use duewheel_shard::backoff::Jitter;
+use duewheel_shard::client::LocalShard;
 use duewheel_shard::clock::Clock;
-use duewheel_shard::entropy;
-use duewheel_shard::inbox::{Inbox, WhenBusy};
-use duewheel_shard::local::LocalShard;
-use duewheel_shard::pending::Pending;
-use duewheel_shard::quotas::QuotaSource;
+use duewheel_shard::fairness::QuotaSource;
+use duewheel_shard::inbox::{Inbox, Pending, WhenBusy};
+use duewheel_shard::random::{self, Jitter};
 use duewheel_shard::shared::{DriverEnd, DriverShared, ThreadCommand};
 use duewheel_shard::timekeeper::Timekeeper;
 use tokio::net::TcpListener;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::forwarding::routes::RouteTable;
-use crate::ownership::core::ClusterView;
-use crate::ownership::core::Core;
-use crate::ownership::core::LocalCounters;
-use crate::ownership::error::{FleetError, MAX_NAME, stranger};
+use crate::ownership::assignment::{DEFAULT_SETTLE_DELAY, Presence};
+use crate::ownership::core::{ClusterView, Core, FleetError, LocalCounters, MAX_NAME, stranger};
 use crate::ownership::owned::{OnThreads, Owned, ShardConfig, Starter, share_of};
-use crate::ownership::presence::{DEFAULT_SETTLE_DELAY, Presence};
 use crate::ownership::reconciler::{Reconciler, ReconcilerParts};
-use crate::shards::Shards;
-use crate::transport::versions::SupportedVersions;
-use crate::transport::wire::FrameLimits;
+use crate::routing::Shards;
+use crate::transport::wire::{FrameLimits, SupportedVersions};
 use crate::transport::{Connector, Host, PeerCertificates, PeerTls, TransportConfig, listen};
 
 /// The options of a node.
@@ -409,7 +403,7 @@ pub(crate) fn assemble(
         is_alone,
         policy: one,
         seed,
-        hash_key: entropy::hash_key(options.seed),
+        hash_key: random::hash_key(options.seed),
         quotas: options.quotas.clone(),
         clock: clock.clone(),
         jitter: jitter.clone(),

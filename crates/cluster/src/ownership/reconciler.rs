@@ -12,23 +12,19 @@ use std::time::Duration;
 
 use duewheel_core::id::ShardId;
 use duewheel_core::store::{Coordinator, ErrorKind, Node, Owner, Ownership};
-use duewheel_shard::backoff::Jitter;
 use duewheel_shard::clock::Clock;
 use duewheel_shard::error::CallError;
-use duewheel_shard::health::{DriverWork, ThreadIn};
 use duewheel_shard::inbox::Admission;
-use duewheel_shard::shared::{DriverEnd, ThreadCommand, bug};
+use duewheel_shard::random::Jitter;
+use duewheel_shard::shared::{DriverEnd, DriverWork, ThreadCommand, ThreadIn, bug};
 use duewheel_shard::thread::panic_text;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 use crate::forwarding::routes::ShardRoute;
-use crate::ownership::assignment::assign;
-use crate::ownership::core::Core;
-use crate::ownership::core::{ClusterView, ShardStage, ShardView};
-use crate::ownership::error::stranger;
+use crate::ownership::assignment::{Presence, assign};
+use crate::ownership::core::{ClusterView, Core, ShardStage, ShardView, stranger};
 use crate::ownership::owned::{Fatal, Owned};
-use crate::ownership::presence::Presence;
 use crate::transport::{Host, Peer, TransportConfig};
 
 /// The longest sleep of the thread; health shows when it came round last.

@@ -28,9 +28,9 @@ use std::time::Duration;
 use duewheel_core::engine::{Grant, Reserve, Reserved, WaiterId};
 use duewheel_core::id::{SessionId, ShardId};
 use duewheel_core::name::QueueName;
-use duewheel_shard::backoff::{Jitter, doubled};
 use duewheel_shard::error::CallError;
 use duewheel_shard::inbox::Answers;
+use duewheel_shard::random::{Jitter, doubled};
 use tokio::sync::oneshot;
 
 use crate::routing::sessions::MS;

@@ -25,11 +25,9 @@ use duewheel_core::engine::{Grant, Op, Reply, Reserve, Reserved, WaiterId};
 use duewheel_core::id::{SessionId, ShardId};
 use duewheel_core::name::{Key, QueueName};
 use duewheel_core::store::{ErrorKind, StoreError};
-use duewheel_shard::budget::CallBudgetShare;
 use duewheel_shard::client::Client;
 use duewheel_shard::error::{CallError, Outcome};
-use duewheel_shard::inbox::{Answers, WhenBusy};
-use duewheel_shard::pending::Pending;
+use duewheel_shard::inbox::{Answers, CallBudgetShare, Pending, WhenBusy};
 use tokio::sync::oneshot;
 
 use crate::routing::demand::{Action, Arrival, DemandState, POST_WAIT_MS, ShardGrants, WaitingReserve};
@@ -402,18 +400,7 @@ type Probe = tokio::time::Timeout<Pending>;
 
 /// A reserve that waits for a message of one queue and takes none.
 fn shard_waiter(queue: QueueName, waiter: WaiterId) -> Reserve {
-    Reserve {
-        waiter,
-        queues: vec![queue],
-        max: 0,
-        max_bytes: 0,
-        wait_ms: POST_WAIT_MS,
-        lease_ms: None,
-        session: SessionId::NONE,
-        max_of: Vec::new(),
-        max_attempts: None,
-        deadline_margin_ms: None,
-    }
+    Reserve { waiter, max: 0, max_bytes: 0, wait_ms: POST_WAIT_MS, ..Reserve::new(queue) }
 }
 
 fn unavailable(shard: ShardId, what: &str) -> CallError {

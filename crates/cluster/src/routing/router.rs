@@ -15,7 +15,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -23,25 +24,21 @@ use duewheel_core::engine::{Hold, Op, Reply, SettingsRefusal};
 use duewheel_core::id::ShardId;
 use duewheel_core::name::QueueName;
 use duewheel_core::policy::Policy;
-use duewheel_shard::backoff::{Jitter, RetryPause};
-use duewheel_shard::budget::CallBudget;
-use duewheel_shard::client::Route;
+use duewheel_shard::client::{LocalShard, Route};
 use duewheel_shard::clock::Clock;
 use duewheel_shard::error::CallError;
-use duewheel_shard::inbox::{Answers, Inbox, WhenBusy};
+use duewheel_shard::fairness::QuotaSource;
+use duewheel_shard::inbox::{Answers, CallBudget, Inbox, Pending, WhenBusy};
 use duewheel_shard::listing::{ListRequest, Listing};
-use duewheel_shard::local::LocalShard;
-use duewheel_shard::pending::Pending;
-use duewheel_shard::quotas::QuotaSource;
+use duewheel_shard::random::{Jitter, RetryPause};
 use duewheel_shard::shared::{DriverShared, EndOnPanic};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 
+use crate::routing::Shards;
 use crate::routing::demand::{Action, Demands};
-use crate::routing::partition::{Leases, Placement, by_shard, placement};
+use crate::routing::partition::{ExhaustedShards, Leases, Placement, by_shard, placement};
 use crate::routing::sessions::{LeaseEffect, Sessions};
-use crate::routing::used_up::ExhaustedShards;
-use crate::shards::Shards;
 
 /// The number of messages without a key that go to one shard before the next one gets some.
 const TOGETHER: usize = 64;

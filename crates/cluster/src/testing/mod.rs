@@ -12,6 +12,5 @@ pub use crate::transport::{Duplex, Network, PeerStream};
 #[cfg(feature = "testing")]
 #[doc(hidden)]
 pub mod wire {
-    pub use crate::transport::fuzzing::{cut, greetings};
-    pub use crate::transport::wire::fuzzing::{ReadFrame, limits_of};
+    pub use crate::transport::fuzzing::{ReadFrame, cut, greetings, limits_of};
 }

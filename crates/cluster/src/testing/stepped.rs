@@ -2,11 +2,10 @@
 //! runtime whose clock the simulation moves.
 
 use std::collections::VecDeque;
-use std::fmt;
-use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use std::{fmt, io};
 
 use duewheel_core::policy::Policy;
 use duewheel_core::store::Coordinator;
@@ -15,8 +14,7 @@ use duewheel_shard::runner::{AfterTurn, Runner, SleepLimit, StartError, WakeOn, 
 use duewheel_shard::shared::DriverEnd;
 use duewheel_shard::thread::Shard;
 
-use crate::ownership::core::Core;
-use crate::ownership::error::FleetError;
+use crate::ownership::core::{Core, FleetError};
 use crate::ownership::member::{Candidacy, Environment, Fleet, FleetOptions, Started, assemble};
 use crate::ownership::owned::{NotOpened, Opening, OpeningCallback, Starter};
 use crate::ownership::reconciler::Reconciler;

@@ -7,15 +7,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use duewheel_core::engine::{Op, Reply};
 use duewheel_core::id::ShardId;
 use duewheel_core::store::{ErrorKind, Node, StoreError};
-use duewheel_shard::backoff::RetryPause;
 use duewheel_shard::error::{CallError, Outcome};
 use duewheel_shard::inbox::{Answers, WhenBusy};
+use duewheel_shard::random::RetryPause;
 use tokio::io::AsyncWrite;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
 
 use super::handshake::{HandshakeRole, Hello, MAGIC, NodeIdentity, Welcome};
-use super::link::PeerStream;
+use super::tls::PeerStream;
 use super::{Agreed, FrameReader, LastReceived, TransportConfig};
 use crate::transport::wire::{self, FrameLimits, LENGTH, MAX_GREETING, PeerFrame, PeerFrameHead, WireError};
 
@@ -343,10 +343,7 @@ impl Peer {
                     self.nothing_applied();
                     return Ok(());
                 }
-                PeerFrame::Request { .. }
-                | PeerFrame::NewerRequest { .. }
-                | PeerFrame::Ping
-                | PeerFrame::Nudge => {
+                PeerFrame::Request { .. } | PeerFrame::Ping | PeerFrame::Nudge => {
                     return Err(io::Error::other("it sent a frame that only the asking node sends"));
                 }
             };

@@ -2,18 +2,15 @@
 //!
 //! A node keeps a connection to every other node for its requests, and answers on the connections that the others have
 //! made to it. [`tls`] and [`handshake`] describe the authentication, [`self::wire`] the
-//! frames, [`versions`] which of them two nodes of different builds exchange.
+//! frames, and which of them two nodes of different builds exchange.
 
 mod client;
 #[cfg(feature = "testing")]
 pub(crate) mod fuzzing;
 mod handshake;
-mod handshake_slots;
-mod link;
 mod refusals;
 mod server;
 mod tls;
-pub(crate) mod versions;
 pub(crate) mod wire;
 
 use std::io;
@@ -23,25 +20,23 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use duewheel_core::store::Secrets;
-use duewheel_shard::backoff::Jitter;
 use duewheel_shard::clock::Clock;
+use duewheel_shard::random::Jitter;
 use handshake::KeyId;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::watch;
 
 pub(crate) use client::{NotSent, Peer, PeerOutcome};
 pub(crate) use handshake::Keyring;
-pub(crate) use link::Connector;
-#[cfg(any(test, feature = "testing"))]
-pub use link::{Duplex, Network, PeerStream};
 #[cfg(any(test, feature = "testing"))]
 pub(crate) use server::answer;
 pub(crate) use server::{Host, listen};
-pub(crate) use tls::PeerTls;
 pub use tls::{BadCertificate, CertificatePart, PeerCertificates};
+pub(crate) use tls::{Connector, PeerTls};
+#[cfg(any(test, feature = "testing"))]
+pub use tls::{Duplex, Network, PeerStream};
 
-use self::versions::SupportedVersions;
-use self::wire::{FrameLimits, LENGTH};
+use self::wire::{FrameLimits, LENGTH, SupportedVersions};
 
 /// The identity of this node, and its settings for connections to others.
 #[derive(Clone, Debug)]

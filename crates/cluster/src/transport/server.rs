@@ -18,12 +18,12 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::client::hear_greeting;
-use super::handshake::{EARLIER_MAGIC, HandshakeRole, Hello, MAGIC, NodeIdentity, Proofs, Welcome};
-use super::handshake_slots::HandshakeSlots;
-use super::link::PeerStream;
+use super::handshake::{
+    EARLIER_MAGIC, HandshakeRole, HandshakeSlots, Hello, MAGIC, NodeIdentity, Proofs, Welcome,
+};
 use super::refusals::{RefusalReason, Refusals, RefusedPeer};
-use super::tls::Binding;
-use super::{AcceptsRequests, Agreed, FrameReader, LastReceived, OpenGuard, TransportConfig, tls};
+use super::tls::{self, Binding, PeerStream};
+use super::{AcceptsRequests, Agreed, FrameReader, LastReceived, OpenGuard, TransportConfig};
 use crate::forwarding::attempt::{moved, undo, waiters};
 use crate::transport::wire::{self, MAX_GREETING, PeerFrame, PeerFrameHead};
 
@@ -126,7 +126,7 @@ pub(crate) async fn answer(
     host: &Arc<dyn Host>,
 ) -> io::Result<()> {
     let _end = host.end_on_panic();
-    let greeting = introduce(stream, &super::link::SIMULATED, terms);
+    let greeting = introduce(stream, &super::tls::SIMULATED, terms);
     let (stream, _, agreed) = timeout(terms.pace.greet, greeting).await?.map_err(|refused| refused.why)?;
     let _open = OpenGuard::new(terms);
     serve(stream, terms, agreed, host).await
@@ -341,7 +341,7 @@ async fn hear(
         };
         let Some(bytes) = bytes else { return Ok(()) };
         match wire::read(&bytes, limits).map_err(io::Error::other)? {
-            PeerFrame::Request { id, shard, patience, ops } => {
+            PeerFrame::Request { id, shard, patience, ops: Some(ops) } => {
                 drop(bytes);
                 let request = ServedRequest {
                     id,
@@ -352,7 +352,7 @@ async fn hear(
                 };
                 take_in(request, ops, patience, host, line, is_gone);
             }
-            PeerFrame::NewerRequest { id } => line.say(&not_known(id, terms)),
+            PeerFrame::Request { id, ops: None, .. } => line.say(&not_known(id, terms)),
             PeerFrame::Ping => line.say(&PeerFrameHead::Pong),
             PeerFrame::Nudge => host.nudged(),
             PeerFrame::Answers { .. }

@@ -14,6 +14,13 @@
 //!
 //! None of these bytes is ever stored. The parts of a greeting, which come first, are the same in all versions; later
 //! versions may append to them.
+//!
+//! Two nodes speak the highest version that both know; without a common one they refuse each other, and both log it. A
+//! new version is needed where a change cannot be a tagged field or a further kind of operation or answer, and where
+//! nodes must place messages or assign shards in another way. A build that has one also speaks the version before, so
+//! that a cluster can be upgraded node by node.
+
+use std::fmt;
 
 use duewheel_core::engine::{Op, Reply};
 use duewheel_core::id::ShardId;
@@ -76,10 +83,10 @@ impl FrameLimits {
     }
 }
 
-/// The head of a frame, after the handshake.
+/// A frame, after the handshake, with operations and answers in this form.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum PeerFrameHead {
-    /// A request: operations for a shard follow.
+pub(crate) enum PeerFrame<Ops, Replies> {
+    /// A request: operations for a shard.
     Request {
         /// Chosen by the node that asks; the answer also carries it.
         id: u64,
@@ -87,15 +94,15 @@ pub(crate) enum PeerFrameHead {
         shard: ShardId,
         /// Treatment of new messages while the store is behind.
         patience: WhenBusy,
-        /// The number of operations.
-        ops: u32,
+        /// The operations.
+        ops: Ops,
     },
-    /// Answers to a request follow.
+    /// Answers to a request.
     Answers {
         /// The request.
         id: u64,
-        /// The number of answers.
-        answers: u32,
+        /// The answers.
+        answers: Replies,
     },
     /// The shard is not owned here, not yet, or not any more: nothing was applied.
     NotMine {
@@ -113,7 +120,7 @@ pub(crate) enum PeerFrameHead {
     },
     /// Asks for a sign of life.
     Ping,
-    /// Answers [`PeerFrameHead::Ping`].
+    /// Answers [`PeerFrame::Ping`].
     Pong,
     /// Owners of shards may have changed.
     Nudge,
@@ -121,84 +128,56 @@ pub(crate) enum PeerFrameHead {
     Bye,
 }
 
-/// A frame that was read.
-#[derive(Debug)]
-pub(crate) enum PeerFrame {
-    /// Operations for a shard.
-    Request { id: u64, shard: ShardId, patience: WhenBusy, ops: Vec<Op> },
-    /// Operations of which this build cannot read one.
-    NewerRequest { id: u64 },
-    /// Answers to a request; `None` for each that this build cannot read.
-    Answers { id: u64, answers: Vec<Option<Result<Reply, CallError>>> },
-    /// The request was not applied, and belongs elsewhere.
-    NotMine { id: u64, why: Box<str> },
-    /// The request was not applied, because the other node cannot read it.
-    NotKnown { id: u64, why: Box<str> },
-    /// A ping, which [`PeerFrameHead::Pong`] answers.
-    Ping,
-    /// The answer to a ping.
-    Pong,
-    /// Owners of shards may have changed.
-    Nudge,
-    /// The end: requests without an answer by now were not applied.
-    Bye,
+/// The head of a frame: as many operations or answers follow.
+pub(crate) type PeerFrameHead = PeerFrame<u32, u32>;
+
+/// A frame that was read: `None` for a request of which this build cannot read an operation, and for each answer that it
+/// cannot read.
+pub(crate) type ReceivedFrame = PeerFrame<Option<Vec<Op>>, Vec<Option<Result<Reply, CallError>>>>;
+
+impl<Ops, Replies> PeerFrame<Ops, Replies> {
+    /// The same frame with operations and answers in another form.
+    pub(super) fn with<O, R>(
+        self,
+        ops: impl FnOnce(Ops) -> Result<O, WireError>,
+        answers: impl FnOnce(Replies) -> Result<R, WireError>,
+    ) -> Result<PeerFrame<O, R>, WireError> {
+        Ok(match self {
+            PeerFrame::Request { id, shard, patience, ops: each } => {
+                PeerFrame::Request { id, shard, patience, ops: ops(each)? }
+            }
+            PeerFrame::Answers { id, answers: each } => PeerFrame::Answers { id, answers: answers(each)? },
+            PeerFrame::NotMine { id, why } => PeerFrame::NotMine { id, why },
+            PeerFrame::NotKnown { id, why } => PeerFrame::NotKnown { id, why },
+            PeerFrame::Ping => PeerFrame::Ping,
+            PeerFrame::Pong => PeerFrame::Pong,
+            PeerFrame::Nudge => PeerFrame::Nudge,
+            PeerFrame::Bye => PeerFrame::Bye,
+        })
+    }
 }
 
 /// An error in its wire format.
-#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-enum WireFailure {
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum WireFailure {
     Overloaded,
     Draining,
-    Store { kind: WireErrorKind, outcome: WireOutcome, detail: Box<str> },
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-enum WireErrorKind {
-    Fenced,
-    Unavailable,
-    Full,
-    Corrupt,
-    Closed,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-enum WireOutcome {
-    NotApplied,
-    Unknown,
+    Store { kind: ErrorKind, outcome: Outcome, detail: Box<str> },
 }
 
 impl From<&CallError> for WireFailure {
     fn from(error: &CallError) -> Self {
-        let store = |kind, outcome, detail: &str| WireFailure::Store { kind, outcome, detail: detail.into() };
-        match error {
-            CallError::Overloaded => WireFailure::Overloaded,
-            CallError::Draining => WireFailure::Draining,
-            CallError::Closed(why) => store(WireErrorKind::Unavailable, WireOutcome::NotApplied, why),
-            CallError::Lost(why) | CallError::Bug(why) => {
-                store(WireErrorKind::Unavailable, WireOutcome::Unknown, why)
+        let (kind, detail) = match error {
+            CallError::Overloaded => return WireFailure::Overloaded,
+            CallError::Draining => return WireFailure::Draining,
+            CallError::Closed(why) | CallError::Lost(why) | CallError::Bug(why) => {
+                (ErrorKind::Unavailable, (*why).into())
             }
-            CallError::Store { error, outcome } => {
-                let kind = match error.kind() {
-                    ErrorKind::Fenced => WireErrorKind::Fenced,
-                    ErrorKind::Unavailable => WireErrorKind::Unavailable,
-                    ErrorKind::Full => WireErrorKind::Full,
-                    ErrorKind::Corrupt => WireErrorKind::Corrupt,
-                    ErrorKind::Closed => WireErrorKind::Closed,
-                };
-                store(kind, (*outcome).into(), &error.to_string())
-            }
+            CallError::Store { error, .. } => (error.kind(), error.to_string().into()),
             // An error without a form of its own keeps its text and its outcome.
-            other => store(WireErrorKind::Unavailable, other.outcome().into(), &other.to_string()),
-        }
-    }
-}
-
-impl From<Outcome> for WireOutcome {
-    fn from(outcome: Outcome) -> Self {
-        match outcome {
-            Outcome::NotApplied => WireOutcome::NotApplied,
-            Outcome::Unknown => WireOutcome::Unknown,
-        }
+            other => (ErrorKind::Unavailable, other.to_string().into()),
+        };
+        WireFailure::Store { kind, outcome: error.outcome(), detail }
     }
 }
 
@@ -208,17 +187,6 @@ impl From<WireFailure> for CallError {
             WireFailure::Overloaded => CallError::Overloaded,
             WireFailure::Draining => CallError::Draining,
             WireFailure::Store { kind, outcome, detail } => {
-                let kind = match kind {
-                    WireErrorKind::Fenced => ErrorKind::Fenced,
-                    WireErrorKind::Unavailable => ErrorKind::Unavailable,
-                    WireErrorKind::Full => ErrorKind::Full,
-                    WireErrorKind::Corrupt => ErrorKind::Corrupt,
-                    WireErrorKind::Closed => ErrorKind::Closed,
-                };
-                let outcome = match outcome {
-                    WireOutcome::NotApplied => Outcome::NotApplied,
-                    WireOutcome::Unknown => Outcome::Unknown,
-                };
                 CallError::Store { error: StoreError::new(kind, detail), outcome }
             }
         }
@@ -270,31 +238,20 @@ pub(crate) fn answers(
 ///
 /// # Errors
 /// See [`WireError`].
-pub(crate) fn read(bytes: &[u8], limits: FrameLimits) -> Result<PeerFrame, WireError> {
+pub(crate) fn read(bytes: &[u8], limits: FrameLimits) -> Result<ReceivedFrame, WireError> {
     if bytes.len() > limits.bytes {
         return Err(WireError::TooLarge);
     }
     let (head, rest) = take::<PeerFrameHead>(bytes)?;
-    let alone = |frame| if rest.is_empty() { Ok(frame) } else { Err(WireError::Damaged) };
-    match head {
-        PeerFrameHead::Request { id, shard, patience, ops } => {
-            let ops = parts(rest, ops, limits, |op: Op| op)?;
-            Ok(match ops.into_iter().collect() {
-                Some(ops) => PeerFrame::Request { id, shard, patience, ops },
-                None => PeerFrame::NewerRequest { id },
-            })
-        }
-        PeerFrameHead::Answers { id, answers } => {
-            let answer = |answer: Result<Reply, WireFailure>| answer.map_err(CallError::from);
-            Ok(PeerFrame::Answers { id, answers: parts(rest, answers, limits, answer)? })
-        }
-        PeerFrameHead::NotMine { id, why } => alone(PeerFrame::NotMine { id, why }),
-        PeerFrameHead::NotKnown { id, why } => alone(PeerFrame::NotKnown { id, why }),
-        PeerFrameHead::Ping => alone(PeerFrame::Ping),
-        PeerFrameHead::Pong => alone(PeerFrame::Pong),
-        PeerFrameHead::Nudge => alone(PeerFrame::Nudge),
-        PeerFrameHead::Bye => alone(PeerFrame::Bye),
+    let has_parts = matches!(head, PeerFrame::Request { .. } | PeerFrame::Answers { .. });
+    if !has_parts && !rest.is_empty() {
+        return Err(WireError::Damaged);
     }
+    let answer = |answer: Result<Reply, WireFailure>| answer.map_err(CallError::from);
+    head.with(
+        |ops| Ok(parts(rest, ops, limits, |op: Op| op)?.into_iter().collect()),
+        |answers| parts(rest, answers, limits, answer),
+    )
 }
 
 /// A part of a greeting, with its length.
@@ -321,13 +278,13 @@ fn count(n: usize, limits: FrameLimits) -> Result<u32, WireError> {
 }
 
 /// Begins a frame; the length is filled in at the end.
-fn begin(head: &impl Serialize) -> Result<Writer, WireError> {
+pub(super) fn begin(head: &impl Serialize) -> Result<Writer, WireError> {
     let mut frame = Writer { bytes: vec![0; LENGTH] };
     push(&mut frame, head)?;
     Ok(frame)
 }
 
-fn finish(frame: Writer, limit: usize) -> Result<Vec<u8>, WireError> {
+pub(super) fn finish(frame: Writer, limit: usize) -> Result<Vec<u8>, WireError> {
     let mut frame = frame.bytes;
     let length = frame.len() - LENGTH;
     if length > limit {
@@ -349,7 +306,7 @@ fn push_part(frame: &mut Writer, value: &impl Serialize) -> Result<(), WireError
     frame.with_length(|part| {
         push(part, value)?;
         #[cfg(debug_assertions)]
-        if super::versions::is_next() {
+        if is_next() {
             part.bytes.extend(FIELD_OF_NEXT);
             return Ok(());
         }
@@ -399,9 +356,82 @@ fn read_part<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
     rest.is_empty().then_some(value)
 }
 
-#[cfg(feature = "testing")]
-pub(crate) mod fuzzing;
+/// The newest version.
+pub(crate) const PROTOCOL: u32 = 1;
+
+/// The versions that a node speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SupportedVersions {
+    pub(crate) lowest: u32,
+    pub(crate) highest: u32,
+}
+
+/// The versions of a later build, for tests.
+#[cfg(any(test, debug_assertions))]
+pub(crate) const NEXT: SupportedVersions = SupportedVersions { lowest: PROTOCOL, highest: PROTOCOL + 1 };
+
+impl Default for SupportedVersions {
+    fn default() -> Self {
+        SupportedVersions { lowest: PROTOCOL, highest: PROTOCOL }
+    }
+}
+
+impl fmt::Display for SupportedVersions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the versions {} to {}", self.lowest, self.highest)
+    }
+}
+
+impl SupportedVersions {
+    /// The versions of this process.
+    pub(crate) fn of_this_process() -> Self {
+        #[cfg(debug_assertions)]
+        if is_next() {
+            tracing::warn!("this process pretends to be of the next version, for a test");
+            return NEXT;
+        }
+        SupportedVersions::default()
+    }
+
+    /// The highest version that `other` also has.
+    pub(crate) fn common(self, other: SupportedVersions) -> Option<u32> {
+        let highest = self.highest.min(other.highest);
+        (highest >= self.lowest.max(other.lowest)).then_some(highest)
+    }
+}
+
+/// Whether this process pretends to be a later build, for tests of an upgrade with real processes: it speaks one more
+/// version, and sends a field that this build does not know with each operation and answer. A release build never does.
+#[cfg(debug_assertions)]
+pub(crate) fn is_next() -> bool {
+    static IS_NEXT: std::sync::LazyLock<bool> =
+        std::sync::LazyLock::new(|| std::env::var_os("DUEWHEEL_TEST_NEXT_VERSION").is_some());
+    *IS_NEXT
+}
+
 #[cfg(test)]
 pub(crate) mod samples;
 #[cfg(test)]
 mod tests;
+
+#[cfg(test)]
+mod versions_tests {
+    use super::*;
+
+    #[test]
+    fn highest_common_version_is_spoken() {
+        let this = SupportedVersions::default();
+        let later = SupportedVersions { lowest: PROTOCOL + 1, highest: PROTOCOL + 2 };
+        let turned = SupportedVersions { lowest: PROTOCOL + 1, highest: 0 };
+        for (a, b, common) in [
+            (this, this, Some(PROTOCOL)),
+            (this, NEXT, Some(PROTOCOL)),
+            (NEXT, NEXT, Some(PROTOCOL + 1)),
+            (NEXT, later, Some(PROTOCOL + 1)),
+            (this, later, None),
+            (NEXT, turned, None),
+        ] {
+            assert_eq!((a.common(b), b.common(a)), (common, common), "{a}, {b}");
+        }
+    }
+}

@@ -7,14 +7,14 @@ use crate::store::{Found, Lookups};
 
 use super::Engine;
 use super::fresh::FreshRow;
-use super::input::{DedupeId, Op};
-use super::operation::Named;
+use super::input::DedupeId;
+use super::operation::{Named, Op};
 use super::rows::{RowIdx, RowLocation};
 
 impl Engine {
     /// Adds the look-ups that the operations of a batch need before they can be decided; [`Engine::adopt`] takes the
     /// results. Call it for each operation, and once with `None` for the engine's own work. Some operations need a second
-    /// look-up by what the first one has found ([`super::Operation::looks_twice`]): call it again for them after
+    /// look-up by what the first one has found ([`Op::looks_twice`]): call it again for them after
     /// [`Engine::adopt`], and adopt again.
     pub fn look_up(&mut self, op: Option<&Op>, lookups: &mut Lookups) {
         lookups.bytes = self.policy.found_bytes;

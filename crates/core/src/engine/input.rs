@@ -1,277 +1,13 @@
-//! The operations of the engine, a closed list, and their arguments.
+//! The arguments of operations ([`super::Op`]).
 
 use bytes::Bytes;
 
-use crate::id::{LeaseToken, Lsn, MessageId, SessionId, ShardId};
-use crate::message::{Headers, MaxAttempts, Options, State};
+use crate::id::{LeaseToken, MessageId, SessionId};
+use crate::message::{Headers, MaxAttempts, Options};
 use crate::name::{Key, QueueName};
-use crate::policy::{QueueSettings, ReadyOrder};
+use crate::policy::ReadyOrder;
 use crate::store::Cursor;
 use crate::time::{Now, WallMs};
-
-/// An operation. Every one is answered exactly once.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub enum Op {
-    /// Accepts a message. Answer: [`super::Reply::Enqueue`].
-    Enqueue(Box<Enqueue>),
-    /// Grants ready messages, or waits for some. Answer: [`super::Reply::Reserve`].
-    Reserve(Reserve),
-    /// Grants one message by its id, whatever waiting state it is in (Dead and Scheduled included).
-    /// Answer: [`super::Reply::ReserveOne`].
-    ReserveOne {
-        /// The message.
-        id: MessageId,
-        /// The session that the lease is bound to.
-        session: SessionId,
-        /// Length of the lease; `None`: the setting of message or queue.
-        lease_ms: Option<u64>,
-    },
-    /// Ends a waiting reserve with an empty answer. Answer: [`super::Reply::Done`].
-    CancelReserve {
-        /// The number given in [`Reserve`].
-        waiter: WaiterId,
-    },
-    /// Returns grants that never reached their consumer; they do not count as attempts. Answer: [`super::Reply::Done`].
-    Undelivered {
-        /// The leases.
-        leases: Vec<(MessageId, LeaseToken)>,
-    },
-    /// Settles a message as done. Answer: [`super::Reply::Settle`].
-    Ack {
-        /// The message.
-        id: MessageId,
-        /// Proof that the caller holds the lease.
-        proof: Proof,
-    },
-    /// Settles a message as not done: it comes again after a delay, or dies. Answer: [`super::Reply::Settle`].
-    Nack {
-        /// The message.
-        id: MessageId,
-        /// Proof that the caller holds the lease.
-        proof: Proof,
-        /// Whether the attempt counts.
-        attempt: Attempt,
-        /// Delay until the next attempt; `None`: the backoff decides.
-        delay_ms: Option<u64>,
-        /// A new priority.
-        priority: Option<u32>,
-        /// Kept in the message's history, cut to a limit.
-        note: Box<str>,
-    },
-    /// Buries a leased message. Answer: [`super::Reply::Settle`].
-    Bury {
-        /// The message.
-        id: MessageId,
-        /// Proof that the caller holds the lease.
-        proof: Proof,
-        /// A new priority.
-        priority: Option<u32>,
-        /// Kept in the message's history, cut to a limit.
-        note: Box<str>,
-    },
-    /// Removes a message: acks it if this session leases it, cancels it if it is not leased. Refused as a lost lease
-    /// when another consumer leases it. Answer: [`super::Reply::Settle`].
-    Delete {
-        /// The message.
-        id: MessageId,
-        /// The session whose leases count.
-        session: SessionId,
-    },
-    /// Moves a lease's deadline to `lease_ms` from now. Answer: [`super::Reply::Extend`].
-    Extend {
-        /// The message.
-        id: MessageId,
-        /// Proof that the caller holds the lease.
-        proof: Proof,
-        /// Length from now; `None`: the setting of message or queue.
-        lease_ms: Option<u64>,
-    },
-    /// Cancels a message. Answer: [`super::Reply::Change`].
-    Cancel {
-        /// The message.
-        target: Target,
-        /// The fate of the message's `dedupe_id`.
-        dedupe_id: DedupeId,
-    },
-    /// Gives a waiting message another due time, or other content or settings. Answer: [`super::Reply::Change`].
-    Postpone {
-        /// The message.
-        target: Target,
-        /// The new values; everything else stays.
-        edit: Box<Edit>,
-        /// The required generation; with another one the change is refused.
-        if_generation: Option<u32>,
-    },
-    /// Makes a message due now. Answer: [`super::Reply::Change`].
-    Fire {
-        /// The message.
-        target: Target,
-    },
-    /// Makes up to `max` scheduled messages of a queue due now, in due order, and at most `Policy::max_step`. Answer:
-    /// [`super::Reply::Count`].
-    FireMany {
-        /// The queue.
-        queue: QueueName,
-        /// Largest number of messages.
-        max: usize,
-    },
-    /// Makes a dead message ready again, or schedules it. Answer: [`super::Reply::Change`].
-    Redrive {
-        /// The message.
-        id: MessageId,
-        /// The delay from now, in ms; `None`: it is ready at once, and due when it was due.
-        delay_ms: Option<u64>,
-    },
-    /// Makes up to `max` dead messages of a queue ready again, in the order in which they died; a message whose key has
-    /// been taken since then stays. At most `Policy::max_step`. Answer: [`super::Reply::Count`].
-    RedriveMany {
-        /// The queue.
-        queue: QueueName,
-        /// Largest number of messages.
-        max: usize,
-    },
-    /// Returns a message. Answer: [`super::Reply::View`].
-    Get {
-        /// The message.
-        target: Target,
-    },
-    /// Returns the state of a message without its body. Answer: [`super::Reply::Change`].
-    Outline {
-        /// The message.
-        id: MessageId,
-    },
-    /// Returns the first message in a state. Answer: [`super::Reply::View`].
-    Peek {
-        /// The queue.
-        queue: QueueName,
-        /// The state.
-        state: State,
-    },
-    /// Lists messages in due order. Answer: [`super::Reply::Page`].
-    List {
-        /// The queue.
-        queue: QueueName,
-        /// Only messages in this state.
-        state: Option<State>,
-        /// Start behind this position.
-        after: Option<ListCursor>,
-        /// Largest number of messages.
-        limit: usize,
-        /// Messages that are due before this instant may be left out. They are not, where another order than that of due
-        /// times is listed.
-        from: Option<WallMs>,
-    },
-    /// Describes a queue. Answer: [`super::Reply::Queues`] with none or one.
-    Queue {
-        /// The queue.
-        queue: QueueName,
-    },
-    /// Describes all queues, by name. Answer: [`super::Reply::Queues`].
-    Queues {
-        /// Start behind this name.
-        after: Option<QueueName>,
-        /// Largest number of queues.
-        limit: usize,
-    },
-    /// Counts messages by due time. Answer: [`super::Reply::Histogram`].
-    Histogram {
-        /// The queue; `None`: all.
-        queue: Option<QueueName>,
-        /// Start of the first column.
-        from: WallMs,
-        /// End of the last column, exclusive.
-        to: WallMs,
-        /// Number of columns.
-        columns: usize,
-    },
-    /// Describes the ring. Answer: [`super::Reply::Wheel`].
-    Wheel,
-    /// Returns figures of the whole engine. Answer: [`super::Reply::Stats`].
-    Stats,
-    /// Replaces all settings of a queue. Answer: [`super::Reply::Configured`] with the queue;
-    /// [`super::Reply::Configure`] if refused.
-    Configure {
-        /// The queue.
-        queue: QueueName,
-        /// The new settings.
-        settings: QueueSettings,
-    },
-    /// Pauses a queue: it grants nothing. Answer: [`super::Reply::Configured`] without a queue;
-    /// [`super::Reply::Configure`] if the queue would be one too many.
-    Pause {
-        /// The queue.
-        queue: QueueName,
-        /// Length of the pause; `None`: until resumed.
-        for_ms: Option<u64>,
-    },
-    /// Ends a pause. Answer: [`super::Reply::Configured`] without a queue.
-    Resume {
-        /// The queue.
-        queue: QueueName,
-    },
-    /// Removes Scheduled, Ready and Dead messages of a queue. Answer: [`super::Reply::Count`].
-    Purge {
-        /// The queue.
-        queue: QueueName,
-    },
-    /// Holds a queue: it stays with its totals, even when it is empty, until every hold is released. Answer:
-    /// [`super::Reply::Done`]; [`super::Reply::Configure`] if the queue would be one too many: then it is not held. A
-    /// restart releases all holds.
-    Hold {
-        /// The queue.
-        queue: QueueName,
-        /// The kind of hold.
-        how: Hold,
-    },
-    /// Releases an [`Op::Hold`]. Answer: [`super::Reply::Done`].
-    LetGo {
-        /// The queue.
-        queue: QueueName,
-        /// The kind of hold.
-        how: Hold,
-    },
-    /// Reports a closed connection: its leases are released, its waiting reserves end. Answer: [`super::Reply::Done`].
-    SessionClosed {
-        /// The connection.
-        session: SessionId,
-    },
-    /// Returns when the first lease of a connection runs out. Answer: [`super::Reply::Deadline`].
-    SessionDeadline {
-        /// The connection.
-        session: SessionId,
-    },
-    /// Returns when the next message is due. Answer: [`super::Reply::NextDue`].
-    NextDue,
-    /// Returns how much of each quota is used. Answer: [`super::Reply::Quotas`].
-    Quotas,
-    /// Returns a message as [`Op::Get`] does, or else a message that has ended and is kept as done: by its id, or the
-    /// newest that had the key. Answer: [`super::Reply::View`].
-    Recall {
-        /// The message.
-        target: Target,
-    },
-    /// Returns events of one shard, those of durable records, in order. Answer: [`super::Reply::Events`].
-    Events {
-        /// The shard.
-        shard: ShardId,
-        /// The position behind which they begin; `None`: the last durable record, so that the answer says where those
-        /// to come begin.
-        after: Option<Lsn>,
-        /// Largest number of events of records.
-        limit: usize,
-        /// If given, the answer also has events of messages that have become due, behind this number
-        /// ([`super::ShardEvents::fired`]); they are kept for some seconds after a caller has asked for them.
-        fired_after: Option<u64>,
-    },
-    /// Removes a message if it is still the dead one that the caller has seen. Answer: [`super::Reply::Change`].
-    RemoveDead {
-        /// The message.
-        id: MessageId,
-        /// When it has died: a message with another time has been redriven since, and is refused as not dead.
-        died: WallMs,
-    },
-}
 
 /// Whether a cancel also frees the `dedupe_id` of its message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -530,6 +266,24 @@ pub struct Reserve {
     /// The answer is [`super::Reserved::DeadlineSoon`] instead of a wait when a lease of this session has less than
     /// this left.
     pub deadline_margin_ms: Option<u64>,
+}
+
+impl Reserve {
+    /// A demand for one message of one queue, without waiting.
+    pub fn new(queue: QueueName) -> Self {
+        Reserve {
+            waiter: WaiterId(0),
+            queues: vec![queue],
+            max_of: Vec::new(),
+            max: 1,
+            max_bytes: usize::MAX,
+            wait_ms: 0,
+            lease_ms: None,
+            max_attempts: None,
+            session: SessionId::NONE,
+            deadline_margin_ms: None,
+        }
+    }
 }
 
 /// Identifies a waiting reserve.

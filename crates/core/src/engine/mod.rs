@@ -23,7 +23,6 @@
 mod acked;
 mod admin;
 mod answers;
-mod ask;
 mod backlog;
 mod batch;
 mod bucket;
@@ -79,16 +78,15 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub use answers::{AnswerCounts, ForgottenFor};
-pub use ask::{Ask, FromReply, Typed};
 pub use done::DoneCounts;
 pub use duewheel_wheel::GeometryError;
 pub use effect::{After, Effect, Effects, Notice};
 pub use ids::Ids;
 pub use input::{
-    Attempt, DedupeId, Edit, Enqueue, Hold, IfExists, InitialState, ListCursor, Op, Past, Proof, Reserve,
-    Target, WaiterId, When,
+    Attempt, DedupeId, Edit, Enqueue, Hold, IfExists, InitialState, ListCursor, Past, Proof, Reserve, Target,
+    WaiterId, When,
 };
-pub use operation::{Named, OnLease, Operation, Routing};
+pub use operation::{Ask, FromReply, Named, OnLease, Op, Operation, Routing, Typed};
 pub use quota::{ANSWERS_PER_MESSAGE, BadQuota, OverQuota, Pace, Quota, QuotaUse, Quotas, Resource};
 pub use reply::{
     Answered, Applied, Attended, ChangeRefusal, Counts, EnqueueRefusal, Enqueued, ExpiredCounts, Grant,

@@ -1,18 +1,304 @@
-//! The table of operations: one row of properties for each.
+//! The table of operations: one row for each gives its arguments, its answer, its routing and its properties.
 //!
 //! Code that treats operations differently (inbox, driver, router, sessions) reads the table and does not list
 //! operations. A new operation needs:
 //!
-//! 1. a variant of [`Op`], behind all others (its index is its number in the protocol between nodes), and a row in
-//!    `Op::entry`, where the match is exhaustive;
+//! 1. a row behind all others: its index is its number in the protocol between nodes;
 //! 2. a file with its effect next to this one, and a line in `Engine::request`;
-//! 3. a typed form in `ask.rs`, if a caller waits for its answer;
+//! 3. a line in `answers!`, if its answer has a type of its own;
 //! 4. the front ends that offer it and, with [`Routing::All`], the merge of the answers of several shards.
+//!
+//! Batches carry [`Op`] and [`Reply`]. A caller that waits for the answer to one operation uses an [`Ask`] and receives
+//! its [`Ask::Reply`], so that it needs no arm for the answers to other operations.
 
-use crate::id::{LeaseToken, MessageId, ShardId};
+use std::marker::PhantomData;
+
+use crate::id::{LeaseToken, Lsn, MessageId, SessionId, ShardId};
+use crate::message::State;
 use crate::name::{Key, QueueName};
+use crate::policy::QueueSettings;
+use crate::time::WallMs;
 
-use super::input::{DedupeId, Enqueue, Op, Target};
+use super::input::{Attempt, DedupeId, Edit, Enqueue, Hold, ListCursor, Proof, Reserve, Target, WaiterId};
+use super::quota::QuotaUse;
+use super::reply::{
+    Applied, ChangeRefusal, EnqueueRefusal, Enqueued, Grant, Histogram, Outline, Page, QueueView, Reply,
+    Reserved, SettingsRefusal, SettleRefusal, Settled, ShardEvents, Stats, View, WheelView,
+};
+
+/// The documentation of an argument: its own, or that of all arguments with its name.
+macro_rules! argument {
+    ($name:ident $doc:literal) => {
+        $doc
+    };
+    (attempt) => {
+        "Whether the attempt counts."
+    };
+    (dedupe_id) => {
+        "The fate of the message's `dedupe_id`."
+    };
+    (how) => {
+        "The kind of hold."
+    };
+    (id) => {
+        "The message."
+    };
+    (lease_ms) => {
+        "Length of the lease from now; `None`: the setting of message or queue."
+    };
+    (limit) => {
+        "Largest number in the answer."
+    };
+    (max) => {
+        "Largest number of messages."
+    };
+    (note) => {
+        "Kept in the message's history, cut to a limit."
+    };
+    (priority) => {
+        "A new priority."
+    };
+    (proof) => {
+        "Proof that the caller holds the lease."
+    };
+    (queue) => {
+        "The queue."
+    };
+    (session) => {
+        "The session of a connection, to which leases are bound."
+    };
+    (target) => {
+        "The message."
+    };
+}
+
+/// The rows of the table:
+///
+/// ```text
+/// /// documentation
+/// [fn typed form] "name for logs" Variant { argument: Type, .. } -> answer,
+///     routing [of the message that it names], properties ..;
+/// ```
+macro_rules! ops {
+    ($(
+        $(#[$doc:meta])*
+        $(fn $make:ident)? $name:literal $Op:ident
+        $(($inner:ident: $boxed:ty))?
+        $({ $($field:ident $(($text:literal))?: $type:ty),* })?
+        -> $answer:ty, $routing:ident $(of $names:expr)? $(, $flag:ident $(= $lease:ident)?)*;
+    )*) => {
+        /// An operation. Every one is answered exactly once.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+        pub enum Op {$(
+            $(#[$doc])*
+            #[doc = concat!("\n\nAnswer: `", stringify!($answer), "`.")]
+            $Op $(($boxed))? $({ $(#[doc = argument!($field $($text)?)] $field: $type),* })?,
+        )*}
+
+        impl Op {
+            /// The row of each operation, and the message that it names. An operation on a queue names no message, and
+            /// reads pages if it needs messages.
+            #[inline]
+            #[allow(unused_variables)] // most arguments are not part of a name
+            fn entry(&self) -> (&'static Operation, Named<'_>) {
+                match self {$(
+                    Op::$Op { $(0: $inner,)? $($($field,)*)? .. } => (
+                        const {
+                            &Operation { $($flag: ops!(@flag $($lease)?),)* ..row($name, Routing::$routing) }
+                        },
+                        ops!(@named $($names)?),
+                    ),
+                )*}
+            }
+
+            $(ops! { @make [$($make)?] $Op [$($($field: $type),*)?] $answer })*
+        }
+    };
+    (@flag) => { true };
+    (@flag $lease:ident) => { OnLease::$lease };
+    (@named) => { Named::Nothing };
+    (@named $names:expr) => { Named::from($names) };
+    (@make [] $($row:tt)*) => {};
+    (@make [$make:ident] $Op:ident [$($field:ident: $type:ty),*] $answer:ty) => {
+        #[doc = concat!("[`Op::", stringify!($Op), "`]")]
+        pub fn $make($($field: $type),*) -> Typed<$answer> {
+            Typed::new(Op::$Op { $($field),* })
+        }
+    };
+}
+
+ops! {
+    /// Accepts a message.
+    "enqueue" Enqueue(enqueue: Box<Enqueue>) -> Result<Enqueued, EnqueueRefusal>, Message of &**enqueue;
+
+    /// Grants ready messages, or waits for some.
+    "reserve" Reserve(reserve: Reserve) -> Reserved, All, grows, lease = Begins;
+
+    /// Grants one message by its id, whatever waiting state it is in (Dead and Scheduled included).
+    fn reserve_one "reserve_one" ReserveOne { id: MessageId, session: SessionId, lease_ms: Option<u64> }
+        -> Result<Box<Grant>, ChangeRefusal>, Message of id, grows, revives, lease = Begins;
+
+    /// Ends a waiting reserve with an empty answer.
+    "cancel_reserve" CancelReserve { waiter ("The number given in [`Reserve`]."): WaiterId }
+        -> (), Node, settles, repeatable;
+
+    /// Returns grants that never reached their consumer; they do not count as attempts.
+    fn undelivered "undelivered" Undelivered { leases ("The leases."): Vec<(MessageId, LeaseToken)> }
+        -> (), Leases, settles, repeatable;
+
+    /// Settles a message as done.
+    "ack" Ack { id: MessageId, proof: Proof }
+        -> SettleAnswer, Message of id, settles, lease = Ends;
+
+    /// Settles a message as not done: it comes again after a delay, or dies.
+    "nack" Nack {
+            id: MessageId, proof: Proof, attempt: Attempt,
+            delay_ms ("Delay until the next attempt; `None`: the backoff decides."): Option<u64>,
+            priority: Option<u32>, note: Box<str>
+        } -> SettleAnswer, Message of id, settles, grows, revives, lease = Ends;
+
+    /// Buries a leased message.
+    "bury" Bury { id: MessageId, proof: Proof, priority: Option<u32>, note: Box<str> }
+        -> SettleAnswer, Message of id, settles, grows, lease = Ends;
+
+    /// Removes a message: acks it if this session leases it, cancels it if it is not leased. Refused as a lost lease
+    /// when another consumer leases it.
+    "delete" Delete { id: MessageId, session: SessionId }
+        -> SettleAnswer, Message of id, settles, lease = EndsOwn;
+
+    /// Moves a lease's deadline to `lease_ms` from now.
+    "extend" Extend { id: MessageId, proof: Proof, lease_ms: Option<u64> }
+        -> ExtendAnswer, Message of id, settles, grows, lease = Extends;
+
+    /// Cancels a message.
+    fn cancel_with "cancel" Cancel { target: Target, dedupe_id: DedupeId }
+        -> ChangeAnswer, Message of target, settles;
+
+    /// Gives a waiting message another due time, or other content or settings.
+    fn postpone "postpone" Postpone {
+            target: Target,
+            edit ("The new values; everything else stays."): Box<Edit>,
+            if_generation ("The required generation; with another one the change is refused."): Option<u32>
+        } -> ChangeAnswer, Message of target, grows;
+
+    /// Makes a message due now.
+    fn fire "fire" Fire { target: Target } -> ChangeAnswer, Message of target, grows;
+
+    /// Makes up to `max` scheduled messages of a queue due now, in due order, and at most `Policy::max_step`.
+    fn fire_many "fire_many" FireMany { queue: QueueName, max: usize }
+        -> Applied<u64>, All, grows, surveys;
+
+    /// Makes a dead message ready again, or schedules it.
+    fn redrive_in "redrive" Redrive {
+            id: MessageId,
+            delay_ms ("The delay from now, in ms; `None`: it is ready at once, and due when it was due."): Option<u64>
+        } -> ChangeAnswer, Message of id, grows, revives, surveys;
+
+    /// Makes up to `max` dead messages of a queue ready again, in the order in which they died; a message whose key has
+    /// been taken since then stays. At most `Policy::max_step`.
+    fn redrive_many "redrive_many" RedriveMany { queue: QueueName, max: usize }
+        -> Applied<u64>, All, grows, surveys;
+
+    /// Returns a message.
+    fn get "get" Get { target: Target } -> Option<Box<View>>, Message of target, repeatable;
+
+    /// Returns the state of a message without its body.
+    fn outline "outline" Outline { id: MessageId } -> ChangeAnswer, Message of id, repeatable;
+
+    /// Returns the first message in a state.
+    fn peek "peek" Peek { queue: QueueName, state ("The state."): State }
+        -> Option<Box<View>>, All, repeatable, surveys;
+
+    /// Lists messages in due order. Messages that are due before `from` may be left out; they are not, where another order
+    /// than that of due times is listed.
+    fn list "list" List {
+            queue: QueueName,
+            state ("Only messages in this state."): Option<State>,
+            after ("Start behind this position."): Option<ListCursor>,
+            limit: usize,
+            from ("The instant before which messages may be left out."): Option<WallMs>
+        } -> Page, All, repeatable, surveys;
+
+    /// Describes a queue, if there is anything of it.
+    fn queue "queue" Queue { queue: QueueName } -> Option<QueueView>, All, repeatable, surveys;
+
+    /// Describes all queues, by name.
+    fn queues "queues" Queues { after ("Start behind this name."): Option<QueueName>, limit: usize }
+        -> Vec<QueueView>, All, repeatable, surveys;
+
+    /// Counts messages by due time.
+    fn histogram "histogram" Histogram {
+            queue ("The queue; `None`: all."): Option<QueueName>,
+            from ("Start of the first column."): WallMs,
+            to ("End of the last column, exclusive."): WallMs,
+            columns ("Number of columns."): usize
+        } -> Histogram, All, repeatable;
+
+    /// Describes the ring.
+    fn wheel "wheel" Wheel -> WheelView, All, repeatable;
+
+    /// Returns figures of the whole engine.
+    fn stats "stats" Stats -> Stats, All, settles, repeatable, surveys;
+
+    /// Replaces all settings of a queue. The answer is the queue as it is now.
+    fn configure "configure" Configure { queue: QueueName, settings ("The new settings."): QueueSettings }
+        -> Result<Applied<Box<QueueView>>, SettingsRefusal>, All, grows;
+
+    /// Pauses a queue: it grants nothing. Refused if the queue would be one too many.
+    fn pause "pause" Pause {
+            queue: QueueName, for_ms ("Length of the pause; `None`: until resumed."): Option<u64>
+        } -> Result<Applied<()>, SettingsRefusal>, All, grows;
+
+    /// Ends a pause.
+    fn resume "resume" Resume { queue: QueueName } -> Applied<()>, All, grows;
+
+    /// Removes Scheduled, Ready and Dead messages of a queue.
+    fn purge "purge" Purge { queue: QueueName } -> Applied<u64>, All, surveys;
+
+    /// Holds a queue: it stays with its totals, even when it is empty, until every hold is released. Refused if the queue
+    /// would be one too many: then it is not held. A restart releases all holds.
+    fn hold "hold" Hold { queue: QueueName, how: Hold } -> Result<(), SettingsRefusal>, Node, settles;
+
+    /// Releases an [`Op::Hold`].
+    "let_go" LetGo { queue: QueueName, how: Hold } -> (), Node, settles;
+
+    /// Reports a closed connection: its leases are released, its waiting reserves end.
+    fn session_closed "session_closed" SessionClosed { session: SessionId }
+        -> (), All, settles, repeatable;
+
+    /// Returns in how many ms the first lease of a connection runs out.
+    fn session_deadline "session_deadline" SessionDeadline { session: SessionId }
+        -> Option<u64>, All, repeatable;
+
+    /// Returns when the next message is due.
+    fn next_due "next_due" NextDue -> Option<WallMs>, All, repeatable;
+
+    /// Returns how much of each quota is used.
+    fn quotas "quotas" Quotas -> Vec<QuotaUse>, All, settles, repeatable;
+
+    /// Returns a message as [`Op::Get`] does, or else a message that has ended and is kept as done: by its id, or the
+    /// newest that had the key.
+    fn recall "recall" Recall { target: Target } -> Option<Box<View>>, Message of target, repeatable, recalls;
+
+    /// Returns events of one shard, those of durable records, in order. With `fired_after` the answer also has events of
+    /// messages that have become due, which are kept for some seconds after a caller has asked for them.
+    fn events "events" Events {
+            shard ("The shard."): ShardId,
+            after ("The position behind which they begin; `None`: the last durable record, so that the answer says \
+                where those to come begin."): Option<Lsn>,
+            limit ("Largest number of events of records."): usize,
+            fired_after ("The number behind which events of messages that have become due begin \
+                ([`super::ShardEvents::fired`])."): Option<u64>
+        } -> Box<ShardEvents>, Shard, repeatable;
+
+    /// Removes a message if it is still the dead one that the caller has seen.
+    fn remove_dead "remove_dead" RemoveDead {
+            id: MessageId,
+            died ("When it has died: a message with another time has been redriven since, and is refused as not \
+                dead."): WallMs
+        } -> ChangeAnswer, Message of id, settles;
+}
 
 /// The properties of an operation that are known before it is decided: a row of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,8 +318,6 @@ pub struct Operation {
     pub grows: bool,
     /// The operation may bring a dead message back: the message's key must be free, and is also looked up.
     pub revives: bool,
-    /// The operation forgets the answer to the `dedupe_id` of its message, which is also looked up.
-    pub frees: bool,
     /// The operation also shows a message that has ended, if its queue keeps it: the answer that leads to it is looked
     /// up, and then the message.
     pub recalls: bool,
@@ -83,6 +367,12 @@ pub enum Named<'a> {
     Nothing,
 }
 
+impl From<&MessageId> for Named<'_> {
+    fn from(id: &MessageId) -> Self {
+        Named::Id(*id)
+    }
+}
+
 impl<'a> From<&'a Target> for Named<'a> {
     fn from(target: &'a Target) -> Self {
         match target {
@@ -108,103 +398,12 @@ const fn row(name: &'static str, routing: Routing) -> Operation {
         repeatable: false,
         grows: false,
         revives: false,
-        frees: false,
         recalls: false,
         surveys: false,
     }
 }
 
-impl Operation {
-    const fn settles(self) -> Self {
-        Operation { settles: true, ..self }
-    }
-
-    const fn repeatable(self) -> Self {
-        Operation { repeatable: true, ..self }
-    }
-
-    const fn grows(self) -> Self {
-        Operation { grows: true, ..self }
-    }
-
-    const fn revives(self) -> Self {
-        Operation { revives: true, ..self }
-    }
-
-    const fn frees(self) -> Self {
-        Operation { frees: true, ..self }
-    }
-
-    const fn recalls(self) -> Self {
-        Operation { recalls: true, ..self }
-    }
-
-    /// Whether the operation needs a second look-up, by what the first one has found.
-    pub const fn looks_twice(&self) -> bool {
-        self.revives || self.frees || self.recalls
-    }
-
-    const fn surveys(self) -> Self {
-        Operation { surveys: true, ..self }
-    }
-
-    const fn lease(self, lease: OnLease) -> Self {
-        Operation { lease, ..self }
-    }
-}
-
 impl Op {
-    /// The table: the row of each operation, and the message that it names. An operation on a queue names no message,
-    /// and reads pages if it needs messages.
-    #[inline]
-    #[rustfmt::skip] // one row a line
-    fn entry(&self) -> (&'static Operation, Named<'_>) {
-        use Named::{Id, Nothing};
-        use OnLease::{Begins, Ends, EndsOwn, Extends};
-        use Routing::{All, Leases, Message, Node, Shard};
-        match self {
-            Op::Enqueue(e) => (const { &row("enqueue", Message) }, e.as_ref().into()),
-            Op::Reserve(_) => (const { &row("reserve", All).grows().lease(Begins) }, Nothing),
-            Op::ReserveOne { id, .. } => (const { &row("reserve_one", Message).grows().revives().lease(Begins) }, Id(*id)),
-            Op::CancelReserve { .. } => (const { &row("cancel_reserve", Node).settles().repeatable() }, Nothing),
-            Op::Undelivered { .. } => (const { &row("undelivered", Leases).settles().repeatable() }, Nothing),
-            Op::Ack { id, .. } => (const { &row("ack", Message).settles().lease(Ends) }, Id(*id)),
-            Op::Nack { id, .. } => (const { &row("nack", Message).settles().grows().revives().lease(Ends) }, Id(*id)),
-            Op::Bury { id, .. } => (const { &row("bury", Message).settles().grows().lease(Ends) }, Id(*id)),
-            Op::Delete { id, .. } => (const { &row("delete", Message).settles().lease(EndsOwn) }, Id(*id)),
-            Op::Extend { id, .. } => (const { &row("extend", Message).settles().grows().lease(Extends) }, Id(*id)),
-            Op::Cancel { target, dedupe_id: DedupeId::Stays } => (const { &row("cancel", Message).settles() }, target.into()),
-            Op::Cancel { target, dedupe_id: DedupeId::Freed } => (const { &row("cancel", Message).settles().frees() }, target.into()),
-            Op::Postpone { target, .. } => (const { &row("postpone", Message).grows() }, target.into()),
-            Op::Fire { target } => (const { &row("fire", Message).grows() }, target.into()),
-            Op::FireMany { .. } => (const { &row("fire_many", All).grows().surveys() }, Nothing),
-            Op::Redrive { id, .. } => (const { &row("redrive", Message).grows().revives().surveys() }, Id(*id)),
-            Op::RedriveMany { .. } => (const { &row("redrive_many", All).grows().surveys() }, Nothing),
-            Op::Get { target } => (const { &row("get", Message).repeatable() }, target.into()),
-            Op::Outline { id } => (const { &row("outline", Message).repeatable() }, Id(*id)),
-            Op::Peek { .. } => (const { &row("peek", All).repeatable().surveys() }, Nothing),
-            Op::List { .. } => (const { &row("list", All).repeatable().surveys() }, Nothing),
-            Op::Queue { .. } => (const { &row("queue", All).repeatable().surveys() }, Nothing),
-            Op::Queues { .. } => (const { &row("queues", All).repeatable().surveys() }, Nothing),
-            Op::Histogram { .. } => (const { &row("histogram", All).repeatable() }, Nothing),
-            Op::Wheel => (const { &row("wheel", All).repeatable() }, Nothing),
-            Op::Stats => (const { &row("stats", All).settles().repeatable().surveys() }, Nothing),
-            Op::Configure { .. } => (const { &row("configure", All).grows() }, Nothing),
-            Op::Pause { .. } => (const { &row("pause", All).grows() }, Nothing),
-            Op::Resume { .. } => (const { &row("resume", All).grows() }, Nothing),
-            Op::Purge { .. } => (const { &row("purge", All).surveys() }, Nothing),
-            Op::Hold { .. } => (const { &row("hold", Node).settles() }, Nothing),
-            Op::LetGo { .. } => (const { &row("let_go", Node).settles() }, Nothing),
-            Op::SessionClosed { .. } => (const { &row("session_closed", All).settles().repeatable() }, Nothing),
-            Op::SessionDeadline { .. } => (const { &row("session_deadline", All).repeatable() }, Nothing),
-            Op::NextDue => (const { &row("next_due", All).repeatable() }, Nothing),
-            Op::Quotas => (const { &row("quotas", All).settles().repeatable() }, Nothing),
-            Op::Recall { target } => (const { &row("recall", Message).repeatable().recalls() }, target.into()),
-            Op::Events { .. } => (const { &row("events", Shard).repeatable() }, Nothing),
-            Op::RemoveDead { id, .. } => (const { &row("remove_dead", Message).settles() }, Id(*id)),
-        }
-    }
-
     /// The row of this operation.
     #[inline]
     pub fn operation(&self) -> &'static Operation {
@@ -215,6 +414,13 @@ impl Op {
     #[inline]
     pub fn names(&self) -> Named<'_> {
         self.entry().1
+    }
+
+    /// Whether the operation needs a second look-up, by what the first one has found. A cancel that frees the
+    /// `dedupe_id` of its message forgets the answer to it, which is looked up.
+    pub fn looks_twice(&self) -> bool {
+        let Operation { revives, recalls, .. } = self.operation();
+        *revives || *recalls || matches!(self, Op::Cancel { dedupe_id: DedupeId::Freed, .. })
     }
 
     /// The queue and the `dedupe_id` of an enqueue that has one.
@@ -250,4 +456,160 @@ impl Op {
         };
         brought + size_of::<Op>()
     }
+
+    /// [`Op::Ack`]
+    pub fn ack(id: MessageId, proof: impl Into<Proof>) -> Typed<SettleAnswer> {
+        Typed::new(Op::Ack { id, proof: proof.into() })
+    }
+
+    /// [`Op::Nack`], with the priority that the message has.
+    pub fn nack(
+        id: MessageId,
+        proof: impl Into<Proof>,
+        attempt: Attempt,
+        delay_ms: Option<u64>,
+        note: &str,
+    ) -> Typed<SettleAnswer> {
+        let (proof, note) = (proof.into(), note.into());
+        Typed::new(Op::Nack { id, proof, attempt, delay_ms, priority: None, note })
+    }
+
+    /// [`Op::Bury`], with the priority that the message has.
+    pub fn bury(id: MessageId, proof: impl Into<Proof>, note: &str) -> Typed<SettleAnswer> {
+        Typed::new(Op::Bury { id, proof: proof.into(), priority: None, note: note.into() })
+    }
+
+    /// [`Op::Extend`]
+    pub fn extend(id: MessageId, proof: impl Into<Proof>, lease_ms: Option<u64>) -> Typed<ExtendAnswer> {
+        Typed::new(Op::Extend { id, proof: proof.into(), lease_ms })
+    }
+
+    /// [`Op::Cancel`]; the `dedupe_id` of the message stays.
+    pub fn cancel(target: Target) -> Typed<ChangeAnswer> {
+        Op::cancel_with(target, DedupeId::Stays)
+    }
+
+    /// [`Op::Redrive`] without a delay.
+    pub fn redrive(id: MessageId) -> Typed<ChangeAnswer> {
+        Op::redrive_in(id, None)
+    }
+}
+
+/// The answer to a settlement.
+type SettleAnswer = Result<Applied<Settled>, SettleRefusal>;
+/// The answer to an extension: the new deadline.
+type ExtendAnswer = Result<Applied<WallMs>, SettleRefusal>;
+/// The answer to a change: the present state of the message (for a removal: the former one).
+type ChangeAnswer = Result<Applied<Box<Outline>>, ChangeRefusal>;
+
+/// An operation whose answer has a type.
+pub trait Ask {
+    /// The type of its answer.
+    type Reply: FromReply;
+
+    /// The operation.
+    fn into_op(self) -> Op;
+
+    /// The typed answer; `None` if `reply` answers another operation.
+    fn reply(reply: Reply) -> Option<Self::Reply> {
+        FromReply::from_reply(reply)
+    }
+}
+
+impl Ask for Enqueue {
+    type Reply = Result<Enqueued, EnqueueRefusal>;
+
+    fn into_op(self) -> Op {
+        Op::Enqueue(Box::new(self))
+    }
+}
+
+impl Ask for Reserve {
+    type Reply = Reserved;
+
+    fn into_op(self) -> Op {
+        Op::Reserve(self)
+    }
+}
+
+/// An operation whose answer is an `R`; the functions of [`Op`] create it.
+#[derive(Debug)]
+pub struct Typed<R> {
+    op: Op,
+    answer: PhantomData<fn() -> R>,
+}
+
+impl<R> Typed<R> {
+    fn new(op: Op) -> Self {
+        Typed { op, answer: PhantomData }
+    }
+
+    /// The operation.
+    pub fn op(&self) -> &Op {
+        &self.op
+    }
+}
+
+impl<R> Clone for Typed<R> {
+    fn clone(&self) -> Self {
+        Typed::new(self.op.clone())
+    }
+}
+
+impl<R: FromReply> Ask for Typed<R> {
+    type Reply = R;
+
+    fn into_op(self) -> Op {
+        self.op
+    }
+}
+
+/// An answer's type, converted from the [`Reply`] that batches carry.
+pub trait FromReply: Sized {
+    /// The answer; `None` if `reply` has another type.
+    fn from_reply(reply: Reply) -> Option<Self>;
+}
+
+/// The types of answers, and the replies that contain them.
+macro_rules! answers {
+    ($($type:ty: $($reply:pat => $answer:expr),+;)*) => {$(
+        impl FromReply for $type {
+            fn from_reply(reply: Reply) -> Option<Self> {
+                match reply {
+                    $($reply => Some($answer),)+
+                    _ => None,
+                }
+            }
+        }
+    )*};
+}
+
+answers! {
+    (): Reply::Done => ();
+    Applied<()>: Reply::Configured(Applied { what: None, level }) => Applied { what: (), level };
+    Applied<u64>: Reply::Count(count) => count;
+    Box<ShardEvents>: Reply::Events(events) => events;
+    ChangeAnswer: Reply::Change(outline) => outline;
+    ExtendAnswer: Reply::Extend(until) => until;
+    Histogram: Reply::Histogram(histogram) => histogram;
+    Option<Box<View>>: Reply::View(view) => view;
+    Option<QueueView>: Reply::Queues(mut views) => views.pop();
+    Option<WallMs>: Reply::NextDue(due) => due;
+    Option<u64>: Reply::Deadline(left_ms) => left_ms;
+    Page: Reply::Page(page) => page;
+    Reserved: Reply::Reserve(reserved) => reserved;
+    Result<(), SettingsRefusal>: Reply::Done => Ok(()), Reply::Configure(refusal) => Err(refusal);
+    Result<Applied<()>, SettingsRefusal>:
+        Reply::Configured(Applied { what: None, level }) => Ok(Applied { what: (), level }),
+        Reply::Configure(refusal) => Err(refusal);
+    Result<Applied<Box<QueueView>>, SettingsRefusal>:
+        Reply::Configured(Applied { what: Some(what), level }) => Ok(Applied { what, level }),
+        Reply::Configure(refusal) => Err(refusal);
+    Result<Box<Grant>, ChangeRefusal>: Reply::ReserveOne(granted) => granted;
+    Result<Enqueued, EnqueueRefusal>: Reply::Enqueue(enqueued) => enqueued;
+    SettleAnswer: Reply::Settle(settled) => settled;
+    Stats: Reply::Stats(stats) => *stats;
+    Vec<QueueView>: Reply::Queues(views) => views;
+    Vec<QuotaUse>: Reply::Quotas(uses) => uses;
+    WheelView: Reply::Wheel(wheel) => *wheel;
 }

@@ -8,8 +8,7 @@ use crate::time::{Class, EngineMs, Now, WallMs};
 use super::Engine;
 use super::effect::Effects;
 use super::horizon::{CLASSES, END, SOON_MS, reached_at};
-use super::input::Op;
-use super::operation::{Named, OnLease};
+use super::operation::{Named, OnLease, Op};
 use super::reply::Reply;
 use super::schedule::{Schedule, ScheduleEvent};
 

@@ -634,6 +634,7 @@ pub enum More {
 
 /// The kind of failure of a store, which says how to react.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum ErrorKind {
     /// Another owner has the shard: stop, and do not write again.
     Fenced,

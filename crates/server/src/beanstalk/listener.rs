@@ -1,18 +1,16 @@
 //! The sockets: accepts connections, reads the input of sessions, writes their replies.
 
-use std::fmt;
-use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
+use std::{fmt, io};
 
 use bytes::BytesMut;
 use duewheel::CallError;
 use duewheel::core::engine::{Hold, Op, WaiterId};
-use duewheel_shard::inbox::{Answers, WhenBusy};
-use duewheel_shard::pending::Pending;
+use duewheel_shard::inbox::{Answers, Pending, WhenBusy};
 use duewheel_shard::testing;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use duewheel_shard::backoff::doubled;
+use duewheel_shard::random::doubled;
 use jiff::{Timestamp, Zoned};
 use serde_json::Value;
 

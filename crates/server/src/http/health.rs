@@ -5,14 +5,13 @@
 use std::sync::atomic::Ordering;
 
 use axum::http::StatusCode;
-use duewheel_shard::health::{Health, ThreadIn};
+use duewheel_shard::shared::{Health, ThreadIn};
 use duewheel_shard::testing;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::App;
 use super::call::Call;
-use super::{Answer, reply};
+use super::{Answer, App, reply};
 use crate::schema::LevelSchema;
 
 /// Longest time without a round of the driver, which has one at least every second.

@@ -9,9 +9,9 @@ use duewheel::core::engine::{
     Attended, Counts, Op, QUEUE_LATENESS_MS, QueueLateness, QueueView, Reply, Resource,
 };
 use duewheel::core::record::{Pause, Totals};
+use duewheel_shard::client::LocalShard;
 use duewheel_shard::figures::is_counter;
-use duewheel_shard::local::LocalShard;
-use duewheel_shard::pending::Pending;
+use duewheel_shard::inbox::Pending;
 
 use super::call::Call;
 use super::queue::is_unused_default;

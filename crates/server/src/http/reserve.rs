@@ -4,9 +4,8 @@
 use std::collections::BTreeSet;
 
 use axum::http::StatusCode;
-use duewheel::core::engine::{Grant, Reserved};
+use duewheel::core::engine::{Grant, Reserve, Reserved, WaiterId};
 use duewheel::core::{Policy, QueueName, SessionId};
-use duewheel_shard::client::Demand;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -141,11 +140,13 @@ async fn grant(app: &App, traced: TracedCall, queues: ReserveQueues, asked: Rese
     let max = asked.max.map_or(Ok(1), |n| at_most("max", n.0, policy.max_reserve as u64))?;
     // While other consumers do not read the messages that they have reserved, each request gets one at a time.
     let max = if app.rooms.has(policy.max_reserve_bytes) { max.try_into().unwrap_or(1) } else { 1 };
-    let demand = Demand {
+    let demand = Reserve {
+        waiter: WaiterId(0), // the client replaces it
         queues: queues.names,
         max_of: queues.max_of,
         max_attempts: None,
         max,
+        max_bytes: usize::MAX,
         wait_ms: limits::either_within(asked.wait_ms, asked.wait, ("wait", "wait_ms"), policy.max_wait_ms)?
             .unwrap_or(0),
         lease_ms: limits::either_within(

@@ -54,7 +54,7 @@ impl<S: Store> Driver<S> {
         if at_hand == AtHand::Yes {
             known = self.looked_up(most);
             // These ask by what was found.
-            for (_, op) in self.undecided.iter().take(known).filter(|(_, op)| op.operation().looks_twice()) {
+            for (_, op) in self.undecided.iter().take(known).filter(|(_, op)| op.looks_twice()) {
                 self.engine.look_up(Some(op), &mut self.lookups);
             }
             at_hand = self.find_at_hand()?;
@@ -217,8 +217,7 @@ impl<S: Store> Driver<S> {
             self.engine.look_up(Some(op), &mut self.lookups);
             let mut found = self.find();
             if found.is_ok()
-                && let Some((_, op)) =
-                    self.undecided.get(known).filter(|(_, op)| op.operation().looks_twice())
+                && let Some((_, op)) = self.undecided.get(known).filter(|(_, op)| op.looks_twice())
             {
                 self.engine.look_up(Some(op), &mut self.lookups);
                 found = self.find();

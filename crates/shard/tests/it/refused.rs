@@ -11,8 +11,7 @@ use duewheel_core::store::{ErrorKind, Level, MemoryDisk, MemoryStore, Progress, 
 use duewheel_shard::client::Client;
 use duewheel_shard::clock::SystemClock;
 use duewheel_shard::error::{CallError, Outcome};
-use duewheel_shard::inbox::{Answers, WhenBusy};
-use duewheel_shard::pending::Pending;
+use duewheel_shard::inbox::{Answers, Pending, WhenBusy};
 use duewheel_shard::runner::{AfterTurn, Runner};
 use duewheel_shard::shared::DriverEnd;
 

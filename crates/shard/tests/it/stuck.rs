@@ -11,8 +11,8 @@ use duewheel_core::policy::Policy;
 use duewheel_core::store::{Level, MemoryDisk, MemoryStore, Progress};
 use duewheel_shard::client::{Client, Demand};
 use duewheel_shard::clock::{Clock, ClockSample};
-use duewheel_shard::health::{Health, ThreadIn};
 use duewheel_shard::runner::Runner;
+use duewheel_shard::shared::{Health, ThreadIn};
 
 use crate::parked::{FAR, Slow, SlowStore, cancel, put, queue, small};
 

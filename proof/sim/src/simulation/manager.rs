@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Waker};
 use duewheel_core::State;
 use duewheel_core::engine::{ListCursor, Op, Reply, View};
 use duewheel_judge::history::{Answer, Call, OpId, What};
-use duewheel_shard::pending::Pending;
+use duewheel_shard::inbox::Pending;
 
 use super::clients::Stage;
 use super::style::FITTING;

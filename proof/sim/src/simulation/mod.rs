@@ -504,14 +504,10 @@ impl Sim {
         let promise: Promise = match &flight.ops[..] {
             [(_, Call::Reserve { queue, max, wait_ms, lease_ms })] => {
                 let demand = Demand {
-                    queues: vec![ask::queue(queue)],
                     max: usize::try_from(*max).unwrap_or(usize::MAX),
                     wait_ms: *wait_ms,
                     lease_ms: *lease_ms,
-                    session: SessionId::NONE,
-                    max_of: Vec::new(),
-                    max_attempts: None,
-                    deadline_margin_ms: None,
+                    ..Demand::new(ask::queue(queue))
                 };
                 Box::pin(async move { vec![client.reserve(demand).await.map(Reply::Reserve)] })
             }

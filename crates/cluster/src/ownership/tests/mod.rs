@@ -24,12 +24,12 @@ use duewheel_shard::error::CallError;
 use duewheel_shard::inbox::{Admission, WhenBusy};
 use duewheel_shard::shared::{DriverEnd, ThreadCommand};
 
+use crate::ownership::core::FleetError;
 use crate::ownership::core::ShardStage;
-use crate::ownership::error::FleetError;
 use crate::ownership::member::{Fleet, FleetOptions, Started};
-use crate::shards::Shards;
+use crate::routing::Shards;
 use crate::testing::MemoryCoordinator;
-use crate::transport::versions::{NEXT, SupportedVersions};
+use crate::transport::wire::{NEXT, SupportedVersions};
 
 /// Long enough for a busy machine, short enough for a test to wait it out.
 const LEASE: Duration = Duration::from_millis(1_000);

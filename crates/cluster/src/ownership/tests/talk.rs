@@ -6,7 +6,7 @@ use super::load::Load;
 use super::*;
 use crate::forwarding::routes::ShardRoute;
 use crate::transport::Peer;
-use crate::transport::versions::PROTOCOL;
+use crate::transport::wire::PROTOCOL;
 
 /// The connections of a node to the owners of shards that it does not own.
 fn peers(node: &Started) -> Vec<Arc<Peer>> {

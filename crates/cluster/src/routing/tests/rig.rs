@@ -1,6 +1,7 @@
 //! Shards in this process, each with a thread of its own, that can be made to fail; and a router over them.
 
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -12,17 +13,15 @@ use duewheel_core::store::{ErrorKind, Level, MemoryStore, Store, StoreError};
 use duewheel_shard::client::{Client, Demand};
 use duewheel_shard::clock::{Clock, VirtualClock};
 use duewheel_shard::error::{CallError, Outcome};
-use duewheel_shard::inbox::{Inbox, WhenBusy};
-use duewheel_shard::lifecycle::Lifecycle;
-use duewheel_shard::pending::Pending;
+use duewheel_shard::inbox::{Inbox, Pending, WhenBusy};
 use duewheel_shard::runner::WhenFenced;
-use duewheel_shard::shared::{DriverEnd, DriverShared};
+use duewheel_shard::shared::{DriverEnd, DriverShared, Lifecycle};
 use duewheel_shard::thread::Shard;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
+use crate::routing::Shards;
 use crate::routing::router::Router;
-use crate::shards::Shards;
 
 /// How a shard behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

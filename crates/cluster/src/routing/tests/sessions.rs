@@ -5,7 +5,7 @@ use std::time::Duration;
 use duewheel_core::engine::{Op, Proof, Reply, Reserve, Reserved};
 use duewheel_core::id::{MessageId, SessionId};
 use duewheel_shard::client::{Client, Demand};
-use duewheel_shard::pending::Pending;
+use duewheel_shard::inbox::Pending;
 
 use super::rig::*;
 

@@ -2,7 +2,7 @@
 
 use tokio::io::AsyncReadExt;
 
-use super::super::handshake_slots::MAX_UNAUTHENTICATED;
+use super::super::handshake::MAX_UNAUTHENTICATED;
 use super::*;
 
 #[tokio::test]

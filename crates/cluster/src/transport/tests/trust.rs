@@ -5,8 +5,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::super::handshake::{EARLIER_MAGIC, Hello, MAGIC, NodeIdentity, Welcome};
 use super::*;
-use crate::transport::versions::{NEXT, PROTOCOL};
-use crate::transport::wire::{MAX_GREETING, greeting, read_greeting};
+use crate::transport::wire::{MAX_GREETING, NEXT, PROTOCOL, greeting, read_greeting};
 
 /// Passes bytes on to an address, and keeps what it has seen in both directions.
 async fn tap(to: String) -> (String, Arc<Mutex<Vec<u8>>>, AbortHandle) {

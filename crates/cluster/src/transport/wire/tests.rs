@@ -12,9 +12,9 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 
-use super::samples::{answers as any_answers, error, kind_of_op, kind_of_reply, op, reply};
+use super::samples::{answers as any_answers, error, kind, op, reply};
 use super::*;
-use crate::transport::versions::PROTOCOL;
+use crate::transport::wire::PROTOCOL;
 
 const LIMITS: FrameLimits = FrameLimits { bytes: 1 << 20, parts: 1_000, body: 1 << 19 };
 const SHARD: ShardId = ShardId(3);
@@ -36,7 +36,7 @@ fn again(ops: &[Op]) -> Vec<Op> {
     let (length, rest) = frame.split_at(LENGTH);
     assert_eq!(u32::from_le_bytes(length.try_into().unwrap()) as usize, rest.len());
     match read(rest, LIMITS).unwrap() {
-        PeerFrame::Request { id: 7, shard: SHARD, patience: WhenBusy::Wait, ops } => ops,
+        PeerFrame::Request { id: 7, shard: SHARD, patience: WhenBusy::Wait, ops: Some(ops) } => ops,
         other => panic!("{other:?}"),
     }
 }
@@ -122,8 +122,8 @@ fn the_samples_are_of_every_kind() {
     let mut replies = BTreeSet::new();
     for _ in 0..2_000 {
         let op = op().new_tree(&mut runner).unwrap().current();
-        ops.insert(kind_of_op(&op), op.operation().name);
-        replies.insert(kind_of_reply(&reply().new_tree(&mut runner).unwrap().current()));
+        ops.insert(kind(&op), op.operation().name);
+        replies.insert(kind(&reply().new_tree(&mut runner).unwrap().current()));
     }
     // One that is known begins with its number, and is cut off there; an unknown number is an error of another kind.
     let is_known =
@@ -228,7 +228,9 @@ fn unknown_optional_fields_are_skipped() {
     for section in OPTIONAL {
         let ops = [Op::Stats, Op::NextDue];
         let frame = with_section(&asked(&ops), 2, section);
-        assert!(matches!(read(&frame, LIMITS), Ok(PeerFrame::Request { ops: read, .. }) if read == ops));
+        assert!(
+            matches!(read(&frame, LIMITS), Ok(PeerFrame::Request { ops: Some(read), .. }) if read == ops)
+        );
         let done = answers(9, &[Err(CallError::Overloaded), Ok(Reply::Done)], LIMITS).unwrap();
         let answers = came(&with_section(&done, 3, section));
         assert!(matches!(&answers[..], [Some(Err(CallError::Overloaded)), Some(Ok(Reply::Done))]));
@@ -239,7 +241,7 @@ fn unknown_optional_fields_are_skipped() {
 fn unknown_required_fields_are_refused() {
     for section in REQUIRED {
         let frame = with_section(&asked(&[Op::Stats, Op::NextDue]), 2, section);
-        assert!(matches!(read(&frame, LIMITS), Ok(PeerFrame::NewerRequest { id: 7 })));
+        assert!(matches!(read(&frame, LIMITS), Ok(PeerFrame::Request { id: 7, ops: None, .. })));
         let done = answers(9, &[Err(CallError::Overloaded), Ok(Reply::Done)], LIMITS).unwrap();
         let answers = came(&with_section(&done, 3, section));
         assert!(matches!(&answers[..], [Some(Err(CallError::Overloaded)), None]));
@@ -252,7 +254,7 @@ fn unknown_kinds_are_refused_alone() {
     let mut frame = asked(&[Op::Stats, Op::NextDue]);
     let kind = frame.len() - 2;
     frame[kind] = UNKNOWN;
-    assert!(matches!(read(&frame[LENGTH..], LIMITS), Ok(PeerFrame::NewerRequest { id: 7 })));
+    assert!(matches!(read(&frame[LENGTH..], LIMITS), Ok(PeerFrame::Request { id: 7, ops: None, .. })));
     let mut frame = answers(9, &[Ok(Reply::Done), Err(CallError::Overloaded)], LIMITS).unwrap();
     let kind = frame.len() - 5;
     frame[kind] = UNKNOWN;
@@ -278,9 +280,9 @@ fn seeds() -> Vec<Vec<u8>> {
     };
     for n in 0..2_000 {
         let op = op().new_tree(&mut runner).unwrap().current();
-        keep((0, kind_of_op(&op)), request(n, SHARD, WhenBusy::Refuse, &[op], LIMITS).unwrap());
+        keep((0, kind(&op)), request(n, SHARD, WhenBusy::Refuse, &[op], LIMITS).unwrap());
         let reply = reply().new_tree(&mut runner).unwrap().current();
-        keep((1, kind_of_reply(&reply)), answers(n, &[Ok(reply)], LIMITS).unwrap());
+        keep((1, kind(&reply)), answers(n, &[Ok(reply)], LIMITS).unwrap());
     }
     let mut frames: Vec<Vec<u8>> = kinds.into_values().collect();
     for _ in 0..6 {
@@ -351,16 +353,16 @@ fn fuzz_seeds_cover_every_wire_kind() {
     let (mut ops, mut replies) = (BTreeSet::new(), BTreeSet::new());
     for seed in all.iter().filter(|seed| seed[0] == 0) {
         let written = match read(&seed[1..], LIMITS).unwrap() {
-            PeerFrame::Request { id, shard, patience, ops: all } => {
-                ops.extend(all.iter().map(kind_of_op));
+            PeerFrame::Request { id, shard, patience, ops: Some(all) } => {
+                ops.extend(all.iter().map(kind));
                 request(id, shard, patience, &all, LIMITS)
             }
             PeerFrame::Answers { id, answers: all } => {
                 let all: Vec<_> = all.into_iter().map(Option::unwrap).collect();
-                replies.extend(all.iter().flatten().map(kind_of_reply));
+                replies.extend(all.iter().flatten().map(kind));
                 answers(id, &all, LIMITS)
             }
-            PeerFrame::NewerRequest { .. } => panic!("{seed:?}"),
+            PeerFrame::Request { ops: None, .. } => panic!("{seed:?}"),
             PeerFrame::NotMine { .. }
             | PeerFrame::NotKnown { .. }
             | PeerFrame::Ping

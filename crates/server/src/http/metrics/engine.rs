@@ -1,8 +1,8 @@
 //! The counters and states of engines, by shard.
 
 use duewheel::core::engine::{LATENESS_MS, Stats};
+use duewheel_shard::client::LocalShard;
 use duewheel_shard::figures::Counted;
-use duewheel_shard::local::LocalShard;
 
 use super::super::queue_view::totals;
 use super::page::{MetricsPage, by_state, labels, seconds};

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use duewheel::core::State;
 use duewheel::core::engine::Counts;
-use duewheel_shard::local::LocalShard;
+use duewheel_shard::client::LocalShard;
 
 /// A page of figures in Prometheus' text format, while it is being written.
 pub(super) struct MetricsPage(String);

@@ -2,7 +2,7 @@
 
 use duewheel_judge::history::{Blow, Fault};
 use duewheel_judge::rng::Rng;
-use duewheel_shard::health::Health;
+use duewheel_shard::shared::Health;
 
 use super::super::faults::next_fault;
 use super::store::LEASE;

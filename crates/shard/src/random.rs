@@ -1,10 +1,13 @@
-//! Backoff: randomised, growing pauses between attempts, so that nodes do not repeat their attempts at the same
-//! moments.
+//! Randomness: growing pauses between attempts, so that nodes do not repeat their attempts at the same moments, and keys
+//! that nobody can guess. In this crate, no other module draws random numbers from the system.
+#![allow(clippy::disallowed_types)] // they are drawn here, so that no other module does
 
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use duewheel_core::hash_key::HashKey;
 use duewheel_core::random::SplitMix64;
 
 /// The random part of pauses, computed from a seed: the same seed gives the same pauses. Clones share one sequence.
@@ -67,6 +70,18 @@ impl RetryPause {
     }
 }
 
+/// Two numbers that nobody can guess: the standard library keys its hashes from the system's entropy, and hashes under
+/// such a key are what is needed here, without a dependency.
+pub(crate) fn random_pair() -> [u64; 2] {
+    let state = RandomState::new();
+    [0, 1].map(|n: u64| state.hash_one(n))
+}
+
+/// The key of an engine's hash tables: from `seed`, so that a run can be repeated, or else a secret one.
+pub fn hash_key(seed: Option<u64>) -> HashKey {
+    seed.map_or_else(|| HashKey::new(random_pair()), HashKey::seeded)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -101,5 +116,18 @@ mod tests {
         assert_ne!(of(7), of(8));
         let (least, most) = (of(7).into_iter().min(), of(7).into_iter().max());
         assert!(least < Some(Duration::from_millis(800)) && most > Some(Duration::from_millis(950)));
+    }
+}
+
+#[cfg(test)]
+mod entropy_tests {
+    use super::*;
+
+    /// Story: the seed of the hash tables was the time of the start, which callers can guess to the second.
+    #[test]
+    fn keys_without_a_seed_differ() {
+        assert_ne!(hash_key(None), hash_key(None));
+        assert_eq!(hash_key(Some(7)), hash_key(Some(7)));
+        assert_ne!(hash_key(Some(7)), hash_key(Some(8)));
     }
 }

@@ -1,16 +1,25 @@
+//! Tenants: their quotas, turns of their reserves, and pacing of their new messages.
+//!
 //! Reserves take turns by tenant when more messages are requested than a step should grant.
 //!
 //! Without quotas, and while the driver keeps up, everything is decided in order of arrival. When the reserves of one
 //! tenant would take several steps, a step takes some of each tenant (deficit round robin; Shreedhar and Varghese,
 //! SIGCOMM 1995, counted in requested messages), and the rest waits here. Operations other than reserves are not
 //! delayed.
+//!
+//! Callers that cannot handle a refusal ([`WhenBusy::Paced`](crate::inbox::WhenBusy)) are slowed down to the rate of
+//! their tenant's quota. A waiting message has not been decided: it is looked up and decided when the rate allows it, in
+//! order of arrival for each tenant.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use duewheel_core::engine::{Op, Reserve, WaiterId};
-use duewheel_core::id::SessionId;
+use duewheel_core::engine::{BadQuota, Engine, Op, Quota, Quotas, Reserve, WaiterId};
+use duewheel_core::id::{ReplyTo, SessionId};
 use duewheel_core::name::QueueName;
 use duewheel_core::policy::Policy;
+use duewheel_core::time::{EngineMs, Now};
 
 use crate::inbox::Submission;
 
@@ -22,7 +31,7 @@ type TenantNumber = Option<usize>;
 
 /// Reserves that wait for their turn.
 #[derive(Debug)]
-pub(crate) struct Turns {
+pub(crate) struct FairQueue {
     /// The waiting reserves, by arrival.
     held: BTreeMap<u64, Submission>,
     /// The reserves of each tenant, in order. Those that are no longer in `held` are skipped.
@@ -45,9 +54,9 @@ struct TenantReserves {
     credit: usize,
 }
 
-impl Turns {
+impl FairQueue {
     pub(crate) fn new(policy: &Policy) -> Self {
-        Turns {
+        FairQueue {
             held: BTreeMap::new(),
             lines: BTreeMap::new(),
             by_name: BTreeMap::new(),
@@ -181,6 +190,228 @@ fn reserve_of(submission: &Submission) -> Option<&Reserve> {
     }
 }
 
+/// Operations of a batch, and where their answers go.
+pub(crate) type PacedBatch = VecDeque<(ReplyTo, Op)>;
+
+/// Waiting new messages, by tenant, in order.
+#[derive(Debug)]
+pub(crate) struct Pacing {
+    lines: BTreeMap<usize, VecDeque<Paced>>,
+    /// Messages whose tenant is no longer known, because the quotas were replaced.
+    loose: Vec<Paced>,
+    /// The rest of each tenant's rate in this batch.
+    left: BTreeMap<usize, u64>,
+    arrivals: u64,
+    bytes: usize,
+    max_bytes: usize,
+    max_wait_ms: u64,
+    /// When a message may be decided, or has waited for the longest allowed time.
+    wake: Option<EngineMs>,
+    waits: MayWait,
+}
+
+/// Whether messages may wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum MayWait {
+    Allowed,
+    /// A shutdown has begun: nothing waits any more.
+    Over,
+}
+
+#[derive(Debug)]
+struct Paced {
+    to: ReplyTo,
+    op: Op,
+    arrival: u64,
+    until: EngineMs,
+}
+
+impl Pacing {
+    pub(crate) fn new(policy: &Policy) -> Self {
+        Pacing {
+            lines: BTreeMap::new(),
+            loose: Vec::new(),
+            left: BTreeMap::new(),
+            arrivals: 0,
+            bytes: 0,
+            // The same limit as for messages that wait for the store.
+            max_bytes: policy.max_inbox_bytes,
+            max_wait_ms: policy.max_pace_wait_ms,
+            wake: None,
+            waits: MayWait::Allowed,
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.lines.is_empty() && self.loose.is_empty()
+    }
+
+    /// Begins a batch with the messages that may go: at most `most` of each tenant.
+    pub(crate) fn begin(&mut self, now: Now, engine: &mut Engine, most: usize, batch: &mut PacedBatch) {
+        self.left.clear();
+        if self.is_empty() {
+            return;
+        }
+        let loose = std::mem::take(&mut self.loose);
+        for paced in loose {
+            self.line_up(now, engine, paced, batch);
+        }
+        let tenants: Vec<usize> = self.lines.keys().copied().collect();
+        for tenant in tenants {
+            let Some(mut line) = self.lines.remove(&tenant) else { continue };
+            let mut taken = 0;
+            while let Some(first) = line.front() {
+                let name = queue_of(&first.op);
+                let rate = name.and_then(|name| self.left(now, engine, name));
+                let is_free = rate.is_none_or(|(_, left)| left > 0);
+                let goes = is_free || first.until <= now.engine || self.waits == MayWait::Over;
+                if taken == most || !goes {
+                    break;
+                }
+                if let Some((tenant, left)) = rate {
+                    self.left.insert(tenant, left.saturating_sub(1));
+                }
+                let Some(first) = line.pop_front() else { break };
+                self.let_go(first, batch);
+                taken += 1;
+            }
+            if !line.is_empty() {
+                self.lines.insert(tenant, line);
+            }
+        }
+    }
+
+    /// Adds an operation to the batch; one that waits for a rate is added to a later batch.
+    pub(crate) fn add(
+        &mut self,
+        now: Now,
+        engine: &mut Engine,
+        to: ReplyTo,
+        op: Op,
+        paced: bool,
+        batch: &mut PacedBatch,
+    ) {
+        let rate = queue_of(&op).and_then(|name| self.left(now, engine, name));
+        let Some((tenant, left)) = rate else { return batch.push_back((to, op)) };
+        let waits = left == 0 || self.lines.contains_key(&tenant);
+        let bytes = op.weight();
+        let has_room = self.bytes.saturating_add(bytes) <= self.max_bytes && self.waits == MayWait::Allowed;
+        if !paced || !waits || !has_room {
+            self.left.insert(tenant, left.saturating_sub(1));
+            return batch.push_back((to, op));
+        }
+        self.bytes += bytes;
+        self.arrivals += 1;
+        let until = EngineMs(now.engine.0.saturating_add(self.max_wait_ms));
+        let paced = Paced { to, op, arrival: self.arrivals, until };
+        self.lines.entry(tenant).or_default().push_back(paced);
+    }
+
+    /// Ends the step: from now on [`Pacing::next_wakeup`] returns the time of the next work.
+    pub(crate) fn plan(&mut self, now: Now, engine: &mut Engine) {
+        let loose = (!self.loose.is_empty()).then_some(now.engine);
+        let wakeup = |first: &Paced| {
+            let rate = queue_of(&first.op).and_then(|name| engine.pace(now, name));
+            rate.map_or(now.engine, |(_, pace)| pace.next.min(first.until))
+        };
+        let lines = self.lines.values().filter_map(VecDeque::front).map(wakeup);
+        self.wake = lines.chain(loose).min();
+    }
+
+    pub(crate) fn next_wakeup(&self) -> Option<EngineMs> {
+        self.wake
+    }
+
+    /// Notes that the quotas were replaced.
+    pub(crate) fn renew(&mut self) {
+        self.loose.extend(std::mem::take(&mut self.lines).into_values().flatten());
+        self.loose.sort_by_key(|paced| paced.arrival);
+    }
+
+    /// Ends all waiting: everything is decided in the next step.
+    pub(crate) fn end_waits(&mut self) {
+        self.waits = MayWait::Over;
+    }
+
+    /// Removes all waiting messages: they were not decided.
+    pub(crate) fn drain(&mut self) -> impl Iterator<Item = ReplyTo> {
+        self.renew();
+        self.bytes = 0;
+        std::mem::take(&mut self.loose).into_iter().map(|paced| paced.to)
+    }
+
+    /// The tenant of a queue, and the rest of its rate in this batch, if it has a rate limit.
+    fn left(&self, now: Now, engine: &mut Engine, queue: &duewheel_core::QueueName) -> Option<(usize, u64)> {
+        let (tenant, pace) = engine.pace(now, queue)?;
+        Some((tenant, self.left.get(&tenant).copied().unwrap_or(pace.left)))
+    }
+
+    fn line_up(&mut self, now: Now, engine: &mut Engine, paced: Paced, batch: &mut PacedBatch) {
+        match queue_of(&paced.op).and_then(|name| engine.pace(now, name)) {
+            Some((tenant, _)) => self.lines.entry(tenant).or_default().push_back(paced),
+            None => self.let_go(paced, batch),
+        }
+    }
+
+    fn let_go(&mut self, paced: Paced, batch: &mut PacedBatch) {
+        self.bytes = self.bytes.saturating_sub(paced.op.weight());
+        batch.push_back((paced.to, paced.op));
+    }
+}
+
+/// The queue that a new message goes to.
+fn queue_of(op: &Op) -> Option<&duewheel_core::QueueName> {
+    match op {
+        Op::Enqueue(e) => Some(&e.queue),
+        _ => None,
+    }
+}
+
+/// The current quotas of a process. Cheap to clone; all clones share them.
+#[derive(Clone, Debug, Default)]
+pub struct QuotaSource {
+    inner: Arc<QuotaState>,
+}
+
+#[derive(Debug, Default)]
+struct QuotaState {
+    /// The number of times that they were set.
+    version: AtomicU64,
+    quotas: Mutex<Quotas>,
+}
+
+impl QuotaSource {
+    /// Replaces all quotas.
+    ///
+    /// # Errors
+    /// The quotas are not valid; the former ones stay.
+    pub fn set(&self, quotas: Vec<Quota>, policy: &Policy) -> Result<(), BadQuota> {
+        let quotas = Quotas::new(quotas, policy)?;
+        let mut place = self.lock();
+        *place = quotas;
+        self.inner.version.fetch_add(1, Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// The quotas and their version, if it differs from `seen`.
+    pub fn newer(&self, seen: u64) -> Option<(u64, Quotas)> {
+        if self.inner.version.load(Ordering::SeqCst) == seen {
+            return None;
+        }
+        let quotas = self.lock();
+        Some((self.inner.version.load(Ordering::SeqCst), quotas.clone()))
+    }
+
+    /// Whether there are quotas.
+    pub fn are_set(&self) -> bool {
+        self.inner.version.load(Ordering::SeqCst) > 0 && !self.lock().is_empty()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Quotas> {
+        self.inner.quotas.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::future::Future;
@@ -202,15 +433,9 @@ mod tests {
     fn reserve(queue: &str, waiter: u64, max: usize) -> Submission {
         submission(Op::Reserve(Reserve {
             waiter: WaiterId(waiter),
-            queues: vec![QueueName::new(queue).unwrap()],
             max,
-            max_bytes: usize::MAX,
-            wait_ms: 0,
-            lease_ms: None,
             session: SessionId(waiter),
-            max_of: Vec::new(),
-            max_attempts: None,
-            deadline_margin_ms: None,
+            ..Reserve::new(QueueName::new(queue).unwrap())
         }))
     }
 
@@ -218,8 +443,8 @@ mod tests {
         queue.as_str().strip_prefix('t').and_then(|n| n.parse().ok())
     }
 
-    fn turns() -> Turns {
-        Turns::new(&Policy { max_turn: 1_000, ..Policy::default() })
+    fn turns() -> FairQueue {
+        FairQueue::new(&Policy { max_turn: 1_000, ..Policy::default() })
     }
 
     fn names(submissions: &[Submission]) -> Vec<u64> {
@@ -303,7 +528,7 @@ mod tests {
         assert!(again.is_empty() && turns.lines.is_empty());
     }
 
-    fn is_answered(pending: &mut crate::pending::Pending) -> bool {
+    fn is_answered(pending: &mut crate::inbox::Pending) -> bool {
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
         std::pin::Pin::new(pending).poll(&mut context).is_ready()
     }
@@ -316,7 +541,7 @@ mod tests {
         let config = Config { policy, ..Config::default() };
         let opener = |waker| Ok(Box::new(MemoryStore::with_waker(waker)) as Box<dyn Store>);
         let clock = std::sync::Arc::new(crate::clock::VirtualClock::at_2026());
-        let source = crate::quotas::QuotaSource::default();
+        let source = crate::fairness::QuotaSource::default();
         let quotas = prefixes.iter().map(|&prefix| Quota { prefix: prefix.into(), ..Quota::default() });
         source.set(quotas.collect(), &config.policy).unwrap();
         let mut runner =
@@ -354,7 +579,7 @@ mod tests {
 
     #[test]
     fn turns_release_at_most_one_step() {
-        let mut turns = Turns::new(&Policy { max_turn: 1_000, max_batch_ops: 50, ..Policy::default() });
+        let mut turns = FairQueue::new(&Policy { max_turn: 1_000, max_batch_ops: 50, ..Policy::default() });
         let mut some: Vec<_> = (0..2_000).map(|n| reserve("t1", n, 1)).collect();
         turns.sort(&mut some, tenant_of);
         assert_eq!(names(&some), (0..50).collect::<Vec<_>>());
@@ -369,7 +594,7 @@ mod tests {
         let config = Config { policy: Policy { max_turn: 100, ..Policy::default() }, ..Config::default() };
         let opener = |waker| Ok(Box::new(MemoryStore::with_waker(waker)) as Box<dyn Store>);
         let clock = std::sync::Arc::new(crate::clock::VirtualClock::at_2026());
-        let source = crate::quotas::QuotaSource::default();
+        let source = crate::fairness::QuotaSource::default();
         let prefixes = ["flood", "calm"];
         let quotas = prefixes.map(|prefix| Quota { prefix: prefix.into(), ..Quota::default() });
         source.set(quotas.to_vec(), &config.policy).unwrap();
