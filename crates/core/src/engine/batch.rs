@@ -25,7 +25,7 @@ impl Engine {
             lookups.answers.push((queue.clone(), id.into()));
         }
         if let Op::Recall { target } = op {
-            self.look_up_done(self.now, target, lookups);
+            self.look_up_done(target, lookups);
         }
         if let Op::Cancel { target, dedupe_id: DedupeId::Freed } = op
             && let Some(message) = self.resolve(target).map(|slot| &self.rows.get(slot).message)

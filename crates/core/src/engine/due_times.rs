@@ -239,7 +239,6 @@ impl Engine {
 
     pub(super) fn histogram(
         &self,
-        now: Now,
         queue: Option<&QueueName>,
         from: WallMs,
         to: WallMs,
@@ -248,10 +247,17 @@ impl Engine {
         let columns = columns.clamp(1, self.policy.max_histogram);
         let none = DueCounts::default();
         let times = match queue {
-            None => self.due_times_of_all(now),
+            None => self.due_times_of_all(self.now),
             Some(name) => match self.queues.find(name) {
-                Some(idx) => self.due_times(now, self.queues.get(idx)),
-                None => DueTimes { now, all: &none, near: &none, known: [0; 2], counted: Some(0), here: 0 },
+                Some(idx) => self.due_times(self.now, self.queues.get(idx)),
+                None => DueTimes {
+                    now: self.now,
+                    all: &none,
+                    near: &none,
+                    known: [0; 2],
+                    counted: Some(0),
+                    here: 0,
+                },
             },
         };
         times.histogram(from, to, columns)

@@ -6,10 +6,10 @@
 use crate::event::MessageEvent;
 use crate::id::{Lsn, ReplyTo};
 use crate::store::{EventPage, EventRequest};
-use crate::time::{EngineMs, Now};
+use crate::time::EngineMs;
 
 use super::Engine;
-use super::effect::{Effect, Effects};
+use super::effect::Effect;
 use super::following::EventQuestion;
 use super::question::GivenUp;
 use super::reply::{Reply, ShardEvents};
@@ -24,29 +24,21 @@ const PAGE_BYTES: usize = 1024 * 1024;
 
 impl Engine {
     /// Asks the store for a page of events.
-    pub(super) fn events(
-        &mut self,
-        now: Now,
-        to: ReplyTo,
-        after: Option<Lsn>,
-        limit: usize,
-        fired_after: Option<u64>,
-        fx: &mut Effects,
-    ) {
+    pub(super) fn events(&mut self, to: ReplyTo, after: Option<Lsn>, limit: usize, fired_after: Option<u64>) {
         let following = &mut self.following;
         if after.is_none() || fired_after.is_some() {
-            following.is_followed(now);
-            following.until = Some(EngineMs(now.engine.0.saturating_add(FOLLOWED_MS)));
+            following.is_followed(self.now);
+            following.until = Some(EngineMs(self.now.engine.0.saturating_add(FOLLOWED_MS)));
         }
         let ticket = following.next_ticket;
         following.next_ticket += 1;
         following.questions.insert(ticket, EventQuestion { to, fired_after });
         let events = limit.clamp(1, PAGE);
-        fx.push(Effect::ReadEvents(EventRequest { ticket, after, events, bytes: PAGE_BYTES }));
+        self.fx.push(Effect::ReadEvents(EventRequest { ticket, after, events, bytes: PAGE_BYTES }));
     }
 
     /// Answers with a page of events.
-    pub(super) fn take_events(&mut self, mut page: EventPage, fx: &mut Effects) {
+    pub(super) fn take_events(&mut self, mut page: EventPage) {
         let Some(question) = self.following.questions.remove(&page.ticket) else { return };
         let mut last = self.following.last_fired;
         if let Some(after) = question.fired_after {
@@ -58,7 +50,7 @@ impl Engine {
         }
         page.ticket = 0; // it concerns the engine and its store alone
         let reply = Reply::Events(Box::new(ShardEvents { page, fired: last }));
-        self.respond(question.to, reply, fx);
+        self.respond(question.to, reply);
     }
 
     /// Gives up a page of events that cannot be read.
@@ -67,13 +59,13 @@ impl Engine {
     }
 
     /// Keeps that a message has become due, if a caller follows.
-    pub(super) fn note_fired(&mut self, now: Now, slot: RowIdx) {
-        if !self.following.is_followed(now) {
+    pub(super) fn note_fired(&mut self, slot: RowIdx) {
+        if !self.following.is_followed(self.now) {
             return;
         }
         let message = &self.rows.get(slot).message;
         if !message.queue.is_system() {
-            let event = MessageEvent::fired(message.queue.clone(), message.id, self.last, now.wall);
+            let event = MessageEvent::fired(message.queue.clone(), message.id, self.last, self.now.wall);
             self.following.push(event);
         }
     }

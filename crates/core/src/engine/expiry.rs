@@ -4,10 +4,9 @@ use crate::message::{DeadReason, Expiry, Life, MessageContent, Stage};
 use crate::mutant::{self, Mutant};
 use crate::policy::OnExpiry;
 use crate::record::Gone;
-use crate::time::{Due, Now};
+use crate::time::Due;
 
 use super::Engine;
-use super::effect::Effects;
 use super::index::QueueIdx;
 use super::reply::ExpiredCounts;
 use super::rows::RowIdx;
@@ -49,31 +48,31 @@ impl Engine {
     }
 
     /// Whether a message has expired.
-    pub(super) fn has_expired(&self, now: Now, slot: RowIdx) -> bool {
+    pub(super) fn has_expired(&self, slot: RowIdx) -> bool {
         let entry = self.rows.get(slot);
         let expires = self.expires(entry.queue, &entry.message, &entry.life);
         // At the instant itself it may still be granted.
-        expires.is_some_and(|expires| now.since(expires) > 0)
+        expires.is_some_and(|expires| self.now.since(expires) > 0)
     }
 
     /// Ends a message that is about to be granted, if it has expired and its queue wants that.
-    pub(super) fn judge_expiry(&mut self, now: Now, slot: RowIdx, fx: &mut Effects) -> GrantVerdict {
-        if !self.has_expired(now, slot) {
+    pub(super) fn judge_expiry(&mut self, slot: RowIdx) -> GrantVerdict {
+        if !self.has_expired(slot) {
             return GrantVerdict::InTime;
         }
         match self.queues.get(self.rows.get(slot).queue).settings.on_expiry.unwrap_or_default() {
             OnExpiry::DeliverLate => return GrantVerdict::Late,
             OnExpiry::Drop if mutant::is(Mutant::ExpiredGranted) => return GrantVerdict::Late,
             OnExpiry::Dead => {
-                let at = self.dies(now);
+                let at = self.dies();
                 let stage = Stage::Dead { reason: DeadReason::Expired, at, token: None };
-                self.change_life(now, slot, fx, |life| life.stage = stage);
+                self.change_life(slot, |life| life.stage = stage);
                 self.count_expired(self.rows.get(slot).queue, ExpiredCounts { dead: 1, late: 0 });
-                self.notice_death(slot, fx);
+                self.notice_death(slot);
             }
             OnExpiry::Drop => {
                 let before = self.decided;
-                self.remove_from(slot, Gone::Expired, 0, fx);
+                self.remove_from(slot, Gone::Expired, 0);
                 // The record that is kept of it takes a share of a step, in proportion to its bytes.
                 let bytes = usize::try_from(self.decided - before).unwrap_or(usize::MAX);
                 let step_bytes = self.policy.max_step_bytes.max(1);
@@ -96,9 +95,9 @@ impl Engine {
 
     /// The new due time by the wall clock, which is kept if it is behind the instant at which the message would have
     /// expired.
-    pub(super) fn past_expiry(&self, now: Now, slot: RowIdx, due: Due) -> Option<Due> {
+    pub(super) fn past_expiry(&self, slot: RowIdx, due: Due) -> Option<Due> {
         match self.rows.get(slot).message.options.expiry {
-            Some(Expiry::At(at)) => Some(now.wall_of(due)).filter(|wall| *wall > at).map(Due::At),
+            Some(Expiry::At(at)) => Some(self.now.wall_of(due)).filter(|wall| *wall > at).map(Due::At),
             Some(Expiry::In(_)) | None => None,
         }
     }

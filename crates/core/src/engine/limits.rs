@@ -5,7 +5,7 @@
 //! allows the next grant.
 
 use crate::mutant::{self, Mutant};
-use crate::time::{EngineMs, Now};
+use crate::time::EngineMs;
 
 use super::Engine;
 use super::index::QueueIdx;
@@ -13,12 +13,12 @@ use super::limiter::{AtLimit, GrantLimiter};
 
 impl Engine {
     /// Makes the limiter of a queue anew, after its settings have changed.
-    pub(super) fn renew_limiter(&mut self, now: Now, idx: QueueIdx) {
+    pub(super) fn renew_limiter(&mut self, idx: QueueIdx) {
         // Its consumers are served at the end of the step, and wait again if they must.
         self.end_rate_wait(idx);
         let queue = self.queues.get_mut(idx);
         let old = queue.limiter.take();
-        queue.limiter = GrantLimiter::new(queue.settings.limits, self.ids, now, old.as_deref());
+        queue.limiter = GrantLimiter::new(queue.settings.limits, self.ids, self.now, old.as_deref());
         if !queue.waiters.is_empty() {
             self.matching.dirty.insert(idx);
         }
@@ -43,9 +43,9 @@ impl Engine {
     }
 
     /// Counts the grant of a message that was due `late_ms` ago.
-    pub(super) fn use_rate(&mut self, now: Now, idx: QueueIdx, late_ms: u64) {
+    pub(super) fn use_rate(&mut self, idx: QueueIdx, late_ms: u64) {
         if let Some(limiter) = self.queues.get_mut(idx).limiter.as_deref_mut() {
-            limiter.take(now, late_ms);
+            limiter.take(self.now, late_ms);
         }
     }
 
@@ -65,9 +65,9 @@ impl Engine {
     }
 
     /// Has the consumers of queues served whose rates allow grants again.
-    pub(super) fn end_rate_waits(&mut self, now: Now) {
+    pub(super) fn end_rate_waits(&mut self) {
         let mut budget = self.budget();
-        while let Some(&(_, idx)) = self.matching.rate_wakes.first().filter(|(at, _)| *at <= now.engine)
+        while let Some(&(_, idx)) = self.matching.rate_wakes.first().filter(|(at, _)| *at <= self.now.engine)
             && self.spend(&mut budget, 1)
         {
             self.end_rate_wait(idx);

@@ -192,8 +192,10 @@ pub struct Engine {
     next_id: u64,
     ids: Ids,
     tokens: u64,
-    /// The greatest engine time seen: it never goes back.
+    /// The time of the present step. Engine time is the greatest seen: it never goes back.
     now: Now,
+    /// The effects of the present step.
+    fx: Effects,
     rows: Rows,
     queues: Queues,
     tenants: Tenants,
@@ -333,6 +335,7 @@ impl Engine {
             ids,
             tokens: recovered.tokens,
             now,
+            fx: Effects::new(),
             queues,
             tenants: Tenants::default(),
             waiters: Waiters::default(),
@@ -384,14 +387,22 @@ impl Engine {
 
     /// Decides upon one input. Everything that it names must have been looked up for this batch ([`Engine::look_up`]).
     pub fn handle(&mut self, now: Now, input: Input, fx: &mut Effects) {
-        let now = self.advance(now);
-        match input {
-            Input::Loaded(loaded) => self.take_loaded(now, loaded, fx),
-            Input::Events(page) => self.take_events(page, fx),
-            Input::Room(room) => self.take_room(room),
-            Input::Quotas(quotas) => self.renew_quotas(now, quotas),
-            Input::Request { to, op } => self.request(now, to, op, fx),
-        }
+        self.advance(now);
+        self.step(fx, |engine| match input {
+            Input::Loaded(loaded) => engine.take_loaded(loaded),
+            Input::Events(page) => engine.take_events(page),
+            Input::Room(room) => engine.take_room(room),
+            Input::Quotas(quotas) => engine.renew_quotas(quotas),
+            Input::Request { to, op } => engine.request(to, op),
+        });
+    }
+
+    /// Runs a step whose effects are added to `fx`.
+    fn step<T>(&mut self, fx: &mut Effects, step: impl FnOnce(&mut Self) -> T) -> T {
+        std::mem::swap(&mut self.fx, fx);
+        let result = step(self);
+        std::mem::swap(&mut self.fx, fx);
+        result
     }
 
     /// Takes the store's room. Once the store accepts more than removals, waiting consumers are served.
@@ -402,95 +413,91 @@ impl Engine {
         }
     }
 
-    fn request(&mut self, now: Now, to: ReplyTo, op: Op, fx: &mut Effects) {
+    fn request(&mut self, to: ReplyTo, op: Op) {
         self.meet_fresh(&op);
-        self.end_overdue(now, &op, fx);
-        self.end_before_return(&op, fx);
+        self.end_overdue(&op);
+        self.end_before_return(&op);
         let reply = match op {
-            Op::Enqueue(e) => Reply::Enqueue(self.enqueue(now, *e, fx)),
-            Op::Reserve(r) => return self.reserve(now, to, r, fx),
+            Op::Enqueue(e) => Reply::Enqueue(self.enqueue(*e)),
+            Op::Reserve(r) => return self.reserve(to, r),
             Op::ReserveOne { id, session, lease_ms } => {
-                return self.reserve_one(now, to, id, session, lease_ms, fx);
+                return self.reserve_one(to, id, session, lease_ms);
             }
             Op::CancelReserve { waiter } => {
-                self.cancel_reserve(now, waiter, fx);
+                self.cancel_reserve(waiter);
                 Reply::Done
             }
             Op::Undelivered { leases } => {
-                self.undelivered(now, &leases, fx);
+                self.undelivered(&leases);
                 Reply::Done
             }
-            Op::Ack { id, proof } => Reply::Settle(self.ack(now, id, proof, fx).map(Applied::from)),
+            Op::Ack { id, proof } => Reply::Settle(self.ack(id, proof).map(Applied::from)),
             Op::Nack { id, proof, attempt, delay_ms, priority, note } => {
-                let nacked = self.nack(now, id, proof, attempt, delay_ms, priority, &note, fx);
+                let nacked = self.nack(id, proof, attempt, delay_ms, priority, &note);
                 Reply::Settle(nacked.map(Applied::from))
             }
             Op::Bury { id, proof, priority, note } => {
-                Reply::Settle(self.bury(now, id, proof, priority, &note, fx).map(Applied::from))
+                Reply::Settle(self.bury(id, proof, priority, &note).map(Applied::from))
             }
             Op::Extend { id, proof, lease_ms } => {
-                Reply::Extend(self.extend(now, id, proof, lease_ms, fx).map(Applied::from))
+                Reply::Extend(self.extend(id, proof, lease_ms).map(Applied::from))
             }
-            Op::Delete { id, session } => Reply::Settle(self.delete(now, id, session, fx).map(Applied::from)),
+            Op::Delete { id, session } => Reply::Settle(self.delete(id, session).map(Applied::from)),
             Op::Cancel { target, dedupe_id } => {
-                Reply::Change(self.cancel(now, &target, dedupe_id, fx).map(Applied::from))
+                Reply::Change(self.cancel(&target, dedupe_id).map(Applied::from))
             }
             Op::Postpone { target, edit, if_generation } => {
-                Reply::Change(self.postpone(now, &target, *edit, if_generation, fx).map(Applied::from))
+                Reply::Change(self.postpone(&target, *edit, if_generation).map(Applied::from))
             }
-            Op::Fire { target } => Reply::Change(self.fire(now, &target, fx).map(Applied::from)),
-            Op::FireMany { queue, max } => return self.fire_many(now, to, &queue, max, fx),
-            Op::Redrive { id, delay_ms } => {
-                Reply::Change(self.redrive(now, id, delay_ms, fx).map(Applied::from))
-            }
-            Op::RedriveMany { queue, max } => return self.redrive_many(now, to, &queue, max, fx),
-            Op::RemoveDead { id, died } => {
-                Reply::Change(self.remove_dead(now, id, died, fx).map(Applied::from))
-            }
-            Op::Get { target } => Reply::View(self.look(now, &target)),
-            Op::Recall { target } => Reply::View(self.recall(now, &target)),
+            Op::Fire { target } => Reply::Change(self.fire(&target).map(Applied::from)),
+            Op::FireMany { queue, max } => return self.fire_many(to, &queue, max),
+            Op::Redrive { id, delay_ms } => Reply::Change(self.redrive(id, delay_ms).map(Applied::from)),
+            Op::RedriveMany { queue, max } => return self.redrive_many(to, &queue, max),
+            Op::RemoveDead { id, died } => Reply::Change(self.remove_dead(id, died).map(Applied::from)),
+            Op::Get { target } => Reply::View(self.look(&target)),
+            Op::Recall { target } => Reply::View(self.recall(&target)),
             Op::Outline { id } => {
                 let slot = self.shown(id).ok_or(ChangeRefusal::NotFound);
-                Reply::Change(slot.map(|slot| Box::new(self.outline(now, slot)).into()))
+                Reply::Change(slot.map(|slot| Box::new(self.outline(slot)).into()))
             }
-            Op::Peek { queue, state } => return self.peek(now, to, &queue, state, fx),
+            Op::Peek { queue, state } => return self.peek(to, &queue, state),
             Op::List { queue, state, after, limit, from } => {
                 let seen = after.unwrap_or(ListCursor { at: None, after: None });
                 let seen = match (state, from) {
-                    (None | Some(State::Scheduled), Some(from)) => seen.not_before(now, from),
+                    (None | Some(State::Scheduled), Some(from)) => seen.not_before(self.now, from),
                     _ => seen,
                 };
-                return self.list(now, to, &queue, state, seen, limit, fx);
+                return self.list(to, &queue, state, seen, limit);
             }
-            Op::Queue { queue } => Reply::Queues(self.queue_view(now, &queue).into_iter().collect()),
-            Op::Queues { after, limit } => Reply::Queues(self.queue_views(now, after.as_ref(), limit)),
+            Op::Queue { queue } => Reply::Queues(self.queue_view(&queue).into_iter().collect()),
+            Op::Queues { after, limit } => Reply::Queues(self.queue_views(after.as_ref(), limit)),
             Op::Histogram { queue, from, to, columns } => {
-                Reply::Histogram(self.histogram(now, queue.as_ref(), from, to, columns))
+                Reply::Histogram(self.histogram(queue.as_ref(), from, to, columns))
             }
             Op::Wheel => Reply::Wheel(Box::new(self.wheel_view())),
-            Op::Stats => Reply::Stats(Box::new(self.stats(now))),
-            Op::Configure { queue, settings } => return self.configure(now, to, &queue, settings, fx),
-            Op::Pause { queue, for_ms } => self.pause(now, &queue, for_ms, fx),
-            Op::Resume { queue } => self.resume(&queue, fx),
+            Op::Stats => Reply::Stats(Box::new(self.stats(self.now))),
+            Op::Configure { queue, settings } => return self.configure(to, &queue, settings),
+            Op::Pause { queue, for_ms } => self.pause(&queue, for_ms),
+            Op::Resume { queue } => self.resume(&queue),
             Op::Purge { queue } => {
-                self.purge(&queue.of_done(), fx);
-                self.purge_answers(&queue, fx);
-                Reply::Count(self.purge(&queue, fx).into())
+                self.purge(&queue.of_done());
+                self.purge_answers(&queue);
+                Reply::Count(self.purge(&queue).into())
             }
             Op::Hold { queue, how } => self.hold(&queue, how),
             Op::LetGo { queue, how } => {
                 self.let_go(&queue, how);
                 Reply::Done
             }
-            Op::SessionClosed { session } => return self.session_closed(now, to, session, fx),
-            Op::SessionDeadline { session } => Reply::Deadline(self.session_deadline(now, session)),
+            Op::SessionClosed { session } => return self.session_closed(to, session),
+            Op::SessionDeadline { session } => Reply::Deadline(self.session_deadline(session)),
             Op::NextDue => return self.horizon.asked.push(to),
-            Op::Quotas => Reply::Quotas(self.tenants.uses(now)),
+            Op::Quotas => Reply::Quotas(self.tenants.uses(self.now)),
             Op::Events { after, limit, fired_after, .. } => {
-                return self.events(now, to, after, limit, fired_after, fx);
+                return self.events(to, after, limit, fired_after);
             }
         };
-        self.respond(to, reply, fx);
+        self.respond(to, reply);
     }
 
     /// The tenants' use of their quotas, as [`Op::Quotas`] returns it.
@@ -551,8 +558,8 @@ impl Engine {
     }
 
     /// Counts all queues again, each once, for new quotas.
-    fn renew_quotas(&mut self, now: Now, quotas: Quotas) {
-        let mut starved = self.tenants.renew(&quotas, self.ids, now);
+    fn renew_quotas(&mut self, quotas: Quotas) {
+        let mut starved = self.tenants.renew(&quotas, self.ids, self.now);
         self.matching.dirty.append(&mut starved);
         self.queues.renew_quotas(quotas);
         for queue in self.queues.iter() {
@@ -565,32 +572,33 @@ impl Engine {
 
     /// Ends every waiting reserve with the messages that it has, for a shutdown.
     pub fn end_all_waits(&mut self, fx: &mut Effects) {
-        while let Some(waiter) = self.waiters.pop_any() {
-            self.leave_queues(self.now, &waiter);
-            self.respond(waiter.to, Reply::Reserve(Reserved::Grants(Vec::new())), fx);
-        }
+        self.step(fx, |engine| {
+            while let Some(waiter) = engine.waiters.pop_any() {
+                engine.leave_queues(&waiter);
+                engine.respond(waiter.to, Reply::Reserve(Reserved::Grants(Vec::new())));
+            }
+        });
     }
 
     /// Advances engine time, which never goes back, whatever the caller's clock does.
-    fn advance(&mut self, now: Now) -> Now {
+    fn advance(&mut self, now: Now) {
         let engine = now.engine.max(self.now.engine);
         self.now = Now { engine, ..now };
-        self.now
     }
 
     /// Adds a record and returns its position.
-    fn append(&mut self, record: Record, fx: &mut Effects) -> Lsn {
+    fn append(&mut self, record: Record) -> Lsn {
         self.last = self.last.next();
         self.loading.touch(&record, self.last);
         self.decided += record.weight() as u64;
-        fx.push(Effect::Append(record));
+        self.fx.push(Effect::Append(record));
         self.last
     }
 
     /// Answers when everything decided so far is durable: refusals and reads also depend on it.
-    fn respond(&mut self, to: ReplyTo, reply: Reply, fx: &mut Effects) {
+    fn respond(&mut self, to: ReplyTo, reply: Reply) {
         let after = After { durable: self.last, written: Lsn(0) };
-        fx.push(Effect::Respond { to, reply, after });
+        self.fx.push(Effect::Respond { to, reply, after });
     }
 
     /// A new token. Shards count in the same way as ids: a token for a message of one shard never equals one for a

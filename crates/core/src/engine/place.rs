@@ -12,9 +12,9 @@ use crate::policy::{Backoff, ReadyOrder};
 use crate::record::{Gone, Record, Was};
 use crate::store::ALL_COLUMNS;
 use crate::tally::columns_per_queue;
-use crate::time::{Due, EngineMs, Now};
+use crate::time::{Due, EngineMs};
 
-use super::effect::{Effect, Effects, Notice};
+use super::effect::{Effect, Notice};
 use super::input::Target;
 use super::queue::{Event, QueueIdx, URGENT};
 use super::reply::Attended;
@@ -26,16 +26,9 @@ const IMMEDIATE_RETURNS: u32 = 2;
 
 impl Engine {
     /// Takes a row into memory and puts it into the structure of its state.
-    pub(super) fn insert_row(
-        &mut self,
-        now: Now,
-        row: Row,
-        born: Lsn,
-        changed: Lsn,
-        fx: &mut Effects,
-    ) -> RowIdx {
+    pub(super) fn insert_row(&mut self, row: Row, born: Lsn, changed: Lsn) -> RowIdx {
         let slot = self.insert_nowhere(row, born, changed);
-        self.put_in_place(now, slot, fx);
+        self.put_in_place(slot);
         slot
     }
 
@@ -77,20 +70,20 @@ impl Engine {
     }
 
     /// Puts a row that is in no structure into the one that its stage and due time require.
-    pub(super) fn put_in_place(&mut self, now: Now, slot: RowIdx, fx: &mut Effects) {
+    pub(super) fn put_in_place(&mut self, slot: RowIdx) {
         let entry = self.rows.get(slot);
         let (idx, id, due, weight) =
             (entry.queue, entry.message.id, entry.life.due, entry.message.weight() as u64);
         let place = match &entry.life.stage {
-            Stage::Waiting { .. } if now.is_due(due) => {
+            Stage::Waiting { .. } if self.now.is_due(due) => {
                 let fits = self.withheld.weight + weight <= self.policy.near_bytes as u64 / 4;
-                if fits && self.withheld.holds(now, &entry.message, &entry.life) {
+                if fits && self.withheld.holds(self.now, &entry.message, &entry.life) {
                     self.near_weight += weight;
                     self.withheld.weight += weight;
                     self.withheld.rows.insert(id, slot);
                     RowLocation::Withheld
-                } else if self.admits(now, slot) {
-                    let rank = self.rank(now, slot);
+                } else if self.admits(slot) {
+                    let rank = self.rank(slot);
                     let queue = self.queues.get_mut(idx);
                     queue.urgent += u64::from(rank.0 < URGENT);
                     self.urgent += u64::from(rank.0 < URGENT);
@@ -98,7 +91,7 @@ impl Engine {
                     queue.ready.insert((rank, id), slot);
                     queue.ready_weight += weight;
                     self.count_ready(idx, weight);
-                    self.became_ready(now, idx, fx);
+                    self.became_ready(idx);
                     RowLocation::Ready(rank)
                 } else {
                     RowLocation::Far
@@ -125,7 +118,7 @@ impl Engine {
             }
             Stage::Dead { at, .. } => {
                 let at = *at;
-                self.plan_dead_check(now, idx, at);
+                self.plan_dead_check(idx, at);
                 RowLocation::Far
             }
         };
@@ -185,26 +178,20 @@ impl Engine {
 
     /// Changes a message's life: removes it from its structure, applies `change`, puts it into the structure of its new
     /// state, and appends the record.
-    pub(super) fn change_life(
-        &mut self,
-        now: Now,
-        slot: RowIdx,
-        fx: &mut Effects,
-        change: impl FnOnce(&mut Life),
-    ) {
+    pub(super) fn change_life(&mut self, slot: RowIdx, change: impl FnOnce(&mut Life)) {
         let was = self.was(slot);
         self.take_out(slot);
         change(&mut self.rows.get_mut(slot).life);
-        self.put_in_place(now, slot, fx);
+        self.put_in_place(slot);
         let entry = self.rows.get(slot);
         let record = Record::Changed { id: entry.message.id, life: entry.life.clone(), was };
-        self.record(slot, record, fx);
+        self.record(slot, record);
     }
 
     /// Appends a record about a row and counts it for its queue.
-    pub(super) fn record(&mut self, slot: RowIdx, record: Record, fx: &mut Effects) -> Lsn {
+    pub(super) fn record(&mut self, slot: RowIdx, record: Record) -> Lsn {
         self.count(self.rows.get(slot).queue, &record);
-        let lsn = self.append(record, fx);
+        let lsn = self.append(record);
         self.rows.get_mut(slot).changed = lsn;
         lsn
     }
@@ -252,36 +239,30 @@ impl Engine {
     }
 
     /// Removes a message permanently.
-    pub(super) fn remove(&mut self, slot: RowIdx, why: Gone, fx: &mut Effects) -> Arc<MessageContent> {
+    pub(super) fn remove(&mut self, slot: RowIdx, why: Gone) -> Arc<MessageContent> {
         let queue = self.rows.get(slot).queue;
-        let message = self.remove_from(slot, why, 0, fx);
+        let message = self.remove_from(slot, why, 0);
         self.release(queue);
         message
     }
 
     /// Removes a message; its queue stays, because another message of `brought` bytes replaces it.
-    pub(super) fn remove_from(
-        &mut self,
-        slot: RowIdx,
-        why: Gone,
-        brought: usize,
-        fx: &mut Effects,
-    ) -> Arc<MessageContent> {
+    pub(super) fn remove_from(&mut self, slot: RowIdx, why: Gone, brought: usize) -> Arc<MessageContent> {
         let ended = self.ended(slot, why);
         let id = self.rows.get(slot).message.id;
         let was = self.was(slot);
-        self.record(slot, Record::Removed { id, why, was }, fx);
+        self.record(slot, Record::Removed { id, why, was });
         self.take_out(slot);
         let message = self.forget(slot).message;
         if let Some(ended) = ended {
-            self.keep(ended, brought, fx);
+            self.keep(ended, brought);
         }
         message
     }
 
     /// Removes a leased message whose key another one has taken, in place of anything else that its lease could end with.
     /// Returns whether it was such a message.
-    pub(super) fn end_superseded(&mut self, now: Now, slot: RowIdx, fx: &mut Effects) -> bool {
+    pub(super) fn end_superseded(&mut self, slot: RowIdx) -> bool {
         let entry = self.rows.get(slot);
         let Some(&Lease { token, .. }) = entry.life.lease() else { return false };
         if entry.life.holds_key() || mutant::is(Mutant::SupersededReturns) {
@@ -289,24 +270,24 @@ impl Engine {
         }
         // A late ack is answered `already`.
         let (id, queue) = (entry.message.id, entry.message.queue.clone());
-        self.acked.insert(&self.policy, now.engine, id, token, queue);
-        self.remove(slot, Gone::Superseded, fx);
+        self.acked.insert(&self.policy, self.now.engine, id, token, queue);
+        self.remove(slot, Gone::Superseded);
         true
     }
 
     /// Ends a lease without an ack: the message becomes ready again, or dead when its attempts are used up. A superseded
     /// one is removed.
-    pub(super) fn end_lease(&mut self, now: Now, slot: RowIdx, how: Ended, fx: &mut Effects) {
-        if self.end_superseded(now, slot, fx) {
+    pub(super) fn end_lease(&mut self, slot: RowIdx, how: Ended) {
+        if self.end_superseded(slot) {
             return;
         }
         let Some(lease) = self.rows.get(slot).life.lease().copied() else { return };
         let dead = self.attempts_used_up(slot);
         let held_off = if dead || lease.session == SessionId::NONE { None } else { self.held_off(slot) };
-        let asked = self.asked_due(slot);
+        let (now, asked) = (self.now, self.asked_due(slot));
         let max = self.policy.max_history;
-        let at = if dead { self.dies(now) } else { Died::default() };
-        self.change_life(now, slot, fx, |life| {
+        let at = if dead { self.dies() } else { Died::default() };
+        self.change_life(slot, |life| {
             if how == Ended::LeaseExpired {
                 life.marks.timeouts = life.marks.timeouts.saturating_add(1);
             }
@@ -337,7 +318,7 @@ impl Engine {
             };
         });
         if dead {
-            self.notice_death(slot, fx);
+            self.notice_death(slot);
         }
     }
 
@@ -352,8 +333,8 @@ impl Engine {
     }
 
     /// The time stamp of a death that happens now.
-    pub(super) fn dies(&mut self, now: Now) -> Died {
-        self.last_death = self.last_death.next(now.wall).since(now.engine);
+    pub(super) fn dies(&mut self) -> Died {
+        self.last_death = self.last_death.next(self.now.wall).since(self.now.engine);
         self.last_death
     }
 
@@ -364,31 +345,31 @@ impl Engine {
     }
 
     /// Reports a message that has become dead to the operator.
-    pub(super) fn notice_death(&self, slot: RowIdx, fx: &mut Effects) {
+    pub(super) fn notice_death(&mut self, slot: RowIdx) {
         let entry = self.rows.get(slot);
         let Stage::Dead { reason, .. } = entry.life.stage else { return };
         let (queue, message) = (&self.queues.get(entry.queue).name, &entry.message);
         let (queue, key) = (queue.clone(), message.key.clone());
-        fx.push(Effect::Notice(Notice::Died { queue, id: message.id, key, reason }));
+        self.fx.push(Effect::Notice(Notice::Died { queue, id: message.id, key, reason }));
     }
 
     /// Notes that a message is ready in a queue: its waiting consumers are served at the end of the step.
-    fn became_ready(&mut self, now: Now, idx: QueueIdx, fx: &mut Effects) {
+    fn became_ready(&mut self, idx: QueueIdx) {
         let queue = self.queues.get_mut(idx);
-        if !queue.waiters.is_empty() && !queue.is_paused(now) {
+        if !queue.waiters.is_empty() && !queue.is_paused(self.now) {
             self.matching.dirty.insert(idx);
         } else if queue.attended == Attended::No && !queue.noticed_unattended && !queue.name.is_system() {
             queue.noticed_unattended = true;
-            fx.push(Effect::Notice(Notice::Unattended(queue.name.clone())));
+            self.fx.push(Effect::Notice(Notice::Unattended(queue.name.clone())));
         }
     }
 
     /// The rank of a ready message among those of its queue.
-    pub(super) fn rank(&self, now: Now, slot: RowIdx) -> GrantRank {
+    pub(super) fn rank(&self, slot: RowIdx) -> GrantRank {
         let entry = self.rows.get(slot);
         let priority = self.priority(entry.queue, &entry.life);
         match self.order_of(entry.queue) {
-            ReadyOrder::Due => (priority, now.wall_of(entry.life.due).0),
+            ReadyOrder::Due => (priority, self.now.wall_of(entry.life.due).0),
             ReadyOrder::Arrival => (priority, 0), // the id decides
         }
     }
@@ -424,8 +405,8 @@ impl Engine {
         max.unwrap_or(self.policy.defaults.max_attempts).count()
     }
 
-    pub(super) fn count_rate(&mut self, now: Now, idx: QueueIdx, event: Event) {
-        self.queues.get_mut(idx).rates[event as usize].count(now);
+    pub(super) fn count_rate(&mut self, idx: QueueIdx, event: Event) {
+        self.queues.get_mut(idx).rates[event as usize].count(self.now);
     }
 
     /// The row of an id, unless it was purged.

@@ -6,13 +6,12 @@ use crate::name::QueueName;
 use crate::record::Record;
 
 use super::Engine;
-use super::effect::Effects;
 use super::rows::RowLocation;
 use super::unfinished::PurgedMessages;
 
 impl Engine {
     /// Removes Scheduled, Ready and Dead messages of a queue; leased ones stay. The answer is their number.
-    pub(super) fn purge(&mut self, name: &QueueName, fx: &mut Effects) -> u64 {
+    pub(super) fn purge(&mut self, name: &QueueName) -> u64 {
         let Some(idx) = self.queues.find(name) else { return 0 };
         let queue = self.queues.get_mut(idx);
         let purged = queue.tally.count() - queue.leased.len() as u64;
@@ -37,7 +36,7 @@ impl Engine {
             self.pending.count -= gone.count();
             self.pending.weight = self.pending.weight.saturating_sub(gone.weight());
         }
-        let lsn = self.append(record, fx);
+        let lsn = self.append(record);
 
         let queue = self.queues.get_mut(idx);
         self.near_counts.sub_all(&std::mem::take(&mut queue.near));

@@ -19,7 +19,7 @@ use std::collections::BTreeSet;
 use crate::id::MessageId;
 use crate::message::Kind;
 use crate::mutant::{self, Mutant};
-use crate::time::{EngineMs, Now};
+use crate::time::EngineMs;
 
 use super::Engine;
 use super::queue::QueueIdx;
@@ -90,8 +90,8 @@ impl Engine {
     }
 
     /// Notes that a reserve names the queue, or that a reserve which waited there leaves.
-    pub(super) fn note_demand(&mut self, now: Now, idx: QueueIdx) {
-        let end = EngineMs(now.engine.0.saturating_add(self.policy.demand_ms));
+    pub(super) fn note_demand(&mut self, idx: QueueIdx) {
+        let end = EngineMs(self.now.engine.0.saturating_add(self.policy.demand_ms));
         let share = &mut self.queues.get_mut(idx).share;
         if share.ends.is_some_and(|ends| end.0 - ends.0.min(end.0) < DEMAND_GRAIN_MS) {
             return;
@@ -104,9 +104,9 @@ impl Engine {
     }
 
     /// Ends the demand of queues from which no consumer has reserved for a while.
-    pub(super) fn end_demand(&mut self, now: Now) {
+    pub(super) fn end_demand(&mut self) {
         for _ in 0..self.policy.max_step {
-            let Some(&(end, idx)) = self.ready.ends.first().filter(|(end, _)| *end <= now.engine) else {
+            let Some(&(end, idx)) = self.ready.ends.first().filter(|(end, _)| *end <= self.now.engine) else {
                 return;
             };
             self.ready.ends.remove(&(end, idx));

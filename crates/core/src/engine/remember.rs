@@ -6,11 +6,9 @@ use crate::message::MessageContent;
 use crate::name::QueueName;
 use crate::record::{DedupeRow, Record};
 use crate::store::Capacity;
-use crate::time::Now;
 
 use super::Engine;
 use super::answers::{AnswerCounts, ForgottenFor, Whose};
-use super::effect::Effects;
 use super::index::TenantIdx;
 use super::quota::{OverQuota, Resource};
 use super::reply::{EnqueueRefusal, Limit};
@@ -51,7 +49,7 @@ impl Engine {
     }
 
     /// Remembers an answer, whose position is that of the next record, or of the answer that it frees.
-    pub(super) fn append_answer(&mut self, row: DedupeRow, fx: &mut Effects) {
+    pub(super) fn append_answer(&mut self, row: DedupeRow) {
         if let Some(position) = row.position {
             let tenant = self.queues.tenant_of(&row.queue);
             let change = self.answers.change(&row.queue, tenant, |log| {
@@ -59,44 +57,44 @@ impl Engine {
             });
             self.tenants.count_answers(tenant, change);
         }
-        self.append(Record::Deduped(row.clone()), fx);
+        self.append(Record::Deduped(row.clone()));
         self.dedupe.insert(row);
     }
 
     /// Forgets the answer to the `dedupe_id` of a message, unless the id has got another answer since. An answer that
     /// has expired takes its place and its position, and hides it.
-    pub(super) fn free_dedupe_id(&mut self, now: Now, message: &MessageContent, fx: &mut Effects) {
+    pub(super) fn free_dedupe_id(&mut self, message: &MessageContent) {
         let Some(id) = &message.dedupe_id else { return };
-        let found = self.dedupe.find(&message.queue, id, now.engine);
+        let found = self.dedupe.find(&message.queue, id, self.now.engine);
         let Some(row) = found.filter(|row| row.id == message.id && self.remembers(row)) else { return };
-        self.append_answer(DedupeRow { until: now.engine, ..row.clone() }, fx);
+        self.append_answer(DedupeRow { until: self.now.engine, ..row.clone() });
     }
 
     /// Forgets answers of a queue.
-    fn forget_answers(&mut self, name: &QueueName, upto: Lsn, fx: &mut Effects) -> u64 {
+    fn forget_answers(&mut self, name: &QueueName, upto: Lsn) -> u64 {
         let tenant = self.answers.logs.get(name).and_then(|of| of.tenant);
         let change = self.answers.change(name, tenant, |log| log.forget(upto));
         self.tenants.count_answers(tenant, change);
-        self.append(Record::AnswersForgotten { queue: name.clone(), upto }, fx);
+        self.append(Record::AnswersForgotten { queue: name.clone(), upto });
         change[0].0.saturating_sub(change[1].0)
     }
 
     /// Forgets all answers that callers of this queue were given.
-    pub(super) fn purge_answers(&mut self, name: &QueueName, fx: &mut Effects) {
+    pub(super) fn purge_answers(&mut self, name: &QueueName) {
         if self.answers.logs.contains_key(name) {
-            let forgotten = self.forget_answers(name, self.last, fx);
+            let forgotten = self.forget_answers(name, self.last);
             self.answers.counts.forgotten[ForgottenFor::Purge as usize] += forgotten;
         }
     }
 
     /// Forgets the oldest span of answers, if it is old enough.
-    fn forget_oldest(&mut self, now: Now, whose: Whose, why: ForgottenFor, fx: &mut Effects) -> bool {
+    fn forget_oldest(&mut self, whose: Whose, why: ForgottenFor) -> bool {
         let Some((name, span)) = self.answers.oldest(whose) else { return false };
-        if now.engine.0.saturating_sub(span.last.at.0) < self.policy.min_answer_ms {
+        if self.now.engine.0.saturating_sub(span.last.at.0) < self.policy.min_answer_ms {
             return false;
         }
         let (name, upto) = (name.clone(), span.last.nth);
-        let forgotten = self.forget_answers(&name, upto, fx);
+        let forgotten = self.forget_answers(&name, upto);
         self.answers.counts.forgotten[why as usize] += forgotten;
         true
     }
@@ -107,15 +105,13 @@ impl Engine {
     /// A limit of the server, if the oldest answers are too young.
     pub(super) fn make_place_for_answer(
         &mut self,
-        now: Now,
         name: &QueueName,
         size: Option<u64>,
-        fx: &mut Effects,
     ) -> Result<(), EnqueueRefusal> {
         let Some(size) = size else { return Ok(()) };
         for _ in 0..SPANS_PER_ENQUEUE {
             let Some(full) = self.full_answers(name, size) else { break };
-            if !self.forget_oldest(now, Whose::All, ForgottenFor::Limit, fx) {
+            if !self.forget_oldest(Whose::All, ForgottenFor::Limit) {
                 return Err(EnqueueRefusal::Overloaded(full));
             }
         }
@@ -124,18 +120,11 @@ impl Engine {
 
     /// Forgets the oldest answers of a tenant if an answer of this size, or `more` bytes of a message, would not fit
     /// into its quota otherwise.
-    pub(super) fn forget_for_quota(
-        &mut self,
-        now: Now,
-        tenant: Option<TenantIdx>,
-        size: Option<u64>,
-        more: u64,
-        fx: &mut Effects,
-    ) {
+    pub(super) fn forget_for_quota(&mut self, tenant: Option<TenantIdx>, size: Option<u64>, more: u64) {
         let Some(tenant) = tenant else { return };
         for _ in 0..SPANS_PER_ENQUEUE {
             if !self.tenants.gains_by_forgetting(tenant, size, more)
-                || !self.forget_oldest(now, Whose::Tenant(tenant), ForgottenFor::Quota, fx)
+                || !self.forget_oldest(Whose::Tenant(tenant), ForgottenFor::Quota)
             {
                 return;
             }
@@ -154,35 +143,35 @@ impl Engine {
     }
 
     /// Adds to a refusal for answers when the oldest of them may be forgotten.
-    pub(super) fn note_retry(&self, now: Now, name: &QueueName, mut over: Box<OverQuota>) -> Box<OverQuota> {
+    pub(super) fn note_retry(&self, name: &QueueName, mut over: Box<OverQuota>) -> Box<OverQuota> {
         let tenant = self.answers.logs.get(name).and_then(|of| of.tenant);
         if over.resource == Resource::Answers
             && let Some((_, span)) = tenant.and_then(|tenant| self.answers.oldest(Whose::Tenant(tenant)))
         {
-            let since = now.engine.0.saturating_sub(span.last.at.0);
+            let since = self.now.engine.0.saturating_sub(span.last.at.0);
             over.retry_ms = Some(self.policy.min_answer_ms.saturating_sub(since).max(1));
         }
         over
     }
 
     /// Ends the counting of expired answers.
-    pub(super) fn end_answers(&mut self, now: Now, fx: &mut Effects) {
+    pub(super) fn end_answers(&mut self) {
         let mut budget = self.budget();
-        while let Some((_, name)) = self.answers.ends.first().filter(|(end, _)| *end <= now.engine) {
+        while let Some((_, name)) = self.answers.ends.first().filter(|(end, _)| *end <= self.now.engine) {
             let name = name.clone();
             if !self.spend(&mut budget, 1) {
                 return;
             }
             let log = self.answers.logs.get(&name).map(|of| of.log.spans()).unwrap_or_default();
-            let expired = log.iter().take_while(|span| span.until <= now.engine).last();
+            let expired = log.iter().take_while(|span| span.until <= self.now.engine).last();
             match expired.map(|span| span.last.nth) {
                 Some(upto) => {
-                    self.forget_answers(&name, upto, fx);
+                    self.forget_answers(&name, upto);
                 }
                 // Behind one that has not expired.
                 None => {
                     let tenant = self.answers.logs.get(&name).and_then(|of| of.tenant);
-                    let change = self.answers.change(&name, tenant, |log| log.expire(now.engine));
+                    let change = self.answers.change(&name, tenant, |log| log.expire(self.now.engine));
                     self.tenants.count_answers(tenant, change);
                 }
             }
@@ -191,20 +180,20 @@ impl Engine {
 
     /// While the store has no room, the oldest answers go after the done messages; and the ids of done messages go
     /// beyond their limit.
-    pub(super) fn give_up_answers(&mut self, now: Now, fx: &mut Effects) {
+    pub(super) fn give_up_answers(&mut self) {
         let done = QueueName::done_ids();
         let most = (self.policy.max_done as u64).saturating_mul(2);
         while self.answers.of(&done).0 > most
             && let Some(upto) = self.answers.logs.get(&done).map(|of| of.log.spans()[0].last.nth)
         {
-            let forgotten = self.forget_answers(&done, upto, fx);
+            let forgotten = self.forget_answers(&done, upto);
             self.answers.counts.forgotten[ForgottenFor::Limit as usize] += forgotten;
         }
         if !matches!(self.room, Capacity::SettleOnly | Capacity::RemoveOnly) || self.done.kept > 0 {
             return;
         }
         let mut budget = self.budget();
-        while self.forget_oldest(now, Whose::All, ForgottenFor::Room, fx) {
+        while self.forget_oldest(Whose::All, ForgottenFor::Room) {
             if !self.spend(&mut budget, 1) {
                 return;
             }

@@ -4,35 +4,26 @@
 use std::ops::Bound::{Excluded, Unbounded};
 
 use crate::id::{MessageId, ReplyTo};
-use crate::time::Now;
 
 use super::Engine;
-use super::effect::Effects;
 use super::queue::QueueIdx;
 use super::reply::Reply;
 use super::rows::GrantRank;
 
 impl Engine {
     /// Puts the ready messages of a queue into the order of its settings, and answers when that is done.
-    pub(super) fn start_rerank(
-        &mut self,
-        now: Now,
-        idx: QueueIdx,
-        to: ReplyTo,
-        answer: Reply,
-        fx: &mut Effects,
-    ) {
+    pub(super) fn start_rerank(&mut self, idx: QueueIdx, to: ReplyTo, answer: Reply) {
         let is_first = self.reranks.is_empty();
         let rerank = self.reranks.entry(idx).or_default();
         rerank.seen = None;
         rerank.answers.push((to, answer));
         if is_first {
-            self.continue_reranks(now, fx);
+            self.continue_reranks();
         }
     }
 
     /// Continues with queues that are being put into another order.
-    pub(super) fn continue_reranks(&mut self, now: Now, fx: &mut Effects) {
+    pub(super) fn continue_reranks(&mut self) {
         let mut budget = self.budget();
         while let Some((idx, mut rerank)) = self.reranks.pop_first() {
             while let Some((rank, id)) = self.next_ranked(idx, rerank.seen) {
@@ -42,13 +33,13 @@ impl Engine {
                 }
                 self.worked(1);
                 rerank.seen = Some((rank, id));
-                if let Some(slot) = self.live(id).filter(|&slot| self.rank(now, slot) != rank) {
+                if let Some(slot) = self.live(id).filter(|&slot| self.rank(slot) != rank) {
                     self.take_out(slot);
-                    self.put_in_place(now, slot, fx);
+                    self.put_in_place(slot);
                 }
             }
             for (to, answer) in rerank.answers {
-                self.respond(to, answer, fx);
+                self.respond(to, answer);
             }
             if self.queues.contains(idx) {
                 self.release(idx);

@@ -6,7 +6,7 @@
 
 use crate::id::MessageId;
 use crate::store::Cursor;
-use crate::time::{Class, Now};
+use crate::time::Class;
 
 use super::Engine;
 use super::horizon::CLASSES;
@@ -17,7 +17,7 @@ const SAMPLE: usize = 2_048;
 
 impl Engine {
     /// Moves the horizon back when the wheel holds too much: to where about half of the messages are kept, by a sample.
-    pub(super) fn shrink(&mut self, now: Now) {
+    pub(super) fn shrink(&mut self) {
         if self.continue_cut() {
             return;
         }
@@ -34,7 +34,7 @@ impl Engine {
             for slot in self.schedule.sample(class, stride) {
                 let entry = self.rows.get(slot);
                 let place = (entry.life.due.raw(), entry.message.id);
-                waiting.push((now.until(entry.life.due), class, place, entry.message.weight() as u64));
+                waiting.push((self.now.until(entry.life.due), class, place, entry.message.weight() as u64));
             }
         }
         self.worked(waiting.len());

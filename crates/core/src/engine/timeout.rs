@@ -17,33 +17,37 @@ impl Engine {
     /// Does the work that time causes: ends leases, fires due messages, serves waiting consumers, ends waits. The work
     /// is bounded; when more is left, [`Engine::next_wakeup`] returns "at once".
     pub fn handle_timeout(&mut self, now: Now, fx: &mut Effects) {
-        let now = self.advance(now);
+        self.advance(now);
+        self.step(fx, Engine::do_due_work);
+    }
+
+    fn do_due_work(&mut self) {
         self.unfinished = false;
         // A run is sorted as a whole: the other half of the rows is for that.
         let mut looks = (self.policy.max_step / 2).max(1);
-        self.expire_leases(now, &mut looks, fx);
-        self.close_sessions(now, fx);
-        self.fire_due(now, &mut looks, fx);
-        self.end_withholding(now, fx);
-        self.end_pauses(now, fx);
-        self.end_rate_waits(now);
-        self.expire_dead(now, fx);
-        self.finish_manys(now, fx);
-        self.continue_reranks(now, fx);
-        self.start_gathers(fx);
+        self.expire_leases(&mut looks);
+        self.close_sessions();
+        self.fire_due(&mut looks);
+        self.end_withholding();
+        self.end_pauses();
+        self.end_rate_waits();
+        self.expire_dead();
+        self.finish_manys();
+        self.continue_reranks();
+        self.start_gathers();
         self.sweep_graves();
-        self.serve_dirty(now, fx);
-        self.end_waits(now, fx);
-        self.end_queues(fx);
-        self.end_rests(now);
-        self.give_up_done(fx);
-        self.end_answers(now, fx);
-        self.give_up_answers(now, fx);
-        self.end_demand(now);
+        self.serve_dirty();
+        self.end_waits();
+        self.end_queues();
+        self.end_rests();
+        self.give_up_done();
+        self.end_answers();
+        self.give_up_answers();
+        self.end_demand();
         self.trim_ready();
-        self.plan_loads(now, fx);
-        self.end_parked(now, fx);
-        self.answer_next_due(now, fx);
+        self.plan_loads();
+        self.end_parked();
+        self.answer_next_due();
     }
 
     /// When [`Engine::handle_timeout`] must be called at the latest, if no input arrives before.
@@ -71,17 +75,17 @@ impl Engine {
     }
 
     /// Makes messages ready that are due.
-    fn fire_due(&mut self, now: Now, looks: &mut usize, fx: &mut Effects) {
+    fn fire_due(&mut self, looks: &mut usize) {
         for _ in 0..self.policy.max_step {
-            match self.turn(looks, |schedule, looks| schedule.pop_due(now, looks)) {
+            match self.turn(looks, Schedule::pop_due) {
                 None => return,
                 Some(ScheduleEvent::NotYet) => break,
                 Some(ScheduleEvent::Of(slot)) => {
                     // The handle is no longer valid; taking the row out only corrects the counts.
                     self.take_out(slot);
                     if self.is_live(slot) {
-                        self.note_fired(now, slot);
-                        self.put_in_place(now, slot, fx);
+                        self.note_fired(slot);
+                        self.put_in_place(slot);
                     } else {
                         let entry = self.forget(slot);
                         self.release(entry.queue);
@@ -93,15 +97,15 @@ impl Engine {
     }
 
     /// Makes the occurrences ready that were withheld for long enough.
-    fn end_withholding(&mut self, now: Now, fx: &mut Effects) {
-        if now.engine < self.withheld.until {
+    fn end_withholding(&mut self) {
+        if self.now.engine < self.withheld.until {
             return;
         }
         for _ in 0..self.policy.max_step {
             let Some((_, &slot)) = self.withheld.rows.first_key_value() else { return };
             self.take_out(slot);
             if self.is_live(slot) {
-                self.put_in_place(now, slot, fx);
+                self.put_in_place(slot);
             } else {
                 let entry = self.forget(slot);
                 self.release(entry.queue);
@@ -111,15 +115,15 @@ impl Engine {
     }
 
     /// Ends leases that have run out.
-    fn expire_leases(&mut self, now: Now, looks: &mut usize, fx: &mut Effects) {
+    fn expire_leases(&mut self, looks: &mut usize) {
         let mut budget = self.budget();
         while self.spend(&mut budget, 1) {
-            match self.turn(looks, |schedule, looks| schedule.pop_lease(now, looks)) {
+            match self.turn(looks, Schedule::pop_lease) {
                 None => return,
                 Some(ScheduleEvent::NotYet) => return self.unfinished = true,
                 Some(ScheduleEvent::Of(slot)) => {
                     self.figures.lease_expired += 1;
-                    self.end_lease(now, slot, Ended::LeaseExpired, fx);
+                    self.end_lease(slot, Ended::LeaseExpired);
                 }
             }
         }
@@ -129,10 +133,10 @@ impl Engine {
     fn turn(
         &mut self,
         looks: &mut usize,
-        pop: impl FnOnce(&mut Schedule, &mut usize) -> Option<ScheduleEvent>,
+        pop: impl FnOnce(&mut Schedule, Now, &mut usize) -> Option<ScheduleEvent>,
     ) -> Option<ScheduleEvent> {
         let before = *looks;
-        let turn = pop(&mut self.schedule, looks);
+        let turn = pop(&mut self.schedule, self.now, looks);
         self.worked(before - *looks);
         turn
     }
@@ -140,17 +144,17 @@ impl Engine {
     /// Ends the lease of the message that an operation names, if it has run out and was not ended yet: when many run
     /// out together, that takes more than one step. A caller that proves that it had the lease still settles the
     /// message itself. For an operation on a queue or on all queues, as many leases are ended as in a step.
-    pub(super) fn end_overdue(&mut self, now: Now, op: &Op, fx: &mut Effects) {
+    pub(super) fn end_overdue(&mut self, op: &Op) {
         match op.operation().lease {
             OnLease::Extends | OnLease::Ends => return,
             OnLease::Nothing | OnLease::Begins | OnLease::EndsOwn => {}
         }
-        if !self.schedule.has_overdue_leases(now) {
+        if !self.schedule.has_overdue_leases(self.now) {
             return;
         }
         if op.operation().surveys {
             let mut looks = (self.policy.max_step / 2).max(1);
-            self.expire_leases(now, &mut looks, fx);
+            self.expire_leases(&mut looks);
         }
         let slot = match op.names() {
             Named::Nothing => None,
@@ -160,15 +164,15 @@ impl Engine {
         let Some(slot) = slot else { return };
         let Some(lease) = self.rows.get(slot).life.lease() else { return };
         let is_own = matches!(op, Op::Delete { session, .. } if lease.is_of(*session));
-        if lease.until <= now.engine && !is_own {
+        if lease.until <= self.now.engine && !is_own {
             self.figures.lease_expired += 1;
-            self.end_lease(now, slot, Ended::LeaseExpired, fx);
+            self.end_lease(slot, Ended::LeaseExpired);
         }
     }
 
     /// Answers the request for the next due time, once it is known: everything behind the horizon is due later than
     /// everything before it.
-    fn answer_next_due(&mut self, now: Now, fx: &mut Effects) {
+    fn answer_next_due(&mut self) {
         if self.horizon.asked.is_empty() {
             return;
         }
@@ -191,12 +195,12 @@ impl Engine {
             }
             let wall = first.map(|time| match class {
                 Class::At => WallMs(time),
-                Class::After => now.wall_of_engine(EngineMs(time)),
+                Class::After => self.now.wall_of_engine(EngineMs(time)),
             });
             next = [next, wall].into_iter().flatten().min();
         }
         for to in std::mem::take(&mut self.horizon.asked) {
-            self.respond(to, Reply::NextDue(next), fx);
+            self.respond(to, Reply::NextDue(next));
         }
     }
 
