@@ -8,11 +8,11 @@ use crate::record::{Pause, Record, Totals};
 use crate::time::EngineMs;
 
 use super::Engine;
-use super::index::TenantIdx;
 use super::input::{Enqueue, Hold, Op};
-use super::queue::QueueIdx;
 use super::quota::OverQuota;
 use super::reply::{Reply, SettingsRefusal};
+use super::rows::QueueIdx;
+use super::rows::TenantIdx;
 
 impl Engine {
     pub(super) fn configure(&mut self, to: ReplyTo, name: &QueueName, settings: QueueSettings) {

@@ -17,9 +17,9 @@ use crate::store::{Capacity, Lookups};
 use crate::time::{EngineMs, WallMs};
 
 use super::Engine;
-use super::index::QueueIdx;
 use super::input::Target;
 use super::reply::View;
+use super::rows::QueueIdx;
 use super::rows::RowIdx;
 
 /// The header of a done message with the id that it had. No caller's header has this name: `#` is in no name of HTTP.

@@ -11,9 +11,10 @@ use crate::time::{Class, Due, Now, WallMs};
 
 use super::Engine;
 use super::horizon::{CLASSES, now_of, reached_at};
-use super::index::RowIdx;
-use super::queue::{QueueIdx, QueueState};
+use super::queue::QueueState;
 use super::reply::Histogram;
+use super::rows::QueueIdx;
+use super::rows::RowIdx;
 
 /// Queues with a backlog that are counted one by one for a figure of all queues.
 const BACKLOGS_COUNTED: usize = 64;

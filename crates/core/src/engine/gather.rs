@@ -425,7 +425,7 @@ impl Engine {
         Some(self.view_of(idx, &row.message, &row.life, state_of(self.now, &row.life)))
     }
 
-    fn list_leased(&self, idx: super::queue::QueueIdx, seen: ListCursor, limit: usize) -> Page {
+    fn list_leased(&self, idx: super::rows::QueueIdx, seen: ListCursor, limit: usize) -> Page {
         use std::ops::Bound::{Excluded, Unbounded};
         let [at, after] = &self.queues.get(idx).leased_by_due;
         let behind = |seen: Option<Cursor>| (seen.map_or(Unbounded, Excluded), Unbounded);

@@ -18,7 +18,7 @@
 //! message before the limit that is missing would be lost until the next start. So while a page is loading, what is put
 //! within its range stays in memory, because the page may be older.
 //!
-//! Rows of a page that have changed since it was asked for are ignored ([`super::pages`]).
+//! Rows of a page that have changed since it was asked for are ignored ([`super::horizon`]).
 
 use std::sync::Arc;
 
@@ -32,8 +32,8 @@ use crate::time::{Class, Now};
 use super::Engine;
 use super::effect::{Effect, Effects};
 use super::horizon::{CLASSES, END, Near, SOON_MS, now_of, reached_at};
-use super::pages::{Flight, LeftOut, LoadState, PagePurpose};
-use super::queue::QueueIdx;
+use super::horizon::{Flight, LeftOut, LoadState, PagePurpose};
+use super::rows::QueueIdx;
 use super::rows::{MessageEntry, RowIdx, RowLocation};
 
 /// The time in ms after which a queue is checked again that has a backlog without due messages and for which the wheel

@@ -20,16 +20,11 @@
 //!       └──────────────────────◀──redrive─────────────  Dead
 //! ```
 
-mod acked;
 mod admin;
 mod answers;
 mod ask;
-mod backlog;
 mod batch;
-mod bucket;
-mod budget;
 mod change;
-mod closing;
 mod dedupe;
 mod done;
 mod due_times;
@@ -37,53 +32,37 @@ mod effect;
 mod enqueue;
 mod events;
 mod expiry;
-mod figures;
-mod following;
 mod fresh;
 mod gather;
 mod horizon;
-mod ids;
-mod index;
 mod input;
 mod inspect;
-mod limiter;
 mod limits;
 mod load;
-mod matching;
 mod operation;
-mod pages;
 mod place;
-mod purge;
 mod question;
 mod queue;
 mod quota;
 mod ready;
 mod refusal;
-mod remember;
 mod reply;
-mod rerank;
 mod reserve;
-mod resting;
 mod rows;
 mod schedule;
 mod settle;
-mod share;
-mod shrink;
 mod timeout;
-mod unfinished;
-mod unmade;
 mod waiters;
-mod withheld;
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
+pub use crate::id::Ids;
 pub use answers::{AnswerCounts, ForgottenFor};
 pub use ask::{Ask, FromReply, Typed};
 pub use done::DoneCounts;
 pub use duewheel_wheel::GeometryError;
 pub use effect::{After, Effect, Effects, Notice};
-pub use ids::Ids;
 pub use input::{
     Attempt, DedupeId, Edit, Enqueue, Hold, IfExists, InitialState, ListCursor, Op, Past, Proof, Reserve,
     Target, WaiterId, When,
@@ -109,27 +88,28 @@ use crate::store::{Capacity, EventPage, Loaded, Recovered};
 use crate::tally::{DueCounts, StageTally as Pending};
 use crate::time::{EngineMs, Now};
 
-use acked::Acked;
 use answers::AnswerLogs;
 use dedupe::Dedupe;
-use figures::GrantFigures;
-use following::Following;
+use events::Following;
+use expiry::Withheld;
 use fresh::Fresh;
+use fresh::Unmade;
 use horizon::Horizon;
-use limiter::GrantLimiter;
-use matching::Matching;
-use pages::Loading;
+use horizon::Loading;
+use inspect::GrantFigures;
+use limits::GrantLimiter;
 use question::Gathers;
 pub use question::GivenUp;
-use queue::{QueueIdx, Queues};
+use queue::Queues;
 use quota::Tenants;
+use ready::ReadyMemory;
+use rows::QueueIdx;
 use rows::{RowIdx, Rows};
 use schedule::Schedule;
-use share::ReadyMemory;
-use unfinished::{Closing, PurgedMessages, Rerank};
-use unmade::Unmade;
+use settle::Acked;
+use timeout::{Closing, PurgedMessages, Rerank};
+use waiters::Matching;
 use waiters::Waiters;
-use withheld::Withheld;
 
 /// The configuration of an engine.
 #[derive(Clone, Debug, Default)]

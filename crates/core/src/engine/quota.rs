@@ -22,9 +22,9 @@ use crate::record::TallyState;
 use crate::tally::Tally;
 use crate::time::{EngineMs, Now};
 
-use super::bucket::{TokenBucket, share};
-use super::ids::Ids;
-use super::index::{QueueIdx, TenantIdx};
+use super::limits::{TokenBucket, share};
+use super::rows::{QueueIdx, TenantIdx};
+use crate::id::Ids;
 
 /// The limits of the queues of one tenant together. `None`: no limit of this kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

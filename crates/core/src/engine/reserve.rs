@@ -15,13 +15,14 @@ use super::Engine;
 use super::effect::{After, Effect};
 use super::expiry::GrantVerdict;
 use super::input::{Reserve, WaiterId};
-use super::limiter::AtLimit;
-use super::queue::{Event, QueueIdx};
+use super::limits::AtLimit;
+use super::queue::Event;
+use super::ready::Scarce;
 use super::reply::{
     Attended, ChangeRefusal, ExpiredCounts, Grant, HeldBack, LATENESS_MS, Limit, Reply, Reserved,
 };
+use super::rows::QueueIdx;
 use super::rows::{GrantRank, RowIdx};
-use super::share::Scarce;
 use super::waiters::{LeaseTerms, Waiter};
 
 /// Grants for one consumer, and the condition of their answer.

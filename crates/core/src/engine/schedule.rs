@@ -6,7 +6,7 @@ use crate::id::MessageId;
 use crate::policy::Policy;
 use crate::time::{Class, Due, EngineMs, Now, WallMs};
 
-use super::index::RowIdx;
+use super::rows::RowIdx;
 
 /// The rings. Each entry is a row's slot; the message id breaks ties.
 #[derive(Debug)]

@@ -1,7 +1,16 @@
-//! The work that time causes: leases end, messages come due, waits and pauses end. A step does a bounded part of it.
+//! The work that time causes: leases end, messages come due, waits and pauses end. A step does a bounded part of it: each
+//! kind of work has a budget of rows and of bytes of records, and the rest is done in the next step.
+//!
+//! Two operations take several steps: the end of the leases and waits of closed connections, and the new order of the
+//! ready messages of a queue after a change of its settings. Until the latter is answered, messages may be granted in the
+//! old order.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound::{Excluded, Unbounded};
 
 use duewheel_wheel::FirstDue;
 
+use crate::id::{LeaseToken, MessageId, ReplyTo, SessionId};
 use crate::message::Ended;
 use crate::time::{Class, EngineMs, Now, WallMs};
 
@@ -10,7 +19,8 @@ use super::effect::Effects;
 use super::horizon::{CLASSES, END, SOON_MS, reached_at};
 use super::input::Op;
 use super::operation::{Named, OnLease};
-use super::reply::Reply;
+use super::reply::{Reply, Reserved};
+use super::rows::{GrantRank, QueueIdx, RowIdx};
 use super::schedule::{Schedule, ScheduleEvent};
 
 impl Engine {
@@ -229,5 +239,185 @@ impl Engine {
             Some(engine_time(class, at))
         };
         CLASSES.into_iter().filter_map(wake).chain(rested).min()
+    }
+}
+
+/// Number of shares into which the bytes of a step are divided, so that no kind of work delays the others.
+const SHARES: usize = 4;
+
+/// The remaining budget of one kind of work in a step.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Budget {
+    rows: usize,
+    /// The value of the decided bytes at which the budget ends.
+    until: u64,
+}
+
+impl Engine {
+    pub(super) fn budget(&self) -> Budget {
+        Budget { rows: self.policy.max_step, until: self.decided.saturating_add(self.share_of_step()) }
+    }
+
+    /// Bytes of records that one kind of work may decide in a step.
+    pub(super) fn share_of_step(&self) -> u64 {
+        (self.policy.max_step_bytes / SHARES).max(1) as u64
+    }
+
+    /// Takes rows out of a budget, if anything is left of it. Otherwise the step is unfinished.
+    pub(super) fn spend(&mut self, budget: &mut Budget, rows: usize) -> bool {
+        let is_left = budget.rows > 0 && self.decided < budget.until;
+        budget.rows = budget.rows.saturating_sub(rows);
+        self.unfinished |= !is_left;
+        is_left
+    }
+}
+
+impl Engine {
+    /// Closes a session. The answer comes when its waits and leases have ended.
+    pub(super) fn session_closed(&mut self, to: ReplyTo, session: SessionId) {
+        if session == SessionId::NONE {
+            return self.respond(to, Reply::Done);
+        }
+        let is_first = self.closing.is_empty();
+        self.closing.sessions.push_back((session, to));
+        if is_first {
+            self.close_sessions();
+        }
+    }
+
+    /// Schedules the release of leases of connections of an earlier epoch, which are closed.
+    pub(super) fn release_bound(&mut self) {
+        let tokens = self.bound.iter().filter_map(|&(_, _, id)| {
+            let lease = self.rows.get(self.live(id)?).life.lease()?;
+            Some((id, lease.token))
+        });
+        self.closing.leases = tokens.collect();
+        self.close_sessions();
+    }
+
+    /// Continues to end leases and waits of closed connections.
+    pub(super) fn close_sessions(&mut self) {
+        let mut budget = self.budget();
+        while let Some(&(id, token)) = self.closing.leases.front() {
+            if !self.spend(&mut budget, 1) {
+                return;
+            }
+            self.closing.leases.pop_front();
+            // The lease may have run out since then, and the message been granted again.
+            let slot = self.live(id);
+            if let Some(slot) =
+                slot.filter(|&s| self.rows.get(s).life.lease().is_some_and(|l| l.token == token))
+            {
+                self.end_bound(slot);
+            }
+        }
+        while let Some(&(session, to)) = self.closing.sessions.front() {
+            while let Some(arrival) = self.waiters.first_of(session) {
+                let Some(waiter) = self.waiters.get(arrival) else { break };
+                if !self.spend(&mut budget, waiter.queues.len().max(1)) {
+                    return;
+                }
+                let Some(waiter) = self.waiters.remove(arrival) else { break };
+                self.leave_queues(&waiter);
+                self.respond(waiter.to, Reply::Reserve(Reserved::Grants(Vec::new())));
+            }
+            while let Some((_, _, id)) = self.first_bound_entry(session) {
+                let Some(slot) = self.rows.slot(id) else { break };
+                if !self.spend(&mut budget, 1) {
+                    return;
+                }
+                self.end_bound(slot);
+            }
+            self.closing.sessions.pop_front();
+            self.respond(to, Reply::Done);
+        }
+    }
+
+    /// Ends a lease of a connection that is gone. One that had run out before is counted as that.
+    fn end_bound(&mut self, slot: RowIdx) {
+        let is_overdue = self.rows.get(slot).life.lease().is_some_and(|lease| lease.until <= self.now.engine);
+        self.figures.lease_expired += u64::from(is_overdue);
+        let how = if is_overdue { Ended::LeaseExpired } else { Ended::Released };
+        self.end_lease(slot, how);
+    }
+}
+
+impl Engine {
+    /// Puts the ready messages of a queue into the order of its settings, and answers when that is done.
+    pub(super) fn start_rerank(&mut self, idx: QueueIdx, to: ReplyTo, answer: Reply) {
+        let is_first = self.reranks.is_empty();
+        let rerank = self.reranks.entry(idx).or_default();
+        rerank.seen = None;
+        rerank.answers.push((to, answer));
+        if is_first {
+            self.continue_reranks();
+        }
+    }
+
+    /// Continues with queues that are being put into another order.
+    pub(super) fn continue_reranks(&mut self) {
+        let mut budget = self.budget();
+        while let Some((idx, mut rerank)) = self.reranks.pop_first() {
+            while let Some((rank, id)) = self.next_ranked(idx, rerank.seen) {
+                if !self.spend(&mut budget, 1) {
+                    self.reranks.insert(idx, rerank);
+                    return;
+                }
+                self.worked(1);
+                rerank.seen = Some((rank, id));
+                if let Some(slot) = self.live(id).filter(|&slot| self.rank(slot) != rank) {
+                    self.take_out(slot);
+                    self.put_in_place(slot);
+                }
+            }
+            for (to, answer) in rerank.answers {
+                self.respond(to, answer);
+            }
+            if self.queues.contains(idx) {
+                self.release(idx);
+            }
+        }
+    }
+
+    fn next_ranked(
+        &self,
+        idx: QueueIdx,
+        seen: Option<(GrantRank, MessageId)>,
+    ) -> Option<(GrantRank, MessageId)> {
+        if !self.queues.contains(idx) {
+            return None;
+        }
+        let behind = (seen.map_or(Unbounded, Excluded), Unbounded);
+        self.queues.get(idx).ready.range(behind).next().map(|(&place, _)| place)
+    }
+}
+
+/// Purged messages that were ready, to be dropped later. Those in the wheel are dropped when they are due.
+#[derive(Debug)]
+pub(super) struct PurgedMessages {
+    pub(super) queue: QueueIdx,
+    pub(super) ready: BTreeMap<(GrantRank, MessageId), RowIdx>,
+}
+
+/// Progress of the new order of a queue's ready messages.
+#[derive(Debug, Default)]
+pub(super) struct Rerank {
+    /// Everything up to this rank has been visited. A message that is moved behind it is visited twice, and stays.
+    pub(super) seen: Option<(GrantRank, MessageId)>,
+    pub(super) answers: Vec<(ReplyTo, Reply)>,
+}
+
+/// Closed connections whose leases and waits have not ended.
+#[derive(Debug, Default)]
+pub(super) struct Closing {
+    /// Closed sessions, and where to answer when everything of one has ended.
+    pub(super) sessions: VecDeque<(SessionId, ReplyTo)>,
+    /// Leases of connections of the former process.
+    pub(super) leases: VecDeque<(MessageId, LeaseToken)>,
+}
+
+impl Closing {
+    pub(super) fn is_empty(&self) -> bool {
+        self.sessions.is_empty() && self.leases.is_empty()
     }
 }
