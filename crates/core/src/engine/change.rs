@@ -75,7 +75,7 @@ impl Engine {
             let message = edited(&self.rows.get(slot).message, edit);
             let more = message.weight().saturating_sub(self.rows.get(slot).message.weight());
             let max = self.policy.max_message_bytes as u64;
-            if self.pending.weight.saturating_add(more as u64) > max {
+            if self.tally.weight().saturating_add(more as u64) > max {
                 return Err(ChangeRefusal::Overloaded(Limit::Bytes(max)));
             }
             if self.room == Capacity::Busy {

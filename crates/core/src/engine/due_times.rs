@@ -214,7 +214,7 @@ impl Engine {
         limited.retain(|idx| self.queues.get(*idx).has_backlog());
         self.worked(limited.len());
         let mut known = self.horizon.known.map(end_of);
-        let mut counted = self.horizon.is_caught_up(now).then_some(self.ready_here);
+        let mut counted = self.horizon.is_caught_up(now).then_some(self.ready_here());
         for idx in &limited {
             let queue = self.due_times(now, self.queues.get(*idx));
             for (known, of_queue) in known.iter_mut().zip(queue.known) {
@@ -225,16 +225,16 @@ impl Engine {
         if limited.len() >= BACKLOGS_COUNTED {
             (known, counted) = (CLASSES.map(|class| now_of(class, now)), None);
         }
-        if counted.is_none() && self.ready_here == self.kinds[Kind::Waiting as usize] {
-            counted = Some(self.ready_here);
+        if counted.is_none() && self.ready_here() == self.tally.part(Kind::Waiting).count {
+            counted = Some(self.ready_here());
         }
         DueTimes {
             now,
-            all: &self.due_counts,
+            all: &self.tally.due,
             near: &self.near_counts,
             known,
             counted,
-            here: self.ready_here,
+            here: self.ready_here(),
         }
     }
 

@@ -262,9 +262,9 @@ impl Engine {
         }
         let policy = &self.policy;
         let (messages, bytes) = (policy.max_messages as u64, policy.max_message_bytes as u64);
-        let full = if self.pending.count >= messages {
+        let full = if self.tally.count() >= messages {
             Limit::Messages(messages)
-        } else if self.pending.weight.saturating_add(e.body.len() as u64) > bytes {
+        } else if self.tally.weight().saturating_add(e.body.len() as u64) > bytes {
             Limit::Bytes(bytes)
         } else if !self.has_room_for(&e.queue) {
             Limit::Queues(policy.max_queues as u64)

@@ -227,22 +227,22 @@ impl Engine {
 
     /// Present figures and counters, as [`super::Op::Stats`] returns them.
     pub fn stats(&self, now: Now) -> Stats {
-        let waiting = self.kinds[Kind::Waiting as usize];
+        let waiting = self.tally.part(Kind::Waiting).count;
         let times = self.due_times_of_all(now);
         let ready = times.overdue().min(waiting);
-        let exact = times.counted.is_some() && (ready == self.ready_here || !self.has_backlogs());
+        let exact = times.counted.is_some() && (ready == self.ready_here() || !self.has_backlogs());
         let counts = Counts {
             scheduled: waiting - ready,
             ready,
-            leased: self.kinds[Kind::Leased as usize],
-            dead: self.kinds[Kind::Dead as usize],
+            leased: self.tally.part(Kind::Leased).count,
+            dead: self.tally.part(Kind::Dead).count,
             estimated: !exact,
         };
         let (own, own_queues, own_waiters) = self.own_counts(now);
         Stats {
             counts: without(counts, own),
             urgent: self.urgent,
-            bytes: self.pending.weight,
+            bytes: self.tally.weight(),
             resident: self.rows.len() as u64,
             resident_bytes: self.rows.bytes(),
             queues: (self.queues.len() as u64).saturating_sub(own_queues),

@@ -223,7 +223,7 @@ impl Engine {
             Some((time, MessageId(u64::MAX))) => time.saturating_add(1),
             Some((time, _)) => time,
         };
-        let mut until = self.due_counts.reach(class, from, rows as u64).unwrap_or(u64::MAX);
+        let mut until = self.tally.due.reach(class, from, rows as u64).unwrap_or(u64::MAX);
         if behind && !self.has_room() {
             until = until.min(today); // what is due takes no room in the wheel
         }

@@ -85,7 +85,7 @@ use crate::policy::Policy;
 use crate::random::mixed;
 use crate::record::{Record, Totals};
 use crate::store::{Capacity, EventPage, Loaded, Recovered};
-use crate::tally::{DueCounts, StageTally as Pending};
+use crate::tally::{DueCounts, Tally};
 use crate::time::{EngineMs, Now};
 
 use answers::AnswerLogs;
@@ -196,12 +196,10 @@ pub struct Engine {
     /// When to check for expired dead messages.
     dead_checks: BTreeSet<(EngineMs, QueueIdx)>,
     graves: Vec<PurgedMessages>,
-    /// Due times of waiting messages, all queues together.
-    due_counts: DueCounts,
     /// Due times of scheduled messages in memory, all queues together.
     near_counts: DueCounts,
     /// All unsettled messages, in memory or not.
-    pending: Pending,
+    tally: Tally,
     done: DoneCounts,
     /// Rows of this batch that belong to the store alone.
     far: Vec<(RowIdx, MessageId)>,
@@ -214,11 +212,8 @@ pub struct Engine {
     /// Weight of a message that a page has brought into the wheel although it overfills it.
     near_surplus: u64,
     ready: ReadyMemory,
-    /// Ready messages in memory, and how many of them are urgent.
-    ready_here: u64,
+    /// How many of the ready messages in memory are urgent.
     urgent: u64,
-    /// Unsettled messages by kind, in memory or not.
-    kinds: [u64; 3],
     /// Approximate bytes of all records decided.
     decided: u64,
     closing: Closing,
@@ -255,9 +250,8 @@ impl Engine {
         let mut pauses = BTreeSet::new();
         let mut leaving = BTreeSet::new();
         let mut dead_checks = BTreeSet::new();
-        let mut pending = Pending::default();
+        let mut tally = Tally::with_due(recovered.due);
         let mut done = DoneCounts::default();
-        let mut kinds = [0; 3];
         let mut answers = Vec::new();
         for row in recovered.queues {
             if !row.answers.is_empty() {
@@ -277,11 +271,7 @@ impl Engine {
                 done.kept += row.tally.count();
                 done.bytes += row.tally.weight();
             } else {
-                for kind in Kind::ALL {
-                    kinds[kind as usize] += row.tally.part(kind).count;
-                }
-                pending.count += row.tally.count();
-                pending.weight += row.tally.weight();
+                tally.add_parts(&row.tally);
             }
             let ends = queue.is_done || queue.settings.dead_ttl_ms.is_some();
             if ends && row.tally.part(Kind::Dead).count > 0 {
@@ -329,9 +319,8 @@ impl Engine {
             last_death: Died::default(),
             dead_checks,
             graves: Vec::new(),
-            due_counts: recovered.due,
             near_counts: DueCounts::default(),
-            pending,
+            tally,
             done,
             far: Vec::new(),
             fresh: Fresh::new(hash_key.derive(b"fresh")),
@@ -340,9 +329,7 @@ impl Engine {
             near_surplus: 0,
             leased_weight: 0,
             ready: ReadyMemory::default(),
-            ready_here: 0,
             urgent: 0,
-            kinds,
             granted: 0,
             work: Cell::new(0),
             gathers: Gathers::default(),

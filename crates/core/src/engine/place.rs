@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::id::{Lsn, MessageId, SessionId};
 use crate::message::{
-    DeadReason, Died, Ended, Kind, Lease, Life, MessageContent, PastAttempt, QueueLimit, Row, Stage,
+    DeadReason, Died, Ended, Lease, Life, MessageContent, PastAttempt, QueueLimit, Row, Stage,
 };
 use crate::mutant::{self, Mutant};
 use crate::name::QueueName;
@@ -91,7 +91,6 @@ impl Engine {
                     let queue = self.queues.get_mut(idx);
                     queue.urgent += u64::from(rank.0 < URGENT);
                     self.urgent += u64::from(rank.0 < URGENT);
-                    self.ready_here += 1;
                     queue.ready.insert((rank, id), slot);
                     queue.ready_weight += weight;
                     self.count_ready(idx, weight);
@@ -149,7 +148,6 @@ impl Engine {
                 queue.ready.remove(&(rank, id));
                 queue.urgent -= u64::from(rank.0 < URGENT);
                 self.urgent -= u64::from(rank.0 < URGENT);
-                self.ready_here -= 1;
                 queue.ready_weight -= weight;
                 self.uncount_ready(idx, 1, weight);
                 if self.queues.get(idx).has_backlog() {
@@ -212,22 +210,7 @@ impl Engine {
         }
         self.totals.count(record);
         let tenant = queue.tenant;
-        if let Some(was) = was {
-            self.kinds[was.kind as usize] -= 1;
-            self.pending.count -= 1;
-            self.pending.weight = self.pending.weight.saturating_sub(was.weight);
-            if was.kind == Kind::Waiting {
-                self.due_counts.sub(was.due);
-            }
-        }
-        if let Some(is) = is {
-            self.kinds[is.kind as usize] += 1;
-            self.pending.count += 1;
-            self.pending.weight += is.weight;
-            if is.kind == Kind::Waiting {
-                self.due_counts.add(is.due, ALL_COLUMNS);
-            }
-        }
+        self.tally.take(was, is, ALL_COLUMNS);
         self.tenants.count(tenant, (was, is));
     }
 
@@ -479,12 +462,8 @@ impl Engine {
         } else {
             self.totals.count(&record);
             self.tenants.count_purge(queue.tenant, &gone);
-            self.due_counts.sub_all(&gone.due);
-            for kind in Kind::ALL {
-                self.kinds[kind as usize] -= gone.part(kind).count;
-            }
-            self.pending.count -= gone.count();
-            self.pending.weight = self.pending.weight.saturating_sub(gone.weight());
+            self.tally.sub_all(&gone);
+            self.tally.due.sub_all(&gone.due);
         }
         let lsn = self.append(record);
 
@@ -492,7 +471,6 @@ impl Engine {
         self.near_counts.sub_all(&std::mem::take(&mut queue.near));
         let ready = std::mem::take(&mut queue.ready);
         let weight = std::mem::take(&mut queue.ready_weight);
-        self.ready_here -= ready.len() as u64;
         self.urgent -= queue.urgent;
         queue.urgent = 0;
         queue.purged = lsn;

@@ -42,6 +42,11 @@ impl Engine {
         self.ready.visited
     }
 
+    /// Number of ready messages in memory.
+    pub(super) fn ready_here(&self) -> u64 {
+        self.ready.rows as u64
+    }
+
     pub(super) fn note_visit(&mut self) {
         self.ready.visited += 1;
     }
