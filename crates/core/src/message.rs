@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-pub use crate::attempts::MaxAttempts;
 use crate::id::{LeaseToken, MessageId, SessionId};
 use crate::name::{Key, QueueName, named_enum};
 use crate::policy::Backoff;
@@ -53,7 +52,7 @@ pub struct Options {
     pub queue_limit: QueueLimit,
     /// Delay before the next attempt after a nack.
     pub backoff: Option<Backoff>,
-    /// The spread of the due time: it lies up to this many ms after the one that was asked for ([`crate::spread`]).
+    /// The spread of the due time: it lies up to this many ms after the one that was asked for ([`crate::random`]).
     pub spread_ms: Option<u64>,
     /// When it expires.
     pub expiry: Option<Expiry>,
@@ -483,5 +482,31 @@ impl fmt::Debug for MessageContent {
             .field("options", &self.options)
             .field("enqueued_at", &self.enqueued_at)
             .finish()
+    }
+}
+
+/// Number of grants after which a message is dead; at least 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct MaxAttempts(std::num::NonZeroU32);
+
+impl From<std::num::NonZeroU32> for MaxAttempts {
+    fn from(n: std::num::NonZeroU32) -> Self {
+        MaxAttempts(n)
+    }
+}
+
+impl MaxAttempts {
+    /// No limit: attempts never make the message dead, as in beanstalkd.
+    pub const UNLIMITED: MaxAttempts = MaxAttempts(std::num::NonZeroU32::MAX);
+
+    /// A limit of `n` attempts; `None` for 0, because a message that may never be tried makes no sense.
+    pub fn new(n: u32) -> Option<Self> {
+        std::num::NonZeroU32::new(n).map(MaxAttempts)
+    }
+
+    /// The limit as a number.
+    pub fn count(self) -> u32 {
+        self.0.get()
     }
 }

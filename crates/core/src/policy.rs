@@ -3,7 +3,7 @@
 //! No request may exceed a limit; a default applies when neither the message nor its queue has a setting of its own.
 //! Limits are values, so that tests can make them tiny.
 
-use crate::attempts::MaxAttempts;
+use crate::message::MaxAttempts;
 use crate::name::named_enum;
 use crate::random::scaled;
 

@@ -8,8 +8,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::answers::AnswerPosition;
+use crate::id::IdSet;
 use crate::id::{Lsn, MessageId};
-use crate::id_set::IdSet;
 use crate::message::{Kind, Lease, Life, MaxAttempts, MessageContent, Stage};
 use crate::name::{Key, QueueName};
 use crate::policy::{Backoff, OF_A_NUMBER, QueueSettings};

@@ -3,7 +3,7 @@
 use crate::id::ReplyTo;
 use crate::message::{Died, Kind};
 use crate::name::QueueName;
-use crate::policy::{GrantLimits, Lasting, QueueSettings, SECONDS_PER_HOUR};
+use crate::policy::{Lasting, QueueSettings, SECONDS_PER_HOUR};
 use crate::record::{Pause, Record, Totals};
 use crate::time::EngineMs;
 
@@ -188,40 +188,25 @@ impl Engine {
     }
 
     fn check_settings(&self, name: &QueueName, s: &QueueSettings) -> Result<(), SettingsRefusal> {
-        let policy = &self.policy;
-        let out = |field, max| Err(SettingsRefusal::OutOfRange(field, max));
-        if s.lease_ms.is_some_and(|ms| ms == 0 || ms > policy.max_lease_ms) {
-            return out("lease_ms", policy.max_lease_ms);
-        }
-        if s.backoff.is_some_and(|b| b.min_ms > b.max_ms || b.max_ms > policy.max_delay_ms) {
-            return out("backoff", policy.max_delay_ms);
-        }
-        if s.dedupe_window_ms.is_some_and(|ms| ms > policy.max_dedupe_window_ms) {
-            return out("dedupe_window_ms", policy.max_dedupe_window_ms);
-        }
-        if s.dead_ttl_ms.is_some_and(|ms| ms > policy.max_delay_ms) {
-            return out("dead_ttl_ms", policy.max_delay_ms);
-        }
-        if s.keep_done_ms.is_some_and(|ms| ms == 0 || ms > policy.max_keep_done_ms) {
-            return out("keep_done_ms", policy.max_keep_done_ms);
-        }
-        if s.expires_in_ms.is_some_and(|ms| ms == 0 || ms > policy.max_delay_ms) {
-            return out("expires_in_ms", policy.max_delay_ms);
-        }
-        self.check_grant_limits(s.limits)?;
-        if self.has_room_for(name) { Ok(()) } else { Err(SettingsRefusal::Overloaded) }
-    }
-
-    fn check_grant_limits(&self, limits: GrantLimits) -> Result<(), SettingsRefusal> {
-        let most = self.policy.max_quota_rate;
+        let (policy, limits) = (&self.policy, s.limits);
+        let backoff = s.backoff.map(|b| if b.min_ms > b.max_ms { u64::MAX } else { b.max_ms });
+        let burst = limits.rate.and_then(|rate| rate.burst).map(u64::from);
+        let (delay, rate) = (policy.max_delay_ms, policy.max_quota_rate);
+        // Each with its least and its largest value, and the unit of the latter.
         let numbers = [
-            ("rate.per_second", limits.rate.map(|rate| rate.per_hour), SECONDS_PER_HOUR),
-            ("rate.burst", limits.rate.and_then(|rate| rate.burst).map(u64::from), 1),
-            ("catchup_rate", limits.catchup_per_hour, SECONDS_PER_HOUR),
-            ("concurrency", limits.concurrency.map(u64::from), 1),
+            ("lease_ms", s.lease_ms, 1, policy.max_lease_ms, 1),
+            ("backoff", backoff, 0, delay, 1),
+            ("dedupe_window_ms", s.dedupe_window_ms, 0, policy.max_dedupe_window_ms, 1),
+            ("dead_ttl_ms", s.dead_ttl_ms, 0, delay, 1),
+            ("keep_done_ms", s.keep_done_ms, 1, policy.max_keep_done_ms, 1),
+            ("expires_in_ms", s.expires_in_ms, 1, delay, 1),
+            ("rate.per_second", limits.rate.map(|rate| rate.per_hour), 1, rate, SECONDS_PER_HOUR),
+            ("rate.burst", burst, 1, rate, 1),
+            ("catchup_rate", limits.catchup_per_hour, 1, rate, SECONDS_PER_HOUR),
+            ("concurrency", limits.concurrency.map(u64::from), 1, rate, 1),
         ];
-        for (field, number, unit) in numbers {
-            if number.is_some_and(|n| n == 0 || n > most.saturating_mul(unit)) {
+        for (field, number, least, most, unit) in numbers {
+            if number.is_some_and(|n| n < least || n > most.saturating_mul(unit)) {
                 return Err(SettingsRefusal::OutOfRange(field, most));
             }
         }
@@ -230,7 +215,7 @@ impl Engine {
         if limits.concurrency.is_some_and(|leases| leases < least) {
             return Err(SettingsRefusal::BelowShards("concurrency", least));
         }
-        Ok(())
+        if self.has_room_for(name) { Ok(()) } else { Err(SettingsRefusal::Overloaded) }
     }
 
     pub(super) fn pause(&mut self, name: &QueueName, for_ms: Option<u64>) -> Reply {

@@ -80,6 +80,11 @@ impl AnswerLogs {
         self.logs.get(name).map_or((0, 0), |of| (of.log.count(), of.log.bytes()))
     }
 
+    /// The tenant for which the log of a queue counts.
+    fn tenant_of(&self, name: &QueueName) -> Option<TenantIdx> {
+        self.logs.get(name)?.tenant
+    }
+
     pub(super) fn remembers(&self, row: &DedupeRow) -> bool {
         let Some(position) = row.position else { return true };
         self.logs.get(&row.queue).is_some_and(|of| of.log.remembers(position.nth))
@@ -190,10 +195,7 @@ impl Engine {
     pub(super) fn append_answer(&mut self, row: DedupeRow) {
         if let Some(position) = row.position {
             let tenant = self.queues.tenant_of(&row.queue);
-            let change = self.answers.change(&row.queue, tenant, |log| {
-                log.add(position, row.until, row.size());
-            });
-            self.tenants.count_answers(tenant, change);
+            self.change_answers(&row.queue, tenant, |log| log.add(position, row.until, row.size()));
         }
         self.append(Record::Deduped(row.clone()));
         self.dedupe.insert(row);
@@ -208,13 +210,23 @@ impl Engine {
         self.append_answer(DedupeRow { until: self.now.engine, ..row.clone() });
     }
 
+    /// Changes the log of a queue, and counts that for its tenant; returns its former and its present number and size.
+    fn change_answers(
+        &mut self,
+        name: &QueueName,
+        tenant: Option<TenantIdx>,
+        change: impl FnOnce(&mut AnswerLog),
+    ) -> [(u64, u64); 2] {
+        let change = self.answers.change(name, tenant, change);
+        self.tenants.count_answers(tenant, change);
+        change
+    }
+
     /// Forgets answers of a queue.
     fn forget_answers(&mut self, name: &QueueName, upto: Lsn) -> u64 {
-        let tenant = self.answers.logs.get(name).and_then(|of| of.tenant);
-        let change = self.answers.change(name, tenant, |log| log.forget(upto));
-        self.tenants.count_answers(tenant, change);
+        let [was, is] = self.change_answers(name, self.answers.tenant_of(name), |log| log.forget(upto));
         self.append(Record::AnswersForgotten { queue: name.clone(), upto });
-        change[0].0.saturating_sub(change[1].0)
+        was.0.saturating_sub(is.0)
     }
 
     /// Forgets all answers that callers of this queue were given.
@@ -282,7 +294,7 @@ impl Engine {
 
     /// Adds to a refusal for answers when the oldest of them may be forgotten.
     pub(super) fn note_retry(&self, name: &QueueName, mut over: Box<OverQuota>) -> Box<OverQuota> {
-        let tenant = self.answers.logs.get(name).and_then(|of| of.tenant);
+        let tenant = self.answers.tenant_of(name);
         if over.resource == Resource::Answers
             && let Some((_, span)) = tenant.and_then(|tenant| self.answers.oldest(Whose::Tenant(tenant)))
         {
@@ -308,9 +320,8 @@ impl Engine {
                 }
                 // Behind one that has not expired.
                 None => {
-                    let tenant = self.answers.logs.get(&name).and_then(|of| of.tenant);
-                    let change = self.answers.change(&name, tenant, |log| log.expire(self.now.engine));
-                    self.tenants.count_answers(tenant, change);
+                    let now = self.now.engine;
+                    self.change_answers(&name, self.answers.tenant_of(&name), |log| log.expire(now));
                 }
             }
         }

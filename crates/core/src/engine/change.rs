@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::id::MessageId;
 use crate::message::{Life, MessageContent, QueueLimit, Stage, State};
+use crate::random::{SpreadBy, offset_ms};
 use crate::record::{Gone, Record};
-use crate::spread::{SpreadBy, offset_ms};
 use crate::store::Capacity;
 use crate::time::{Due, Now, WallMs};
 
@@ -62,13 +62,12 @@ impl Engine {
         }
         let (now, priority) = (self.now, edit.priority);
         let change = |life: &mut Life| {
-            match due {
-                Some(due) => {
-                    moved(life, due, delay_to(now, due));
-                    life.marks.asked = asked;
-                }
-                None => changed(life),
+            if let Some(due) = due {
+                life.due = due;
+                life.marks.delay_ms = Some(delay_to(now, due));
+                life.marks.asked = asked;
             }
+            changed(life);
             life.priority = priority.or(life.priority);
         };
         if edit.rewrites() {
@@ -202,19 +201,19 @@ impl Engine {
     /// Makes a scheduled message due now; the delay that was asked for stays visible.
     pub(super) fn fire_now(&mut self, slot: RowIdx) {
         self.count_fire(slot);
-        let (due, delay_ms) = (Due::After(self.now.engine), self.delay_of(slot));
-        let asked = self.past_expiry(slot, due);
-        self.change_life(slot, |life| {
-            moved(life, due, delay_ms);
-            life.marks.asked = asked;
-        });
+        self.make_due(slot, changed);
     }
 
     /// Makes a scheduled message due now for a reserve by id.
     pub(super) fn take_now(&mut self, slot: RowIdx) {
+        self.make_due(slot, |_| ());
+    }
+
+    fn make_due(&mut self, slot: RowIdx, change: impl FnOnce(&mut Life)) {
         let (due, delay_ms) = (Due::After(self.now.engine), self.delay_of(slot));
         let asked = self.past_expiry(slot, due);
         self.change_life(slot, |life| {
+            change(life);
             life.due = due;
             life.marks.delay_ms = Some(delay_ms);
             life.marks.asked = asked;
@@ -291,13 +290,6 @@ fn delay_to(now: Now, due: Due) -> u64 {
 pub(super) fn asked_delay(now: Now, message: &MessageContent, life: &Life) -> u64 {
     let implied = now.wall_of(life.due).0.saturating_sub(message.enqueued_at.0);
     life.marks.delay_ms.unwrap_or(implied)
-}
-
-fn moved(life: &mut Life, due: Due, delay_ms: u64) {
-    life.due = due;
-    life.marks.delay_ms = Some(delay_ms);
-    life.marks.asked = None;
-    changed(life);
 }
 
 /// Invalidates former leases after a change by the producer: their holders cannot settle the message any more.

@@ -97,25 +97,15 @@ impl DueTimes<'_> {
             let c = class as usize;
             let now = now_of(class, self.now);
             let (from, end) = self.present(class);
-            spans.push(DueSpan { class, from, to: now, count: due });
-            spans.push(DueSpan {
-                class,
-                from: now.max(self.known[c].min(end)),
-                to: end,
-                count: rests[c] - due,
-            });
+            let mut push = |from, to, count| spans.push(DueSpan { class, from, to, count });
+            push(from, now, due);
+            push(now.max(self.known[c].min(end)), end, rests[c] - due);
             for (minute, count) in self.near.from(class, now) {
-                spans.push(DueSpan {
-                    class,
-                    from: minute.max(now),
-                    to: minute.saturating_add(FINEST_MS),
-                    count,
-                });
+                push(minute.max(now), minute.saturating_add(FINEST_MS), count);
             }
             for (from, _) in self.all.from(class, end) {
                 let to = from.saturating_add(width);
-                let count = self.rest(class, from, to);
-                spans.push(DueSpan { class, from: from.max(self.known[c].min(to)), to, count });
+                push(from.max(self.known[c].min(to)), to, self.rest(class, from, to));
             }
         }
         spans.retain(|span| span.count > 0);

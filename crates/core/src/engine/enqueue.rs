@@ -8,8 +8,8 @@ use crate::message::{DeadReason, Expiry, Life, MessageContent, Options, Row, Sta
 use crate::mutant::{self, Mutant};
 use crate::name::QueueName;
 use crate::policy::{OWN_DEDUPE, OWN_DEDUPE_WINDOW_MS};
+use crate::random::{SpreadBy, offset_ms};
 use crate::record::{Created, DedupeRow, EnqueueDefaults, Gone, Record};
-use crate::spread::{SpreadBy, offset_ms};
 use crate::store::{Capacity, Level};
 use crate::time::Due;
 

@@ -98,20 +98,17 @@ impl Engine {
         self.gather(to, queue, Want::List { state, seen, limit }, loads);
     }
 
-    /// Makes scheduled messages of a queue due now, in due order.
-    pub(super) fn fire_many(&mut self, to: ReplyTo, queue: &QueueName, max: usize) {
+    /// Makes scheduled messages of a queue due now, in due order; or dead ones ready again, in the order in which they
+    /// died.
+    pub(super) fn change_many(&mut self, what: ToMany, to: ReplyTo, queue: &QueueName, max: usize) {
         let max = max.min(self.policy.max_step);
         let rows = max.max(PEEK_ROWS);
-        let loads = if max == 0 { vec![] } else { self.pages_of_scheduled(queue, NOTHING_SEEN, rows) };
-        self.gather(to, queue, Want::Change(ToMany::Fire, Many { max, done: 0 }), loads);
-    }
-
-    /// Makes dead messages of a queue ready again, in the order in which they died.
-    pub(super) fn redrive_many(&mut self, to: ReplyTo, queue: &QueueName, max: usize) {
-        let max = max.min(self.policy.max_step);
-        let dead = self.page(Sequence::Dead, Which::One(queue.clone()), None, max.max(PEEK_ROWS));
-        let loads = if max == 0 { vec![] } else { vec![dead] };
-        self.gather(to, queue, Want::Change(ToMany::Redrive, Many { max, done: 0 }), loads);
+        let loads = match what {
+            _ if max == 0 => vec![],
+            ToMany::Fire => self.pages_of_scheduled(queue, NOTHING_SEEN, rows),
+            ToMany::Redrive => vec![self.page(Sequence::Dead, Which::One(queue.clone()), None, rows)],
+        };
+        self.gather(to, queue, Want::Change(what, Many { max, done: 0 }), loads);
     }
 
     /// The pages for scheduled messages: a due message is never Scheduled.

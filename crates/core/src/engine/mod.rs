@@ -98,8 +98,8 @@ use horizon::Horizon;
 use horizon::Loading;
 use inspect::GrantFigures;
 use limits::GrantLimiter;
-use question::Gathers;
 pub use question::GivenUp;
+use question::{Gathers, ToMany};
 use queue::Queues;
 use quota::Tenants;
 use ready::ReadyMemory;
@@ -417,9 +417,9 @@ impl Engine {
                 Reply::Change(self.postpone(&target, *edit, if_generation).map(Applied::from))
             }
             Op::Fire { target } => Reply::Change(self.fire(&target).map(Applied::from)),
-            Op::FireMany { queue, max } => return self.fire_many(to, &queue, max),
+            Op::FireMany { queue, max } => return self.change_many(ToMany::Fire, to, &queue, max),
             Op::Redrive { id, delay_ms } => Reply::Change(self.redrive(id, delay_ms).map(Applied::from)),
-            Op::RedriveMany { queue, max } => return self.redrive_many(to, &queue, max),
+            Op::RedriveMany { queue, max } => return self.change_many(ToMany::Redrive, to, &queue, max),
             Op::RemoveDead { id, died } => Reply::Change(self.remove_dead(id, died).map(Applied::from)),
             Op::Get { target } => Reply::View(self.look(&target)),
             Op::Recall { target } => Reply::View(self.recall(&target)),
@@ -541,8 +541,7 @@ impl Engine {
     pub fn end_all_waits(&mut self, fx: &mut Effects) {
         self.step(fx, |engine| {
             while let Some(waiter) = engine.waiters.pop_any() {
-                engine.leave_queues(&waiter);
-                engine.respond(waiter.to, Reply::Reserve(Reserved::Grants(Vec::new())));
+                engine.end_wait(&waiter);
             }
         });
     }

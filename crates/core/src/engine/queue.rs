@@ -9,8 +9,8 @@ use std::hash::BuildHasher;
 
 use crate::growing::{SplitTable, StableSlab};
 use crate::hash_key::HashKey;
+use crate::id::IdSet;
 use crate::id::{Lsn, MessageId};
-use crate::id_set::IdSet;
 use crate::name::QueueName;
 use crate::policy::{QueueSettings, REST_MS};
 use crate::record::{Pause, Totals};

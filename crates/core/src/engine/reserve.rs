@@ -146,50 +146,57 @@ impl Engine {
         session: SessionId,
         lease_ms: Option<u64>,
     ) {
-        let slot = match self.shown(id) {
-            None => return self.respond(to, Reply::ReserveOne(Err(ChangeRefusal::NotFound))),
-            Some(slot) => slot,
-        };
-        if self.rows.get(slot).state(self.now) == State::Leased {
-            return self.respond(to, Reply::ReserveOne(Err(ChangeRefusal::Leased)));
+        match self.grant_one(id, session, lease_ms) {
+            Err(refusal) => self.respond(to, Reply::ReserveOne(Err(refusal))),
+            Ok((grant, after)) => {
+                self.fx.push(Effect::Respond { to, reply: Reply::ReserveOne(Ok(Box::new(grant))), after });
+            }
+        }
+    }
+
+    fn grant_one(
+        &mut self,
+        id: MessageId,
+        session: SessionId,
+        lease_ms: Option<u64>,
+    ) -> Result<(Grant, After), ChangeRefusal> {
+        let slot = self.shown(id).ok_or(ChangeRefusal::NotFound)?;
+        let (idx, state) = (self.rows.get(slot).queue, self.rows.get(slot).state(self.now));
+        if state == State::Leased {
+            return Err(ChangeRefusal::Leased);
         }
         if lease_ms.is_some_and(|ms| ms > self.policy.max_lease_ms) {
-            let refusal = ChangeRefusal::LeaseTooLong(self.policy.max_lease_ms);
-            return self.respond(to, Reply::ReserveOne(Err(refusal)));
+            return Err(ChangeRefusal::LeaseTooLong(self.policy.max_lease_ms));
         }
-        if let Err(over) = self.tenants.lease(self.queues.get(self.rows.get(slot).queue).tenant) {
-            return self.respond(to, Reply::ReserveOne(Err(over.into())));
-        }
-        if !self.may_lease(self.rows.get(slot).queue) {
-            let limit = match self.at_limit(self.rows.get(slot).queue) {
+        self.tenants.lease(self.queues.get(idx).tenant)?;
+        if !self.may_lease(idx) {
+            return Err(ChangeRefusal::Overloaded(match self.at_limit(idx) {
                 Some(AtLimit::Rate(ms)) => Limit::GrantRate(ms),
                 Some(AtLimit::Leases) | None => Limit::Leases,
-            };
-            return self.respond(to, Reply::ReserveOne(Err(ChangeRefusal::Overloaded(limit))));
+            }));
         }
-        if self.rows.get(slot).state(self.now) == State::Dead {
+        if state == State::Dead {
             // A dead message is granted as after a redrive: its key must be free, and its attempts begin again.
             if let Some(holder) = self.key_taken(slot) {
-                return self.respond(to, Reply::ReserveOne(Err(ChangeRefusal::KeyExists(holder))));
+                return Err(ChangeRefusal::KeyExists(holder));
             }
             self.revive(slot);
-        } else if self.rows.get(slot).state(self.now) == State::Scheduled {
+        } else if state == State::Scheduled {
             // A message that is taken before it is due counts as due now: when the lease ends it is ready, as in
             // beanstalkd.
             self.take_now(slot);
         }
-        let idx = self.rows.get(slot).queue;
         let verdict = self.judge_expiry(slot);
         if verdict == GrantVerdict::Ended {
-            self.respond(to, Reply::ReserveOne(Err(ChangeRefusal::NotFound)));
-            return self.release(idx);
+            self.release(idx);
+            return Err(ChangeRefusal::NotFound);
         }
         self.queues.get_mut(idx).attended = Attended::Yes;
         let mut batch = GrantBatch::default();
         let terms = LeaseTerms { session, lease_ms, max_attempts: None };
         self.grant(slot, verdict, terms, &mut batch);
-        let grant = batch.grants.pop().map(Box::new).ok_or(ChangeRefusal::NotFound);
-        self.fx.push(Effect::Respond { to, reply: Reply::ReserveOne(grant), after: batch.after });
+        let grant = batch.grants.pop().ok_or(ChangeRefusal::NotFound)?;
+        Ok((grant, batch.after))
     }
 
     /// Serves consumers that wait on queues in which a message became ready.
@@ -582,9 +589,14 @@ impl Engine {
 
     pub(super) fn cancel_reserve(&mut self, name: WaiterId) {
         if let Some(waiter) = self.waiters.remove_named(name) {
-            self.leave_queues(&waiter);
-            self.respond(waiter.to, Reply::Reserve(Reserved::Grants(Vec::new())));
+            self.end_wait(&waiter);
         }
+    }
+
+    /// Ends a wait without a message.
+    pub(super) fn end_wait(&mut self, waiter: &Waiter) {
+        self.leave_queues(waiter);
+        self.respond(waiter.to, Reply::Reserve(Reserved::Grants(Vec::new())));
     }
 
     /// Ends waits whose time is over.

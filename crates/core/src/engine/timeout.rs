@@ -19,7 +19,7 @@ use super::effect::Effects;
 use super::horizon::{CLASSES, END, SOON_MS, reached_at};
 use super::input::Op;
 use super::operation::{Named, OnLease};
-use super::reply::{Reply, Reserved};
+use super::reply::Reply;
 use super::rows::{GrantRank, QueueIdx, RowIdx};
 use super::schedule::{Schedule, ScheduleEvent};
 
@@ -318,8 +318,7 @@ impl Engine {
                     return;
                 }
                 let Some(waiter) = self.waiters.remove(arrival) else { break };
-                self.leave_queues(&waiter);
-                self.respond(waiter.to, Reply::Reserve(Reserved::Grants(Vec::new())));
+                self.end_wait(&waiter);
             }
             while let Some((_, _, id)) = self.first_bound_entry(session) {
                 let Some(slot) = self.rows.slot(id) else { break };

@@ -12,8 +12,8 @@ use super::{
     ClockPair, Created, DecodeError, Decoded, DedupeRow, EnqueueDefaults, Gone, Pause, Record, Totals, Was,
 };
 use crate::answers::{AnswerLog, AnswerPosition, AnswerSpan};
+use crate::id::IdSet;
 use crate::id::{LeaseToken, Lsn, MessageId};
-use crate::id_set::IdSet;
 use crate::message::{
     DeadReason, DoneOutcome, Ended, Expiry, Kind, Lease, Life, MaxAttempts, MessageContent, Options,
     PastAttempt, QueueLimit, Row, Stage,
