@@ -14,7 +14,7 @@
 
 use crate::id::{Lsn, MessageId};
 use crate::message::{DeadReason, Ended, Kind, Life, PastAttempt, Stage};
-use crate::name::{Key, QueueName};
+use crate::name::{Key, QueueName, named_enum};
 use crate::record::{ClockPair, Gone, Group, Record, Was};
 use crate::time::{Due, Now, WallMs};
 
@@ -44,87 +44,45 @@ pub struct MessageEvent {
     pub count: Option<u64>,
 }
 
+named_enum! {
 /// A kind of event in the life of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum EventKind {
     /// The message was accepted.
-    Accepted,
+    Accepted => "accepted",
     /// The message has another due time.
-    Postponed,
+    Postponed => "postponed",
     /// The message has another content or other settings, and the same due time; or it has lost its key to another
     /// message while it was leased, or such a lease has another deadline.
-    Changed,
+    Changed => "changed",
     /// The message became due. Only a fire that a caller asked for has a record.
-    Fired,
+    Fired => "fired",
     /// A consumer has leased it.
-    Granted,
+    Granted => "granted",
     /// The lease has another deadline.
-    Extended,
+    Extended => "extended",
     /// The lease has ended without a result: the message waits for another attempt.
-    Returned,
+    Returned => "returned",
     /// The lease ran out: the message waits for another attempt.
-    LeaseExpired,
+    LeaseExpired => "lease_expired",
     /// The message is dead.
-    Dead,
+    Dead => "dead",
     /// The message was dead, and waits again.
-    Redriven,
+    Redriven => "redriven",
     /// A consumer has acked it.
-    Acked,
+    Acked => "acked",
     /// The producer has cancelled it.
-    Cancelled,
+    Cancelled => "cancelled",
     /// Another message has taken the key.
-    Replaced,
+    Replaced => "replaced",
     /// The message was removed because its time was over.
-    Expired,
+    Expired => "expired",
     /// The messages of a queue were removed.
-    Purged,
+    Purged => "purged",
     /// The message had lost its key to another one while it was leased, and its lease has ended without an ack.
-    Superseded,
+    Superseded => "superseded",
 }
-
-impl EventKind {
-    /// All kinds.
-    pub const ALL: [EventKind; 16] = [
-        EventKind::Accepted,
-        EventKind::Postponed,
-        EventKind::Changed,
-        EventKind::Fired,
-        EventKind::Granted,
-        EventKind::Extended,
-        EventKind::Returned,
-        EventKind::LeaseExpired,
-        EventKind::Dead,
-        EventKind::Redriven,
-        EventKind::Acked,
-        EventKind::Cancelled,
-        EventKind::Replaced,
-        EventKind::Expired,
-        EventKind::Purged,
-        EventKind::Superseded,
-    ];
-
-    /// The name in JSON.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            EventKind::Accepted => "accepted",
-            EventKind::Postponed => "postponed",
-            EventKind::Changed => "changed",
-            EventKind::Fired => "fired",
-            EventKind::Granted => "granted",
-            EventKind::Extended => "extended",
-            EventKind::Returned => "returned",
-            EventKind::LeaseExpired => "lease_expired",
-            EventKind::Dead => "dead",
-            EventKind::Redriven => "redriven",
-            EventKind::Acked => "acked",
-            EventKind::Cancelled => "cancelled",
-            EventKind::Replaced => "replaced",
-            EventKind::Expired => "expired",
-            EventKind::Purged => "purged",
-            EventKind::Superseded => "superseded",
-        }
-    }
 }
 
 /// The reason of an event.

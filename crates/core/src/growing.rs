@@ -24,7 +24,7 @@ const PART: usize = 1_600;
 /// ```
 #[derive(Debug)]
 pub struct StableSlab<T> {
-    pieces: Vec<Vec<Vacancy<T>>>,
+    cells: PieceVec<Vacancy<T>>,
     /// The first free index.
     free: Option<u32>,
     len: usize,
@@ -46,7 +46,7 @@ impl<T> Default for StableSlab<T> {
 impl<T> StableSlab<T> {
     /// An empty one, without memory.
     pub const fn new() -> Self {
-        StableSlab { pieces: Vec::new(), free: None, len: 0 }
+        StableSlab { cells: PieceVec::new(), free: None, len: 0 }
     }
 
     /// The number of values.
@@ -61,7 +61,7 @@ impl<T> StableSlab<T> {
 
     /// The value of an index, if there is one.
     pub fn get(&self, index: u32) -> Option<&T> {
-        match self.pieces.get(index as usize / PIECE)?.get(index as usize % PIECE)? {
+        match self.cells.get(index as usize)? {
             Vacancy::Taken(value) => Some(value),
             Vacancy::Free(_) => None,
         }
@@ -69,7 +69,7 @@ impl<T> StableSlab<T> {
 
     /// The value of an index, to be changed.
     pub fn get_mut(&mut self, index: u32) -> Option<&mut T> {
-        match self.cell(index)? {
+        match self.cells.get_mut(index as usize)? {
             Vacancy::Taken(value) => Some(value),
             Vacancy::Free(_) => None,
         }
@@ -78,18 +78,14 @@ impl<T> StableSlab<T> {
     /// Adds a value; `None` when there are no more indices.
     pub fn insert(&mut self, value: T) -> Option<u32> {
         if let Some(index) = self.free {
-            let cell = self.cell(index)?;
+            let cell = self.cells.get_mut(index as usize)?;
             let Vacancy::Free(next) = std::mem::replace(cell, Vacancy::Taken(value)) else { return None };
             self.free = next;
             self.len += 1;
             return Some(index);
         }
         let index = u32::try_from(self.len).ok()?; // all before it are full
-        if self.len.is_multiple_of(PIECE) {
-            let room = if self.pieces.is_empty() { 0 } else { PIECE };
-            self.pieces.push(Vec::with_capacity(room));
-        }
-        self.pieces.last_mut()?.push(Vacancy::Taken(value));
+        self.cells.push(Vacancy::Taken(value));
         self.len += 1;
         Some(index)
     }
@@ -97,7 +93,7 @@ impl<T> StableSlab<T> {
     /// Takes a value out; its index is used again.
     pub fn remove(&mut self, index: u32) -> Option<T> {
         let free = self.free;
-        let cell = self.cell(index).filter(|cell| matches!(cell, Vacancy::Taken(_)))?;
+        let cell = self.cells.get_mut(index as usize).filter(|cell| matches!(cell, Vacancy::Taken(_)))?;
         let Vacancy::Taken(value) = std::mem::replace(cell, Vacancy::Free(free)) else { return None };
         self.free = Some(index);
         self.len -= 1;
@@ -106,14 +102,10 @@ impl<T> StableSlab<T> {
 
     /// All values, by index, to be changed.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
-        self.pieces.iter_mut().flatten().filter_map(|cell| match cell {
+        self.cells.pieces.iter_mut().flatten().filter_map(|cell| match cell {
             Vacancy::Taken(value) => Some(value),
             Vacancy::Free(_) => None,
         })
-    }
-
-    fn cell(&mut self, index: u32) -> Option<&mut Vacancy<T>> {
-        self.pieces.get_mut(index as usize / PIECE)?.get_mut(index as usize % PIECE)
     }
 }
 

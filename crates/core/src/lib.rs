@@ -8,13 +8,11 @@
 #![warn(clippy::missing_errors_doc)]
 
 pub mod answers;
-mod attempts;
 pub mod engine;
 pub mod event;
 pub mod growing;
 pub mod hash_key;
 pub mod id;
-mod id_set;
 pub mod message;
 #[doc(hidden)]
 pub mod mutant;
@@ -23,15 +21,13 @@ pub mod percent;
 pub mod policy;
 pub mod random;
 pub mod record;
-pub mod spread;
 pub mod store;
 pub mod tally;
 pub mod time;
 #[cfg(feature = "serde")]
 mod wire;
 
-pub use id::{Epoch, LeaseToken, Lsn, MessageId, ReplyTo, SessionId, ShardId};
-pub use id_set::IdSet;
+pub use id::{Epoch, IdSet, LeaseToken, Lsn, MessageId, ReplyTo, SessionId, ShardId};
 pub use message::{MessageContent, State};
 pub use name::{Key, QueueName};
 pub use policy::Policy;

@@ -5,9 +5,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-pub use crate::attempts::MaxAttempts;
 use crate::id::{LeaseToken, MessageId, SessionId};
-use crate::name::{Key, QueueName};
+use crate::name::{Key, QueueName, named_enum};
 use crate::policy::Backoff;
 use crate::time::{Due, EngineMs, Now, WallMs};
 
@@ -53,7 +52,7 @@ pub struct Options {
     pub queue_limit: QueueLimit,
     /// Delay before the next attempt after a nack.
     pub backoff: Option<Backoff>,
-    /// The spread of the due time: it lies up to this many ms after the one that was asked for ([`crate::spread`]).
+    /// The spread of the due time: it lies up to this many ms after the one that was asked for ([`crate::random`]).
     pub spread_ms: Option<u64>,
     /// When it expires.
     pub expiry: Option<Expiry>,
@@ -285,20 +284,22 @@ pub enum DeadReason {
     Done(DoneOutcome),
 }
 
+named_enum! {
 /// How a message ended that its queue keeps as done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum DoneOutcome {
     /// A consumer acked it.
-    Acked,
+    Acked => "acked",
     /// The producer cancelled it.
-    Cancelled,
+    Cancelled => "cancelled",
     /// Another message took the key.
-    Replaced,
+    Replaced => "replaced",
     /// The message expired, or was dead for longer than its queue keeps dead messages.
-    Expired,
+    Expired => "expired",
     /// Another message took the key while it was leased, and the lease ended without an ack.
-    Superseded,
+    Superseded => "superseded",
+}
 }
 
 /// How one attempt ended.
@@ -317,18 +318,20 @@ pub struct PastAttempt {
     pub note: Box<str>,
 }
 
+named_enum! {
 /// How an attempt ended without an ack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Ended {
     /// The consumer returned it.
-    Nacked,
+    Nacked => "nacked",
     /// The lease ran out.
-    LeaseExpired,
+    LeaseExpired => "lease_expired",
     /// The connection of the consumer closed.
-    Released,
+    Released => "released",
     /// The consumer buried it.
-    Buried,
+    Buried => "buried",
+}
 }
 
 /// A message and its life: the unit that a store holds and a load returns.
@@ -373,28 +376,6 @@ impl State {
     }
 }
 
-impl DoneOutcome {
-    /// All outcomes.
-    pub const ALL: [DoneOutcome; 5] = [
-        DoneOutcome::Acked,
-        DoneOutcome::Cancelled,
-        DoneOutcome::Replaced,
-        DoneOutcome::Expired,
-        DoneOutcome::Superseded,
-    ];
-
-    /// The name in JSON.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            DoneOutcome::Acked => "acked",
-            DoneOutcome::Cancelled => "cancelled",
-            DoneOutcome::Replaced => "replaced",
-            DoneOutcome::Expired => "expired",
-            DoneOutcome::Superseded => "superseded",
-        }
-    }
-}
-
 impl DeadReason {
     /// The reasons of dead letters.
     pub const ALL: [DeadReason; 3] = [DeadReason::MaxAttempts, DeadReason::Buried, DeadReason::Expired];
@@ -416,18 +397,6 @@ impl DeadReason {
             DeadReason::Done(DoneOutcome::Replaced) => "done_replaced",
             DeadReason::Done(DoneOutcome::Expired) => "done_expired",
             DeadReason::Done(DoneOutcome::Superseded) => "done_superseded",
-        }
-    }
-}
-
-impl Ended {
-    /// The name in JSON.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Ended::Nacked => "nacked",
-            Ended::LeaseExpired => "lease_expired",
-            Ended::Released => "released",
-            Ended::Buried => "buried",
         }
     }
 }
@@ -513,5 +482,31 @@ impl fmt::Debug for MessageContent {
             .field("options", &self.options)
             .field("enqueued_at", &self.enqueued_at)
             .finish()
+    }
+}
+
+/// Number of grants after which a message is dead; at least 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct MaxAttempts(std::num::NonZeroU32);
+
+impl From<std::num::NonZeroU32> for MaxAttempts {
+    fn from(n: std::num::NonZeroU32) -> Self {
+        MaxAttempts(n)
+    }
+}
+
+impl MaxAttempts {
+    /// No limit: attempts never make the message dead, as in beanstalkd.
+    pub const UNLIMITED: MaxAttempts = MaxAttempts(std::num::NonZeroU32::MAX);
+
+    /// A limit of `n` attempts; `None` for 0, because a message that may never be tried makes no sense.
+    pub fn new(n: u32) -> Option<Self> {
+        std::num::NonZeroU32::new(n).map(MaxAttempts)
+    }
+
+    /// The limit as a number.
+    pub fn count(self) -> u32 {
+        self.0.get()
     }
 }

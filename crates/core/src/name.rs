@@ -198,6 +198,29 @@ impl Key {
     }
 }
 
+/// Enums whose values have names, each stated with its value.
+macro_rules! named_enum {
+    ($(#[$of_all:meta])* pub enum $t:ident { $($(#[$of:meta])* $value:ident $(= $number:literal)? => $name:literal,)* }) => {
+        $(#[$of_all])*
+        pub enum $t {
+            $($(#[$of])* $value $(= $number)?,)*
+        }
+
+        impl $t {
+            /// All values.
+            pub const ALL: [$t; [$($name),*].len()] = [$($t::$value),*];
+
+            /// The name in JSON.
+            pub fn as_str(self) -> &'static str {
+                match self {
+                    $($t::$value => $name,)*
+                }
+            }
+        }
+    };
+}
+pub(crate) use named_enum;
+
 macro_rules! text {
     ($t:ty) => {
         impl fmt::Display for $t {

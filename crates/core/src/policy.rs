@@ -3,7 +3,8 @@
 //! No request may exceed a limit; a default applies when neither the message nor its queue has a setting of its own.
 //! Limits are values, so that tests can make them tiny.
 
-use crate::attempts::MaxAttempts;
+use crate::message::MaxAttempts;
+use crate::name::named_enum;
 use crate::random::scaled;
 
 const KIB: usize = 1024;
@@ -28,165 +29,185 @@ pub const PAGES_UNDER_WAY: usize = 16;
 /// How long the totals of an empty queue without settings are kept, in ms.
 pub const REST_MS: u64 = DAY;
 
+/// A structure whose fields are stated together with their defaults.
+macro_rules! with_defaults {
+    ($(#[$of_all:meta])* pub struct $name:ident { $($(#[$of:meta])* pub $field:ident: $t:ty = $default:expr,)* }) => {
+        $(#[$of_all])*
+        pub struct $name {
+            $($(#[$of])* pub $field: $t,)*
+        }
+
+        impl Default for $name {
+            fn default() -> Self {
+                $name { $($field: $default,)* }
+            }
+        }
+    };
+}
+
+with_defaults! {
 /// Every limit. `Policy::default()` is the policy of the server and the library.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     /// Longest delay, and furthest due time from now, in ms: the longest of beanstalkd's protocol, whose seconds have 32
     /// bits; 136 years.
-    pub max_delay_ms: u64,
+    pub max_delay_ms: u64 = u64::from(u32::MAX) * 1_000,
     /// Longest lease, in ms. 2^32 s, as far as beanstalkd's TTR goes.
-    pub max_lease_ms: u64,
+    pub max_lease_ms: u64 = 4_294_967_296 * SECOND,
     /// Largest body, in bytes.
-    pub max_body: usize,
+    pub max_body: usize = 256 * KIB,
     /// Largest sum of header names and values of a message, in bytes.
-    pub max_headers: usize,
+    pub max_headers: usize = 16 * KIB,
     /// Longest `dedupe_id`, in bytes.
-    pub max_dedupe_id: usize,
+    pub max_dedupe_id: usize = 256,
     /// Longest dedupe window a queue may ask for, in ms.
-    pub max_dedupe_window_ms: u64,
+    pub max_dedupe_window_ms: u64 = 30 * DAY,
     /// Largest number of messages of one batch request.
-    pub max_batch_messages: usize,
+    pub max_batch_messages: usize = 10_000,
     /// Largest size of one batch request, in bytes.
-    pub max_batch_bytes: usize,
+    pub max_batch_bytes: usize = 16 * MIB,
     /// Largest number of messages of one reserve.
-    pub max_reserve: usize,
+    pub max_reserve: usize = 10_000,
     /// Largest size of the bodies of one reserve, in bytes (the first message always fits).
-    pub max_reserve_bytes: usize,
+    pub max_reserve_bytes: usize = 16 * MIB,
     /// Largest number of queues that one request may reserve from.
-    pub max_reserve_queues: usize,
+    pub max_reserve_queues: usize = 100,
     /// Longest wait that a front end may offer for one request, in ms. The engine itself sets no limit.
-    pub max_wait_ms: u64,
+    pub max_wait_ms: u64 = 10 * 60 * SECOND,
     /// Largest number of waiting reserves.
-    pub max_waiters: usize,
+    pub max_waiters: usize = 100_000,
     /// Largest number of messages in one page of a listing.
-    pub max_page: usize,
+    pub max_page: usize = 1_000,
     /// Number of priorities that are examined to find the oldest ready message of a queue.
-    pub max_priorities: usize,
+    pub max_priorities: usize = 1_000,
     /// Largest number of columns of a histogram.
-    pub max_histogram: usize,
+    pub max_histogram: usize = 10_000,
     /// Largest number of unsettled messages.
-    pub max_messages: usize,
+    pub max_messages: usize = 10_000_000_000,
     /// Largest weight of the unsettled messages, in bytes.
-    pub max_message_bytes: usize,
+    pub max_message_bytes: usize = 4 * 1024 * 1024 * MIB,
     /// Largest number of remembered answers (`dedupe_id`), of all queues together. At the limit the oldest are forgotten.
-    pub max_answers: usize,
+    pub max_answers: usize = 1_000_000_000,
     /// Largest size of those, in bytes; likewise.
-    pub max_answer_bytes: usize,
+    pub max_answer_bytes: usize = 256 * 1024 * MIB,
     /// Answers younger than this are not forgotten for a limit or for room, in ms.
-    pub min_answer_ms: u64,
+    pub min_answer_ms: u64 = 600 * SECOND,
     /// Largest number of done messages, of all queues together. A queue whose messages end beyond it gives up the done
     /// messages that it has had for longest.
-    pub max_done: usize,
+    pub max_done: usize = 10_000_000,
     /// Largest weight of the done messages, in bytes; likewise.
-    pub max_done_bytes: usize,
+    pub max_done_bytes: usize = 4 * 1024 * MIB,
     /// Longest time for which done messages are kept, in ms.
-    pub max_keep_done_ms: u64,
+    pub max_keep_done_ms: u64 = 366 * DAY,
     /// Largest size of the records of one operation, in bytes: a message that ends is kept only if its record fits
     /// together with the operation's other records.
-    pub max_op_bytes: usize,
+    pub max_op_bytes: usize = AGREED_GROUP_BYTES - 4 * MIB,
     /// Largest number of queues.
-    pub max_queues: usize,
+    pub max_queues: usize = 1_000_000,
     /// Largest number of quotas.
-    pub max_quotas: usize,
+    pub max_quotas: usize = 10_000,
     /// Largest limit of a quota: messages, bytes or leases.
-    pub max_quota: u64,
+    pub max_quota: u64 = 1 << 53,
     /// Largest rate, and largest burst, of a quota, in enqueues a second.
-    pub max_quota_rate: u64,
+    pub max_quota_rate: u64 = 1_000_000_000,
     /// The longest time in ms that a new message waits for its quota's rate, if it may wait.
-    pub max_pace_wait_ms: u64,
+    pub max_pace_wait_ms: u64 = 10 * SECOND,
     /// Number of messages that the reserves of one step may ask for while there are quotas; further reserves take their
     /// turn in the next step.
-    pub max_turn: usize,
+    pub max_turn: usize = 4_096,
     /// Number of past attempts that are kept of a message.
-    pub max_history: usize,
+    pub max_history: usize = 8,
     /// Longest note of a nack, in bytes; a longer one is cut.
-    pub max_note: usize,
+    pub max_note: usize = 256,
     /// Number of acks kept in memory, so that a repeated ack is answered as done.
-    pub max_acked: usize,
+    pub max_acked: usize = 100_000,
     /// How long an ack is remembered, in ms.
-    pub acked_ms: u64,
+    pub acked_ms: u64 = 5 * 60 * SECOND,
     /// Largest amount of each kind of work in one step of the engine: messages fired, leases ended, purged messages
     /// swept, messages put into another order, grants, and ended waits, pauses and queues.
-    pub max_step: usize,
+    pub max_step: usize = 4_096,
     /// Approximate bytes of the records that time causes in one step of the engine; a step that would make more
     /// continues in the next one. A driver decides no further operation of a batch either once its records have this
     /// size.
-    pub max_step_bytes: usize,
+    pub max_step_bytes: usize = MIB,
     /// Number of operations that are decided after one look-up in the store.
-    pub max_batch_ops: usize,
+    pub max_batch_ops: usize = 2_048,
     /// Largest number of records of one group; a step that decides more makes several groups.
-    pub max_group_records: usize,
+    pub max_group_records: usize = 50_000,
     /// Largest size of one group, in bytes, likewise.
-    pub max_group_bytes: usize,
+    pub max_group_bytes: usize = 4 * MIB,
     /// Largest number of requests that wait for the driver.
-    pub max_inbox_requests: usize,
+    pub max_inbox_requests: usize = 200_000,
     /// Largest size of the requests that wait for the driver, in bytes.
-    pub max_inbox_bytes: usize,
+    pub max_inbox_bytes: usize = 256 * MIB,
     /// Number of replies that may wait for the disk; above it the driver takes no more requests until some replies have
     /// left.
-    pub max_pending_replies: usize,
+    pub max_pending_replies: usize = 400_000,
     /// Weight of the messages in those replies, in bytes, likewise.
-    pub max_pending_reply_bytes: usize,
+    pub max_pending_reply_bytes: usize = 64 * MIB,
     /// Largest number of messages in the wheel; messages due later are in the store alone.
-    pub near_messages: usize,
+    pub near_messages: usize = 200_000,
     /// Largest weight of those, in bytes; it may be exceeded by one message.
-    pub near_bytes: usize,
+    pub near_bytes: usize = 128 * MIB,
     /// Largest number of ready messages in memory, of all queues together. While all ready messages fit, all are in
     /// memory; demand decides about the others, which are in the store alone.
-    pub ready_messages: usize,
+    pub ready_messages: usize = 200_000,
     /// Largest weight of those, in bytes; it may be exceeded by one message.
-    pub ready_bytes: usize,
+    pub ready_bytes: usize = 128 * MIB,
     /// Number of backlog messages that a queue in demand is given at a time, however many queues share.
-    pub least_window: usize,
+    pub least_window: usize = 4,
     /// How long a queue is in demand after a reserve, in ms.
-    pub demand_ms: u64,
+    pub demand_ms: u64 = 10 * SECOND,
     /// Largest number of queues with a backlog that a page for the other queues leaves out.
-    pub max_left_out: usize,
+    pub max_left_out: usize = 256,
     /// Largest number of leases, of all queues together. Half of them are given in order of arrival; while more are in
     /// use, a queue gets another one only if it has less than a part of those that are still free
     /// ([`Policy::lease_part`]). So one queue alone has at most half of them.
-    pub max_leased: usize,
+    pub max_leased: usize = 500_000,
     /// Largest weight of leased messages, in bytes; shared in the same way.
-    pub max_leased_bytes: usize,
+    pub max_leased_bytes: usize = 512 * MIB,
     /// The divisor that determines a queue's part of the free leases while more than half is leased.
-    pub lease_part: u64,
+    pub lease_part: u64 = 8,
     /// Longest time that a reserve waits for due messages that are being loaded from the store, in ms.
-    pub max_load_wait_ms: u64,
+    pub max_load_wait_ms: u64 = 2 * SECOND,
     /// Largest number of rows of one load from the store.
-    pub load_rows: usize,
+    pub load_rows: usize = 4_096,
     /// Largest size of the bodies of one load from the store, in bytes.
-    pub load_bytes: usize,
+    pub load_bytes: usize = 16 * MIB,
     /// Largest weight of the messages that one look-up in the store brings into memory, in bytes. A batch whose
     /// operations name more is decided in several parts, each with its own look-up.
-    pub found_bytes: usize,
+    pub found_bytes: usize = 16 * MIB,
     /// Number of answers (listings, peeks, redrives) for which pages are read at a time; each may hold `load_bytes` for
     /// each of two sequences. The others wait for their turn.
-    pub max_gathers: usize,
+    pub max_gathers: usize = 4,
     /// Number of queues whose dead messages are read at a time to remove expired ones; `load_bytes` for each.
-    pub max_dead_pages: usize,
+    pub max_dead_pages: usize = 2,
     /// Number of slots of the ring.
-    pub wheel_slots: usize,
+    pub wheel_slots: usize = 3_600,
     /// Duration of one step of the pointer, in ms. Precision does not depend on it.
-    pub wheel_tick_ms: u64,
+    pub wheel_tick_ms: u64 = 1_000,
     /// Longest sleep of the driver, in ms, so that it notices a stepped clock.
-    pub max_sleep_ms: u64,
+    pub max_sleep_ms: u64 = SECOND,
     /// Settings of a queue when neither the queue nor the message has its own.
-    pub defaults: Defaults,
+    pub defaults: Defaults = Defaults::default(),
+}
 }
 
+with_defaults! {
 /// Settings that apply when neither the message nor its queue has its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Defaults {
     /// Length of a lease, in ms.
-    pub lease_ms: u64,
+    pub lease_ms: u64 = 30 * SECOND,
     /// Number of grants after which a message is dead.
-    pub max_attempts: MaxAttempts,
+    pub max_attempts: MaxAttempts = MaxAttempts::new(20).unwrap_or(MaxAttempts::UNLIMITED),
     /// Priority; lower is granted first.
-    pub priority: u32,
+    pub priority: u32 = 1024,
     /// Delay before the next attempt.
-    pub backoff: Backoff,
+    pub backoff: Backoff = Backoff { min_ms: SECOND, max_ms: HOUR },
     /// How long a `dedupe_id` is remembered, in ms.
-    pub dedupe_window_ms: u64,
+    pub dedupe_window_ms: u64 = 24 * HOUR,
+}
 }
 
 /// Exponential backoff between `min_ms` and `max_ms`, which doubles with each attempt and has jitter.
@@ -347,28 +368,19 @@ pub const CATCHUP_MS: u64 = 10 * SECOND;
 /// is within a hundredth of the rate.
 pub const BURST_MS: u64 = 10;
 
+named_enum! {
 /// How a message that has expired is handled when it would be granted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum OnExpiry {
     /// An expired message is granted all the same, and the grant says that it is late.
     #[default]
-    DeliverLate,
+    DeliverLate => "deliver_late",
     /// An expired message is dead.
-    Dead,
+    Dead => "dead",
     /// An expired message is removed, as settled.
-    Drop,
+    Drop => "drop",
 }
-
-impl OnExpiry {
-    /// The name in JSON.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            OnExpiry::DeliverLate => "deliver_late",
-            OnExpiry::Dead => "dead",
-            OnExpiry::Drop => "drop",
-        }
-    }
 }
 
 /// How the trace of a delivery belongs to the one in which its message was created. The engine keeps the setting, and does
@@ -387,77 +399,6 @@ impl QueueSettings {
     /// Whether they keep an empty queue in existence.
     pub fn keep_a_queue(&self) -> bool {
         self.lasting == Lasting::Always && *self != QueueSettings::default()
-    }
-}
-
-impl Default for Policy {
-    fn default() -> Self {
-        Policy {
-            max_delay_ms: u64::from(u32::MAX) * 1_000,
-            max_lease_ms: 4_294_967_296 * SECOND,
-            max_body: 256 * KIB,
-            max_headers: 16 * KIB,
-            max_dedupe_id: 256,
-            max_dedupe_window_ms: 30 * DAY,
-            max_batch_messages: 10_000,
-            max_batch_bytes: 16 * MIB,
-            max_reserve: 10_000,
-            max_reserve_bytes: 16 * MIB,
-            max_reserve_queues: 100,
-            max_wait_ms: 10 * 60 * SECOND,
-            max_waiters: 100_000,
-            max_page: 1_000,
-            max_priorities: 1_000,
-            max_histogram: 10_000,
-            max_messages: 10_000_000_000,
-            max_message_bytes: 4 * 1024 * 1024 * MIB,
-            max_answers: 1_000_000_000,
-            max_answer_bytes: 256 * 1024 * MIB,
-            min_answer_ms: 600 * SECOND,
-            max_done: 10_000_000,
-            max_done_bytes: 4 * 1024 * MIB,
-            max_keep_done_ms: 366 * DAY,
-            max_op_bytes: AGREED_GROUP_BYTES - 4 * MIB,
-            max_queues: 1_000_000,
-            max_quotas: 10_000,
-            max_quota: 1 << 53,
-            max_quota_rate: 1_000_000_000,
-            max_pace_wait_ms: 10 * SECOND,
-            max_turn: 4_096,
-            max_history: 8,
-            max_note: 256,
-            max_acked: 100_000,
-            acked_ms: 5 * 60 * SECOND,
-            max_step: 4_096,
-            max_step_bytes: MIB,
-            max_batch_ops: 2_048,
-            max_group_records: 50_000,
-            max_group_bytes: 4 * MIB,
-            max_inbox_requests: 200_000,
-            max_inbox_bytes: 256 * MIB,
-            max_pending_replies: 400_000,
-            max_pending_reply_bytes: 64 * MIB,
-            near_messages: 200_000,
-            near_bytes: 128 * MIB,
-            ready_messages: 200_000,
-            ready_bytes: 128 * MIB,
-            least_window: 4,
-            demand_ms: 10 * SECOND,
-            max_left_out: 256,
-            max_leased: 500_000,
-            max_leased_bytes: 512 * MIB,
-            lease_part: 8,
-            max_load_wait_ms: 2 * SECOND,
-            load_rows: 4_096,
-            load_bytes: 16 * MIB,
-            found_bytes: 16 * MIB,
-            max_gathers: 4,
-            max_dead_pages: 2,
-            wheel_slots: 3_600,
-            wheel_tick_ms: 1_000,
-            max_sleep_ms: SECOND,
-            defaults: Defaults::default(),
-        }
     }
 }
 
@@ -502,18 +443,6 @@ pub const WITHHELD_MS: u64 = 5 * SECOND;
 /// How long the answer to an enqueue with such a `dedupe_id` is remembered, in ms; at most
 /// [`Policy::max_dedupe_window_ms`].
 pub const OWN_DEDUPE_WINDOW_MS: u64 = 7 * DAY;
-
-impl Default for Defaults {
-    fn default() -> Self {
-        Defaults {
-            lease_ms: 30 * SECOND,
-            max_attempts: MaxAttempts::new(20).unwrap_or(MaxAttempts::UNLIMITED),
-            priority: 1024,
-            backoff: Backoff { min_ms: SECOND, max_ms: HOUR },
-            dedupe_window_ms: 24 * HOUR,
-        }
-    }
-}
 
 #[cfg(test)]
 mod tests {

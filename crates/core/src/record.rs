@@ -8,8 +8,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::answers::AnswerPosition;
+use crate::id::IdSet;
 use crate::id::{Lsn, MessageId};
-use crate::id_set::IdSet;
 use crate::message::{Kind, Lease, Life, MaxAttempts, MessageContent, Stage};
 use crate::name::{Key, QueueName};
 use crate::policy::{Backoff, OF_A_NUMBER, QueueSettings};
@@ -18,15 +18,9 @@ use crate::time::{Due, EngineMs, Now, Partial, WallMs};
 mod codec;
 mod fields;
 mod head;
-mod life;
-mod new_put;
-mod primitive;
-mod settings;
 
-pub use fields::skip_fields;
-pub use head::{RowHead, StageKind};
-pub use new_put::NewPut;
-pub use primitive::{Reader, Writer, varint};
+pub use fields::{Reader, Writer, skip_fields, varint};
+pub use head::{NewPut, RowHead, StageKind};
 
 /// The decoded value, or why the bytes cannot be decoded.
 type Decoded<T> = Result<T, DecodeError>;

@@ -84,6 +84,19 @@ impl Tally {
         }
     }
 
+    /// The tally of several queues whose messages have these due times; their counts are still to be added.
+    pub(crate) fn with_due(due: DueCounts) -> Self {
+        Tally { due, ..Tally::default() }
+    }
+
+    /// Adds the counts of one queue without its due times.
+    pub(crate) fn add_parts(&mut self, of_queue: &Tally) {
+        for (part, more) in self.parts.iter_mut().zip(&of_queue.parts) {
+            part.count += more.count;
+            part.weight = part.weight.saturating_add(more.weight);
+        }
+    }
+
     /// Removes waiting and dead messages, and returns their counts.
     pub fn purge(&mut self) -> Tally {
         let kept = self.part(Kind::Leased);

@@ -466,7 +466,7 @@ proptest! {
         let mut writer = Writer::default();
         writer.row(&row);
         writer.totals(&totals);
-        writer.clock(clock);
+        writer.clock(&clock);
         let mut reader = Reader::new(writer.bytes.into());
         prop_assert_eq!(reader.row(), Ok(row));
         prop_assert_eq!(reader.totals(), Ok(totals));

@@ -15,8 +15,8 @@
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
-use crate::chunk::{Chunk, Entry, Pool};
 use crate::list::List;
+use crate::list::{Chunk, Entry, Pool};
 use crate::liveness::{EntryIndex, Liveness};
 use crate::sort::SlotSorter;
 

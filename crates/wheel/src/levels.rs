@@ -18,8 +18,8 @@
 //! A long ring with one list for each slot would append to thousands of places, which do not fit into the processor's
 //! caches and page tables. Sixty-four do, and moving an entry once more is cheaper than one miss.
 
-use crate::chunk::{Chunk, Entry, Pool};
 use crate::list::List;
+use crate::list::{Chunk, Entry, Pool};
 use crate::liveness::Liveness;
 
 const GROUP: u32 = 6;

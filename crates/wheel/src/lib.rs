@@ -101,7 +101,6 @@
 // Each public function that can fail lists its errors.
 #![warn(clippy::missing_errors_doc)]
 
-mod chunk;
 mod current;
 mod geometry;
 mod levels;

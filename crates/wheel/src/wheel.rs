@@ -19,10 +19,10 @@
 
 use std::fmt;
 
-use crate::chunk::{Chunk, Entry, Pool};
 use crate::current::{Current, EntryRank};
 use crate::geometry::{Geometry, RingPosition};
 use crate::levels::{Levels, Occupied};
+use crate::list::{Chunk, Entry, Pool};
 use crate::list::{FirstDue, List};
 use crate::liveness::{EntryIndex, Liveness};
 

@@ -3,60 +3,52 @@
 use crate::id::ReplyTo;
 use crate::message::{Died, Kind};
 use crate::name::QueueName;
-use crate::policy::{GrantLimits, Lasting, QueueSettings, SECONDS_PER_HOUR};
+use crate::policy::{Lasting, QueueSettings, SECONDS_PER_HOUR};
 use crate::record::{Pause, Record, Totals};
-use crate::time::{EngineMs, Now};
+use crate::time::EngineMs;
 
 use super::Engine;
-use super::effect::Effects;
-use super::index::TenantIdx;
 use super::input::{Enqueue, Hold};
 use super::operation::Op;
-use super::queue::QueueIdx;
 use super::quota::OverQuota;
 use super::reply::{Reply, SettingsRefusal};
+use super::rows::QueueIdx;
+use super::rows::TenantIdx;
 
 impl Engine {
-    pub(super) fn configure(
-        &mut self,
-        now: Now,
-        to: ReplyTo,
-        name: &QueueName,
-        settings: QueueSettings,
-        fx: &mut Effects,
-    ) {
+    pub(super) fn configure(&mut self, to: ReplyTo, name: &QueueName, settings: QueueSettings) {
         if let Err(refusal) = self.check_settings(name, &settings) {
-            return self.respond(to, Reply::Configure(refusal), fx);
+            return self.respond(to, Reply::Configure(refusal));
         }
         if settings.keep_a_queue()
             && let Err(over) = self.charge_settings(name)
         {
-            return self.respond(to, Reply::Configure(SettingsRefusal::OverQuota(over)), fx);
+            return self.respond(to, Reply::Configure(SettingsRefusal::OverQuota(over)));
         }
         let idx = self.queues.find_or_make(name);
         let queue = self.queues.get_mut(idx);
         let rank = (settings.priority, settings.order);
         let reordered = rank != (queue.settings.priority, queue.settings.order);
         queue.settings = settings;
-        self.renew_limiter(now, idx);
-        self.record_queue(idx, fx);
+        self.renew_limiter(idx);
+        self.record_queue(idx);
         if !self.queues.get(idx).is_there() {
             self.queues.get_mut(idx).totals = Totals::default();
         }
         self.forget_dead_check(idx);
-        self.plan_dead_check(now, idx, Died::default());
-        self.renew_done(now, name, fx);
-        let view = self.view_of_queue(now, self.queues.get(idx));
+        self.plan_dead_check(idx, Died::default());
+        self.renew_done(name);
+        let view = self.view_of_queue(self.queues.get(idx));
         let answer = Reply::Configured(Some(Box::new(view)).into());
         if reordered {
-            return self.start_rerank(now, idx, to, answer, fx);
+            return self.start_rerank(idx, to, answer);
         }
         self.release(idx);
-        self.respond(to, answer, fx);
+        self.respond(to, answer);
     }
 
     /// Gives a new queue the order that the front end of its first message asks for.
-    pub(super) fn choose_order(&mut self, e: &Enqueue, fx: &mut Effects) {
+    pub(super) fn choose_order(&mut self, e: &Enqueue) {
         let Some(order) = e.order_if_new else { return };
         let idx = self.queues.find_or_make(&e.queue);
         let queue = self.queues.get_mut(idx);
@@ -68,7 +60,7 @@ impl Engine {
         }
         // No message of this queue is ready, so none has to move.
         queue.settings.order = Some(order);
-        self.record_queue(idx, fx);
+        self.record_queue(idx);
     }
 
     pub(super) fn hold(&mut self, name: &QueueName, how: Hold) -> Reply {
@@ -121,14 +113,14 @@ impl Engine {
     }
 
     /// Forgets totals that were kept for a day.
-    pub(super) fn end_rests(&mut self, now: Now) {
+    pub(super) fn end_rests(&mut self) {
         let mut budget = self.budget();
-        while self.spend(&mut budget, 1) && self.queues.resting.pop_over(now) {}
+        while self.spend(&mut budget, 1) && self.queues.resting.pop_over(self.now) {}
     }
 
     /// Ends a queue without messages before an operation creates one of the same name, so that the new queue has totals
     /// of its own.
-    pub(super) fn end_before_return(&mut self, op: &Op, fx: &mut Effects) {
+    pub(super) fn end_before_return(&mut self, op: &Op) {
         if self.leaving.is_empty() {
             return;
         }
@@ -144,30 +136,30 @@ impl Engine {
             if let Some(idx) = self.queues.find(name)
                 && self.leaving.remove(&idx)
             {
-                self.end_queue(idx, fx);
+                self.end_queue(idx);
             }
         }
     }
 
     /// Ends queues with settings that do not outlive them.
-    pub(super) fn end_queues(&mut self, fx: &mut Effects) {
+    pub(super) fn end_queues(&mut self) {
         let mut budget = self.budget();
         while let Some(&idx) = self.leaving.first() {
             if !self.spend(&mut budget, 1) {
                 return;
             }
             self.leaving.remove(&idx);
-            self.end_queue(idx, fx);
+            self.end_queue(idx);
         }
     }
 
-    fn end_queue(&mut self, idx: QueueIdx, fx: &mut Effects) {
+    fn end_queue(&mut self, idx: QueueIdx) {
         if self.queues.contains(idx) && self.queues.get(idx).may_leave() {
             self.end_rate_wait(idx);
             let queue = self.queues.get_mut(idx);
             (queue.settings, queue.limiter) = (QueueSettings::default(), None);
             queue.totals = Totals::default();
-            self.record_queue(idx, fx);
+            self.record_queue(idx);
             self.drop_if_over(idx);
         }
     }
@@ -184,7 +176,7 @@ impl Engine {
     }
 
     /// Records a queue's present settings and pause.
-    fn record_queue(&mut self, idx: QueueIdx, fx: &mut Effects) {
+    fn record_queue(&mut self, idx: QueueIdx) {
         let queue = self.queues.get_mut(idx);
         let is = queue.is_configured();
         let was = std::mem::replace(&mut queue.is_charged, is);
@@ -193,44 +185,29 @@ impl Engine {
         self.make_way_for(tenant);
         let queue = self.queues.get(idx);
         let (name, settings, pause) = (queue.name.clone(), queue.settings.clone(), queue.pause);
-        self.append(Record::Queue { name, settings, pause }, fx);
+        self.append(Record::Queue { name, settings, pause });
     }
 
     fn check_settings(&self, name: &QueueName, s: &QueueSettings) -> Result<(), SettingsRefusal> {
-        let policy = &self.policy;
-        let out = |field, max| Err(SettingsRefusal::OutOfRange(field, max));
-        if s.lease_ms.is_some_and(|ms| ms == 0 || ms > policy.max_lease_ms) {
-            return out("lease_ms", policy.max_lease_ms);
-        }
-        if s.backoff.is_some_and(|b| b.min_ms > b.max_ms || b.max_ms > policy.max_delay_ms) {
-            return out("backoff", policy.max_delay_ms);
-        }
-        if s.dedupe_window_ms.is_some_and(|ms| ms > policy.max_dedupe_window_ms) {
-            return out("dedupe_window_ms", policy.max_dedupe_window_ms);
-        }
-        if s.dead_ttl_ms.is_some_and(|ms| ms > policy.max_delay_ms) {
-            return out("dead_ttl_ms", policy.max_delay_ms);
-        }
-        if s.keep_done_ms.is_some_and(|ms| ms == 0 || ms > policy.max_keep_done_ms) {
-            return out("keep_done_ms", policy.max_keep_done_ms);
-        }
-        if s.expires_in_ms.is_some_and(|ms| ms == 0 || ms > policy.max_delay_ms) {
-            return out("expires_in_ms", policy.max_delay_ms);
-        }
-        self.check_grant_limits(s.limits)?;
-        if self.has_room_for(name) { Ok(()) } else { Err(SettingsRefusal::Overloaded) }
-    }
-
-    fn check_grant_limits(&self, limits: GrantLimits) -> Result<(), SettingsRefusal> {
-        let most = self.policy.max_quota_rate;
+        let (policy, limits) = (&self.policy, s.limits);
+        let backoff = s.backoff.map(|b| if b.min_ms > b.max_ms { u64::MAX } else { b.max_ms });
+        let burst = limits.rate.and_then(|rate| rate.burst).map(u64::from);
+        let (delay, rate) = (policy.max_delay_ms, policy.max_quota_rate);
+        // Each with its least and its largest value, and the unit of the latter.
         let numbers = [
-            ("rate.per_second", limits.rate.map(|rate| rate.per_hour), SECONDS_PER_HOUR),
-            ("rate.burst", limits.rate.and_then(|rate| rate.burst).map(u64::from), 1),
-            ("catchup_rate", limits.catchup_per_hour, SECONDS_PER_HOUR),
-            ("concurrency", limits.concurrency.map(u64::from), 1),
+            ("lease_ms", s.lease_ms, 1, policy.max_lease_ms, 1),
+            ("backoff", backoff, 0, delay, 1),
+            ("dedupe_window_ms", s.dedupe_window_ms, 0, policy.max_dedupe_window_ms, 1),
+            ("dead_ttl_ms", s.dead_ttl_ms, 0, delay, 1),
+            ("keep_done_ms", s.keep_done_ms, 1, policy.max_keep_done_ms, 1),
+            ("expires_in_ms", s.expires_in_ms, 1, delay, 1),
+            ("rate.per_second", limits.rate.map(|rate| rate.per_hour), 1, rate, SECONDS_PER_HOUR),
+            ("rate.burst", burst, 1, rate, 1),
+            ("catchup_rate", limits.catchup_per_hour, 1, rate, SECONDS_PER_HOUR),
+            ("concurrency", limits.concurrency.map(u64::from), 1, rate, 1),
         ];
-        for (field, number, unit) in numbers {
-            if number.is_some_and(|n| n == 0 || n > most.saturating_mul(unit)) {
+        for (field, number, least, most, unit) in numbers {
+            if number.is_some_and(|n| n < least || n > most.saturating_mul(unit)) {
                 return Err(SettingsRefusal::OutOfRange(field, most));
             }
         }
@@ -239,16 +216,10 @@ impl Engine {
         if limits.concurrency.is_some_and(|leases| leases < least) {
             return Err(SettingsRefusal::BelowShards("concurrency", least));
         }
-        Ok(())
+        if self.has_room_for(name) { Ok(()) } else { Err(SettingsRefusal::Overloaded) }
     }
 
-    pub(super) fn pause(
-        &mut self,
-        now: Now,
-        name: &QueueName,
-        for_ms: Option<u64>,
-        fx: &mut Effects,
-    ) -> Reply {
+    pub(super) fn pause(&mut self, name: &QueueName, for_ms: Option<u64>) -> Reply {
         if !self.has_room_for(name) {
             return Reply::Configure(SettingsRefusal::Overloaded);
         }
@@ -258,21 +229,21 @@ impl Engine {
         let idx = self.queues.find_or_make(name);
         let pause = match for_ms {
             None => Pause::Paused,
-            Some(ms) => Pause::Until { end: now.after(ms).unwrap_or(EngineMs(u64::MAX)), length_ms: ms },
+            Some(ms) => Pause::Until { end: self.now.after(ms).unwrap_or(EngineMs(u64::MAX)), length_ms: ms },
         };
-        self.set_pause(idx, pause, fx);
+        self.set_pause(idx, pause);
         Reply::Configured(None.into())
     }
 
-    pub(super) fn resume(&mut self, name: &QueueName, fx: &mut Effects) -> Reply {
+    pub(super) fn resume(&mut self, name: &QueueName) -> Reply {
         if let Some(idx) = self.queues.find(name) {
-            self.set_pause(idx, Pause::Running, fx);
+            self.set_pause(idx, Pause::Running);
             self.release(idx);
         }
         Reply::Configured(None.into())
     }
 
-    fn set_pause(&mut self, idx: QueueIdx, pause: Pause, fx: &mut Effects) {
+    fn set_pause(&mut self, idx: QueueIdx, pause: Pause) {
         let queue = self.queues.get_mut(idx);
         let old = std::mem::replace(&mut queue.pause, pause);
         queue.totals.count_pause(pause, old);
@@ -286,16 +257,16 @@ impl Engine {
             Pause::Running => self.wake_queue(idx),
             Pause::Paused => {}
         }
-        self.record_queue(idx, fx);
+        self.record_queue(idx);
     }
 
     /// Ends timed pauses.
-    pub(super) fn end_pauses(&mut self, now: Now, fx: &mut Effects) {
+    pub(super) fn end_pauses(&mut self) {
         let mut budget = self.budget();
-        while let Some(&(_, idx)) = self.pauses.first().filter(|(t, _)| *t <= now.engine)
+        while let Some(&(_, idx)) = self.pauses.first().filter(|(t, _)| *t <= self.now.engine)
             && self.spend(&mut budget, 1)
         {
-            self.set_pause(idx, Pause::Running, fx);
+            self.set_pause(idx, Pause::Running);
             self.release(idx);
         }
     }
@@ -309,9 +280,9 @@ impl Engine {
     }
 
     /// Schedules a check of the queue's dead messages, if its settings have them removed after a time.
-    pub(super) fn plan_dead_check(&mut self, now: Now, idx: QueueIdx, died: Died) {
+    pub(super) fn plan_dead_check(&mut self, idx: QueueIdx, died: Died) {
         let Some(ttl) = self.dead_ttl_ms(idx) else { return };
-        self.check_dead_at(died.older_at(ttl, now), idx);
+        self.check_dead_at(died.older_at(ttl, self.now), idx);
     }
 
     pub(super) fn forget_dead_check(&mut self, idx: QueueIdx) {
@@ -343,9 +314,9 @@ impl Engine {
     }
 
     /// Loads the dead messages of queues in which some may have expired.
-    pub(super) fn expire_dead(&mut self, now: Now, fx: &mut Effects) {
+    pub(super) fn expire_dead(&mut self) {
         while let Some((t, idx)) = self.dead_checks.first().copied().filter(|_| self.may_ask_dead()) {
-            if t > now.engine {
+            if t > self.now.engine {
                 return;
             }
             self.dead_checks.pop_first();
@@ -356,7 +327,7 @@ impl Engine {
             queue.dead_check = None;
             if queue.tally.part(Kind::Dead).count > 0 {
                 let name = queue.name.clone();
-                self.ask_dead(name, None, fx);
+                self.ask_dead(name, None);
             }
         }
     }

@@ -25,7 +25,7 @@ impl Engine {
             lookups.answers.push((queue.clone(), id.into()));
         }
         if let Op::Recall { target } = op {
-            self.look_up_done(self.now, target, lookups);
+            self.look_up_done(target, lookups);
         }
         if let Op::Cancel { target, dedupe_id: DedupeId::Freed } = op
             && let Some(message) = self.resolve(target).map(|slot| &self.rows.get(slot).message)
@@ -100,7 +100,7 @@ impl Engine {
     }
 
     pub(super) fn look_up_id(&self, id: MessageId, lookups: &mut Lookups) {
-        let all = self.pending.count + self.done.kept;
+        let all = self.tally.count() + self.done.kept;
         let all_here = self.rows.len() as u64 - self.purged_here == all;
         if !all_here && id.0 > 0 && id.0 < self.next_id && self.rows.slot(id).is_none() {
             lookups.ids.push(id);

@@ -4,13 +4,12 @@ use std::sync::Arc;
 
 use crate::id::MessageId;
 use crate::message::{Life, MessageContent, QueueLimit, Stage, State};
+use crate::random::{SpreadBy, offset_ms};
 use crate::record::{Gone, Record};
-use crate::spread::{SpreadBy, offset_ms};
 use crate::store::Capacity;
 use crate::time::{Due, Now, WallMs};
 
 use super::Engine;
-use super::effect::Effects;
 use super::enqueue::BadWhen;
 use super::input::{DedupeId, Edit, Past, Target, When};
 use super::reply::{ChangeRefusal, KeyHolder, Limit, Outline, RefusedPart};
@@ -19,78 +18,63 @@ use super::rows::RowIdx;
 type Changed = Result<Box<Outline>, ChangeRefusal>;
 
 impl Engine {
-    pub(super) fn cancel(
-        &mut self,
-        now: Now,
-        target: &Target,
-        dedupe_id: DedupeId,
-        fx: &mut Effects,
-    ) -> Changed {
+    pub(super) fn cancel(&mut self, target: &Target, dedupe_id: DedupeId) -> Changed {
         let slot = self.resolve(target).ok_or(ChangeRefusal::NotFound)?;
-        if self.rows.get(slot).state(now) == State::Leased {
+        if self.rows.get(slot).state(self.now) == State::Leased {
             return Err(ChangeRefusal::Leased);
         }
-        let was = self.outline(now, slot);
-        let message = self.remove(slot, Gone::Cancelled, fx);
+        let was = self.outline(slot);
+        let message = self.remove(slot, Gone::Cancelled);
         if dedupe_id == DedupeId::Freed {
-            self.free_dedupe_id(now, &message, fx);
+            self.free_dedupe_id(&message);
         }
         Ok(Box::new(was))
     }
 
     /// Removes a message that has died at `died` and is dead since. One that was redriven is another's again, also when it
     /// has died once more.
-    pub(super) fn remove_dead(&mut self, now: Now, id: MessageId, died: WallMs, fx: &mut Effects) -> Changed {
+    pub(super) fn remove_dead(&mut self, id: MessageId, died: WallMs) -> Changed {
         let slot = self.shown(id).ok_or(ChangeRefusal::NotFound)?;
         match &self.rows.get(slot).life.stage {
-            Stage::Dead { at, .. } if at.wall() == died => {
-                self.cancel(now, &Target::Id(id), DedupeId::Stays, fx)
-            }
+            Stage::Dead { at, .. } if at.wall() == died => self.cancel(&Target::Id(id), DedupeId::Stays),
             Stage::Dead { .. } | Stage::Waiting { .. } | Stage::Leased(_) => Err(ChangeRefusal::NotDead),
         }
     }
 
-    pub(super) fn postpone(
-        &mut self,
-        now: Now,
-        target: &Target,
-        edit: Edit,
-        if_generation: Option<u32>,
-        fx: &mut Effects,
-    ) -> Changed {
+    pub(super) fn postpone(&mut self, target: &Target, edit: Edit, if_generation: Option<u32>) -> Changed {
         self.check_edit(&edit)?;
-        let slot = self.waiting(now, target)?;
+        let slot = self.waiting(target)?;
         let generation = self.rows.get(slot).life.generation;
         if if_generation.is_some_and(|wanted| wanted != generation) {
             return Err(ChangeRefusal::GenerationMismatch(generation));
         }
-        let due = edit.when.map(|when| self.due(now, when)).transpose().map_err(|bad| match bad {
+        let due = edit.when.map(|when| self.due(when)).transpose().map_err(|bad| match bad {
             BadWhen::InThePast => ChangeRefusal::InThePast,
             BadWhen::TooFar(max) => ChangeRefusal::TooFar(max),
         })?;
         // What is fired by an instant that has passed is asked for again now, as by `fire`.
-        let fires = matches!(edit.when, Some(When::At { due_at, past: Past::Fire }) if due_at < now.wall);
-        let due = due.map(|due| self.spread_again(now, slot, due, fires)).transpose()?;
-        let asked = due.filter(|_| fires).and_then(|due| self.past_expiry(now, slot, due));
+        let fires =
+            matches!(edit.when, Some(When::At { due_at, past: Past::Fire }) if due_at < self.now.wall);
+        let due = due.map(|due| self.spread_again(slot, due, fires)).transpose()?;
+        let asked = due.filter(|_| fires).and_then(|due| self.past_expiry(slot, due));
         if !self.takes_changes() {
             return Err(ChangeRefusal::DiskFull);
         }
-        let priority = edit.priority;
+        let (now, priority) = (self.now, edit.priority);
         let change = |life: &mut Life| {
-            match due {
-                Some(due) => {
-                    moved(life, due, delay_to(now, due));
-                    life.marks.asked = asked;
-                }
-                None => changed(life),
+            if let Some(due) = due {
+                life.due = due;
+                life.marks.delay_ms = Some(delay_to(now, due));
+                life.marks.asked = asked;
             }
+            changed(life);
             life.priority = priority.or(life.priority);
         };
         if edit.rewrites() {
             let message = edited(&self.rows.get(slot).message, edit);
             let more = message.weight().saturating_sub(self.rows.get(slot).message.weight());
             let max = self.policy.max_message_bytes as u64;
-            if self.pending.weight.saturating_add(more as u64) > max {
+            if self.tally.weight().saturating_add(more as u64) > max {
                 return Err(ChangeRefusal::Overloaded(Limit::Bytes(max)));
             }
             if self.room == Capacity::Busy {
@@ -98,19 +82,19 @@ impl Engine {
             }
             let queue = self.rows.get(slot).queue;
             let tenant = self.queues.get(queue).tenant;
-            self.forget_for_quota(now, tenant, None, more as u64, fx);
+            self.forget_for_quota(tenant, None, more as u64);
             self.tenants.grow(tenant, more as u64)?;
-            self.rewrite(now, slot, Arc::new(message), change, fx);
+            self.rewrite(slot, Arc::new(message), change);
         } else {
-            self.change_life(now, slot, fx, change);
+            self.change_life(slot, change);
         }
-        Ok(Box::new(self.outline(now, slot)))
+        Ok(Box::new(self.outline(slot)))
     }
 
     /// The due time within the spread of a message that is asked for at another time.
-    fn spread_again(&self, now: Now, slot: RowIdx, due: Due, fires: bool) -> Result<Due, ChangeRefusal> {
+    fn spread_again(&self, slot: RowIdx, due: Due, fires: bool) -> Result<Due, ChangeRefusal> {
         let message = &self.rows.get(slot).message;
-        match self.check_ahead(now, &message.options, due) {
+        match self.check_ahead(&message.options, due) {
             Ok(()) => {}
             Err(RefusedPart::ExpiresAt) if fires => {}
             // The spread was right; it is the new due time that is too far away.
@@ -142,44 +126,38 @@ impl Engine {
         Ok(())
     }
 
-    pub(super) fn fire(&mut self, now: Now, target: &Target, fx: &mut Effects) -> Changed {
-        let slot = self.waiting(now, target)?;
-        if self.rows.get(slot).state(now) == State::Scheduled {
+    pub(super) fn fire(&mut self, target: &Target) -> Changed {
+        let slot = self.waiting(target)?;
+        if self.rows.get(slot).state(self.now) == State::Scheduled {
             if !self.takes_changes() {
                 return Err(ChangeRefusal::DiskFull);
             }
-            self.fire_now(now, slot, fx);
+            self.fire_now(slot);
         }
-        Ok(Box::new(self.outline(now, slot)))
+        Ok(Box::new(self.outline(slot)))
     }
 
-    pub(super) fn redrive(
-        &mut self,
-        now: Now,
-        id: MessageId,
-        delay_ms: Option<u64>,
-        fx: &mut Effects,
-    ) -> Changed {
+    pub(super) fn redrive(&mut self, id: MessageId, delay_ms: Option<u64>) -> Changed {
         let slot = self.shown(id).ok_or(ChangeRefusal::NotFound)?;
-        if self.rows.get(slot).state(now) != State::Dead {
+        if self.rows.get(slot).state(self.now) != State::Dead {
             return Err(ChangeRefusal::NotDead);
         }
-        if let Some(holder) = self.key_taken(now, slot) {
+        if let Some(holder) = self.key_taken(slot) {
             return Err(ChangeRefusal::KeyExists(holder));
         }
         let later = delay_ms.map(|ms| {
             // A delay is never in the past.
             let too_far = |_| ChangeRefusal::TooFar(self.policy.max_delay_ms);
-            let due = self.due(now, When::After(ms)).map_err(too_far)?;
-            Ok::<_, ChangeRefusal>((self.spread_again(now, slot, due, false)?, ms))
+            let due = self.due(When::After(ms)).map_err(too_far)?;
+            Ok::<_, ChangeRefusal>((self.spread_again(slot, due, false)?, ms))
         });
         let later = later.transpose()?;
         self.count_fire(slot);
         match later {
-            None => self.revive(now, slot, fx),
-            Some((due, delay_ms)) => self.revive_at(now, slot, due, delay_ms, fx),
+            None => self.revive(slot),
+            Some((due, delay_ms)) => self.revive_at(slot, due, delay_ms),
         }
-        Ok(Box::new(self.outline(now, slot)))
+        Ok(Box::new(self.outline(slot)))
     }
 
     /// Counts that a message was made ready before its time. The count is recorded with the change itself.
@@ -189,8 +167,8 @@ impl Engine {
     }
 
     /// Lets a dead message wait until it is due again.
-    fn revive_at(&mut self, now: Now, slot: RowIdx, due: Due, delay_ms: u64, fx: &mut Effects) {
-        self.change_life(now, slot, fx, |life| {
+    fn revive_at(&mut self, slot: RowIdx, due: Due, delay_ms: u64) {
+        self.change_life(slot, |life| {
             life.forgiven = life.attempt;
             life.stage = Stage::Waiting { token: None };
             life.due = due;
@@ -200,13 +178,13 @@ impl Engine {
         });
     }
 
-    pub(super) fn revive(&mut self, now: Now, slot: RowIdx, fx: &mut Effects) {
-        let delay_ms = self.delay_of(now, slot);
+    pub(super) fn revive(&mut self, slot: RowIdx) {
+        let delay_ms = self.delay_of(slot);
         // A message that has expired was asked for again now, or it would be dead again at once.
-        let present = Due::After(now.engine);
-        let past = self.past_expiry(now, slot, present);
-        let asked = if self.has_expired(now, slot) { past.or(Some(present)) } else { self.asked_due(slot) };
-        self.change_life(now, slot, fx, |life| {
+        let (now, present) = (self.now, Due::After(self.now.engine));
+        let past = self.past_expiry(slot, present);
+        let asked = if self.has_expired(slot) { past.or(Some(present)) } else { self.asked_due(slot) };
+        self.change_life(slot, |life| {
             life.marks.asked = asked;
             life.marks.losses = 0;
             life.forgiven = life.attempt;
@@ -221,21 +199,21 @@ impl Engine {
     }
 
     /// Makes a scheduled message due now; the delay that was asked for stays visible.
-    pub(super) fn fire_now(&mut self, now: Now, slot: RowIdx, fx: &mut Effects) {
+    pub(super) fn fire_now(&mut self, slot: RowIdx) {
         self.count_fire(slot);
-        let (due, delay_ms) = (Due::After(now.engine), self.delay_of(now, slot));
-        let asked = self.past_expiry(now, slot, due);
-        self.change_life(now, slot, fx, |life| {
-            moved(life, due, delay_ms);
-            life.marks.asked = asked;
-        });
+        self.make_due(slot, changed);
     }
 
     /// Makes a scheduled message due now for a reserve by id.
-    pub(super) fn take_now(&mut self, now: Now, slot: RowIdx, fx: &mut Effects) {
-        let (due, delay_ms) = (Due::After(now.engine), self.delay_of(now, slot));
-        let asked = self.past_expiry(now, slot, due);
-        self.change_life(now, slot, fx, |life| {
+    pub(super) fn take_now(&mut self, slot: RowIdx) {
+        self.make_due(slot, |_| ());
+    }
+
+    fn make_due(&mut self, slot: RowIdx, change: impl FnOnce(&mut Life)) {
+        let (due, delay_ms) = (Due::After(self.now.engine), self.delay_of(slot));
+        let asked = self.past_expiry(slot, due);
+        self.change_life(slot, |life| {
+            change(life);
             life.due = due;
             life.marks.delay_ms = Some(delay_ms);
             life.marks.asked = asked;
@@ -243,26 +221,26 @@ impl Engine {
     }
 
     /// The delay that was asked for last, in ms.
-    fn delay_of(&self, now: Now, slot: RowIdx) -> u64 {
+    fn delay_of(&self, slot: RowIdx) -> u64 {
         let entry = self.rows.get(slot);
-        asked_delay(now, &entry.message, &entry.life)
+        asked_delay(self.now, &entry.message, &entry.life)
     }
 
     /// The message that has the key of a dead one now.
-    pub(super) fn key_taken(&self, now: Now, slot: RowIdx) -> Option<KeyHolder> {
+    pub(super) fn key_taken(&self, slot: RowIdx) -> Option<KeyHolder> {
         let entry = self.rows.get(slot);
         let holder = self.holder(entry.queue, entry.message.key.as_ref()?)?;
-        Some(self.key_holder(now, holder))
+        Some(self.key_holder(holder))
     }
 
-    pub(super) fn key_holder(&self, now: Now, slot: RowIdx) -> KeyHolder {
-        KeyHolder { id: self.rows.get(slot).message.id, state: self.shown_state(now, slot) }
+    pub(super) fn key_holder(&self, slot: RowIdx) -> KeyHolder {
+        KeyHolder { id: self.rows.get(slot).message.id, state: self.shown_state(slot) }
     }
 
     /// The target, if it is Scheduled or Ready.
-    fn waiting(&self, now: Now, target: &Target) -> Result<RowIdx, ChangeRefusal> {
+    fn waiting(&self, target: &Target) -> Result<RowIdx, ChangeRefusal> {
         let slot = self.resolve(target).ok_or(ChangeRefusal::NotFound)?;
-        match self.rows.get(slot).state(now) {
+        match self.rows.get(slot).state(self.now) {
             State::Scheduled | State::Ready => Ok(slot),
             State::Leased => Err(ChangeRefusal::Leased),
             State::Dead => Err(ChangeRefusal::Dead),
@@ -271,22 +249,15 @@ impl Engine {
     }
 
     /// Changes the life and the content of a message: it is put again under its id.
-    fn rewrite(
-        &mut self,
-        now: Now,
-        slot: RowIdx,
-        message: Arc<MessageContent>,
-        change: impl FnOnce(&mut Life),
-        fx: &mut Effects,
-    ) {
+    fn rewrite(&mut self, slot: RowIdx, message: Arc<MessageContent>, change: impl FnOnce(&mut Life)) {
         let was = Some(self.was(slot));
         self.take_out(slot);
         self.rows.set_message(slot, message.clone());
         let entry = self.rows.get_mut(slot);
         change(&mut entry.life);
         let life = entry.life.clone();
-        self.put_in_place(now, slot, fx);
-        let born = self.record(slot, Record::Put { message, life, was }, fx);
+        self.put_in_place(slot);
+        let born = self.record(slot, Record::Put { message, life, was });
         self.rows.get_mut(slot).born = born;
     }
 }
@@ -319,13 +290,6 @@ fn delay_to(now: Now, due: Due) -> u64 {
 pub(super) fn asked_delay(now: Now, message: &MessageContent, life: &Life) -> u64 {
     let implied = now.wall_of(life.due).0.saturating_sub(message.enqueued_at.0);
     life.marks.delay_ms.unwrap_or(implied)
-}
-
-fn moved(life: &mut Life, due: Due, delay_ms: u64) {
-    life.due = due;
-    life.marks.delay_ms = Some(delay_ms);
-    life.marks.asked = None;
-    changed(life);
 }
 
 /// Invalidates former leases after a change by the producer: their holders cannot settle the message any more.

@@ -14,13 +14,12 @@ use crate::name::QueueName;
 use crate::policy::OF_RECORD;
 use crate::record::{Created, DedupeRow, Gone, Record};
 use crate::store::{Capacity, Lookups};
-use crate::time::{EngineMs, Now, WallMs};
+use crate::time::{EngineMs, WallMs};
 
 use super::Engine;
-use super::effect::Effects;
-use super::index::QueueIdx;
 use super::input::Target;
 use super::reply::View;
+use super::rows::QueueIdx;
 use super::rows::RowIdx;
 
 /// The header of a done message with the id that it had. No caller's header has this name: `#` is in no name of HTTP.
@@ -64,7 +63,7 @@ impl Engine {
     }
 
     /// Keeps a message that was removed. `brought` is the size of what the same operation puts besides.
-    pub(super) fn keep(&mut self, ended: EndedMessage, brought: usize, fx: &mut Effects) {
+    pub(super) fn keep(&mut self, ended: EndedMessage, brought: usize) {
         let EndedMessage { message, life, outcome, keep_ms } = ended;
         let (now, name) = (self.now, message.queue.of_done());
         if !self.may_keep(&name, message.weight().saturating_add(brought)) {
@@ -76,23 +75,23 @@ impl Engine {
         let key = life.key_of(&message).cloned();
         let mut content = MessageContent { id, queue: name, key, ..(*message).clone() };
         content.headers.push((ID_HEADER.into(), was_id.0.to_string().into()));
-        let (message, at) = (Arc::new(content), self.dies(now));
+        let (message, at) = (Arc::new(content), self.dies());
         let life = Life { stage: Stage::Dead { reason: DeadReason::Done(outcome), at, token: None }, ..life };
         let record = Record::Put { message: message.clone(), life: life.clone(), was: None };
         let idx = self.queues.find_or_make(&message.queue);
         self.count(idx, &record);
-        let lsn = self.append(record, fx);
-        self.remember_done(was_id, id, keep_ms, fx);
+        let lsn = self.append(record);
+        self.remember_done(was_id, id, keep_ms);
         if self.has_too_many_done() {
             self.check_dead_at(now.engine, idx);
         } else {
-            self.plan_dead_check(now, idx, at);
+            self.plan_dead_check(idx, at);
         }
         self.fresh.push(message, life, lsn);
     }
 
     /// Leads from the id that a done message had to it.
-    fn remember_done(&mut self, was: MessageId, id: MessageId, keep_ms: u64, fx: &mut Effects) {
+    fn remember_done(&mut self, was: MessageId, id: MessageId, keep_ms: u64) {
         let row = DedupeRow {
             queue: QueueName::done_ids(),
             dedupe_id: was.0.to_string().into(),
@@ -106,7 +105,7 @@ impl Engine {
             created: Created::Kept,
             position: Some(AnswerPosition { nth: self.last.next(), at: self.now.engine }),
         };
-        self.append_answer(row, fx);
+        self.append_answer(row);
     }
 
     fn may_keep(&self, name: &QueueName, bytes: usize) -> bool {
@@ -143,19 +142,19 @@ impl Engine {
     }
 
     /// Lets a changed setting of a queue take effect on its done messages.
-    pub(super) fn renew_done(&mut self, now: Now, name: &QueueName, fx: &mut Effects) {
+    pub(super) fn renew_done(&mut self, name: &QueueName) {
         let done = name.of_done();
         let Some(idx) = self.queues.find(&done) else { return };
         if self.dead_ttl_ms(idx) == Some(0) {
-            self.purge(&done, fx);
+            self.purge(&done);
         } else {
             self.forget_dead_check(idx);
-            self.plan_dead_check(now, idx, Died::default());
+            self.plan_dead_check(idx, Died::default());
         }
     }
 
     /// While the store has no room, done messages are the first to go: a bounded number of queues a step.
-    pub(super) fn give_up_done(&mut self, fx: &mut Effects) {
+    pub(super) fn give_up_done(&mut self) {
         if !matches!(self.room, Capacity::SettleOnly | Capacity::RemoveOnly) || self.done.kept == 0 {
             return;
         }
@@ -164,55 +163,53 @@ impl Engine {
             if !self.spend(&mut budget, 1) {
                 return;
             }
-            self.done.given_up += self.purge(&name, fx);
+            self.done.given_up += self.purge(&name);
         }
     }
 
     /// The done message that a caller names. It must be in memory, or have been looked up.
-    pub(super) fn resolve_done(&self, now: Now, target: &Target) -> Option<RowIdx> {
+    pub(super) fn resolve_done(&self, target: &Target) -> Option<RowIdx> {
         match target {
             Target::Id(id) => {
-                let found = self.live(self.done_id(now, *id)?);
-                found.filter(|&slot| self.is_still_done(now, slot))
+                let found = self.live(self.done_id(*id)?);
+                found.filter(|&slot| self.is_still_done(slot))
             }
             Target::Own(_) => None,
             Target::Key(queue, key) => {
                 let idx = self.queues.find(&queue.of_done())?;
                 let done = self.rows.with_key(idx, key).filter(|&slot| self.is_live(slot));
                 let newest = done.max_by_key(|&slot| self.rows.get(slot).message.id)?;
-                self.is_still_done(now, newest).then_some(newest)
+                self.is_still_done(newest).then_some(newest)
             }
         }
     }
 
     /// The id that a done message has now, by the one that it had, if this batch has looked it up.
-    fn done_id(&self, now: Now, was: MessageId) -> Option<MessageId> {
-        let row = self.dedupe.find(&QueueName::done_ids(), &was.0.to_string(), now.engine)?;
+    fn done_id(&self, was: MessageId) -> Option<MessageId> {
+        let row = self.dedupe.find(&QueueName::done_ids(), &was.0.to_string(), self.now.engine)?;
         self.remembers(row).then_some(row.id)
     }
 
     /// Whether a row is a done message whose time is not over.
-    fn is_still_done(&self, now: Now, slot: RowIdx) -> bool {
+    fn is_still_done(&self, slot: RowIdx) -> bool {
         let entry = self.rows.get(slot);
-        self.queues.get(entry.queue).is_done && !self.is_done_over(now, entry.queue, &entry.life)
+        self.queues.get(entry.queue).is_done && !self.is_done_over(entry.queue, &entry.life)
     }
 
     /// Whether a done message is to be removed. It may still be there, because that takes a page from the store.
-    pub(super) fn is_done_over(&self, now: Now, idx: QueueIdx, life: &Life) -> bool {
+    pub(super) fn is_done_over(&self, idx: QueueIdx, life: &Life) -> bool {
         let Stage::Dead { at, .. } = life.stage else { return false };
-        self.dead_ttl_ms(idx).is_some_and(|ttl| at.is_older(ttl, now))
+        self.dead_ttl_ms(idx).is_some_and(|ttl| at.is_older(ttl, self.now))
     }
 
     /// Adds the look-ups for a look at a message that may be done. It is called again once the first ones were made.
-    pub(super) fn look_up_done(&self, now: Now, target: &Target, lookups: &mut Lookups) {
+    pub(super) fn look_up_done(&self, target: &Target, lookups: &mut Lookups) {
         match target {
-            Target::Id(id) if self.done.kept > 0 && self.live(*id).is_none() => {
-                match self.done_id(now, *id) {
-                    None => lookups.answers.push((QueueName::done_ids(), id.0.to_string().into())),
-                    Some(done) if self.rows.slot(done).is_none() => self.look_up_id(done, lookups),
-                    Some(_) => {}
-                }
-            }
+            Target::Id(id) if self.done.kept > 0 && self.live(*id).is_none() => match self.done_id(*id) {
+                None => lookups.answers.push((QueueName::done_ids(), id.0.to_string().into())),
+                Some(done) if self.rows.slot(done).is_none() => self.look_up_id(done, lookups),
+                Some(_) => {}
+            },
             Target::Key(queue, key) if self.done.kept > 0 => self.look_up_key(&queue.of_done(), key, lookups),
             Target::Id(_) | Target::Own(_) | Target::Key(..) => {}
         }
@@ -221,7 +218,7 @@ impl Engine {
     /// Whether what [`Engine::look_up_done`] has asked for was looked up.
     pub(super) fn is_done_looked_up(&self, target: &Target) -> bool {
         match target {
-            Target::Id(id) => self.done_id(self.now, *id).is_none_or(|done| !self.unmade.has_id(done)),
+            Target::Id(id) => self.done_id(*id).is_none_or(|done| !self.unmade.has_id(done)),
             Target::Own(_) => true,
             Target::Key(queue, key) => !self.unmade.has_key(&queue.of_done(), key),
         }
@@ -230,7 +227,7 @@ impl Engine {
     /// Brings a done message of this batch into memory if a look names it.
     pub(super) fn meet_done(&mut self, target: &Target) {
         let found = match target {
-            Target::Id(id) => self.done_id(self.now, *id).and_then(|done| self.fresh.by_id(done)),
+            Target::Id(id) => self.done_id(*id).and_then(|done| self.fresh.by_id(done)),
             Target::Own(_) => None,
             Target::Key(queue, key) => self.fresh.by_key(&queue.of_done(), key),
         };
@@ -238,7 +235,7 @@ impl Engine {
     }
 
     /// A done message as it was, with the id and the queue that it had.
-    pub(super) fn view_of_done(&self, now: Now, idx: QueueIdx, row: &Row) -> View {
+    pub(super) fn view_of_done(&self, idx: QueueIdx, row: &Row) -> View {
         let message = &row.message;
         let mut content = (**message).clone();
         if let Some((_, id)) = content.headers.pop_if(|(name, _)| **name == *ID_HEADER)
@@ -251,7 +248,7 @@ impl Engine {
             settings_of = self.done_of(name).unwrap_or(idx);
             content.queue = QueueName::stored(name).unwrap_or(content.queue);
         }
-        self.view_of(now, settings_of, &Arc::new(content), &row.life, State::Done)
+        self.view_of(settings_of, &Arc::new(content), &row.life, State::Done)
     }
 
     /// Counts done messages that are put or removed.

@@ -11,9 +11,10 @@ use crate::time::{Class, Due, Now, WallMs};
 
 use super::Engine;
 use super::horizon::{CLASSES, now_of, reached_at};
-use super::index::RowIdx;
-use super::queue::{QueueIdx, QueueState};
+use super::queue::QueueState;
 use super::reply::Histogram;
+use super::rows::QueueIdx;
+use super::rows::RowIdx;
 
 /// Queues with a backlog that are counted one by one for a figure of all queues.
 const BACKLOGS_COUNTED: usize = 64;
@@ -96,25 +97,15 @@ impl DueTimes<'_> {
             let c = class as usize;
             let now = now_of(class, self.now);
             let (from, end) = self.present(class);
-            spans.push(DueSpan { class, from, to: now, count: due });
-            spans.push(DueSpan {
-                class,
-                from: now.max(self.known[c].min(end)),
-                to: end,
-                count: rests[c] - due,
-            });
+            let mut push = |from, to, count| spans.push(DueSpan { class, from, to, count });
+            push(from, now, due);
+            push(now.max(self.known[c].min(end)), end, rests[c] - due);
             for (minute, count) in self.near.from(class, now) {
-                spans.push(DueSpan {
-                    class,
-                    from: minute.max(now),
-                    to: minute.saturating_add(FINEST_MS),
-                    count,
-                });
+                push(minute.max(now), minute.saturating_add(FINEST_MS), count);
             }
             for (from, _) in self.all.from(class, end) {
                 let to = from.saturating_add(width);
-                let count = self.rest(class, from, to);
-                spans.push(DueSpan { class, from: from.max(self.known[c].min(to)), to, count });
+                push(from.max(self.known[c].min(to)), to, self.rest(class, from, to));
             }
         }
         spans.retain(|span| span.count > 0);
@@ -213,7 +204,7 @@ impl Engine {
         limited.retain(|idx| self.queues.get(*idx).has_backlog());
         self.worked(limited.len());
         let mut known = self.horizon.known.map(end_of);
-        let mut counted = self.horizon.is_caught_up(now).then_some(self.ready_here);
+        let mut counted = self.horizon.is_caught_up(now).then_some(self.ready_here());
         for idx in &limited {
             let queue = self.due_times(now, self.queues.get(*idx));
             for (known, of_queue) in known.iter_mut().zip(queue.known) {
@@ -224,22 +215,21 @@ impl Engine {
         if limited.len() >= BACKLOGS_COUNTED {
             (known, counted) = (CLASSES.map(|class| now_of(class, now)), None);
         }
-        if counted.is_none() && self.ready_here == self.kinds[Kind::Waiting as usize] {
-            counted = Some(self.ready_here);
+        if counted.is_none() && self.ready_here() == self.tally.part(Kind::Waiting).count {
+            counted = Some(self.ready_here());
         }
         DueTimes {
             now,
-            all: &self.due_counts,
+            all: &self.tally.due,
             near: &self.near_counts,
             known,
             counted,
-            here: self.ready_here,
+            here: self.ready_here(),
         }
     }
 
     pub(super) fn histogram(
         &self,
-        now: Now,
         queue: Option<&QueueName>,
         from: WallMs,
         to: WallMs,
@@ -248,10 +238,17 @@ impl Engine {
         let columns = columns.clamp(1, self.policy.max_histogram);
         let none = DueCounts::default();
         let times = match queue {
-            None => self.due_times_of_all(now),
+            None => self.due_times_of_all(self.now),
             Some(name) => match self.queues.find(name) {
-                Some(idx) => self.due_times(now, self.queues.get(idx)),
-                None => DueTimes { now, all: &none, near: &none, known: [0; 2], counted: Some(0), here: 0 },
+                Some(idx) => self.due_times(self.now, self.queues.get(idx)),
+                None => DueTimes {
+                    now: self.now,
+                    all: &none,
+                    near: &none,
+                    known: [0; 2],
+                    counted: Some(0),
+                    here: 0,
+                },
             },
         };
         times.histogram(from, to, columns)

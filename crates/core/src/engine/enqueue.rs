@@ -8,14 +8,13 @@ use crate::message::{DeadReason, Expiry, Life, MessageContent, Options, Row, Sta
 use crate::mutant::{self, Mutant};
 use crate::name::QueueName;
 use crate::policy::{OWN_DEDUPE, OWN_DEDUPE_WINDOW_MS};
+use crate::random::{SpreadBy, offset_ms};
 use crate::record::{Created, DedupeRow, EnqueueDefaults, Gone, Record};
-use crate::spread::{SpreadBy, offset_ms};
 use crate::store::{Capacity, Level};
-use crate::time::{Due, Now};
+use crate::time::Due;
 
 use super::Engine;
 use super::dedupe;
-use super::effect::Effects;
 use super::input::{Enqueue, IfExists, InitialState, Past, When};
 use super::queue::Event;
 use super::reply::{Answered, EnqueueRefusal, Enqueued, KeyHolder, Limit, RefusedPart};
@@ -47,18 +46,13 @@ fn answer_size(e: &Enqueue) -> Option<u64> {
 }
 
 impl Engine {
-    pub(super) fn enqueue(
-        &mut self,
-        now: Now,
-        e: Enqueue,
-        fx: &mut Effects,
-    ) -> Result<Enqueued, RefusedEnqueue> {
+    pub(super) fn enqueue(&mut self, e: Enqueue) -> Result<Enqueued, RefusedEnqueue> {
         self.check_limits(&e)?;
         let content = match &e.dedupe_id {
             None => 0,
             Some(id) => {
                 let defaults = self.enqueue_defaults(&e.queue);
-                let found = self.dedupe.find(&e.queue, id, now.engine);
+                let found = self.dedupe.find(&e.queue, id, self.now.engine);
                 if let Some(first) = found.filter(|row| self.remembers(row)) {
                     let defaults = first.defaults.unwrap_or(defaults);
                     // An id of duewheel's own names what it enqueues, and nobody else knows it.
@@ -81,16 +75,16 @@ impl Engine {
                 dedupe::content(&e, &defaults)
             }
         };
-        let due = self.due(now, e.when).map_err(|bad| match bad {
+        let due = self.due(e.when).map_err(|bad| match bad {
             BadWhen::InThePast => RefusedEnqueue::InThePast,
             BadWhen::TooFar(max) => RefusedEnqueue::TooFar(max),
         })?;
         if !matches!(e.when, When::At { past: Past::Keep, .. })
-            && matches!(e.options.expiry, Some(Expiry::At(at)) if at < now.wall)
+            && matches!(e.options.expiry, Some(Expiry::At(at)) if at < self.now.wall)
         {
             return Err(RefusedEnqueue::Expired);
         }
-        self.check_ahead(now, &e.options, due).map_err(RefusedEnqueue::OutOfRange)?;
+        self.check_ahead(&e.options, due).map_err(RefusedEnqueue::OutOfRange)?;
 
         let holder = match (&e.key, self.queues.find(&e.queue)) {
             // The dead hold no keys.
@@ -101,13 +95,13 @@ impl Engine {
         let mut created = Created::New;
         if let Some(slot) = holder {
             let old = self.rows.get(slot);
-            let KeyHolder { id, state } = self.key_holder(now, slot);
+            let KeyHolder { id, state } = self.key_holder(slot);
             match e.if_exists {
                 IfExists::Reject => return Err(RefusedEnqueue::KeyExists(KeyHolder { id, state })),
                 IfExists::Keep => {
                     let answer = Enqueued {
                         id,
-                        due_at: now.wall_of(old.life.due),
+                        due_at: self.now.wall_of(old.life.due),
                         generation: old.life.generation,
                         created: Created::Kept,
                         kept: Some(state),
@@ -117,9 +111,9 @@ impl Engine {
                     if e.dedupe_id.is_some() {
                         // A kept message needs no room, but remembering that it was kept does.
                         self.check_capacity(&e)?;
-                        self.accept_answer(now, &e, fx)?;
+                        self.accept_answer(&e)?;
                     }
-                    self.remember(now, &e, content, &answer, fx);
+                    self.remember(&e, content, &answer);
                     return Ok(answer);
                 }
                 IfExists::Replace if state == State::Leased => return Err(RefusedEnqueue::Leased(id)),
@@ -135,37 +129,37 @@ impl Engine {
         if let (Err(_), Some(slot)) = (&room, replaced)
             && mutant::is(Mutant::HalfApplied)
         {
-            self.remove_from(slot, Gone::Replaced, 0, fx);
+            self.remove_from(slot, Gone::Replaced, 0);
         }
         room?;
-        self.accept_by_quota(now, &e, replaced, fx)?;
-        self.choose_order(&e, fx);
+        self.accept_by_quota(&e, replaced)?;
+        self.choose_order(&e);
         if let Some(slot) = replaced {
-            self.remove_from(slot, Gone::Replaced, e.weight(), fx);
+            self.remove_from(slot, Gone::Replaced, e.weight());
         }
         let id = MessageId(self.next_id);
         self.next_id = self.ids.after(self.next_id);
         if let (Some(slot), Created::Superseding(_)) = (holder, created) {
             // In the same group as the new message, so both or none of them are durable.
             self.rows.lose_key(slot);
-            self.change_life(now, slot, fx, |life| life.marks.superseded_by = Some(id));
+            self.change_life(slot, |life| life.marks.superseded_by = Some(id));
         }
         let due = spread_due(&e, id, due);
         let answer = Enqueued {
             id,
-            due_at: now.wall_of(due),
+            due_at: self.now.wall_of(due),
             generation,
             created,
             kept: None,
             answered: Answered::Now,
             level: Level::default(),
         };
-        self.remember(now, &e, content, &answer, fx);
-        self.accept(now, e, id, due, generation, fx);
+        self.remember(&e, content, &answer);
+        self.accept(e, id, due, generation);
         Ok(answer)
     }
 
-    fn accept(&mut self, now: Now, e: Enqueue, id: MessageId, due: Due, generation: u32, fx: &mut Effects) {
+    fn accept(&mut self, e: Enqueue, id: MessageId, due: Due, generation: u32) {
         let message = Arc::new(MessageContent {
             id,
             queue: e.queue,
@@ -174,55 +168,57 @@ impl Engine {
             headers: e.headers,
             options: e.options,
             dedupe_id: e.dedupe_id,
-            enqueued_at: now.wall,
+            enqueued_at: self.now.wall,
         });
         let stage = match e.begins {
             InitialState::Waiting => Stage::Waiting { token: None },
-            InitialState::Dead => Stage::Dead { reason: DeadReason::Buried, at: self.dies(now), token: None },
+            InitialState::Dead => Stage::Dead { reason: DeadReason::Buried, at: self.dies(), token: None },
         };
         let life = Life { generation, stage, ..Life::new(due, e.priority) };
         let record = Record::Put { message: message.clone(), life: life.clone(), was: None };
         let idx = self.queues.find_or_make(&message.queue);
         self.count(idx, &record);
-        self.count_rate(now, idx, Event::Enqueued);
-        let lsn = self.append(record, fx);
-        let enters = self.is_near(idx, due, id) || (now.is_due(due) && self.overtakes(idx, id, &life));
+        self.count_rate(idx, Event::Enqueued);
+        let lsn = self.append(record);
+        let enters = self.is_near(idx, due, id) || (self.now.is_due(due) && self.overtakes(idx, id, &life));
         if enters || e.begins == InitialState::Dead {
-            self.insert_row(now, Row { message, life }, lsn, lsn, fx);
+            self.insert_row(Row { message, life }, lsn, lsn);
         } else {
             self.fresh.push(message, life, lsn);
         }
     }
 
     /// Checks the options that extend from the due time.
-    pub(super) fn check_ahead(&self, now: Now, options: &Options, due: Due) -> Result<(), RefusedPart> {
+    pub(super) fn check_ahead(&self, options: &Options, due: Due) -> Result<(), RefusedPart> {
         let max = self.policy.max_delay_ms;
         let latest = due.plus(options.spread_ms.unwrap_or(0));
-        if options.spread_ms.is_some_and(|ms| ms > max || now.until(latest) > max) {
+        if options.spread_ms.is_some_and(|ms| ms > max || self.now.until(latest) > max) {
             return Err(RefusedPart::Spread);
         }
         match options.expiry {
             Some(Expiry::In(ms)) if ms == 0 || ms > max => Err(RefusedPart::ExpiresIn),
-            Some(Expiry::At(at)) if at < now.wall_of(latest) => Err(RefusedPart::ExpiresAt),
+            Some(Expiry::At(at)) if at < self.now.wall_of(latest) => Err(RefusedPart::ExpiresAt),
             Some(Expiry::In(_) | Expiry::At(_)) | None => Ok(()),
         }
     }
 
     /// The due time on the clock that it follows; a time that cannot be represented is refused, never replaced by
     /// "now".
-    pub(super) fn due(&self, now: Now, when: When) -> Result<Due, BadWhen> {
+    pub(super) fn due(&self, when: When) -> Result<Due, BadWhen> {
         let max = self.policy.max_delay_ms;
         match when {
-            When::Seconds(s) => now.after(u64::from(s) * 1_000).map(Due::After).ok_or(BadWhen::TooFar(max)),
+            When::Seconds(s) => {
+                self.now.after(u64::from(s) * 1_000).map(Due::After).ok_or(BadWhen::TooFar(max))
+            }
             When::After(ms) if ms > max => Err(BadWhen::TooFar(max)),
-            When::After(ms) => now.after(ms).map(Due::After).ok_or(BadWhen::TooFar(max)),
+            When::After(ms) => self.now.after(ms).map(Due::After).ok_or(BadWhen::TooFar(max)),
             When::At { due_at, past } => {
-                if due_at.0.saturating_sub(now.wall.0) > max {
+                if due_at.0.saturating_sub(self.now.wall.0) > max {
                     return Err(BadWhen::TooFar(max));
                 }
                 match past {
-                    Past::Refuse if due_at < now.wall => Err(BadWhen::InThePast),
-                    Past::Fire if due_at < now.wall => Ok(Due::After(now.engine)),
+                    Past::Refuse if due_at < self.now.wall => Err(BadWhen::InThePast),
+                    Past::Fire if due_at < self.now.wall => Ok(Due::After(self.now.engine)),
                     Past::Refuse | Past::Fire | Past::Keep => Ok(Due::At(due_at)),
                 }
             }
@@ -266,9 +262,9 @@ impl Engine {
         }
         let policy = &self.policy;
         let (messages, bytes) = (policy.max_messages as u64, policy.max_message_bytes as u64);
-        let full = if self.pending.count >= messages {
+        let full = if self.tally.count() >= messages {
             Limit::Messages(messages)
-        } else if self.pending.weight.saturating_add(e.body.len() as u64) > bytes {
+        } else if self.tally.weight().saturating_add(e.body.len() as u64) > bytes {
             Limit::Bytes(bytes)
         } else if !self.has_room_for(&e.queue) {
             Limit::Queues(policy.max_queues as u64)
@@ -279,13 +275,7 @@ impl Engine {
     }
 
     /// Charges the tenant's quota, if the queue has one.
-    fn accept_by_quota(
-        &mut self,
-        now: Now,
-        e: &Enqueue,
-        replaced: Option<RowIdx>,
-        fx: &mut Effects,
-    ) -> Result<(), RefusedEnqueue> {
+    fn accept_by_quota(&mut self, e: &Enqueue, replaced: Option<RowIdx>) -> Result<(), RefusedEnqueue> {
         let answer = answer_size(e);
         if self.tenants.is_empty() && answer.is_none() {
             return Ok(());
@@ -294,29 +284,29 @@ impl Engine {
         let replaced = replaced.map(|slot| self.rows.get(slot).message.weight() as u64);
         let more = weight.saturating_sub(replaced.unwrap_or(0));
         let tenant = self.queues.tenant_of(&e.queue);
-        self.make_place_for_answer(now, &e.queue, answer, fx)?;
-        self.forget_for_quota(now, tenant, answer, more, fx);
-        let accepted = self.tenants.accept(tenant, now, weight, replaced, answer);
-        accepted.map_err(|over| self.note_retry(now, &e.queue, over).into())
+        self.make_place_for_answer(&e.queue, answer)?;
+        self.forget_for_quota(tenant, answer, more);
+        let accepted = self.tenants.accept(tenant, self.now, weight, replaced, answer);
+        accepted.map_err(|over| self.note_retry(&e.queue, over).into())
     }
 
     /// Charges the tenant's quota for an answer alone.
-    fn accept_answer(&mut self, now: Now, e: &Enqueue, fx: &mut Effects) -> Result<(), RefusedEnqueue> {
+    fn accept_answer(&mut self, e: &Enqueue) -> Result<(), RefusedEnqueue> {
         let Some(size) = answer_size(e) else { return Ok(()) };
         let tenant = self.queues.tenant_of(&e.queue);
-        self.make_place_for_answer(now, &e.queue, Some(size), fx)?;
-        self.forget_for_quota(now, tenant, Some(size), 0, fx);
+        self.make_place_for_answer(&e.queue, Some(size))?;
+        self.forget_for_quota(tenant, Some(size), 0);
         let accepted = self.tenants.accept_answer(tenant, size);
-        accepted.map_err(|over| self.note_retry(now, &e.queue, over).into())
+        accepted.map_err(|over| self.note_retry(&e.queue, over).into())
     }
 
     /// Remembers the answer under the caller's `dedupe_id`, in the same group as its message.
-    fn remember(&mut self, now: Now, e: &Enqueue, content: u128, answer: &Enqueued, fx: &mut Effects) {
+    fn remember(&mut self, e: &Enqueue, content: u128, answer: &Enqueued) {
         let Some(dedupe_id) = &e.dedupe_id else { return };
         let (window, position) = if dedupe_id.starts_with(OWN_DEDUPE) {
             (OWN_DEDUPE_WINDOW_MS.min(self.policy.max_dedupe_window_ms), None)
         } else {
-            let position = AnswerPosition { nth: self.last.next(), at: now.engine };
+            let position = AnswerPosition { nth: self.last.next(), at: self.now.engine };
             (e.dedupe_window_ms.unwrap_or_else(|| self.dedupe_window_ms(&e.queue)), Some(position))
         };
         let row = DedupeRow {
@@ -324,7 +314,7 @@ impl Engine {
             dedupe_id: dedupe_id.clone(),
             content,
             defaults: Some(self.enqueue_defaults(&e.queue)),
-            until: now.after(window).unwrap_or(crate::EngineMs(u64::MAX)),
+            until: self.now.after(window).unwrap_or(crate::EngineMs(u64::MAX)),
             id: answer.id,
             key: e.key.clone(),
             due_at: answer.due_at,
@@ -332,7 +322,7 @@ impl Engine {
             created: answer.created,
             position,
         };
-        self.append_answer(row, fx);
+        self.append_answer(row);
     }
 
     /// The values that apply to what an enqueue in this queue leaves out.

@@ -1,8 +1,10 @@
-//! Messages of this batch that went directly to the store because they are due behind the horizon.
+//! Messages of this batch that went directly to the store because they are due behind the horizon, and look-ups that the
+//! store has left for the next batch.
 //!
 //! Nearly every message of a large backlog is one of these, so they cost as little as can be: a row in a list, and a
 //! key in a small table. Only an operation of the same batch that names one of them brings it into memory.
 
+use std::collections::BTreeSet;
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
@@ -12,8 +14,9 @@ use crate::hash_key::HashKey;
 use crate::id::{Lsn, MessageId};
 use crate::message::{Life, MessageContent};
 use crate::name::{Key, QueueName};
+use crate::store::{Left, Lookups};
 
-/// The messages of the batch; see the [module](self).
+/// The messages of the batch.
 #[derive(Debug)]
 pub(super) struct Fresh {
     /// Ids, ascending.
@@ -88,5 +91,48 @@ impl Fresh {
             row.is_some_and(|row| row.message.key.as_ref() == Some(key) && row.message.queue == *queue)
         };
         self.keys.find(hash, is_it).map(|&i| i as usize)
+    }
+}
+
+/// Look-ups of this batch that the store has not made yet.
+#[derive(Debug, Default)]
+pub(super) struct Unmade {
+    ids: BTreeSet<MessageId>,
+    keys: BTreeSet<(QueueName, Key)>,
+}
+
+impl Unmade {
+    /// Notes what the store has left, and what it has made that was left before.
+    pub(super) fn note(&mut self, lookups: &Lookups, left: Left) {
+        if left == Left::default() && self.is_empty() {
+            return;
+        }
+        let (made, unmade) = lookups.ids.split_at(lookups.ids.len() - left.ids.min(lookups.ids.len()));
+        self.ids.extend(unmade);
+        for id in made {
+            self.ids.remove(id);
+        }
+        let (made, unmade) = lookups.keys.split_at(lookups.keys.len() - left.keys.min(lookups.keys.len()));
+        self.keys.extend(unmade.iter().cloned());
+        for key in made {
+            self.keys.remove(key);
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.ids.is_empty() && self.keys.is_empty()
+    }
+
+    pub(super) fn has_id(&self, id: MessageId) -> bool {
+        self.ids.contains(&id)
+    }
+
+    pub(super) fn has_key(&self, queue: &QueueName, key: &Key) -> bool {
+        !self.keys.is_empty() && self.keys.contains(&(queue.clone(), key.clone()))
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.ids.clear();
+        self.keys.clear();
     }
 }

@@ -10,7 +10,7 @@ use crate::message::{Row, State};
 use crate::name::QueueName;
 use crate::record::Gone;
 use crate::store::{Capacity, Cursor, Load, Loaded, Lookups, More, Sequence, Which, place_in};
-use crate::time::{Class, Now};
+use crate::time::Class;
 
 use super::Engine;
 use super::effect::Effects;
@@ -38,29 +38,29 @@ const NOTHING_SEEN: ListCursor = ListCursor { at: None, after: None };
 impl Engine {
     /// The first message in a state: next to be granted, next to be due, first to have died, or (leased) of the lowest
     /// id.
-    pub(super) fn peek(&mut self, now: Now, to: ReplyTo, queue: &QueueName, state: State, fx: &mut Effects) {
-        let Some(idx) = self.queues.find(queue) else { return self.respond(to, Reply::View(None), fx) };
+    pub(super) fn peek(&mut self, to: ReplyTo, queue: &QueueName, state: State) {
+        let Some(idx) = self.queues.find(queue) else { return self.respond(to, Reply::View(None)) };
         let first = match state {
             State::Ready => self.queues.get(idx).ready.first_key_value().map(|(&(_, id), _)| id),
             State::Leased => {
                 let some = self.queues.get(idx).leased.iter().take(self.policy.max_step);
-                some.into_iter().find(|&id| !self.is_overdue(now, id))
+                some.into_iter().find(|&id| !self.is_overdue(id))
             }
             State::Scheduled | State::Dead | State::Done => None,
         };
         if let Some(slot) = first.and_then(|id| self.live(id)) {
-            let view = Box::new(self.view(now, slot));
-            return self.respond(to, Reply::View(Some(view)), fx);
+            let view = Box::new(self.view(slot));
+            return self.respond(to, Reply::View(Some(view)));
         }
         let loads = match state {
-            State::Scheduled => self.pages_of_scheduled(now, queue, NOTHING_SEEN, PEEK_ROWS),
-            State::Ready if self.expects_more(now, idx) => {
-                self.pages_of_ready(now, queue, NOTHING_SEEN, PEEK_ROWS)
+            State::Scheduled => self.pages_of_scheduled(queue, NOTHING_SEEN, PEEK_ROWS),
+            State::Ready if self.expects_more(self.now, idx) => {
+                self.pages_of_ready(queue, NOTHING_SEEN, PEEK_ROWS)
             }
             State::Dead => vec![self.page(Sequence::Dead, Which::One(queue.clone()), None, PEEK_ROWS)],
             State::Ready | State::Leased | State::Done => vec![],
         };
-        self.gather(now, to, queue, Want::Peek(state), loads, fx);
+        self.gather(to, queue, Want::Peek(state), loads);
     }
 
     /// A page in due order; dead messages in order of death, with their position in the first half of the cursor. A
@@ -68,23 +68,21 @@ impl Engine {
     #[allow(clippy::too_many_arguments)] // the fields of one operation
     pub(super) fn list(
         &mut self,
-        now: Now,
         to: ReplyTo,
         queue: &QueueName,
         state: Option<State>,
         seen: ListCursor,
         limit: usize,
-        fx: &mut Effects,
     ) {
         let done = (state == Some(State::Done)).then(|| queue.of_done());
         let queue = done.as_ref().unwrap_or(queue);
         let Some(idx) = self.queues.find(queue) else {
-            return self.respond(to, Reply::Page(Page::default()), fx);
+            return self.respond(to, Reply::Page(Page::default()));
         };
         let limit = limit.clamp(1, self.policy.max_page);
         if state == Some(State::Leased) {
-            let page = self.list_leased(now, idx, seen, limit);
-            return self.respond(to, Reply::Page(page), fx);
+            let page = self.list_leased(idx, seen, limit);
+            return self.respond(to, Reply::Page(page));
         }
         let of = || Which::One(queue.clone());
         let loads = match state {
@@ -92,47 +90,31 @@ impl Engine {
                 self.page(Sequence::AllAt, of(), seen.at, limit),
                 self.page(Sequence::AllAfter, of(), seen.after, limit),
             ],
-            Some(State::Scheduled) => self.pages_of_scheduled(now, queue, seen, limit),
-            Some(State::Ready) => self.pages_of_ready(now, queue, seen, limit),
+            Some(State::Scheduled) => self.pages_of_scheduled(queue, seen, limit),
+            Some(State::Ready) => self.pages_of_ready(queue, seen, limit),
             Some(State::Dead | State::Done) => vec![self.page(Sequence::Dead, of(), seen.at, limit)],
             Some(State::Leased) => vec![],
         };
-        self.gather(now, to, queue, Want::List { state, seen, limit }, loads, fx);
+        self.gather(to, queue, Want::List { state, seen, limit }, loads);
     }
 
-    /// Makes scheduled messages of a queue due now, in due order.
-    pub(super) fn fire_many(
-        &mut self,
-        now: Now,
-        to: ReplyTo,
-        queue: &QueueName,
-        max: usize,
-        fx: &mut Effects,
-    ) {
+    /// Makes scheduled messages of a queue due now, in due order; or dead ones ready again, in the order in which they
+    /// died.
+    pub(super) fn change_many(&mut self, what: ToMany, to: ReplyTo, queue: &QueueName, max: usize) {
         let max = max.min(self.policy.max_step);
         let rows = max.max(PEEK_ROWS);
-        let loads = if max == 0 { vec![] } else { self.pages_of_scheduled(now, queue, NOTHING_SEEN, rows) };
-        self.gather(now, to, queue, Want::Change(ToMany::Fire, Many { max, done: 0 }), loads, fx);
-    }
-
-    /// Makes dead messages of a queue ready again, in the order in which they died.
-    pub(super) fn redrive_many(
-        &mut self,
-        now: Now,
-        to: ReplyTo,
-        queue: &QueueName,
-        max: usize,
-        fx: &mut Effects,
-    ) {
-        let max = max.min(self.policy.max_step);
-        let dead = self.page(Sequence::Dead, Which::One(queue.clone()), None, max.max(PEEK_ROWS));
-        let loads = if max == 0 { vec![] } else { vec![dead] };
-        self.gather(now, to, queue, Want::Change(ToMany::Redrive, Many { max, done: 0 }), loads, fx);
+        let loads = match what {
+            _ if max == 0 => vec![],
+            ToMany::Fire => self.pages_of_scheduled(queue, NOTHING_SEEN, rows),
+            ToMany::Redrive => vec![self.page(Sequence::Dead, Which::One(queue.clone()), None, rows)],
+        };
+        self.gather(to, queue, Want::Change(what, Many { max, done: 0 }), loads);
     }
 
     /// The pages for scheduled messages: a due message is never Scheduled.
-    fn pages_of_scheduled(&self, now: Now, queue: &QueueName, seen: ListCursor, rows: usize) -> Vec<Load> {
-        let behind = |class, seen: Option<Cursor>| seen.max(Some((now_of(class, now), MessageId(u64::MAX))));
+    fn pages_of_scheduled(&self, queue: &QueueName, seen: ListCursor, rows: usize) -> Vec<Load> {
+        let behind =
+            |class, seen: Option<Cursor>| seen.max(Some((now_of(class, self.now), MessageId(u64::MAX))));
         let of = || Which::One(queue.clone());
         vec![
             self.page(Sequence::At, of(), behind(Class::At, seen.at), rows),
@@ -141,57 +123,42 @@ impl Engine {
     }
 
     /// The pages for ready messages: a due message that waits is Ready.
-    fn pages_of_ready(&self, now: Now, queue: &QueueName, seen: ListCursor, rows: usize) -> Vec<Load> {
+    fn pages_of_ready(&self, queue: &QueueName, seen: ListCursor, rows: usize) -> Vec<Load> {
         let of = || Which::One(queue.clone());
-        let until = |class| now_of(class, now);
+        let until = |class| now_of(class, self.now);
         vec![
             Load { until: until(Class::At), ..self.page(Sequence::At, of(), seen.at, rows) },
             Load { until: until(Class::After), ..self.page(Sequence::After, of(), seen.after, rows) },
         ]
     }
 
-    fn gather(
-        &mut self,
-        now: Now,
-        to: ReplyTo,
-        queue: &QueueName,
-        want: Want,
-        loads: Vec<Load>,
-        fx: &mut Effects,
-    ) {
+    fn gather(&mut self, to: ReplyTo, queue: &QueueName, want: Want, loads: Vec<Load>) {
         let nothing = self.queues.find(queue).is_none_or(|i| self.queues.get(i).tally.count() == 0);
         let pages = Pages { to, queue: queue.clone(), want, missing: loads.len(), pages: Vec::new() };
         if nothing || loads.is_empty() {
-            return self.finish(now, pages, fx);
+            return self.finish(pages);
         }
         self.gathers.waiting.push_back((pages, loads));
-        self.start_gathers(fx);
+        self.start_gathers();
     }
 
     /// Loads the pages of waiting answers, a few answers at a time.
-    pub(super) fn start_gathers(&mut self, fx: &mut Effects) {
+    pub(super) fn start_gathers(&mut self) {
         while self.gathers.running.len() < self.policy.max_gathers
             && let Some((pages, loads)) = self.gathers.waiting.pop_front()
         {
-            self.start_gather(pages, loads, fx);
+            self.start_gather(pages, loads);
         }
     }
 
-    fn start_gather(&mut self, pages: Pages, loads: Vec<Load>, fx: &mut Effects) {
+    fn start_gather(&mut self, pages: Pages, loads: Vec<Load>) {
         let number = self.gathers.start(Gather::Pages(pages));
         for load in loads {
-            self.ask_gather(number, self.last, load, fx);
+            self.ask_gather(number, self.last, load);
         }
     }
 
-    pub(super) fn take_gathered(
-        &mut self,
-        now: Now,
-        number: u64,
-        asked: Lsn,
-        loaded: Loaded,
-        fx: &mut Effects,
-    ) {
+    pub(super) fn take_gathered(&mut self, number: u64, asked: Lsn, loaded: Loaded) {
         let Some(Gather::Pages(mut pages)) = self.gathers.running.remove(&number) else { return };
         let sequence = loaded.load.sequence;
         match pages.pages.iter_mut().find(|page| page.load.sequence == sequence) {
@@ -211,17 +178,17 @@ impl Engine {
             let rows = page.load.rows - page.rows.len();
             let load = Load { after: page.upto, rows, ..page.load.clone() };
             self.gathers.running.insert(number, Gather::Pages(pages));
-            return self.ask_gather(number, asked, load, fx);
+            return self.ask_gather(number, asked, load);
         }
         pages.missing -= 1;
         if pages.missing > 0 {
             self.gathers.running.insert(number, Gather::Pages(pages));
         } else {
-            self.finish(now, pages, fx);
+            self.finish(pages);
         }
     }
 
-    fn finish(&mut self, now: Now, pages: Pages, fx: &mut Effects) {
+    fn finish(&mut self, pages: Pages) {
         let Pages { to, queue, want, mut pages, .. } = pages;
         pages.sort_by_key(|page| page.load.sequence);
         // The position to continue at if this page is not enough: its rows may have changed since.
@@ -233,25 +200,25 @@ impl Engine {
         match want {
             Want::Peek(state) => {
                 let limit = PEEK_ROWS;
-                let page = self.read(now, &queue, Some(state), pages, limit);
+                let page = self.read(&queue, Some(state), pages, limit);
                 let first = page.views.into_iter().next().map(Box::new);
                 if first.is_none() && !next.is_empty() {
-                    return self.gather(now, to, &queue, Want::Peek(state), next, fx);
+                    return self.gather(to, &queue, Want::Peek(state), next);
                 }
-                self.respond(to, Reply::View(first), fx);
+                self.respond(to, Reply::View(first));
             }
             Want::List { state, seen, limit } => {
-                let mut page = self.read(now, &queue, state, pages, limit);
+                let mut page = self.read(&queue, state, pages, limit);
                 for place in page.behind.iter_mut().chain(&mut page.next) {
                     place.at = place.at.or(seen.at);
                     place.after = place.after.or(seen.after);
                 }
-                self.respond(to, Reply::Page(page), fx);
+                self.respond(to, Reply::Page(page));
             }
             Want::Change(what, many) => {
                 let mut rows: Vec<Row> = pages.into_iter().flat_map(|page| page.rows).collect();
                 if what == ToMany::Fire {
-                    rows.sort_by_key(|row| (now.wall_of(row.life.due), row.message.id));
+                    rows.sort_by_key(|row| (self.now.wall_of(row.life.due), row.message.id));
                 }
                 let found = |row: Row| FoundMessage {
                     id: row.message.id,
@@ -289,7 +256,7 @@ impl Engine {
         self.gathers.looked_up = 0;
         let number = self.gathers.changes.pop_front()?;
         match self.gathers.running.remove(&number)? {
-            Gather::Many { to, many, .. } => Some(self.give_up(to, many.done, fx)),
+            Gather::Many { to, many, .. } => Some(self.step(fx, |engine| engine.give_up(to, many.done))),
             Gather::Pages(_) => None,
         }
     }
@@ -298,31 +265,33 @@ impl Engine {
     /// can start; a page that is needed for anything else is still awaited.
     pub fn give_up_page(&mut self, ticket: u64, fx: &mut Effects) -> Option<GivenUp> {
         let number = self.forget_page(ticket)?;
-        let given_up = match self.gathers.running.remove(&number) {
-            None => GivenUp::Told, // with another page of the same question
-            Some(Gather::Many { to, many, .. }) => self.give_up(to, many.done, fx),
-            Some(Gather::Pages(pages)) => {
-                let done = match pages.want {
-                    Want::Change(_, many) => many.done,
-                    Want::Peek(_) | Want::List { .. } => 0,
-                };
-                self.give_up(pages.to, done, fx)
-            }
-        };
-        self.start_gathers(fx);
-        Some(given_up)
+        Some(self.step(fx, |engine| {
+            let given_up = match engine.gathers.running.remove(&number) {
+                None => GivenUp::Told, // with another page of the same question
+                Some(Gather::Many { to, many, .. }) => engine.give_up(to, many.done),
+                Some(Gather::Pages(pages)) => {
+                    let done = match pages.want {
+                        Want::Change(_, many) => many.done,
+                        Want::Peek(_) | Want::List { .. } => 0,
+                    };
+                    engine.give_up(pages.to, done)
+                }
+            };
+            engine.start_gathers();
+            given_up
+        }))
     }
 
-    fn give_up(&mut self, to: ReplyTo, done: usize, fx: &mut Effects) -> GivenUp {
+    fn give_up(&mut self, to: ReplyTo, done: usize) -> GivenUp {
         if done == 0 {
             return GivenUp::Untouched(to);
         }
-        self.respond(to, Reply::Count((done as u64).into()), fx);
+        self.respond(to, Reply::Count((done as u64).into()));
         GivenUp::Told
     }
 
     /// Fires and redrives the messages for which everything needed has been looked up.
-    pub(super) fn finish_manys(&mut self, now: Now, fx: &mut Effects) {
+    pub(super) fn finish_manys(&mut self) {
         if self.room == Capacity::RemoveOnly {
             return; // it would write what the store has no room for now
         }
@@ -347,26 +316,26 @@ impl Engine {
                 self.gathers.looked_up -= 1;
                 let slot = self.live(row.id);
                 rows.pop_front();
-                many.done += usize::from(slot.is_some_and(|slot| self.change_one(now, slot, what, fx)));
+                many.done += usize::from(slot.is_some_and(|slot| self.change_one(slot, what)));
             }
             // The messages behind these that were looked up are not needed.
             self.gathers.looked_up -= rows.len().min(self.gathers.looked_up);
             if many.left() > 0 && !next.is_empty() {
-                self.gather(now, to, &queue, Want::Change(what, many), next, fx);
+                self.gather(to, &queue, Want::Change(what, many), next);
             } else {
-                self.respond(to, Reply::Count((many.done as u64).into()), fx);
+                self.respond(to, Reply::Count((many.done as u64).into()));
             }
         }
     }
 
     /// Changes one message of a page, if it is still in the required state. Returns whether it was.
-    fn change_one(&mut self, now: Now, slot: RowIdx, what: ToMany, fx: &mut Effects) -> bool {
-        let state = self.rows.get(slot).state(now);
+    fn change_one(&mut self, slot: RowIdx, what: ToMany) -> bool {
+        let state = self.rows.get(slot).state(self.now);
         match what {
-            ToMany::Fire if state == State::Scheduled => self.fire_now(now, slot, fx),
-            ToMany::Redrive if state == State::Dead && self.key_taken(now, slot).is_none() => {
+            ToMany::Fire if state == State::Scheduled => self.fire_now(slot),
+            ToMany::Redrive if state == State::Dead && self.key_taken(slot).is_none() => {
                 self.count_fire(slot);
-                self.revive(now, slot, fx);
+                self.revive(slot);
             }
             ToMany::Fire | ToMany::Redrive => return false,
         }
@@ -374,14 +343,7 @@ impl Engine {
     }
 
     /// Merges pages of one queue, by the present offset of the clocks.
-    fn read(
-        &self,
-        now: Now,
-        queue: &QueueName,
-        state: Option<State>,
-        pages: Vec<Loaded>,
-        limit: usize,
-    ) -> Page {
+    fn read(&self, queue: &QueueName, state: Option<State>, pages: Vec<Loaded>, limit: usize) -> Page {
         let mut readings: Vec<PageProgress> = pages
             .into_iter()
             .map(|page| PageProgress {
@@ -404,7 +366,7 @@ impl Engine {
                         let wall = match reading.sequence {
                             Sequence::At | Sequence::AllAt | Sequence::Dead => crate::WallMs(place),
                             Sequence::After | Sequence::AllAfter | Sequence::Leased => {
-                                now.wall_of_engine(crate::EngineMs(place))
+                                self.now.wall_of_engine(crate::EngineMs(place))
                             }
                         };
                         let this = (wall, row.message.id, i);
@@ -423,7 +385,7 @@ impl Engine {
             let Some(row) = reading.rows.next() else { break };
             reading.seen = place_in(reading.sequence, &row);
             let as_of = reading.as_of;
-            let view = self.view_of_row(now, queue, &row, as_of);
+            let view = self.view_of_row(queue, &row, as_of);
             if let Some(view) = view.filter(|v| state.is_none_or(|wanted| v.state == wanted)) {
                 page.views.push(view);
                 page.behind.push(place_of(readings.iter().map(|r| (r.sequence, r.seen))));
@@ -443,24 +405,24 @@ impl Engine {
     }
 
     /// The present state of a row of a page; `None` if it was removed, or has changed and is not in memory.
-    fn view_of_row(&self, now: Now, queue: &QueueName, row: &Row, as_of: crate::Lsn) -> Option<View> {
+    fn view_of_row(&self, queue: &QueueName, row: &Row, as_of: crate::Lsn) -> Option<View> {
         let idx = self.queues.find(queue)?;
-        if self.queues.get(idx).is_done && self.is_done_over(now, idx, &row.life) {
+        if self.queues.get(idx).is_done && self.is_done_over(idx, &row.life) {
             return None;
         }
         if let Some(slot) = self.rows.slot(row.message.id) {
-            return self.is_live(slot).then(|| self.view(now, slot));
+            return self.is_live(slot).then(|| self.view(slot));
         }
         if self.loading.is_newer(&row.message, as_of) {
             return None;
         }
         if self.queues.get(idx).is_done {
-            return Some(self.view_of_done(now, idx, row));
+            return Some(self.view_of_done(idx, row));
         }
-        Some(self.view_of(now, idx, &row.message, &row.life, state_of(now, &row.life)))
+        Some(self.view_of(idx, &row.message, &row.life, state_of(self.now, &row.life)))
     }
 
-    fn list_leased(&self, now: Now, idx: super::queue::QueueIdx, seen: ListCursor, limit: usize) -> Page {
+    fn list_leased(&self, idx: super::rows::QueueIdx, seen: ListCursor, limit: usize) -> Page {
         use std::ops::Bound::{Excluded, Unbounded};
         let [at, after] = &self.queues.get(idx).leased_by_due;
         let behind = |seen: Option<Cursor>| (seen.map_or(Unbounded, Excluded), Unbounded);
@@ -473,7 +435,8 @@ impl Engine {
         // has run out but has not been ended yet is not shown as one.
         while page.views.len() < limit && bytes < self.policy.load_bytes && left_out < self.policy.max_step {
             let wall_at = at.peek().map(|&&(time, id)| (crate::WallMs(time), id));
-            let wall_after = after.peek().map(|&&(time, id)| (now.wall_of_engine(crate::EngineMs(time)), id));
+            let wall_after =
+                after.peek().map(|&&(time, id)| (self.now.wall_of_engine(crate::EngineMs(time)), id));
             let is_at = match (wall_at, wall_after) {
                 (None, None) => break,
                 (Some(at), Some(after)) => at <= after,
@@ -487,12 +450,12 @@ impl Engine {
             } else {
                 place.after = Some((time, id));
             }
-            let Some(slot) = self.live(id).filter(|_| !self.is_overdue(now, id)) else {
+            let Some(slot) = self.live(id).filter(|_| !self.is_overdue(id)) else {
                 left_out += 1;
                 continue;
             };
             bytes += self.rows.get(slot).message.weight();
-            page.views.push(self.view(now, slot));
+            page.views.push(self.view(slot));
             page.behind.push(place);
         }
         let more = at.peek().is_some() || after.peek().is_some();
@@ -501,14 +464,14 @@ impl Engine {
     }
 
     /// Whether the lease of a message has run out, although it has not been ended yet.
-    fn is_overdue(&self, now: Now, id: MessageId) -> bool {
+    fn is_overdue(&self, id: MessageId) -> bool {
         let lease = self.live(id).and_then(|slot| self.rows.get(slot).life.lease());
-        lease.is_some_and(|lease| lease.until <= now.engine)
+        lease.is_some_and(|lease| lease.until <= self.now.engine)
     }
 
     /// Appends a removal without a settle, for a queue's expiry settings.
-    pub(super) fn expire_one(&mut self, slot: RowIdx, fx: &mut Effects) {
-        self.remove(slot, Gone::Expired, fx);
+    pub(super) fn expire_one(&mut self, slot: RowIdx) {
+        self.remove(slot, Gone::Expired);
     }
 }
 

@@ -1,14 +1,26 @@
-//! The horizon: the due time up to which messages are in memory, for each clock class.
+//! The horizon: the due time up to which messages are in memory, for each clock class; and the pages that are being
+//! loaded from the store, with what has changed since they were asked for.
+//!
+//! When the wheel holds too much, the horizon moves back at once, and the messages behind it leave memory, a bounded
+//! number a step. Until then they are in memory by chance, like any message behind the horizon. A page that moves the
+//! horizon forward over them again ends the removal.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use duewheel_wheel::Cut;
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
 
-use crate::id::{MessageId, ReplyTo};
+use crate::id::{Lsn, MessageId, ReplyTo};
+use crate::message::MessageContent;
+use crate::name::QueueName;
+use crate::record::Record;
 use crate::store::Cursor;
 use crate::time::{Class, Due, Now};
 
-use super::index::QueueIdx;
+use super::Engine;
+use super::rows::{QueueIdx, RowIdx, RowLocation};
 
 /// The end of every sequence.
 pub(super) const END: Cursor = (u64::MAX, MessageId(u64::MAX));
@@ -117,5 +129,206 @@ pub(super) fn now_of(class: Class, now: Now) -> u64 {
     match class {
         Class::At => now.wall.0,
         Class::After => now.engine.0,
+    }
+}
+
+/// The approximate number of messages that are examined to find the new horizon.
+const SAMPLE: usize = 2_048;
+
+impl Engine {
+    /// Moves the horizon back when the wheel holds too much: to where about half of the messages are kept, by a sample.
+    pub(super) fn shrink(&mut self) {
+        if self.continue_cut() {
+            return;
+        }
+        let (most, bytes) = (self.policy.near_messages as u64, self.policy.near_bytes as u64);
+        if self.near_weight <= bytes {
+            self.near_surplus = 0;
+        }
+        if self.schedule.len() as u64 <= most && self.near_weight <= bytes + self.near_surplus {
+            return;
+        }
+        let stride = self.schedule.len().div_ceil(SAMPLE).max(1);
+        let mut waiting: Vec<(u64, Class, Cursor, u64)> = Vec::new();
+        for class in CLASSES {
+            for slot in self.schedule.sample(class, stride) {
+                let entry = self.rows.get(slot);
+                let place = (entry.life.due.raw(), entry.message.id);
+                waiting.push((self.now.until(entry.life.due), class, place, entry.message.weight() as u64));
+            }
+        }
+        self.worked(waiting.len());
+        waiting.sort_unstable();
+        let stride = stride as u64;
+        let (mut kept, mut weight) = (0, 0);
+        for (.., w) in &waiting {
+            weight += w * stride;
+            if kept > 0 && (kept as u64 * stride >= most / 2 || weight > bytes / 2) {
+                break;
+            }
+            kept += 1;
+        }
+        // A sample may miss the few large bodies that fill the wheel.
+        kept = if kept == waiting.len() { kept / 2 } else { kept };
+        for class in CLASSES {
+            let first_gone = waiting[kept..].iter().filter(|w| w.1 == class).map(|w| w.2).min();
+            if let Some((due, id)) = first_gone {
+                self.move_back(class, (due, MessageId(id.0 - 1)));
+            }
+        }
+        self.continue_cut();
+    }
+
+    /// Schedules the removal of all messages behind a position from memory, over several steps.
+    pub(super) fn move_back(&mut self, class: Class, to: Cursor) {
+        self.horizon.move_back(class, to);
+        self.unfinished = true;
+    }
+
+    /// Removes more of the messages behind the horizon from memory. Returns whether that has to be continued.
+    fn continue_cut(&mut self) -> bool {
+        let mut left = self.policy.max_step;
+        for class in CLASSES {
+            let c = class as usize;
+            let Some(mut cut) = self.horizon.cuts[c].take_if(|_| left > 0) else { continue };
+            let mut gone = Vec::new();
+            let more = self.schedule.cut(class, &mut cut, left, &mut gone);
+            self.worked(left);
+            left = left.saturating_sub(gone.len().max(1));
+            for slot in gone {
+                self.limit_reach(class, slot);
+            }
+            if more {
+                self.horizon.cuts[c] = Some(cut);
+                left = 0;
+            }
+        }
+        let is_cutting = self.horizon.cuts.iter().any(Option::is_some);
+        self.unfinished |= is_cutting;
+        is_cutting
+    }
+
+    /// Handles a scheduled message behind the horizon that was removed from the wheel. If the limit of its queue is
+    /// further ahead, it moves back.
+    fn limit_reach(&mut self, class: Class, slot: RowIdx) {
+        self.uncount_near(slot);
+        let entry = self.rows.get_mut(slot);
+        self.near_weight -= entry.message.weight() as u64;
+        // The row stays until the end of the batch: an operation may have found it in memory, so it was not looked up.
+        entry.place = RowLocation::Far;
+        let (idx, id, due) = (entry.queue, entry.message.id, entry.life.due.raw());
+        self.far.push((slot, id));
+        let backlog = &mut self.queues.get_mut(idx).backlog[class as usize];
+        let Some(limit) = backlog.limit else { return };
+        let before = (due, MessageId(id.0 - 1));
+        backlog.limit = Some(limit.min(before));
+        if backlog.catching.is_some() {
+            backlog.dropped = Some(backlog.dropped.map_or(before, |dropped| dropped.min(before)));
+        }
+        if limit > before {
+            self.note_hunger(idx);
+        }
+    }
+}
+
+/// Loads in progress, and the changes since they were requested.
+#[derive(Debug, Default)]
+pub(super) struct Loading {
+    pub(super) tickets: u64,
+    pub(super) flights: BTreeMap<u64, Flight>,
+    /// Number of backlog pages that are loading.
+    pub(super) backlogs: usize,
+    /// Queues with a backlog, for each clock class, and some that had one.
+    pub(super) limited: [BTreeSet<QueueIdx>; 2],
+    /// The queues among them that pages for the others leave out.
+    pub(super) left_out: [LeftOut; 2],
+    /// Number of pages of possibly expired dead messages that are loading.
+    pub(super) dead: usize,
+    /// Messages that changed during a load: a page's row of such a message may be older.
+    touched: HashMap<MessageId, Lsn, FixedState>,
+    /// The changes of messages in order, to be forgotten when no page can be older.
+    touches: VecDeque<(Lsn, MessageId)>,
+    /// Purges during a load. The queue may have vanished and come back since.
+    purges: BTreeMap<QueueName, Lsn>,
+    pub(super) state: LoadState,
+}
+
+/// Queues that are left out of pages for the others: few, so that a page can name them, and those that spare the most
+/// reading.
+#[derive(Debug, Default)]
+pub(super) struct LeftOut {
+    pub(super) names: BTreeSet<QueueName>,
+    /// The list for pages, as long as it is valid.
+    pub(super) list: Option<Arc<[QueueName]>>,
+}
+
+/// Whether every lease is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum LoadState {
+    #[default]
+    Closed,
+    Open,
+}
+
+/// A page that is loading.
+#[derive(Debug)]
+pub(super) struct Flight {
+    /// The page shows at least everything up to here.
+    pub(super) asked: Lsn,
+    pub(super) what: PagePurpose,
+}
+
+/// The purpose of a page.
+#[derive(Debug)]
+pub(super) enum PagePurpose {
+    /// Leases, at the start.
+    Leased,
+    /// The next messages of all queues except those with a backlog.
+    Near(Class, Arc<[QueueName]>, Option<Cursor>),
+    /// The next messages of a queue with a backlog.
+    Backlog(Class, QueueName),
+    /// Dead messages of a queue that may have expired.
+    Dead(QueueName),
+    /// A page for an answer.
+    Gather(u64),
+}
+
+impl Loading {
+    pub(super) fn touch(&mut self, record: &Record, lsn: Lsn) {
+        if self.flights.is_empty() {
+            return;
+        }
+        let id = match record {
+            Record::Put { message, .. } => message.id,
+            Record::Changed { id, .. } | Record::Granted { id, .. } | Record::Removed { id, .. } => *id,
+            Record::Purged { queue, .. } => {
+                self.purges.insert(queue.clone(), lsn);
+                return;
+            }
+            Record::Queue { .. } | Record::Deduped(_) | Record::AnswersForgotten { .. } => return,
+        };
+        self.touched.insert(id, lsn);
+        self.touches.push_back((lsn, id));
+    }
+
+    /// Whether the message has changed or was purged since.
+    pub(super) fn is_newer(&self, message: &MessageContent, as_of: Lsn) -> bool {
+        self.touched.get(&message.id).is_some_and(|&lsn| lsn > as_of)
+            || self.purges.get(&message.queue).is_some_and(|&lsn| lsn > as_of)
+    }
+
+    /// Forgets changes that every loading page already shows.
+    pub(super) fn forget(&mut self) {
+        let oldest = self.flights.values().map(|f| f.asked).min().unwrap_or(Lsn(u64::MAX));
+        self.purges.retain(|_, lsn| *lsn > oldest);
+        while let Some(&(lsn, id)) = self.touches.front() {
+            if lsn > oldest {
+                return;
+            }
+            self.touches.pop_front();
+            if self.touched.get(&id) == Some(&lsn) {
+                self.touched.remove(&id);
+            }
+        }
     }
 }

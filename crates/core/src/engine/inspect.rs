@@ -1,4 +1,5 @@
-//! Read-only operations: one message, a queue, the ring. None changes anything, and none counts messages one by one.
+//! Read-only operations: one message, a queue, the ring; and the counts of grants and leases. None changes anything, and
+//! none counts messages one by one.
 
 use std::sync::Arc;
 
@@ -12,25 +13,25 @@ use crate::time::{Class, EngineMs, Now, WallMs};
 use super::Engine;
 use super::change::asked_delay;
 use super::input::{Hold, Target};
-use super::queue::{Event, QueueIdx, QueueState};
+use super::queue::{Event, QueueState};
 use super::reply::{
-    Attended, Counts, ExpiredCounts, Outline, QueueLateness, QueueView, Rates, RecordedCounts, Stats, View,
-    WheelView,
+    Attended, Counts, ExpiredCounts, LATENESS_MS, Outline, QueueLateness, QueueView, Rates, RecordedCounts,
+    Stats, View, WheelView,
 };
-use super::rows::{MessageEntry, RowIdx};
+use super::rows::{MessageEntry, QueueIdx, RowIdx};
 
 impl Engine {
-    pub(super) fn look(&self, now: Now, target: &Target) -> Option<Box<View>> {
-        self.resolve(target).map(|slot| Box::new(self.view(now, slot)))
+    pub(super) fn look(&self, target: &Target) -> Option<Box<View>> {
+        self.resolve(target).map(|slot| Box::new(self.view(slot)))
     }
 
-    pub(super) fn recall(&self, now: Now, target: &Target) -> Option<Box<View>> {
-        let slot = match (self.resolve(target), self.resolve_done(now, target)) {
+    pub(super) fn recall(&self, target: &Target) -> Option<Box<View>> {
+        let slot = match (self.resolve(target), self.resolve_done(target)) {
             (Some(slot), Some(done)) if self.ended_at(slot) < self.ended_at(done) => done,
             (Some(slot), _) | (None, Some(slot)) => slot,
             (None, None) => return None,
         };
-        Some(Box::new(self.view(now, slot)))
+        Some(Box::new(self.view(slot)))
     }
 
     /// When a message has died or ended, to be compared with others: engine time comes first, because steps of the wall
@@ -42,21 +43,21 @@ impl Engine {
         }
     }
 
-    pub(super) fn view(&self, now: Now, slot: RowIdx) -> View {
+    pub(super) fn view(&self, slot: RowIdx) -> View {
         let entry = self.rows.get(slot);
         if self.queues.get(entry.queue).is_done {
             let row = Row { message: entry.message.clone(), life: entry.life.clone() };
-            return self.view_of_done(now, entry.queue, &row);
+            return self.view_of_done(entry.queue, &row);
         }
-        self.view_of(now, entry.queue, &entry.message, &entry.life, self.shown_state(now, slot))
+        self.view_of(entry.queue, &entry.message, &entry.life, self.shown_state(slot))
     }
 
     /// The present state of a message as answers have it: a withheld one is scheduled, whether it is in a structure or
     /// was looked up.
-    pub(super) fn shown_state(&self, now: Now, slot: RowIdx) -> State {
+    pub(super) fn shown_state(&self, slot: RowIdx) -> State {
         let entry = self.rows.get(slot);
-        match entry.state(now) {
-            State::Ready if self.withheld.holds(now, &entry.message, &entry.life) => State::Scheduled,
+        match entry.state(self.now) {
+            State::Ready if self.withheld.holds(self.now, &entry.message, &entry.life) => State::Scheduled,
             state => state,
         }
     }
@@ -64,7 +65,6 @@ impl Engine {
     /// The present state of a message.
     pub(super) fn view_of(
         &self,
-        now: Now,
         queue: QueueIdx,
         message: &Arc<MessageContent>,
         life: &Life,
@@ -76,34 +76,34 @@ impl Engine {
         };
         View {
             state,
-            due_at: now.wall_of(life.due),
-            due_in_ms: now.until(life.due),
+            due_at: self.now.wall_of(life.due),
+            due_in_ms: self.now.until(life.due),
             attempt: life.attempt,
             forgiven: life.forgiven,
             generation: life.generation,
             priority: self.priority(queue, life),
             lease_ms: self.lease_ms(queue, &message),
             max_attempts: self.max_attempts(queue, &message, life),
-            lease_until: life.lease().map(|l| now.wall_of_engine(l.until)),
+            lease_until: life.lease().map(|l| self.now.wall_of_engine(l.until)),
             dead: died(life),
             marks: life.marks,
-            delay_ms: asked_delay(now, &message, life),
+            delay_ms: asked_delay(self.now, &message, life),
             history: life.history.clone(),
-            expires_at: self.expires(queue, &message, life).map(|expires| now.wall_of(expires)),
+            expires_at: self.expires(queue, &message, life).map(|expires| self.now.wall_of(expires)),
             message,
         }
     }
 
     /// The answer to a change.
-    pub(super) fn outline(&self, now: Now, slot: RowIdx) -> Outline {
+    pub(super) fn outline(&self, slot: RowIdx) -> Outline {
         let MessageEntry { message, life, queue, .. } = self.rows.get(slot);
         Outline {
             id: message.id,
             queue: message.queue.clone(),
             key: life.key_of(message).cloned(),
-            state: self.rows.get(slot).state(now),
-            due_at: now.wall_of(life.due),
-            due_in_ms: now.until(life.due),
+            state: self.rows.get(slot).state(self.now),
+            due_at: self.now.wall_of(life.due),
+            due_in_ms: self.now.until(life.due),
             attempt: life.attempt,
             generation: life.generation,
             priority: self.priority(*queue, life),
@@ -114,38 +114,38 @@ impl Engine {
         }
     }
 
-    pub(super) fn queue_view(&self, now: Now, name: &QueueName) -> Option<QueueView> {
+    pub(super) fn queue_view(&self, name: &QueueName) -> Option<QueueView> {
         let Some(idx) = self.queues.find(name) else {
             let totals = self.queues.resting.of(name)?;
             return Some(QueueView { totals, ..QueueView::empty(name.clone()) });
         };
         let queue = self.queues.get(idx);
-        (queue.is_there() || queue.totals.enqueued > 0).then(|| self.view_of_queue(now, queue))
+        (queue.is_there() || queue.totals.enqueued > 0).then(|| self.view_of_queue(queue))
     }
 
-    pub(super) fn queue_views(&self, now: Now, after: Option<&QueueName>, limit: usize) -> Vec<QueueView> {
+    pub(super) fn queue_views(&self, after: Option<&QueueName>, limit: usize) -> Vec<QueueView> {
         let limit = limit.min(self.policy.max_page);
         let queues: Vec<&QueueState> = self.queues.named_after(after).take(limit).collect();
         self.worked(queues.len());
         // All requests of one step together examine no more messages than a step may.
         let priorities = self.policy.max_priorities.min(self.policy.max_step / queues.len().max(1)).max(1);
         let view = |queue: &QueueState| QueueView {
-            oldest_ready: self.oldest_ready(now, queue, priorities),
-            ..self.view_of_queue_but_oldest(now, queue)
+            oldest_ready: self.oldest_ready(queue, priorities),
+            ..self.view_of_queue_but_oldest(queue)
         };
         queues.into_iter().map(view).collect()
     }
 
-    pub(super) fn view_of_queue(&self, now: Now, queue: &QueueState) -> QueueView {
-        let oldest_ready = self.oldest_ready(now, queue, self.policy.max_priorities);
-        QueueView { oldest_ready, ..self.view_of_queue_but_oldest(now, queue) }
+    pub(super) fn view_of_queue(&self, queue: &QueueState) -> QueueView {
+        let oldest_ready = self.oldest_ready(queue, self.policy.max_priorities);
+        QueueView { oldest_ready, ..self.view_of_queue_but_oldest(queue) }
     }
 
-    fn view_of_queue_but_oldest(&self, now: Now, queue: &QueueState) -> QueueView {
-        let rate = |event: Event| queue.rates[event as usize].per_second_milli(now);
+    fn view_of_queue_but_oldest(&self, queue: &QueueState) -> QueueView {
+        let rate = |event: Event| queue.rates[event as usize].per_second_milli(self.now);
         QueueView {
             name: queue.name.clone(),
-            counts: self.counts(now, queue),
+            counts: self.counts(self.now, queue),
             urgent: queue.urgent,
             oldest_ready: None,
             waiters: queue.waiters.len(),
@@ -164,7 +164,7 @@ impl Engine {
             expired: queue.expired,
             lateness: queue.lateness.as_deref().copied().unwrap_or_default(),
             pause_left_ms: match queue.pause {
-                Pause::Until { end, .. } => Some(end.0.saturating_sub(now.engine.0)),
+                Pause::Until { end, .. } => Some(end.0.saturating_sub(self.now.engine.0)),
                 Pause::Running | Pause::Paused => None,
             },
         }
@@ -195,14 +195,14 @@ impl Engine {
 
     /// The due time of the ready message that has been due for longest: the first one of each priority is examined, up
     /// to a bound.
-    fn oldest_ready(&self, now: Now, queue: &QueueState, priorities: usize) -> Option<WallMs> {
+    fn oldest_ready(&self, queue: &QueueState, priorities: usize) -> Option<WallMs> {
         let mut oldest: Option<WallMs> = None;
         let mut priority = 0;
         for _ in 0..priorities {
             self.worked(1);
             let from = ((priority, 0), MessageId(0));
             let Some((&((found, _), _), &slot)) = queue.ready.range(from..).next() else { break };
-            let due = now.wall_of(self.rows.get(slot).life.due);
+            let due = self.now.wall_of(self.rows.get(slot).life.due);
             oldest = Some(oldest.map_or(due, |o| o.min(due)));
             let Some(next) = found.checked_add(1) else { break };
             priority = next;
@@ -227,22 +227,22 @@ impl Engine {
 
     /// Present figures and counters, as [`super::Op::Stats`] returns them.
     pub fn stats(&self, now: Now) -> Stats {
-        let waiting = self.kinds[Kind::Waiting as usize];
+        let waiting = self.tally.part(Kind::Waiting).count;
         let times = self.due_times_of_all(now);
         let ready = times.overdue().min(waiting);
-        let exact = times.counted.is_some() && (ready == self.ready_here || !self.has_backlogs());
+        let exact = times.counted.is_some() && (ready == self.ready_here() || !self.has_backlogs());
         let counts = Counts {
             scheduled: waiting - ready,
             ready,
-            leased: self.kinds[Kind::Leased as usize],
-            dead: self.kinds[Kind::Dead as usize],
+            leased: self.tally.part(Kind::Leased).count,
+            dead: self.tally.part(Kind::Dead).count,
             estimated: !exact,
         };
         let (own, own_queues, own_waiters) = self.own_counts(now);
         Stats {
             counts: without(counts, own),
             urgent: self.urgent,
-            bytes: self.pending.weight,
+            bytes: self.tally.weight(),
             resident: self.rows.len() as u64,
             resident_bytes: self.rows.bytes(),
             queues: (self.queues.len() as u64).saturating_sub(own_queues),
@@ -335,4 +335,16 @@ impl QueueView {
             || self.settings.keep_a_queue()
             || self.pause != Pause::Running
     }
+}
+
+/// Counts since the engine was made.
+#[derive(Debug, Default)]
+pub(super) struct GrantFigures {
+    pub(super) lease_expired: u64,
+    pub(super) lease_lost: u64,
+    pub(super) held_back: u64,
+    pub(super) expired: ExpiredCounts,
+    /// Grants by their lateness; the last column is for all above the greatest bound.
+    pub(super) lateness: [u64; LATENESS_MS.len() + 1],
+    pub(super) lateness_sum_ms: u64,
 }

@@ -18,7 +18,7 @@
 //! message before the limit that is missing would be lost until the next start. So while a page is loading, what is put
 //! within its range stays in memory, because the page may be older.
 //!
-//! Rows of a page that have changed since it was asked for are ignored ([`super::pages`]).
+//! Rows of a page that have changed since it was asked for are ignored ([`super::horizon`]).
 
 use std::sync::Arc;
 
@@ -32,8 +32,8 @@ use crate::time::{Class, Now};
 use super::Engine;
 use super::effect::{Effect, Effects};
 use super::horizon::{CLASSES, END, Near, SOON_MS, now_of, reached_at};
-use super::pages::{Flight, LeftOut, LoadState, PagePurpose};
-use super::queue::QueueIdx;
+use super::horizon::{Flight, LeftOut, LoadState, PagePurpose};
+use super::rows::QueueIdx;
 use super::rows::{MessageEntry, RowIdx, RowLocation};
 
 /// The time in ms after which a queue is checked again that has a backlog without due messages and for which the wheel
@@ -51,12 +51,12 @@ const OF_A_REMOVAL: usize = 256;
 impl Engine {
     /// Starts to load what must be in memory. No request may be handled before [`Engine::is_open`].
     pub fn start(&mut self, fx: &mut Effects) {
-        self.ask_leased(None, fx);
+        self.step(fx, |engine| engine.ask_leased(None));
     }
 
-    fn ask_leased(&mut self, after: Option<Cursor>, fx: &mut Effects) {
+    fn ask_leased(&mut self, after: Option<Cursor>) {
         let load = self.page(Sequence::Leased, Which::All, after, self.policy.load_rows);
-        self.ask(PagePurpose::Leased, self.last, load, fx);
+        self.ask(PagePurpose::Leased, self.last, load);
     }
 
     /// Whether requests may be handled, because every lease is known. Waiting messages are loaded as they come due.
@@ -78,14 +78,14 @@ impl Engine {
 
     /// Whether a due message may be ready in memory. If it may not although it is within the limit, its queue has a
     /// backlog from now on.
-    pub(super) fn admits(&mut self, now: Now, slot: RowIdx) -> bool {
+    pub(super) fn admits(&mut self, slot: RowIdx) -> bool {
         let entry = self.rows.get(slot);
         let (idx, class, id) = (entry.queue, entry.life.due.class(), entry.message.id);
         let is_behind = self.reach(idx, class).is_none_or(|reach| (entry.life.due.raw(), id) > reach);
         if is_behind && !self.overtakes(idx, id, &entry.life) {
             return false;
         }
-        let place = (self.rank(now, slot), id);
+        let place = (self.rank(slot), id);
         let is_in = self.make_room_for_ready(idx, place);
         if !is_in && !is_behind {
             self.keep_out(slot);
@@ -167,17 +167,17 @@ impl Engine {
     }
 
     /// Requests the pages that will be needed.
-    pub(super) fn plan_loads(&mut self, now: Now, fx: &mut Effects) {
+    pub(super) fn plan_loads(&mut self) {
         if !self.is_open() {
             return;
         }
-        self.shrink(now);
+        self.shrink();
         for class in CLASSES {
-            self.plan_near(now, class, fx);
+            self.plan_near(class);
         }
         for class in CLASSES {
             for _ in 0..self.policy.max_step {
-                let (resting, today) = (&mut self.horizon.resting[class as usize], now_of(class, now));
+                let (resting, today) = (&mut self.horizon.resting[class as usize], now_of(class, self.now));
                 let rested = resting.first().copied().filter(|(time, _)| *time <= today);
                 let Some((time, idx)) = rested else { break };
                 resting.remove(&(time, idx));
@@ -192,27 +192,27 @@ impl Engine {
             }
             let Some(idx) = self.next_hungry() else { return };
             for class in CLASSES {
-                self.plan_backlog(now, idx, class, fx);
+                self.plan_backlog(idx, class);
             }
         }
         self.unfinished = true;
     }
 
-    fn plan_near(&mut self, now: Now, class: Class, fx: &mut Effects) {
+    fn plan_near(&mut self, class: Class) {
         let c = class as usize;
         let horizon = self.horizon.known[c];
         if self.horizon.near[c].is_some() || horizon == Some(END) {
             return;
         }
-        let today = now_of(class, now);
+        let today = now_of(class, self.now);
         let behind = horizon < Some((today, MessageId(u64::MAX)));
-        let soon = self.horizon.is_soon(now, class);
-        if !soon && CLASSES.into_iter().any(|other| self.horizon.is_soon(now, other)) {
+        let soon = self.horizon.is_soon(self.now, class);
+        if !soon && CLASSES.into_iter().any(|other| self.horizon.is_soon(self.now, other)) {
             return; // the other class goes first: this one would take the room that is made for it
         }
         // Also when behind: pages that take time would stay behind, and bring only what is due.
         if soon && !self.has_room() {
-            self.make_room(now);
+            self.make_room();
         }
         if !behind && !self.has_room() {
             return;
@@ -223,7 +223,7 @@ impl Engine {
             Some((time, MessageId(u64::MAX))) => time.saturating_add(1),
             Some((time, _)) => time,
         };
-        let mut until = self.due_counts.reach(class, from, rows as u64).unwrap_or(u64::MAX);
+        let mut until = self.tally.due.reach(class, from, rows as u64).unwrap_or(u64::MAX);
         if behind && !self.has_room() {
             until = until.min(today); // what is due takes no room in the wheel
         }
@@ -236,7 +236,7 @@ impl Engine {
         self.horizon.near[c] = Some(Near { until, void: false });
         let bytes = self.policy.load_bytes.min(self.policy.near_bytes / PAGE_PART).max(1);
         let load = Load { until, bytes, ..self.page(sequence(class), which, horizon, rows) };
-        self.ask(PagePurpose::Near(class, except, horizon), self.last, load, fx);
+        self.ask(PagePurpose::Near(class, except, horizon), self.last, load);
     }
 
     /// The queues that a page for the others leaves out. The list stays the same until a queue is added or removed.
@@ -253,10 +253,10 @@ impl Engine {
 
     /// Removes messages from the wheel that are not due soon: those behind the horizon, and those of the other class
     /// that were loaded further ahead.
-    fn make_room(&mut self, now: Now) {
+    fn make_room(&mut self) {
         for class in CLASSES {
-            if self.horizon.is_ahead(now, class) {
-                let soon = now_of(class, now).saturating_add(SOON_MS);
+            if self.horizon.is_ahead(self.now, class) {
+                let soon = now_of(class, self.now).saturating_add(SOON_MS);
                 self.move_back(class, (soon, MessageId(u64::MAX)));
                 self.horizon.beyond[class as usize] = 0;
             }
@@ -271,11 +271,11 @@ impl Engine {
 
     /// Whether a row of a page may be taken into memory. Rows that are not due yet may not overfill the wheel: they would
     /// leave it again, and the same page would be loaded again. A wheel with room takes any one message.
-    fn fits(&mut self, now: Now, row: &Row) -> bool {
+    fn fits(&mut self, row: &Row) -> bool {
         let weight = row.message.weight() as u64;
         let is_below = self.schedule.len() < self.policy.near_messages
             && self.near_weight + weight <= self.policy.near_bytes as u64;
-        if is_below || now.is_due(row.life.due) {
+        if is_below || self.now.is_due(row.life.due) {
             return true;
         }
         let has_room = self.has_room();
@@ -285,9 +285,9 @@ impl Engine {
         has_room
     }
 
-    fn plan_backlog(&mut self, now: Now, idx: QueueIdx, class: Class, fx: &mut Effects) {
+    fn plan_backlog(&mut self, idx: QueueIdx, class: Class) {
         let c = class as usize;
-        let (next, room, today) = (self.next_page_size(idx), self.has_room(), now_of(class, now));
+        let (next, room, today) = (self.next_page_size(idx), self.has_room(), now_of(class, self.now));
         let queue = self.queues.get_mut(idx);
         let (Some(limit), None) = (queue.backlog[c].limit, queue.backlog[c].catching) else { return };
         let known = self.horizon.known[c];
@@ -322,16 +322,16 @@ impl Engine {
         let bytes = usize::try_from(next.bytes).unwrap_or(usize::MAX);
         self.expect_rows(next.rows, bytes);
         let load = Load { until, bytes, ..self.page(sequence(class), which, Some(limit), next.rows) };
-        self.ask(PagePurpose::Backlog(class, name), self.last, load, fx);
+        self.ask(PagePurpose::Backlog(class, name), self.last, load);
     }
 
     /// Requests a page. `asked` is the position of the request, or of the first one of several that belong together: it
     /// separates later changes from earlier ones.
-    fn ask(&mut self, what: PagePurpose, asked: Lsn, load: Load, fx: &mut Effects) {
+    fn ask(&mut self, what: PagePurpose, asked: Lsn, load: Load) {
         self.loading.tickets += 1;
         let ticket = self.loading.tickets;
         self.loading.flights.insert(ticket, Flight { asked, what });
-        fx.push(Effect::Load(Load { ticket, ..load }));
+        self.fx.push(Effect::Load(Load { ticket, ..load }));
     }
 
     /// The usual request for a page: everything behind a position.
@@ -341,7 +341,7 @@ impl Engine {
     }
 
     /// Requests dead messages of a queue, to find expired ones.
-    pub(super) fn ask_dead(&mut self, name: QueueName, after: Option<Cursor>, fx: &mut Effects) {
+    pub(super) fn ask_dead(&mut self, name: QueueName, after: Option<Cursor>) {
         // A step removes all of a page.
         let rows = self.policy.max_step.min(self.policy.max_step_bytes / 2 / OF_A_REMOVAL).max(1);
         let mut load = self.page(Sequence::Dead, Which::One(name.clone()), after, rows);
@@ -351,29 +351,29 @@ impl Engine {
             load.bytes = load.bytes.min(self.policy.max_step_bytes);
         }
         self.loading.dead += 1;
-        self.ask(PagePurpose::Dead(name), self.last, load, fx);
+        self.ask(PagePurpose::Dead(name), self.last, load);
     }
 
     /// Requests a page that an answer needs.
-    pub(super) fn ask_gather(&mut self, gather: u64, asked: Lsn, load: Load, fx: &mut Effects) {
-        self.ask(PagePurpose::Gather(gather), asked, load, fx);
+    pub(super) fn ask_gather(&mut self, gather: u64, asked: Lsn, load: Load) {
+        self.ask(PagePurpose::Gather(gather), asked, load);
     }
 
-    pub(super) fn take_loaded(&mut self, now: Now, loaded: Loaded, fx: &mut Effects) {
+    pub(super) fn take_loaded(&mut self, loaded: Loaded) {
         let Some(flight) = self.loading.flights.remove(&loaded.load.ticket) else { return };
         match flight.what {
-            PagePurpose::Leased => self.take_leased(now, loaded, fx),
-            PagePurpose::Near(class, except, from) => self.take_near(now, class, &except, from, loaded, fx),
+            PagePurpose::Leased => self.take_leased(loaded),
+            PagePurpose::Near(class, except, from) => self.take_near(class, &except, from, loaded),
             PagePurpose::Backlog(class, name) => {
                 self.loading.backlogs -= 1;
                 self.expected_rows_came(loaded.load.rows, loaded.load.bytes);
-                self.take_backlog(now, class, &name, loaded, fx);
+                self.take_backlog(class, &name, loaded);
             }
             PagePurpose::Dead(name) => {
                 self.loading.dead -= 1;
-                self.take_dead(now, &name, loaded, fx);
+                self.take_dead(&name, loaded);
             }
-            PagePurpose::Gather(number) => self.take_gathered(now, number, flight.asked, loaded, fx),
+            PagePurpose::Gather(number) => self.take_gathered(number, flight.asked, loaded),
         }
         self.loading.forget();
     }
@@ -386,30 +386,22 @@ impl Engine {
         Some(number)
     }
 
-    fn take_leased(&mut self, now: Now, loaded: Loaded, fx: &mut Effects) {
+    fn take_leased(&mut self, loaded: Loaded) {
         for row in loaded.rows {
-            self.take_row(now, row, loaded.as_of, fx);
+            self.take_row(row, loaded.as_of);
         }
         if loaded.more == More::Yes {
-            return self.ask_leased(loaded.upto, fx);
+            return self.ask_leased(loaded.upto);
         }
         self.loading.state = LoadState::Open;
-        self.withheld.open(now);
+        self.withheld.open(self.now);
         if self.bound_leases == super::BoundLeases::Release {
-            self.release_bound(now, fx);
+            self.release_bound();
         }
-        self.plan_loads(now, fx);
+        self.plan_loads();
     }
 
-    fn take_near(
-        &mut self,
-        now: Now,
-        class: Class,
-        except: &[QueueName],
-        from: Option<Cursor>,
-        loaded: Loaded,
-        fx: &mut Effects,
-    ) {
+    fn take_near(&mut self, class: Class, except: &[QueueName], from: Option<Cursor>, loaded: Loaded) {
         let c = class as usize;
         let near = self.horizon.near[c].take();
         for idx in std::mem::take(&mut self.horizon.awaiting[c]) {
@@ -442,11 +434,11 @@ impl Engine {
         }
         for row in loaded.rows {
             let id = row.message.id;
-            if !self.fits(now, &row) {
+            if !self.fits(&row) {
                 self.move_back(class, (row.life.due.raw(), MessageId(id.0 - 1)));
                 break;
             }
-            self.take_row(now, row, loaded.as_of, fx);
+            self.take_row(row, loaded.as_of);
             // This was read in vain: the queue has a backlog, and grows.
             if let Some(slot) = self.rows.slot(id)
                 && let MessageEntry { queue, place: RowLocation::Far, .. } = *self.rows.get(slot)
@@ -457,7 +449,7 @@ impl Engine {
         }
     }
 
-    fn take_backlog(&mut self, now: Now, class: Class, name: &QueueName, loaded: Loaded, fx: &mut Effects) {
+    fn take_backlog(&mut self, class: Class, name: &QueueName, loaded: Loaded) {
         let c = class as usize;
         let Some(idx) = self.queues.find(name) else { return };
         let (horizon, near) = (self.horizon.known[c], self.horizon.near[c].is_some());
@@ -484,11 +476,11 @@ impl Engine {
         let queue = self.queues.get(idx);
         let (before, ready) = (queue.backlog[c].limit, queue.ready.len());
         for row in loaded.rows {
-            if !self.fits(now, &row) {
+            if !self.fits(&row) {
                 self.limit(idx, class, (row.life.due.raw(), MessageId(row.message.id.0 - 1)));
                 break;
             }
-            self.take_row(now, row, loaded.as_of, fx);
+            self.take_row(row, loaded.as_of);
         }
         let queue = self.queues.get(idx);
         let (limit, found_room) = (queue.backlog[c].limit, queue.ready.len().saturating_sub(ready));
@@ -496,7 +488,7 @@ impl Engine {
         if is_empty && self.parked.is_empty() && !self.has_room() {
             // Nothing is due, and there is no capacity for later messages: the next page would bring nothing either.
             // The time of the page counts and not the present one, or a slow store would be asked again and again.
-            let later = now_of(class, now).saturating_add(REST_MS);
+            let later = now_of(class, self.now).saturating_add(REST_MS);
             if limit.is_some() {
                 self.horizon.resting[c].insert((later, idx));
             }
@@ -519,14 +511,14 @@ impl Engine {
         }
     }
 
-    fn take_dead(&mut self, now: Now, name: &QueueName, loaded: Loaded, fx: &mut Effects) {
+    fn take_dead(&mut self, name: &QueueName, loaded: Loaded) {
         let Some(idx) = self.queues.find(name) else { return };
         let Some(ttl) = self.dead_ttl_ms(idx) else { return };
         let is_done = self.queues.get(idx).is_done;
         let mut next = None;
         for row in loaded.rows {
             let Stage::Dead { at, .. } = row.life.stage else { continue };
-            let is_over = at.is_older(ttl, now);
+            let is_over = at.is_older(ttl, self.now);
             if !(is_over || is_done && self.has_too_many_done()) {
                 next = Some(at);
                 break;
@@ -535,22 +527,22 @@ impl Engine {
             if let Some(slot) = self.take_far(row, loaded.as_of)
                 && matches!(self.rows.get(slot).life.stage, Stage::Dead { .. })
             {
-                self.expire_one(slot, fx);
+                self.expire_one(slot);
             }
         }
         let Some(idx) = self.queues.find(name) else { return };
         match next {
-            Some(at) => self.plan_dead_check(now, idx, at),
+            Some(at) => self.plan_dead_check(idx, at),
             // A page may be empty without being the last, because its rows were removed.
-            None if loaded.more == More::Yes => self.ask_dead(name.clone(), loaded.upto, fx),
+            None if loaded.more == More::Yes => self.ask_dead(name.clone(), loaded.upto),
             None => {}
         }
     }
 
     /// Takes a row into memory as the store had it at `as_of`, unless a newer state is known.
-    fn take_row(&mut self, now: Now, row: Row, as_of: Lsn, fx: &mut Effects) {
+    fn take_row(&mut self, row: Row, as_of: Lsn) {
         if self.is_news(&row, as_of) {
-            self.insert_row(now, row, as_of, as_of, fx);
+            self.insert_row(row, as_of, as_of);
         }
     }
 

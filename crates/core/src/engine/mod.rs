@@ -20,15 +20,10 @@
 //!       └──────────────────────◀──redrive─────────────  Dead
 //! ```
 
-mod acked;
 mod admin;
 mod answers;
-mod backlog;
 mod batch;
-mod bucket;
-mod budget;
 mod change;
-mod closing;
 mod dedupe;
 mod done;
 mod due_times;
@@ -36,52 +31,36 @@ mod effect;
 mod enqueue;
 mod events;
 mod expiry;
-mod figures;
-mod following;
 mod fresh;
 mod gather;
 mod horizon;
-mod ids;
-mod index;
 mod input;
 mod inspect;
-mod limiter;
 mod limits;
 mod load;
-mod matching;
 mod operation;
-mod pages;
 mod place;
-mod purge;
 mod question;
 mod queue;
 mod quota;
 mod ready;
 mod refusal;
-mod remember;
 mod reply;
-mod rerank;
 mod reserve;
-mod resting;
 mod rows;
 mod schedule;
 mod settle;
-mod share;
-mod shrink;
 mod timeout;
-mod unfinished;
-mod unmade;
 mod waiters;
-mod withheld;
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
+pub use crate::id::Ids;
 pub use answers::{AnswerCounts, ForgottenFor};
 pub use done::DoneCounts;
 pub use duewheel_wheel::GeometryError;
 pub use effect::{After, Effect, Effects, Notice};
-pub use ids::Ids;
 pub use input::{
     Attempt, DedupeId, Edit, Enqueue, Hold, IfExists, InitialState, ListCursor, Past, Proof, Reserve, Target,
     WaiterId, When,
@@ -104,30 +83,31 @@ use crate::policy::Policy;
 use crate::random::mixed;
 use crate::record::{Record, Totals};
 use crate::store::{Capacity, EventPage, Loaded, Recovered};
-use crate::tally::{DueCounts, StageTally as Pending};
+use crate::tally::{DueCounts, Tally};
 use crate::time::{EngineMs, Now};
 
-use acked::Acked;
 use answers::AnswerLogs;
 use dedupe::Dedupe;
-use figures::GrantFigures;
-use following::Following;
+use events::Following;
+use expiry::Withheld;
 use fresh::Fresh;
+use fresh::Unmade;
 use horizon::Horizon;
-use limiter::GrantLimiter;
-use matching::Matching;
-use pages::Loading;
-use question::Gathers;
+use horizon::Loading;
+use inspect::GrantFigures;
+use limits::GrantLimiter;
 pub use question::GivenUp;
-use queue::{QueueIdx, Queues};
+use question::{Gathers, ToMany};
+use queue::Queues;
 use quota::Tenants;
+use ready::ReadyMemory;
+use rows::QueueIdx;
 use rows::{RowIdx, Rows};
 use schedule::Schedule;
-use share::ReadyMemory;
-use unfinished::{Closing, PurgedMessages, Rerank};
-use unmade::Unmade;
+use settle::Acked;
+use timeout::{Closing, PurgedMessages, Rerank};
+use waiters::Matching;
 use waiters::Waiters;
-use withheld::Withheld;
 
 /// The configuration of an engine.
 #[derive(Clone, Debug, Default)]
@@ -190,8 +170,10 @@ pub struct Engine {
     next_id: u64,
     ids: Ids,
     tokens: u64,
-    /// The greatest engine time seen: it never goes back.
+    /// The time of the present step. Engine time is the greatest seen: it never goes back.
     now: Now,
+    /// The effects of the present step.
+    fx: Effects,
     rows: Rows,
     queues: Queues,
     tenants: Tenants,
@@ -212,12 +194,10 @@ pub struct Engine {
     /// When to check for expired dead messages.
     dead_checks: BTreeSet<(EngineMs, QueueIdx)>,
     graves: Vec<PurgedMessages>,
-    /// Due times of waiting messages, all queues together.
-    due_counts: DueCounts,
     /// Due times of scheduled messages in memory, all queues together.
     near_counts: DueCounts,
     /// All unsettled messages, in memory or not.
-    pending: Pending,
+    tally: Tally,
     done: DoneCounts,
     /// Rows of this batch that belong to the store alone.
     far: Vec<(RowIdx, MessageId)>,
@@ -230,11 +210,8 @@ pub struct Engine {
     /// Weight of a message that a page has brought into the wheel although it overfills it.
     near_surplus: u64,
     ready: ReadyMemory,
-    /// Ready messages in memory, and how many of them are urgent.
-    ready_here: u64,
+    /// How many of the ready messages in memory are urgent.
     urgent: u64,
-    /// Unsettled messages by kind, in memory or not.
-    kinds: [u64; 3],
     /// Approximate bytes of all records decided.
     decided: u64,
     closing: Closing,
@@ -271,9 +248,8 @@ impl Engine {
         let mut pauses = BTreeSet::new();
         let mut leaving = BTreeSet::new();
         let mut dead_checks = BTreeSet::new();
-        let mut pending = Pending::default();
+        let mut tally = Tally::with_due(recovered.due);
         let mut done = DoneCounts::default();
-        let mut kinds = [0; 3];
         let mut answers = Vec::new();
         for row in recovered.queues {
             if !row.answers.is_empty() {
@@ -293,11 +269,7 @@ impl Engine {
                 done.kept += row.tally.count();
                 done.bytes += row.tally.weight();
             } else {
-                for kind in Kind::ALL {
-                    kinds[kind as usize] += row.tally.part(kind).count;
-                }
-                pending.count += row.tally.count();
-                pending.weight += row.tally.weight();
+                tally.add_parts(&row.tally);
             }
             let ends = queue.is_done || queue.settings.dead_ttl_ms.is_some();
             if ends && row.tally.part(Kind::Dead).count > 0 {
@@ -331,6 +303,7 @@ impl Engine {
             ids,
             tokens: recovered.tokens,
             now,
+            fx: Effects::new(),
             queues,
             tenants: Tenants::default(),
             waiters: Waiters::default(),
@@ -344,9 +317,8 @@ impl Engine {
             last_death: Died::default(),
             dead_checks,
             graves: Vec::new(),
-            due_counts: recovered.due,
             near_counts: DueCounts::default(),
-            pending,
+            tally,
             done,
             far: Vec::new(),
             fresh: Fresh::new(hash_key.derive(b"fresh")),
@@ -355,9 +327,7 @@ impl Engine {
             near_surplus: 0,
             leased_weight: 0,
             ready: ReadyMemory::default(),
-            ready_here: 0,
             urgent: 0,
-            kinds,
             granted: 0,
             work: Cell::new(0),
             gathers: Gathers::default(),
@@ -382,14 +352,22 @@ impl Engine {
 
     /// Decides upon one input. Everything that it names must have been looked up for this batch ([`Engine::look_up`]).
     pub fn handle(&mut self, now: Now, input: Input, fx: &mut Effects) {
-        let now = self.advance(now);
-        match input {
-            Input::Loaded(loaded) => self.take_loaded(now, loaded, fx),
-            Input::Events(page) => self.take_events(page, fx),
-            Input::Room(room) => self.take_room(room),
-            Input::Quotas(quotas) => self.renew_quotas(now, quotas),
-            Input::Request { to, op } => self.request(now, to, op, fx),
-        }
+        self.advance(now);
+        self.step(fx, |engine| match input {
+            Input::Loaded(loaded) => engine.take_loaded(loaded),
+            Input::Events(page) => engine.take_events(page),
+            Input::Room(room) => engine.take_room(room),
+            Input::Quotas(quotas) => engine.renew_quotas(quotas),
+            Input::Request { to, op } => engine.request(to, op),
+        });
+    }
+
+    /// Runs a step whose effects are added to `fx`.
+    fn step<T>(&mut self, fx: &mut Effects, step: impl FnOnce(&mut Self) -> T) -> T {
+        std::mem::swap(&mut self.fx, fx);
+        let result = step(self);
+        std::mem::swap(&mut self.fx, fx);
+        result
     }
 
     /// Takes the store's room. Once the store accepts more than removals, waiting consumers are served.
@@ -400,95 +378,91 @@ impl Engine {
         }
     }
 
-    fn request(&mut self, now: Now, to: ReplyTo, op: Op, fx: &mut Effects) {
+    fn request(&mut self, to: ReplyTo, op: Op) {
         self.meet_fresh(&op);
-        self.end_overdue(now, &op, fx);
-        self.end_before_return(&op, fx);
+        self.end_overdue(&op);
+        self.end_before_return(&op);
         let reply = match op {
-            Op::Enqueue(e) => Reply::Enqueue(self.enqueue(now, *e, fx)),
-            Op::Reserve(r) => return self.reserve(now, to, r, fx),
+            Op::Enqueue(e) => Reply::Enqueue(self.enqueue(*e)),
+            Op::Reserve(r) => return self.reserve(to, r),
             Op::ReserveOne { id, session, lease_ms } => {
-                return self.reserve_one(now, to, id, session, lease_ms, fx);
+                return self.reserve_one(to, id, session, lease_ms);
             }
             Op::CancelReserve { waiter } => {
-                self.cancel_reserve(now, waiter, fx);
+                self.cancel_reserve(waiter);
                 Reply::Done
             }
             Op::Undelivered { leases } => {
-                self.undelivered(now, &leases, fx);
+                self.undelivered(&leases);
                 Reply::Done
             }
-            Op::Ack { id, proof } => Reply::Settle(self.ack(now, id, proof, fx).map(Applied::from)),
+            Op::Ack { id, proof } => Reply::Settle(self.ack(id, proof).map(Applied::from)),
             Op::Nack { id, proof, attempt, delay_ms, priority, note } => {
-                let nacked = self.nack(now, id, proof, attempt, delay_ms, priority, &note, fx);
+                let nacked = self.nack(id, proof, attempt, delay_ms, priority, &note);
                 Reply::Settle(nacked.map(Applied::from))
             }
             Op::Bury { id, proof, priority, note } => {
-                Reply::Settle(self.bury(now, id, proof, priority, &note, fx).map(Applied::from))
+                Reply::Settle(self.bury(id, proof, priority, &note).map(Applied::from))
             }
             Op::Extend { id, proof, lease_ms } => {
-                Reply::Extend(self.extend(now, id, proof, lease_ms, fx).map(Applied::from))
+                Reply::Extend(self.extend(id, proof, lease_ms).map(Applied::from))
             }
-            Op::Delete { id, session } => Reply::Settle(self.delete(now, id, session, fx).map(Applied::from)),
+            Op::Delete { id, session } => Reply::Settle(self.delete(id, session).map(Applied::from)),
             Op::Cancel { target, dedupe_id } => {
-                Reply::Change(self.cancel(now, &target, dedupe_id, fx).map(Applied::from))
+                Reply::Change(self.cancel(&target, dedupe_id).map(Applied::from))
             }
             Op::Postpone { target, edit, if_generation } => {
-                Reply::Change(self.postpone(now, &target, *edit, if_generation, fx).map(Applied::from))
+                Reply::Change(self.postpone(&target, *edit, if_generation).map(Applied::from))
             }
-            Op::Fire { target } => Reply::Change(self.fire(now, &target, fx).map(Applied::from)),
-            Op::FireMany { queue, max } => return self.fire_many(now, to, &queue, max, fx),
-            Op::Redrive { id, delay_ms } => {
-                Reply::Change(self.redrive(now, id, delay_ms, fx).map(Applied::from))
-            }
-            Op::RedriveMany { queue, max } => return self.redrive_many(now, to, &queue, max, fx),
-            Op::RemoveDead { id, died } => {
-                Reply::Change(self.remove_dead(now, id, died, fx).map(Applied::from))
-            }
-            Op::Get { target } => Reply::View(self.look(now, &target)),
-            Op::Recall { target } => Reply::View(self.recall(now, &target)),
+            Op::Fire { target } => Reply::Change(self.fire(&target).map(Applied::from)),
+            Op::FireMany { queue, max } => return self.change_many(ToMany::Fire, to, &queue, max),
+            Op::Redrive { id, delay_ms } => Reply::Change(self.redrive(id, delay_ms).map(Applied::from)),
+            Op::RedriveMany { queue, max } => return self.change_many(ToMany::Redrive, to, &queue, max),
+            Op::RemoveDead { id, died } => Reply::Change(self.remove_dead(id, died).map(Applied::from)),
+            Op::Get { target } => Reply::View(self.look(&target)),
+            Op::Recall { target } => Reply::View(self.recall(&target)),
             Op::Outline { id } => {
                 let slot = self.shown(id).ok_or(ChangeRefusal::NotFound);
-                Reply::Change(slot.map(|slot| Box::new(self.outline(now, slot)).into()))
+                Reply::Change(slot.map(|slot| Box::new(self.outline(slot)).into()))
             }
-            Op::Peek { queue, state } => return self.peek(now, to, &queue, state, fx),
+            Op::Peek { queue, state } => return self.peek(to, &queue, state),
             Op::List { queue, state, after, limit, from } => {
                 let seen = after.unwrap_or(ListCursor { at: None, after: None });
                 let seen = match (state, from) {
-                    (None | Some(State::Scheduled), Some(from)) => seen.not_before(now, from),
+                    (None | Some(State::Scheduled), Some(from)) => seen.not_before(self.now, from),
                     _ => seen,
                 };
-                return self.list(now, to, &queue, state, seen, limit, fx);
+                return self.list(to, &queue, state, seen, limit);
             }
-            Op::Queue { queue } => Reply::Queues(self.queue_view(now, &queue).into_iter().collect()),
-            Op::Queues { after, limit } => Reply::Queues(self.queue_views(now, after.as_ref(), limit)),
+            Op::Queue { queue } => Reply::Queues(self.queue_view(&queue).into_iter().collect()),
+            Op::Queues { after, limit } => Reply::Queues(self.queue_views(after.as_ref(), limit)),
             Op::Histogram { queue, from, to, columns } => {
-                Reply::Histogram(self.histogram(now, queue.as_ref(), from, to, columns))
+                Reply::Histogram(self.histogram(queue.as_ref(), from, to, columns))
             }
             Op::Wheel => Reply::Wheel(Box::new(self.wheel_view())),
-            Op::Stats => Reply::Stats(Box::new(self.stats(now))),
-            Op::Configure { queue, settings } => return self.configure(now, to, &queue, settings, fx),
-            Op::Pause { queue, for_ms } => self.pause(now, &queue, for_ms, fx),
-            Op::Resume { queue } => self.resume(&queue, fx),
+            Op::Stats => Reply::Stats(Box::new(self.stats(self.now))),
+            Op::Configure { queue, settings } => return self.configure(to, &queue, settings),
+            Op::Pause { queue, for_ms } => self.pause(&queue, for_ms),
+            Op::Resume { queue } => self.resume(&queue),
             Op::Purge { queue } => {
-                self.purge(&queue.of_done(), fx);
-                self.purge_answers(&queue, fx);
-                Reply::Count(self.purge(&queue, fx).into())
+                self.purge(&queue.of_done());
+                self.purge_answers(&queue);
+                Reply::Count(self.purge(&queue).into())
             }
             Op::Hold { queue, how } => self.hold(&queue, how),
             Op::LetGo { queue, how } => {
                 self.let_go(&queue, how);
                 Reply::Done
             }
-            Op::SessionClosed { session } => return self.session_closed(now, to, session, fx),
-            Op::SessionDeadline { session } => Reply::Deadline(self.session_deadline(now, session)),
+            Op::SessionClosed { session } => return self.session_closed(to, session),
+            Op::SessionDeadline { session } => Reply::Deadline(self.session_deadline(session)),
             Op::NextDue => return self.horizon.asked.push(to),
-            Op::Quotas => Reply::Quotas(self.tenants.uses(now)),
+            Op::Quotas => Reply::Quotas(self.tenants.uses(self.now)),
             Op::Events { after, limit, fired_after, .. } => {
-                return self.events(now, to, after, limit, fired_after, fx);
+                return self.events(to, after, limit, fired_after);
             }
         };
-        self.respond(to, reply, fx);
+        self.respond(to, reply);
     }
 
     /// The tenants' use of their quotas, as [`Op::Quotas`] returns it.
@@ -549,8 +523,8 @@ impl Engine {
     }
 
     /// Counts all queues again, each once, for new quotas.
-    fn renew_quotas(&mut self, now: Now, quotas: Quotas) {
-        let mut starved = self.tenants.renew(&quotas, self.ids, now);
+    fn renew_quotas(&mut self, quotas: Quotas) {
+        let mut starved = self.tenants.renew(&quotas, self.ids, self.now);
         self.matching.dirty.append(&mut starved);
         self.queues.renew_quotas(quotas);
         for queue in self.queues.iter() {
@@ -563,32 +537,32 @@ impl Engine {
 
     /// Ends every waiting reserve with the messages that it has, for a shutdown.
     pub fn end_all_waits(&mut self, fx: &mut Effects) {
-        while let Some(waiter) = self.waiters.pop_any() {
-            self.leave_queues(self.now, &waiter);
-            self.respond(waiter.to, Reply::Reserve(Reserved::Grants(Vec::new())), fx);
-        }
+        self.step(fx, |engine| {
+            while let Some(waiter) = engine.waiters.pop_any() {
+                engine.end_wait(&waiter);
+            }
+        });
     }
 
     /// Advances engine time, which never goes back, whatever the caller's clock does.
-    fn advance(&mut self, now: Now) -> Now {
+    fn advance(&mut self, now: Now) {
         let engine = now.engine.max(self.now.engine);
         self.now = Now { engine, ..now };
-        self.now
     }
 
     /// Adds a record and returns its position.
-    fn append(&mut self, record: Record, fx: &mut Effects) -> Lsn {
+    fn append(&mut self, record: Record) -> Lsn {
         self.last = self.last.next();
         self.loading.touch(&record, self.last);
         self.decided += record.weight() as u64;
-        fx.push(Effect::Append(record));
+        self.fx.push(Effect::Append(record));
         self.last
     }
 
     /// Answers when everything decided so far is durable: refusals and reads also depend on it.
-    fn respond(&mut self, to: ReplyTo, reply: Reply, fx: &mut Effects) {
+    fn respond(&mut self, to: ReplyTo, reply: Reply) {
         let after = After { durable: self.last, written: Lsn(0) };
-        fx.push(Effect::Respond { to, reply, after });
+        self.fx.push(Effect::Respond { to, reply, after });
     }
 
     /// A new token. Shards count in the same way as ids: a token for a message of one shard never equals one for a

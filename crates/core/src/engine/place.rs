@@ -1,24 +1,28 @@
 //! Moves messages between wheel, ready sets, leases and the dead. No other file changes these structures, so the counts
 //! stay right.
+//!
+//! A purge is one record, and is answered at once. Purged messages are dropped from memory when the engine reaches them.
 
 use std::sync::Arc;
 
 use crate::id::{Lsn, MessageId, SessionId};
 use crate::message::{
-    DeadReason, Died, Ended, Kind, Lease, Life, MessageContent, PastAttempt, QueueLimit, Row, Stage,
+    DeadReason, Died, Ended, Lease, Life, MessageContent, PastAttempt, QueueLimit, Row, Stage,
 };
 use crate::mutant::{self, Mutant};
+use crate::name::QueueName;
 use crate::policy::{Backoff, ReadyOrder};
 use crate::record::{Gone, Record, Was};
 use crate::store::ALL_COLUMNS;
 use crate::tally::columns_per_queue;
-use crate::time::{Due, EngineMs, Now};
+use crate::time::{Due, EngineMs};
 
-use super::effect::{Effect, Effects, Notice};
+use super::effect::{Effect, Notice};
 use super::input::Target;
-use super::queue::{Event, QueueIdx, URGENT};
+use super::queue::{Event, URGENT};
 use super::reply::Attended;
-use super::rows::{GrantRank, MessageEntry, RowIdx, RowLocation};
+use super::rows::{GrantRank, MessageEntry, QueueIdx, RowIdx, RowLocation};
+use super::timeout::PurgedMessages;
 use super::{Engine, push_history};
 
 /// Returns of a message to its queue, in a row, that follow the loss of its session at once.
@@ -26,16 +30,9 @@ const IMMEDIATE_RETURNS: u32 = 2;
 
 impl Engine {
     /// Takes a row into memory and puts it into the structure of its state.
-    pub(super) fn insert_row(
-        &mut self,
-        now: Now,
-        row: Row,
-        born: Lsn,
-        changed: Lsn,
-        fx: &mut Effects,
-    ) -> RowIdx {
+    pub(super) fn insert_row(&mut self, row: Row, born: Lsn, changed: Lsn) -> RowIdx {
         let slot = self.insert_nowhere(row, born, changed);
-        self.put_in_place(now, slot, fx);
+        self.put_in_place(slot);
         slot
     }
 
@@ -77,28 +74,27 @@ impl Engine {
     }
 
     /// Puts a row that is in no structure into the one that its stage and due time require.
-    pub(super) fn put_in_place(&mut self, now: Now, slot: RowIdx, fx: &mut Effects) {
+    pub(super) fn put_in_place(&mut self, slot: RowIdx) {
         let entry = self.rows.get(slot);
         let (idx, id, due, weight) =
             (entry.queue, entry.message.id, entry.life.due, entry.message.weight() as u64);
         let place = match &entry.life.stage {
-            Stage::Waiting { .. } if now.is_due(due) => {
+            Stage::Waiting { .. } if self.now.is_due(due) => {
                 let fits = self.withheld.weight + weight <= self.policy.near_bytes as u64 / 4;
-                if fits && self.withheld.holds(now, &entry.message, &entry.life) {
+                if fits && self.withheld.holds(self.now, &entry.message, &entry.life) {
                     self.near_weight += weight;
                     self.withheld.weight += weight;
                     self.withheld.rows.insert(id, slot);
                     RowLocation::Withheld
-                } else if self.admits(now, slot) {
-                    let rank = self.rank(now, slot);
+                } else if self.admits(slot) {
+                    let rank = self.rank(slot);
                     let queue = self.queues.get_mut(idx);
                     queue.urgent += u64::from(rank.0 < URGENT);
                     self.urgent += u64::from(rank.0 < URGENT);
-                    self.ready_here += 1;
                     queue.ready.insert((rank, id), slot);
                     queue.ready_weight += weight;
                     self.count_ready(idx, weight);
-                    self.became_ready(now, idx, fx);
+                    self.became_ready(idx);
                     RowLocation::Ready(rank)
                 } else {
                     RowLocation::Far
@@ -125,7 +121,7 @@ impl Engine {
             }
             Stage::Dead { at, .. } => {
                 let at = *at;
-                self.plan_dead_check(now, idx, at);
+                self.plan_dead_check(idx, at);
                 RowLocation::Far
             }
         };
@@ -152,7 +148,6 @@ impl Engine {
                 queue.ready.remove(&(rank, id));
                 queue.urgent -= u64::from(rank.0 < URGENT);
                 self.urgent -= u64::from(rank.0 < URGENT);
-                self.ready_here -= 1;
                 queue.ready_weight -= weight;
                 self.uncount_ready(idx, 1, weight);
                 if self.queues.get(idx).has_backlog() {
@@ -185,26 +180,20 @@ impl Engine {
 
     /// Changes a message's life: removes it from its structure, applies `change`, puts it into the structure of its new
     /// state, and appends the record.
-    pub(super) fn change_life(
-        &mut self,
-        now: Now,
-        slot: RowIdx,
-        fx: &mut Effects,
-        change: impl FnOnce(&mut Life),
-    ) {
+    pub(super) fn change_life(&mut self, slot: RowIdx, change: impl FnOnce(&mut Life)) {
         let was = self.was(slot);
         self.take_out(slot);
         change(&mut self.rows.get_mut(slot).life);
-        self.put_in_place(now, slot, fx);
+        self.put_in_place(slot);
         let entry = self.rows.get(slot);
         let record = Record::Changed { id: entry.message.id, life: entry.life.clone(), was };
-        self.record(slot, record, fx);
+        self.record(slot, record);
     }
 
     /// Appends a record about a row and counts it for its queue.
-    pub(super) fn record(&mut self, slot: RowIdx, record: Record, fx: &mut Effects) -> Lsn {
+    pub(super) fn record(&mut self, slot: RowIdx, record: Record) -> Lsn {
         self.count(self.rows.get(slot).queue, &record);
-        let lsn = self.append(record, fx);
+        let lsn = self.append(record);
         self.rows.get_mut(slot).changed = lsn;
         lsn
     }
@@ -221,22 +210,7 @@ impl Engine {
         }
         self.totals.count(record);
         let tenant = queue.tenant;
-        if let Some(was) = was {
-            self.kinds[was.kind as usize] -= 1;
-            self.pending.count -= 1;
-            self.pending.weight = self.pending.weight.saturating_sub(was.weight);
-            if was.kind == Kind::Waiting {
-                self.due_counts.sub(was.due);
-            }
-        }
-        if let Some(is) = is {
-            self.kinds[is.kind as usize] += 1;
-            self.pending.count += 1;
-            self.pending.weight += is.weight;
-            if is.kind == Kind::Waiting {
-                self.due_counts.add(is.due, ALL_COLUMNS);
-            }
-        }
+        self.tally.take(was, is, ALL_COLUMNS);
         self.tenants.count(tenant, (was, is));
     }
 
@@ -252,36 +226,30 @@ impl Engine {
     }
 
     /// Removes a message permanently.
-    pub(super) fn remove(&mut self, slot: RowIdx, why: Gone, fx: &mut Effects) -> Arc<MessageContent> {
+    pub(super) fn remove(&mut self, slot: RowIdx, why: Gone) -> Arc<MessageContent> {
         let queue = self.rows.get(slot).queue;
-        let message = self.remove_from(slot, why, 0, fx);
+        let message = self.remove_from(slot, why, 0);
         self.release(queue);
         message
     }
 
     /// Removes a message; its queue stays, because another message of `brought` bytes replaces it.
-    pub(super) fn remove_from(
-        &mut self,
-        slot: RowIdx,
-        why: Gone,
-        brought: usize,
-        fx: &mut Effects,
-    ) -> Arc<MessageContent> {
+    pub(super) fn remove_from(&mut self, slot: RowIdx, why: Gone, brought: usize) -> Arc<MessageContent> {
         let ended = self.ended(slot, why);
         let id = self.rows.get(slot).message.id;
         let was = self.was(slot);
-        self.record(slot, Record::Removed { id, why, was }, fx);
+        self.record(slot, Record::Removed { id, why, was });
         self.take_out(slot);
         let message = self.forget(slot).message;
         if let Some(ended) = ended {
-            self.keep(ended, brought, fx);
+            self.keep(ended, brought);
         }
         message
     }
 
     /// Removes a leased message whose key another one has taken, in place of anything else that its lease could end with.
     /// Returns whether it was such a message.
-    pub(super) fn end_superseded(&mut self, now: Now, slot: RowIdx, fx: &mut Effects) -> bool {
+    pub(super) fn end_superseded(&mut self, slot: RowIdx) -> bool {
         let entry = self.rows.get(slot);
         let Some(&Lease { token, .. }) = entry.life.lease() else { return false };
         if entry.life.holds_key() || mutant::is(Mutant::SupersededReturns) {
@@ -289,24 +257,24 @@ impl Engine {
         }
         // A late ack is answered `already`.
         let (id, queue) = (entry.message.id, entry.message.queue.clone());
-        self.acked.insert(&self.policy, now.engine, id, token, queue);
-        self.remove(slot, Gone::Superseded, fx);
+        self.acked.insert(&self.policy, self.now.engine, id, token, queue);
+        self.remove(slot, Gone::Superseded);
         true
     }
 
     /// Ends a lease without an ack: the message becomes ready again, or dead when its attempts are used up. A superseded
     /// one is removed.
-    pub(super) fn end_lease(&mut self, now: Now, slot: RowIdx, how: Ended, fx: &mut Effects) {
-        if self.end_superseded(now, slot, fx) {
+    pub(super) fn end_lease(&mut self, slot: RowIdx, how: Ended) {
+        if self.end_superseded(slot) {
             return;
         }
         let Some(lease) = self.rows.get(slot).life.lease().copied() else { return };
         let dead = self.attempts_used_up(slot);
         let held_off = if dead || lease.session == SessionId::NONE { None } else { self.held_off(slot) };
-        let asked = self.asked_due(slot);
+        let (now, asked) = (self.now, self.asked_due(slot));
         let max = self.policy.max_history;
-        let at = if dead { self.dies(now) } else { Died::default() };
-        self.change_life(now, slot, fx, |life| {
+        let at = if dead { self.dies() } else { Died::default() };
+        self.change_life(slot, |life| {
             if how == Ended::LeaseExpired {
                 life.marks.timeouts = life.marks.timeouts.saturating_add(1);
             }
@@ -337,7 +305,7 @@ impl Engine {
             };
         });
         if dead {
-            self.notice_death(slot, fx);
+            self.notice_death(slot);
         }
     }
 
@@ -352,8 +320,8 @@ impl Engine {
     }
 
     /// The time stamp of a death that happens now.
-    pub(super) fn dies(&mut self, now: Now) -> Died {
-        self.last_death = self.last_death.next(now.wall).since(now.engine);
+    pub(super) fn dies(&mut self) -> Died {
+        self.last_death = self.last_death.next(self.now.wall).since(self.now.engine);
         self.last_death
     }
 
@@ -364,31 +332,31 @@ impl Engine {
     }
 
     /// Reports a message that has become dead to the operator.
-    pub(super) fn notice_death(&self, slot: RowIdx, fx: &mut Effects) {
+    pub(super) fn notice_death(&mut self, slot: RowIdx) {
         let entry = self.rows.get(slot);
         let Stage::Dead { reason, .. } = entry.life.stage else { return };
         let (queue, message) = (&self.queues.get(entry.queue).name, &entry.message);
         let (queue, key) = (queue.clone(), message.key.clone());
-        fx.push(Effect::Notice(Notice::Died { queue, id: message.id, key, reason }));
+        self.fx.push(Effect::Notice(Notice::Died { queue, id: message.id, key, reason }));
     }
 
     /// Notes that a message is ready in a queue: its waiting consumers are served at the end of the step.
-    fn became_ready(&mut self, now: Now, idx: QueueIdx, fx: &mut Effects) {
+    fn became_ready(&mut self, idx: QueueIdx) {
         let queue = self.queues.get_mut(idx);
-        if !queue.waiters.is_empty() && !queue.is_paused(now) {
+        if !queue.waiters.is_empty() && !queue.is_paused(self.now) {
             self.matching.dirty.insert(idx);
         } else if queue.attended == Attended::No && !queue.noticed_unattended && !queue.name.is_system() {
             queue.noticed_unattended = true;
-            fx.push(Effect::Notice(Notice::Unattended(queue.name.clone())));
+            self.fx.push(Effect::Notice(Notice::Unattended(queue.name.clone())));
         }
     }
 
     /// The rank of a ready message among those of its queue.
-    pub(super) fn rank(&self, now: Now, slot: RowIdx) -> GrantRank {
+    pub(super) fn rank(&self, slot: RowIdx) -> GrantRank {
         let entry = self.rows.get(slot);
         let priority = self.priority(entry.queue, &entry.life);
         match self.order_of(entry.queue) {
-            ReadyOrder::Due => (priority, now.wall_of(entry.life.due).0),
+            ReadyOrder::Due => (priority, self.now.wall_of(entry.life.due).0),
             ReadyOrder::Arrival => (priority, 0), // the id decides
         }
     }
@@ -424,8 +392,8 @@ impl Engine {
         max.unwrap_or(self.policy.defaults.max_attempts).count()
     }
 
-    pub(super) fn count_rate(&mut self, now: Now, idx: QueueIdx, event: Event) {
-        self.queues.get_mut(idx).rates[event as usize].count(now);
+    pub(super) fn count_rate(&mut self, idx: QueueIdx, event: Event) {
+        self.queues.get_mut(idx).rates[event as usize].count(self.now);
     }
 
     /// The row of an id, unless it was purged.
@@ -471,5 +439,79 @@ impl Engine {
     /// Whether a message with this due time is within the part of its queue that is in memory.
     pub(super) fn is_near(&self, idx: QueueIdx, due: Due, id: MessageId) -> bool {
         self.reach(idx, due.class()).is_some_and(|reach| (due.raw(), id) <= reach)
+    }
+}
+
+impl Engine {
+    /// Removes Scheduled, Ready and Dead messages of a queue; leased ones stay. The answer is their number.
+    pub(super) fn purge(&mut self, name: &QueueName) -> u64 {
+        let Some(idx) = self.queues.find(name) else { return 0 };
+        let queue = self.queues.get_mut(idx);
+        let purged = queue.tally.count() - queue.leased.len() as u64;
+        if purged == 0 {
+            return 0;
+        }
+        let (kept, keep) = (queue.leased.len() as u64, queue.leased.clone());
+        let before = MessageId(self.next_id);
+        let record = Record::Purged { queue: name.clone(), keep, before, purged };
+        queue.totals.count(&record);
+        let gone = queue.tally.purge();
+        if queue.is_done {
+            self.done.kept -= gone.count();
+            self.done.bytes = self.done.bytes.saturating_sub(gone.weight());
+        } else {
+            self.totals.count(&record);
+            self.tenants.count_purge(queue.tenant, &gone);
+            self.tally.sub_all(&gone);
+            self.tally.due.sub_all(&gone.due);
+        }
+        let lsn = self.append(record);
+
+        let queue = self.queues.get_mut(idx);
+        self.near_counts.sub_all(&std::mem::take(&mut queue.near));
+        let ready = std::mem::take(&mut queue.ready);
+        let weight = std::mem::take(&mut queue.ready_weight);
+        self.urgent -= queue.urgent;
+        queue.urgent = 0;
+        queue.purged = lsn;
+        let gone = queue.resident - kept;
+        queue.resident -= gone;
+        queue.purged_here += gone;
+        self.purged_here += gone;
+        self.fresh.purge(name);
+        self.uncount_ready(idx, ready.len(), weight);
+        self.graves.push(PurgedMessages { queue: idx, ready });
+        self.note_hunger(idx);
+        self.release(idx);
+        purged
+    }
+
+    /// Frees the memory of purged messages, a bounded number a step.
+    pub(super) fn sweep_graves(&mut self) {
+        let mut steps = self.policy.max_step;
+        while let Some(mut grave) = self.graves.pop() {
+            while let Some(((rank, id), slot)) = grave.ready.pop_first() {
+                if steps == 0 {
+                    self.unfinished = true;
+                    grave.ready.insert((rank, id), slot);
+                    self.graves.push(grave);
+                    return;
+                }
+                steps -= 1;
+                self.sweep(id);
+            }
+            if self.queues.contains(grave.queue) {
+                self.release(grave.queue);
+            }
+        }
+    }
+
+    fn sweep(&mut self, id: MessageId) {
+        if let Some(slot) = self.rows.slot(id)
+            && !self.is_live(slot)
+            && matches!(self.rows.get(slot).place, RowLocation::Ready(_))
+        {
+            self.forget(slot);
+        }
     }
 }

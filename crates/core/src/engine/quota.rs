@@ -16,15 +16,15 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::message::Kind;
-use crate::name::QueueName;
+use crate::name::{QueueName, named_enum};
 use crate::policy::{Policy, SECONDS_PER_HOUR};
 use crate::record::TallyState;
 use crate::tally::Tally;
 use crate::time::{EngineMs, Now};
 
-use super::bucket::{TokenBucket, share};
-use super::ids::Ids;
-use super::index::{QueueIdx, TenantIdx};
+use super::limits::{TokenBucket, share};
+use super::rows::{QueueIdx, TenantIdx};
+use crate::id::Ids;
 
 /// The limits of the queues of one tenant together. `None`: no limit of this kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -65,37 +65,22 @@ impl Quota {
     }
 }
 
+named_enum! {
 /// A resource that a quota limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Resource {
     /// Number of unsettled messages.
-    Messages = 0,
+    Messages = 0 => "messages",
     /// The weight of unsettled messages, in bytes.
-    Bytes = 1,
+    Bytes = 1 => "bytes",
     /// Leases.
-    Leases = 2,
+    Leases = 2 => "leases",
     /// Enqueues a second.
-    Enqueues = 3,
+    Enqueues = 3 => "enqueues_per_second",
     /// Remembered answers.
-    Answers = 4,
+    Answers = 4 => "answers",
 }
-
-impl Resource {
-    /// All resources.
-    pub const ALL: [Resource; 5] =
-        [Resource::Messages, Resource::Bytes, Resource::Leases, Resource::Enqueues, Resource::Answers];
-
-    /// The name of the limit in the configuration, in answers and in metrics.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Resource::Messages => "messages",
-            Resource::Bytes => "bytes",
-            Resource::Leases => "leases",
-            Resource::Enqueues => "enqueues_per_second",
-            Resource::Answers => "answers",
-        }
-    }
 }
 
 impl fmt::Display for Resource {

@@ -9,19 +9,20 @@ use crate::mutant::{self, Mutant};
 use crate::policy::ReadyOrder;
 use crate::record::Record;
 use crate::store::Capacity;
-use crate::time::{EngineMs, Now};
+use crate::time::EngineMs;
 
 use super::Engine;
-use super::effect::{After, Effect, Effects};
+use super::effect::{After, Effect};
 use super::expiry::GrantVerdict;
 use super::input::{Reserve, WaiterId};
-use super::limiter::AtLimit;
-use super::queue::{Event, QueueIdx};
+use super::limits::AtLimit;
+use super::queue::Event;
+use super::ready::Scarce;
 use super::reply::{
     Attended, ChangeRefusal, ExpiredCounts, Grant, HeldBack, LATENESS_MS, Limit, Reply, Reserved,
 };
+use super::rows::QueueIdx;
 use super::rows::{GrantRank, RowIdx};
-use super::share::Scarce;
 use super::waiters::{LeaseTerms, Waiter};
 
 /// Grants for one consumer, and the condition of their answer.
@@ -43,9 +44,9 @@ struct ReadyHeads {
 }
 
 impl Engine {
-    pub(super) fn reserve(&mut self, now: Now, to: ReplyTo, r: Reserve, fx: &mut Effects) {
+    pub(super) fn reserve(&mut self, to: ReplyTo, r: Reserve) {
         if r.wait_ms > 0 && self.waiters.len() >= self.policy.max_waiters {
-            return self.respond(to, Reply::Reserve(Reserved::Overloaded), fx);
+            return self.respond(to, Reply::Reserve(Reserved::Overloaded));
         }
         let soon = r.deadline_margin_ms.and_then(|margin| {
             let first = self.first_bound(r.session)?;
@@ -56,12 +57,12 @@ impl Engine {
         for name in &r.queues {
             if let Some(idx) = self.queues.find(name).filter(|idx| self.matching.dirty.remove(idx)) {
                 self.granted = 0;
-                self.serve_queue(now, idx, fx);
+                self.serve_queue(idx);
             }
         }
         let new = r.queues.iter().filter(|name| self.queues.find(name).is_none());
         if r.wait_ms > 0 && self.queues.len() + new.count() > self.policy.max_queues.max(self.queues.len()) {
-            return self.respond(to, Reply::Reserve(Reserved::TooManyQueues), fx);
+            return self.respond(to, Reply::Reserve(Reserved::TooManyQueues));
         }
         let mut queues: Vec<QueueIdx> = Vec::with_capacity(r.queues.len());
         let mut known: BTreeSet<QueueIdx> = BTreeSet::new();
@@ -77,16 +78,16 @@ impl Engine {
         let max_of =
             r.max_of.iter().filter_map(|(name, max)| Some((self.queues.find(name)?, *max))).collect();
         let arrival = self.waiters.next_arrival();
-        let expects_more = queues.iter().any(|&idx| self.expects_more(now, idx) && self.may_lease(idx));
+        let expects_more = queues.iter().any(|&idx| self.expects_more(self.now, idx) && self.may_lease(idx));
         let may_wait = expects_more && self.waiters.len() < self.policy.max_waiters;
         for &idx in &queues {
-            self.note_demand(now, idx);
+            self.note_demand(idx);
         }
-        let at = |wait_ms| now.after(wait_ms).unwrap_or(EngineMs(u64::MAX));
+        let at = |wait_ms| self.now.after(wait_ms).unwrap_or(EngineMs(u64::MAX));
         let load_deadline = at(self.policy.max_load_wait_ms);
         // A reserve that does not wait still waits for messages that are being loaded.
         let (deadline, over) =
-            if r.wait_ms == 0 { (load_deadline, Some(now)) } else { (at(r.wait_ms), None) };
+            if r.wait_ms == 0 { (load_deadline, Some(self.now)) } else { (at(r.wait_ms), None) };
         let waiter = Waiter {
             to,
             name: r.waiter,
@@ -106,17 +107,17 @@ impl Engine {
             soon,
         };
         self.granted = 0;
-        if self.serve(now, &waiter, fx) {
+        if self.serve(&waiter) {
             self.drop_empty_queues(&waiter.queues);
             return;
         }
         // More messages had expired than one step may end: it goes on in the next one.
         let may_wait = may_wait || self.is_to_be_served(&waiter);
-        if soon.is_some_and(|soon| soon <= now.engine_up()) {
-            self.respond(to, Reply::Reserve(Reserved::DeadlineSoon), fx);
+        if soon.is_some_and(|soon| soon <= self.now.engine_up()) {
+            self.respond(to, Reply::Reserve(Reserved::DeadlineSoon));
             self.drop_empty_queues(&waiter.queues);
         } else if r.wait_ms == 0 && !may_wait {
-            self.respond_nothing(now, &waiter, fx);
+            self.respond_nothing(&waiter);
             self.drop_empty_queues(&waiter.queues);
         } else {
             for &idx in &waiter.queues {
@@ -140,61 +141,66 @@ impl Engine {
     /// Grants one message by id: Ready, Scheduled or Dead (as beanstalkd's `reserve-job`).
     pub(super) fn reserve_one(
         &mut self,
-        now: Now,
         to: ReplyTo,
         id: MessageId,
         session: SessionId,
         lease_ms: Option<u64>,
-        fx: &mut Effects,
     ) {
-        let slot = match self.shown(id) {
-            None => return self.respond(to, Reply::ReserveOne(Err(ChangeRefusal::NotFound)), fx),
-            Some(slot) => slot,
-        };
-        if self.rows.get(slot).state(now) == State::Leased {
-            return self.respond(to, Reply::ReserveOne(Err(ChangeRefusal::Leased)), fx);
+        match self.grant_one(id, session, lease_ms) {
+            Err(refusal) => self.respond(to, Reply::ReserveOne(Err(refusal))),
+            Ok((grant, after)) => {
+                self.fx.push(Effect::Respond { to, reply: Reply::ReserveOne(Ok(Box::new(grant))), after });
+            }
+        }
+    }
+
+    fn grant_one(
+        &mut self,
+        id: MessageId,
+        session: SessionId,
+        lease_ms: Option<u64>,
+    ) -> Result<(Grant, After), ChangeRefusal> {
+        let slot = self.shown(id).ok_or(ChangeRefusal::NotFound)?;
+        let (idx, state) = (self.rows.get(slot).queue, self.rows.get(slot).state(self.now));
+        if state == State::Leased {
+            return Err(ChangeRefusal::Leased);
         }
         if lease_ms.is_some_and(|ms| ms > self.policy.max_lease_ms) {
-            let refusal = ChangeRefusal::LeaseTooLong(self.policy.max_lease_ms);
-            return self.respond(to, Reply::ReserveOne(Err(refusal)), fx);
+            return Err(ChangeRefusal::LeaseTooLong(self.policy.max_lease_ms));
         }
-        if let Err(over) = self.tenants.lease(self.queues.get(self.rows.get(slot).queue).tenant) {
-            return self.respond(to, Reply::ReserveOne(Err(over.into())), fx);
-        }
-        if !self.may_lease(self.rows.get(slot).queue) {
-            let limit = match self.at_limit(self.rows.get(slot).queue) {
+        self.tenants.lease(self.queues.get(idx).tenant)?;
+        if !self.may_lease(idx) {
+            return Err(ChangeRefusal::Overloaded(match self.at_limit(idx) {
                 Some(AtLimit::Rate(ms)) => Limit::GrantRate(ms),
                 Some(AtLimit::Leases) | None => Limit::Leases,
-            };
-            return self.respond(to, Reply::ReserveOne(Err(ChangeRefusal::Overloaded(limit))), fx);
+            }));
         }
-        if self.rows.get(slot).state(now) == State::Dead {
+        if state == State::Dead {
             // A dead message is granted as after a redrive: its key must be free, and its attempts begin again.
-            if let Some(holder) = self.key_taken(now, slot) {
-                return self.respond(to, Reply::ReserveOne(Err(ChangeRefusal::KeyExists(holder))), fx);
+            if let Some(holder) = self.key_taken(slot) {
+                return Err(ChangeRefusal::KeyExists(holder));
             }
-            self.revive(now, slot, fx);
-        } else if self.rows.get(slot).state(now) == State::Scheduled {
+            self.revive(slot);
+        } else if state == State::Scheduled {
             // A message that is taken before it is due counts as due now: when the lease ends it is ready, as in
             // beanstalkd.
-            self.take_now(now, slot, fx);
+            self.take_now(slot);
         }
-        let idx = self.rows.get(slot).queue;
-        let verdict = self.judge_expiry(now, slot, fx);
+        let verdict = self.judge_expiry(slot);
         if verdict == GrantVerdict::Ended {
-            self.respond(to, Reply::ReserveOne(Err(ChangeRefusal::NotFound)), fx);
-            return self.release(idx);
+            self.release(idx);
+            return Err(ChangeRefusal::NotFound);
         }
         self.queues.get_mut(idx).attended = Attended::Yes;
         let mut batch = GrantBatch::default();
         let terms = LeaseTerms { session, lease_ms, max_attempts: None };
-        self.grant(now, slot, verdict, terms, &mut batch, fx);
-        let grant = batch.grants.pop().map(Box::new).ok_or(ChangeRefusal::NotFound);
-        fx.push(Effect::Respond { to, reply: Reply::ReserveOne(grant), after: batch.after });
+        self.grant(slot, verdict, terms, &mut batch);
+        let grant = batch.grants.pop().ok_or(ChangeRefusal::NotFound)?;
+        Ok((grant, batch.after))
     }
 
     /// Serves consumers that wait on queues in which a message became ready.
-    pub(super) fn serve_dirty(&mut self, now: Now, fx: &mut Effects) {
+    pub(super) fn serve_dirty(&mut self) {
         self.granted = 0;
         let mut budget = self.budget();
         while self.granted < self.policy.max_step
@@ -202,7 +208,7 @@ impl Engine {
             && self.spend(&mut budget, 1)
             && let Some(idx) = self.matching.dirty.pop_first()
         {
-            self.serve_queue(now, idx, fx);
+            self.serve_queue(idx);
         }
         // Waiters are served one by one, because each may take messages that the next needs.
         while self.granted < self.policy.max_step
@@ -210,20 +216,20 @@ impl Engine {
             && let Some(idx) = self.next_starved()
         {
             self.note_hunger(idx);
-            self.serve_queue(now, idx, fx);
+            self.serve_queue(idx);
         }
         self.unfinished |= !self.matching.dirty.is_empty() || self.granted >= self.policy.max_step;
     }
 
     /// Serves consumers that wait on a queue, until a share of a step's bytes is decided; the rest is served in the
     /// next step.
-    pub(super) fn serve_queue(&mut self, now: Now, idx: QueueIdx, fx: &mut Effects) {
+    pub(super) fn serve_queue(&mut self, idx: QueueIdx) {
         self.note_visit();
         let until = self.decided.saturating_add(self.share_of_step());
         // The queue may have vanished since a message became ready in it.
         while self.queues.contains(idx) {
             let queue = self.queues.get(idx);
-            if queue.is_paused(now) {
+            if queue.is_paused(self.now) {
                 return;
             }
             let Some(&arrival) = queue.waiters.first() else { return };
@@ -241,8 +247,8 @@ impl Engine {
                 self.queues.get_mut(idx).waiters.remove(&arrival);
                 continue;
             };
-            if self.serve(now, &waiter, fx) {
-                self.leave_queues(now, &waiter);
+            if self.serve(&waiter) {
+                self.leave_queues(&waiter);
                 if self.granted >= self.policy.max_step || self.decided >= until {
                     self.matching.dirty.insert(idx);
                     self.unfinished = true;
@@ -259,13 +265,13 @@ impl Engine {
     }
 
     /// Grants a waiter what is ready for it. Returns whether that was anything.
-    fn serve(&mut self, now: Now, waiter: &Waiter, fx: &mut Effects) -> bool {
-        let mut heads = self.heads(now, &waiter.queues);
+    fn serve(&mut self, waiter: &Waiter) -> bool {
+        let mut heads = self.heads(&waiter.queues);
         if waiter.max == 0 {
             // The waiter is only notified, without a message: the next waiting consumer is served.
-            let notified = self.best_ready(now, &mut heads, fx).is_some();
+            let notified = self.best_ready(&mut heads).is_some();
             if notified {
-                self.respond(waiter.to, Reply::Reserve(Reserved::Grants(Vec::new())), fx);
+                self.respond(waiter.to, Reply::Reserve(Reserved::Grants(Vec::new())));
             }
             return notified;
         }
@@ -275,21 +281,21 @@ impl Engine {
         let most = waiter.max.min(self.policy.max_step.max(1));
         let until = self.decided.saturating_add(self.policy.max_step_bytes as u64);
         while batch.grants.len() < most && (batch.grants.is_empty() || self.decided < until) {
-            let Some((slot, verdict)) = self.best_ready(now, &mut heads, fx) else { break };
+            let Some((slot, verdict)) = self.best_ready(&mut heads) else { break };
             let entry = self.rows.get(slot);
             let (idx, weight) = (entry.queue, entry.message.weight());
             if !batch.grants.is_empty() && batch.bytes + weight > waiter.max_bytes {
                 break;
             }
             batch.bytes += weight;
-            self.grant(now, slot, verdict, waiter.terms, &mut batch, fx);
+            self.grant(slot, verdict, waiter.terms, &mut batch);
             match max_of.iter_mut().find(|(of, _)| *of == idx) {
                 Some((_, left)) if *left > 1 => {
                     *left -= 1;
-                    self.next_head(now, idx, &mut heads);
+                    self.next_head(idx, &mut heads);
                 }
-                Some(_) => self.drop_head(now, idx, &mut heads),
-                None => self.next_head(now, idx, &mut heads),
+                Some(_) => self.drop_head(idx, &mut heads),
+                None => self.next_head(idx, &mut heads),
             }
         }
         if batch.grants.is_empty() {
@@ -297,7 +303,7 @@ impl Engine {
         }
         self.granted += batch.grants.len();
         let reply = Reply::Reserve(Reserved::Grants(batch.grants));
-        fx.push(Effect::Respond { to: waiter.to, reply, after: batch.after });
+        self.fx.push(Effect::Respond { to: waiter.to, reply, after: batch.after });
         true
     }
 
@@ -383,11 +389,11 @@ impl Engine {
     }
 
     /// Answers a reserve for which no message was available.
-    fn respond_nothing(&mut self, now: Now, waiter: &Waiter, fx: &mut Effects) {
+    fn respond_nothing(&mut self, waiter: &Waiter) {
         let held_back = waiter.queues.iter().find(|&&idx| {
             let queue = self.queues.get(idx);
-            let has_ready = !queue.ready.is_empty() || self.expects_more(now, idx);
-            has_ready && !queue.is_paused(now) && !self.may_lease(idx)
+            let has_ready = !queue.ready.is_empty() || self.expects_more(self.now, idx);
+            has_ready && !queue.is_paused(self.now) && !self.may_lease(idx)
         });
         let reserved = match held_back {
             Some(&idx) => {
@@ -403,12 +409,12 @@ impl Engine {
             }
             None => Reserved::Grants(Vec::new()),
         };
-        self.respond(waiter.to, Reply::Reserve(reserved), fx);
+        self.respond(waiter.to, Reply::Reserve(reserved));
     }
 
     /// Answers waiters whose wait is over and who wait for pages, once the pages have brought the messages that were
     /// due then.
-    pub(super) fn end_parked(&mut self, now: Now, fx: &mut Effects) {
+    pub(super) fn end_parked(&mut self) {
         for arrival in std::mem::take(&mut self.parked) {
             let Some(waiter) = self.waiters.get(arrival) else { continue };
             let expects =
@@ -416,43 +422,38 @@ impl Engine {
             if waiter.over.is_some_and(expects) || self.is_to_be_served(waiter) {
                 self.parked.insert(arrival);
             } else if let Some(waiter) = self.waiters.remove(arrival) {
-                self.respond_nothing(now, &waiter, fx);
-                self.leave_queues(now, &waiter);
+                self.respond_nothing(&waiter);
+                self.leave_queues(&waiter);
             }
         }
     }
 
     /// The first ready message of each of these queues, in order: by priority, due time, id. Queues in order of
     /// arrival: by priority and id; between the two kinds, by the time since which a message could be granted.
-    fn heads(&self, now: Now, queues: &[QueueIdx]) -> ReadyHeads {
+    fn heads(&self, queues: &[QueueIdx]) -> ReadyHeads {
         let by_due = |idx: &&QueueIdx| {
             !self.queues.get(**idx).ready.is_empty() && self.order_of(**idx) == ReadyOrder::Due
         };
         self.worked(2 * queues.len());
         let mut heads = ReadyHeads { by_due: queues.iter().filter(by_due).count(), first: BinaryHeap::new() };
-        let first = queues.iter().filter_map(|&idx| self.head(now, idx, heads.by_due > 0)).collect();
+        let first = queues.iter().filter_map(|&idx| self.head(idx, heads.by_due > 0)).collect();
         heads.first = first;
         heads
     }
 
-    fn head(&self, now: Now, idx: QueueIdx, mixed: bool) -> Option<Reverse<ReadyHead>> {
+    fn head(&self, idx: QueueIdx, mixed: bool) -> Option<Reverse<ReadyHead>> {
         let queue = self.queues.get(idx);
         let (&(rank, id), &slot) = queue.ready.first_key_value()?;
         let rank = match self.order_of(idx) {
             ReadyOrder::Arrival if mixed => (rank.0, self.rows.get(slot).message.enqueued_at.0),
             ReadyOrder::Arrival | ReadyOrder::Due => rank,
         };
-        (!queue.is_paused(now) && self.may_lease(idx)).then_some(Reverse(((rank, id), slot, idx)))
+        (!queue.is_paused(self.now) && self.may_lease(idx)).then_some(Reverse(((rank, id), slot, idx)))
     }
 
     /// The first ready message of several queues that is granted, and whether it is late. It stays the head of its queue
     /// until [`Engine::next_head`].
-    fn best_ready(
-        &mut self,
-        now: Now,
-        heads: &mut ReadyHeads,
-        fx: &mut Effects,
-    ) -> Option<(RowIdx, GrantVerdict)> {
+    fn best_ready(&mut self, heads: &mut ReadyHeads) -> Option<(RowIdx, GrantVerdict)> {
         loop {
             self.worked(1);
             let &Reverse((_, slot, idx)) = heads.first.peek()?;
@@ -460,12 +461,12 @@ impl Engine {
                 heads.first.pop(); // grants since then have used up the leases
                 continue;
             }
-            if now.is_due(self.rows.get(slot).life.due) {
-                let verdict = self.judge_expiry(now, slot, fx);
+            if self.now.is_due(self.rows.get(slot).life.due) {
+                let verdict = self.judge_expiry(slot);
                 if verdict != GrantVerdict::Ended {
                     return Some((slot, verdict));
                 }
-                self.next_head(now, idx, heads);
+                self.next_head(idx, heads);
                 self.granted += 1;
                 if self.granted >= self.policy.max_step {
                     self.matching.dirty.insert(idx);
@@ -476,22 +477,22 @@ impl Engine {
             }
             // The wall clock was stepped back since the message became ready: it is not due any more.
             self.take_out(slot);
-            self.put_in_place(now, slot, fx);
-            self.next_head(now, idx, heads);
+            self.put_in_place(slot);
+            self.next_head(idx, heads);
         }
     }
 
     /// Updates the heads after the first message of a queue has been taken out.
-    fn next_head(&self, now: Now, idx: QueueIdx, heads: &mut ReadyHeads) {
+    fn next_head(&self, idx: QueueIdx, heads: &mut ReadyHeads) {
         if self.queues.get(idx).ready.is_empty() {
-            return self.drop_head(now, idx, heads);
+            return self.drop_head(idx, heads);
         }
         heads.first.pop();
-        heads.first.extend(self.head(now, idx, heads.by_due > 0));
+        heads.first.extend(self.head(idx, heads.by_due > 0));
     }
 
     /// Updates the heads after the first message of a queue has been taken out, of which no more are wanted.
-    fn drop_head(&self, now: Now, idx: QueueIdx, heads: &mut ReadyHeads) {
+    fn drop_head(&self, idx: QueueIdx, heads: &mut ReadyHeads) {
         heads.first.pop();
         if self.order_of(idx) != ReadyOrder::Due {
             return;
@@ -501,29 +502,21 @@ impl Engine {
             // The remaining queues are all in order of arrival: from now on the id alone decides between them.
             self.worked(heads.first.len());
             let left = std::mem::take(&mut heads.first).into_iter();
-            heads.first = left.filter_map(|Reverse((.., idx))| self.head(now, idx, false)).collect();
+            heads.first = left.filter_map(|Reverse((.., idx))| self.head(idx, false)).collect();
         }
     }
 
     #[allow(clippy::too_many_arguments)] // what a grant depends on
-    fn grant(
-        &mut self,
-        now: Now,
-        slot: RowIdx,
-        verdict: GrantVerdict,
-        terms: LeaseTerms,
-        batch: &mut GrantBatch,
-        fx: &mut Effects,
-    ) {
+    fn grant(&mut self, slot: RowIdx, verdict: GrantVerdict, terms: LeaseTerms, batch: &mut GrantBatch) {
         let entry = self.rows.get(slot);
         let lease_ms = terms.lease_ms.unwrap_or_else(|| self.lease_ms(entry.queue, &entry.message));
         let limit = self.new_limit(slot, terms);
         let priority = self.priority(entry.queue, &entry.life);
         let lease = Lease {
             token: self.new_token(),
-            until: now.after(lease_ms).unwrap_or(EngineMs(u64::MAX)),
+            until: self.now.after(lease_ms).unwrap_or(EngineMs(u64::MAX)),
             session: terms.session,
-            granted_at: now.wall,
+            granted_at: self.now.wall,
         };
         let was = self.was(slot);
         let before = self.rows.get(slot).changed;
@@ -536,33 +529,33 @@ impl Engine {
         entry.life.stage = Stage::Leased(lease);
         entry.life.marks.limit = limit.or(entry.life.marks.limit);
         let (id, idx, due) = (entry.message.id, entry.queue, entry.life.due);
-        let lateness_ms = now.since(due);
+        let lateness_ms = self.now.since(due);
         batch.grants.push(Grant {
             message: entry.message.clone(),
             attempt,
             priority,
-            due_at: now.wall_of(due),
+            due_at: self.now.wall_of(due),
             token: lease.token,
-            lease_until: now.wall_of_engine(lease.until),
+            lease_until: self.now.wall_of_engine(lease.until),
             lease_ms,
             lateness_ms,
             generation: entry.life.generation,
             late: verdict == GrantVerdict::Late,
         });
-        self.use_rate(now, idx, lateness_ms);
+        self.use_rate(idx, lateness_ms);
         if verdict == GrantVerdict::Late {
             self.count_expired(idx, ExpiredCounts { late: 1, dead: 0 });
         }
-        self.put_in_place(now, slot, fx);
+        self.put_in_place(slot);
         let life = &self.rows.get(slot).life;
         let record = match limit {
             None => Record::Granted { id, attempt: life.attempt, lease, was },
             // The short form does not have it.
             Some(_) => Record::Changed { id, life: life.clone(), was },
         };
-        let written = self.record(slot, record, fx);
+        let written = self.record(slot, record);
         batch.after = After { durable: batch.after.durable.max(before), written };
-        self.count_rate(now, idx, Event::Granted);
+        self.count_rate(idx, Event::Granted);
         if attempt == 1 {
             let column = LATENESS_MS.partition_point(|&edge| edge < lateness_ms);
             self.figures.lateness[column] += 1;
@@ -581,12 +574,12 @@ impl Engine {
 
     /// Takes back grants that reached no consumer. They count as if they had not happened: the attempt is not counted,
     /// and the message is ready at once.
-    pub(super) fn undelivered(&mut self, now: Now, leases: &[(MessageId, LeaseToken)], fx: &mut Effects) {
+    pub(super) fn undelivered(&mut self, leases: &[(MessageId, LeaseToken)]) {
         for &(id, token) in leases {
             let Some(slot) = self.live(id) else { continue };
             let is_held = self.rows.get(slot).life.lease().is_some_and(|lease| lease.token == token);
-            if is_held && !self.end_superseded(now, slot, fx) {
-                self.change_life(now, slot, fx, |life| {
+            if is_held && !self.end_superseded(slot) {
+                self.change_life(slot, |life| {
                     life.attempt -= 1;
                     life.stage = Stage::Waiting { token: None };
                 });
@@ -594,41 +587,49 @@ impl Engine {
         }
     }
 
-    pub(super) fn cancel_reserve(&mut self, now: Now, name: WaiterId, fx: &mut Effects) {
+    pub(super) fn cancel_reserve(&mut self, name: WaiterId) {
         if let Some(waiter) = self.waiters.remove_named(name) {
-            self.leave_queues(now, &waiter);
-            self.respond(waiter.to, Reply::Reserve(Reserved::Grants(Vec::new())), fx);
+            self.end_wait(&waiter);
         }
     }
 
+    /// Ends a wait without a message.
+    pub(super) fn end_wait(&mut self, waiter: &Waiter) {
+        self.leave_queues(waiter);
+        self.respond(waiter.to, Reply::Reserve(Reserved::Grants(Vec::new())));
+    }
+
     /// Ends waits whose time is over.
-    pub(super) fn end_waits(&mut self, now: Now, fx: &mut Effects) {
+    pub(super) fn end_waits(&mut self) {
         let mut left = self.policy.max_step;
-        while let Some(mut waiter) = self.waiters.pop_due(now.engine) {
+        while let Some(mut waiter) = self.waiters.pop_due(self.now.engine) {
             if left == 0 {
                 self.unfinished = true;
                 return self.waiters.insert(waiter);
             }
             left = left.saturating_sub(waiter.queues.len().max(1));
-            let soon = waiter.soon.is_some_and(|soon| soon <= now.engine);
+            let soon = waiter.soon.is_some_and(|soon| soon <= self.now.engine);
             if soon && self.first_bound(waiter.terms.session).is_some() {
-                self.leave_queues(now, &waiter);
-                self.respond(waiter.to, Reply::Reserve(Reserved::DeadlineSoon), fx);
-            } else if waiter.deadline <= now.engine {
+                self.leave_queues(&waiter);
+                self.respond(waiter.to, Reply::Reserve(Reserved::DeadlineSoon));
+            } else if waiter.deadline <= self.now.engine {
                 if waiter.over.is_none()
-                    && waiter.load_deadline > now.engine
-                    && waiter.queues.iter().any(|&idx| self.expects_more(now, idx) && self.may_lease(idx))
+                    && waiter.load_deadline > self.now.engine
+                    && waiter
+                        .queues
+                        .iter()
+                        .any(|&idx| self.expects_more(self.now, idx) && self.may_lease(idx))
                 {
                     for &idx in &waiter.queues {
                         self.note_hunger(idx);
                     }
                     self.parked.insert(waiter.arrival);
-                    (waiter.deadline, waiter.over) = (waiter.load_deadline, Some(now));
+                    (waiter.deadline, waiter.over) = (waiter.load_deadline, Some(self.now));
                     self.waiters.insert(waiter);
                     continue;
                 }
-                self.respond_nothing(now, &waiter, fx);
-                self.leave_queues(now, &waiter);
+                self.respond_nothing(&waiter);
+                self.leave_queues(&waiter);
             } else {
                 waiter.soon = None;
                 self.waiters.insert(waiter);
@@ -636,8 +637,8 @@ impl Engine {
         }
     }
 
-    pub(super) fn session_deadline(&self, now: Now, session: SessionId) -> Option<u64> {
-        self.first_bound(session).map(|until| until.0.saturating_sub(now.engine_up().0))
+    pub(super) fn session_deadline(&self, session: SessionId) -> Option<u64> {
+        self.first_bound(session).map(|until| until.0.saturating_sub(self.now.engine_up().0))
     }
 
     fn first_bound(&self, session: SessionId) -> Option<EngineMs> {
@@ -650,10 +651,10 @@ impl Engine {
     }
 
     /// Removes a waiter from the lists of its queues.
-    pub(super) fn leave_queues(&mut self, now: Now, waiter: &Waiter) {
+    pub(super) fn leave_queues(&mut self, waiter: &Waiter) {
         for &idx in &waiter.queues {
             self.queues.get_mut(idx).waiters.remove(&waiter.arrival);
-            self.note_demand(now, idx);
+            self.note_demand(idx);
         }
         self.drop_empty_queues(&waiter.queues);
     }

@@ -13,8 +13,18 @@ use crate::message::{DeadReason, Life, MessageContent, Stage, State};
 use crate::name::Key;
 use crate::time::Now;
 
-use super::index::QueueIdx;
-pub(super) use super::index::{GrantRank, RowIdx};
+/// Index of a row in memory. Valid until the row is removed.
+pub(super) type RowIdx = u32;
+
+/// Index of a queue. Valid until the queue vanishes.
+pub(super) type QueueIdx = u32;
+
+/// Index of a tenant among the quotas.
+pub(super) type TenantIdx = usize;
+
+/// Order of grants: priority, then due time; the id decides between equals, and alone where the order is that of
+/// arrival.
+pub(super) type GrantRank = (u32, u64);
 
 /// A message in memory.
 #[derive(Debug)]
@@ -37,7 +47,7 @@ pub(super) enum RowLocation {
     /// In the ready set of its queue, with this rank.
     Ready(GrantRank),
     Leased(Handle),
-    /// Due, and withheld from consumers ([`super::withheld`]).
+    /// Due, and withheld from consumers ([`super::expiry`]).
     Withheld,
     /// In the store alone: due behind the horizon, or dead. It is in memory for this batch only.
     Far,

@@ -6,13 +6,14 @@ use crate::id::MessageId;
 use crate::policy::Policy;
 use crate::time::{Class, Due, EngineMs, Now, WallMs};
 
-use super::index::RowIdx;
+use super::horizon::{CLASSES, now_of};
+use super::rows::RowIdx;
 
 /// The rings. Each entry is a row's slot; the message id breaks ties.
 #[derive(Debug)]
 pub(super) struct Schedule {
-    at: Wheel<RowIdx>,
-    after: Wheel<RowIdx>,
+    /// One for each clock class.
+    rings: [Wheel<RowIdx>; 2],
     leases: Wheel<RowIdx>,
 }
 
@@ -29,8 +30,7 @@ impl Schedule {
     pub(super) fn new(policy: &Policy, now: Now) -> Result<Self, GeometryError> {
         let geometry = Geometry::new(policy.wheel_slots, policy.wheel_tick_ms)?;
         Ok(Schedule {
-            at: Wheel::starting_at(geometry, now.wall.0),
-            after: Wheel::starting_at(geometry, now.engine.0),
+            rings: CLASSES.map(|class| Wheel::starting_at(geometry, now_of(class, now))),
             leases: Wheel::starting_at(geometry, now.engine.0),
         })
     }
@@ -55,10 +55,10 @@ impl Schedule {
     /// given here, not with the greatest time it has seen. A crowded slot is sorted over several calls: `looks` limits
     /// the number of its entries that this call examines.
     pub(super) fn pop_due(&mut self, now: Now, looks: &mut usize) -> Option<ScheduleEvent> {
-        match self.after.pop_due_within(now.engine.0, looks) {
+        match self.ring_mut(Class::After).pop_due_within(now.engine.0, looks) {
             Popped::Entry(e) => Some(ScheduleEvent::Of(e.value)),
             // The wheel of the other class comes next.
-            after => match self.at.pop_due_within(now.wall.0, looks) {
+            after => match self.ring_mut(Class::At).pop_due_within(now.wall.0, looks) {
                 Popped::Entry(e) => Some(ScheduleEvent::Of(e.value)),
                 at => (after == Popped::NotYet || at == Popped::NotYet).then_some(ScheduleEvent::NotYet),
             },
@@ -76,8 +76,8 @@ impl Schedule {
 
     /// Whether a message may be due that was not returned yet.
     pub(super) fn has_overdue_messages(&self, now: Now) -> bool {
-        let is_behind = |ring: &Wheel<RowIdx>, now: u64| ring.next_wakeup().is_some_and(|time| time <= now);
-        is_behind(&self.after, now.engine.0) || is_behind(&self.at, now.wall.0)
+        let is_behind = |class| self.ring(class).next_wakeup().is_some_and(|time| time <= now_of(class, now));
+        CLASSES.into_iter().any(is_behind)
     }
 
     /// Whether a lease may have run out that was not returned yet.
@@ -87,8 +87,8 @@ impl Schedule {
 
     /// When to check again; at the latest when the next entry is due.
     pub(super) fn next_wakeup(&self, now: Now) -> Option<EngineMs> {
-        let at = self.at.next_wakeup().map(|t| now.engine_of_wall(WallMs(t)));
-        let after = self.after.next_wakeup().map(EngineMs);
+        let at = self.ring(Class::At).next_wakeup().map(|t| now.engine_of_wall(WallMs(t)));
+        let after = self.ring(Class::After).next_wakeup().map(EngineMs);
         let lease = self.leases.next_wakeup().map(EngineMs);
         [at, after, lease].into_iter().flatten().min()
     }
@@ -101,7 +101,7 @@ impl Schedule {
 
     /// Number of messages in both rings.
     pub(super) fn len(&self) -> usize {
-        self.at.len() + self.after.len()
+        self.rings.iter().map(Wheel::len).sum()
     }
 
     /// Number of running leases.
@@ -121,16 +121,10 @@ impl Schedule {
     }
 
     pub(super) fn ring(&self, class: Class) -> &Wheel<RowIdx> {
-        match class {
-            Class::At => &self.at,
-            Class::After => &self.after,
-        }
+        &self.rings[class as usize]
     }
 
     fn ring_mut(&mut self, class: Class) -> &mut Wheel<RowIdx> {
-        match class {
-            Class::At => &mut self.at,
-            Class::After => &mut self.after,
-        }
+        &mut self.rings[class as usize]
     }
 }

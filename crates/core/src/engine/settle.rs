@@ -1,14 +1,23 @@
 //! Settle: ack, nack, bury, extend. Each needs proof of the latest lease. Also delete, which settles or cancels.
+//!
+//! Recent acks are remembered in memory, bounded by number and by age, so that a consumer whose answer was lost learns
+//! that its message is done when it acks again. A forgotten ack is answered like any lost lease.
 
-use crate::id::{MessageId, SessionId};
+use std::collections::VecDeque;
+use std::hash::BuildHasher;
+
+use foldhash::fast::FixedState;
+
+use crate::growing::SplitTable;
+use crate::id::{LeaseToken, MessageId, SessionId};
 use crate::message::{DeadReason, Ended, Kind, Lease, PastAttempt, QueueLimit, Stage};
 use crate::mutant::{self, Mutant};
 use crate::name::QueueName;
+use crate::policy::Policy;
 use crate::record::Gone;
 use crate::store::Capacity;
-use crate::time::{Due, EngineMs, Now, WallMs};
+use crate::time::{Due, EngineMs, WallMs};
 
-use super::effect::Effects;
 use super::input::{Attempt, Proof};
 use super::queue::Event;
 use super::reply::{SettleRefusal, Settled};
@@ -18,64 +27,50 @@ use super::{Engine, push_history};
 type Refused<T> = Result<T, SettleRefusal>;
 
 impl Engine {
-    pub(super) fn ack(
-        &mut self,
-        now: Now,
-        id: MessageId,
-        proof: Proof,
-        fx: &mut Effects,
-    ) -> Refused<Settled> {
-        if let Some(queue) = self.acked_before(now, id, proof) {
+    pub(super) fn ack(&mut self, id: MessageId, proof: Proof) -> Refused<Settled> {
+        if let Some(queue) = self.acked_before(id, proof) {
             return Ok(Settled::Already { queue });
         }
         let (slot, _) = self.held(id, proof)?;
         let entry = self.rows.get(slot);
         let (idx, queue) = (entry.queue, entry.message.queue.clone());
         if let Proof::Token(token) = proof {
-            self.acked.insert(&self.policy, now.engine, id, token, queue);
+            self.acked.insert(&self.policy, self.now.engine, id, token, queue);
         }
-        self.count_rate(now, idx, Event::Acked);
-        self.remove(slot, Gone::Acked, fx);
+        self.count_rate(idx, Event::Acked);
+        self.remove(slot, Gone::Acked);
         Ok(Settled::Acked)
     }
 
     /// The queue of a message that was removed because this token acked it recently.
-    fn acked_before(&self, now: Now, id: MessageId, proof: Proof) -> Option<QueueName> {
+    fn acked_before(&self, id: MessageId, proof: Proof) -> Option<QueueName> {
         let Proof::Token(token) = proof else { return None };
-        self.acked.queue_of(&self.policy, now.engine, id, token).cloned()
+        self.acked.queue_of(&self.policy, self.now.engine, id, token).cloned()
     }
 
-    pub(super) fn delete(
-        &mut self,
-        now: Now,
-        id: MessageId,
-        session: SessionId,
-        fx: &mut Effects,
-    ) -> Refused<Settled> {
+    pub(super) fn delete(&mut self, id: MessageId, session: SessionId) -> Refused<Settled> {
         let Some(slot) = self.shown(id) else { return Err(SettleRefusal::LeaseLost) };
         match self.rows.get(slot).life.lease() {
-            Some(lease) if lease.is_of(session) => return self.ack(now, id, Proof::Session(session), fx),
+            Some(lease) if lease.is_of(session) => return self.ack(id, Proof::Session(session)),
             Some(_) => return Err(SettleRefusal::LeaseLost),
             None => {}
         }
-        self.remove(slot, Gone::Cancelled, fx);
+        self.remove(slot, Gone::Cancelled);
         Ok(Settled::Acked)
     }
 
     #[allow(clippy::too_many_arguments)] // the fields of one operation
     pub(super) fn nack(
         &mut self,
-        now: Now,
         id: MessageId,
         proof: Proof,
         attempt: Attempt,
         delay_ms: Option<u64>,
         priority: Option<u32>,
         note: &str,
-        fx: &mut Effects,
     ) -> Refused<Settled> {
         if mutant::is(Mutant::NackDroppedWhenFull) && self.room == Capacity::SettleOnly {
-            return self.ack(now, id, proof, fx);
+            return self.ack(id, proof);
         }
         let (slot, lease) = self.held(id, proof)?;
         // As far as `When::Seconds` goes.
@@ -83,14 +78,14 @@ impl Engine {
         if delay_ms.is_some_and(|ms| ms > longest) {
             return Err(SettleRefusal::TooLong(longest));
         }
-        if self.end_superseded(now, slot, fx) {
+        if self.end_superseded(slot) {
             return Ok(Settled::Superseded);
         }
         // Its last lease ran out: only an attempt that does not count brings it back.
         let dead = self.rows.get(slot).life.stage.kind() == Kind::Dead;
         if dead
             && attempt == Attempt::NotYet
-            && let Some(holder) = self.key_taken(now, slot)
+            && let Some(holder) = self.key_taken(slot)
         {
             return Err(SettleRefusal::KeyExists(holder));
         }
@@ -109,17 +104,17 @@ impl Engine {
         };
         self.rows.get_mut(slot).life.marks.limit = limit; // recorded with the change itself
         if self.attempts_used_up(slot) || (dead && attempt != Attempt::NotYet) {
-            self.park(now, slot, lease, Ended::Nacked, DeadReason::MaxAttempts, priority, note, fx);
+            self.park(slot, lease, Ended::Nacked, DeadReason::MaxAttempts, priority, note);
             return Ok(Settled::Dead(DeadReason::MaxAttempts));
         }
         let entry = self.rows.get(slot);
         let tries = entry.life.attempt.saturating_sub(entry.life.forgiven);
         let random = self.random(id.0, u64::from(entry.life.attempt));
         let delay_ms = delay_ms.unwrap_or_else(|| self.backoff(slot).delay_ms(tries, random));
-        let due = Due::After(now.after(delay_ms).unwrap_or(EngineMs(u64::MAX)));
-        let (max, past) = (self.policy.max_history, self.past(now, slot, lease, Ended::Nacked, note));
+        let due = Due::After(self.now.after(delay_ms).unwrap_or(EngineMs(u64::MAX)));
+        let (max, past) = (self.policy.max_history, self.past(slot, lease, Ended::Nacked, note));
         let asked = self.asked_due(slot);
-        self.change_life(now, slot, fx, |life| {
+        self.change_life(slot, |life| {
             life.marks.asked = asked;
             life.attempt += u32::from(mutant::is(Mutant::AttemptAtNack));
             life.due = due;
@@ -130,37 +125,28 @@ impl Engine {
             life.marks.delay_ms = Some(delay_ms);
             push_history(&mut life.history, past, max);
         });
-        Ok(Settled::Again(now.wall_of(due)))
+        Ok(Settled::Again(self.now.wall_of(due)))
     }
 
     pub(super) fn bury(
         &mut self,
-        now: Now,
         id: MessageId,
         proof: Proof,
         priority: Option<u32>,
         note: &str,
-        fx: &mut Effects,
     ) -> Refused<Settled> {
         let (slot, lease) = self.held(id, proof)?;
-        if self.end_superseded(now, slot, fx) {
+        if self.end_superseded(slot) {
             return Ok(Settled::Superseded);
         }
-        self.park(now, slot, lease, Ended::Buried, DeadReason::Buried, priority, note, fx);
+        self.park(slot, lease, Ended::Buried, DeadReason::Buried, priority, note);
         Ok(Settled::Dead(DeadReason::Buried))
     }
 
-    pub(super) fn extend(
-        &mut self,
-        now: Now,
-        id: MessageId,
-        proof: Proof,
-        lease_ms: Option<u64>,
-        fx: &mut Effects,
-    ) -> Refused<WallMs> {
+    pub(super) fn extend(&mut self, id: MessageId, proof: Proof, lease_ms: Option<u64>) -> Refused<WallMs> {
         let (slot, lease) = self.held(id, proof)?;
         // Others may have seen a lease that ran out as lost, so it cannot be extended.
-        let Some(lease) = lease.filter(|lease| lease.until > now.engine) else {
+        let Some(lease) = lease.filter(|lease| lease.until > self.now.engine) else {
             self.figures.lease_lost += 1;
             return Err(SettleRefusal::LeaseLost);
         };
@@ -169,30 +155,28 @@ impl Engine {
         if lease_ms > self.policy.max_lease_ms {
             return Err(SettleRefusal::TooLong(self.policy.max_lease_ms));
         }
-        let until = now.after(lease_ms).unwrap_or(EngineMs(u64::MAX));
-        self.change_life(now, slot, fx, |life| life.stage = Stage::Leased(Lease { until, ..lease }));
-        Ok(now.wall_of_engine(until))
+        let until = self.now.after(lease_ms).unwrap_or(EngineMs(u64::MAX));
+        self.change_life(slot, |life| life.stage = Stage::Leased(Lease { until, ..lease }));
+        Ok(self.now.wall_of_engine(until))
     }
 
     #[allow(clippy::too_many_arguments)] // the fields of one operation
     fn park(
         &mut self,
-        now: Now,
         slot: RowIdx,
         lease: Option<Lease>,
         how: Ended,
         reason: DeadReason,
         priority: Option<u32>,
         note: &str,
-        fx: &mut Effects,
     ) {
-        let (max, past) = (self.policy.max_history, self.past(now, slot, lease, how, note));
+        let (max, past) = (self.policy.max_history, self.past(slot, lease, how, note));
         let died = match &self.rows.get(slot).life.stage {
             Stage::Dead { at, .. } => Some(*at),
             Stage::Waiting { .. } | Stage::Leased(_) => None,
         };
-        let at = died.unwrap_or_else(|| self.dies(now));
-        self.change_life(now, slot, fx, |life| {
+        let at = died.unwrap_or_else(|| self.dies());
+        self.change_life(slot, |life| {
             life.priority = priority.or(life.priority);
             life.stage = Stage::Dead { reason, at, token: None };
             life.marks.losses = 0;
@@ -203,16 +187,16 @@ impl Engine {
             }
             push_history(&mut life.history, past, max);
         });
-        self.notice_death(slot, fx);
+        self.notice_death(slot);
     }
 
     /// How the present attempt ends. If the lease has run out before, the attempt was recorded already; this completes
     /// it.
-    fn past(&self, now: Now, slot: RowIdx, lease: Option<Lease>, how: Ended, note: &str) -> PastAttempt {
+    fn past(&self, slot: RowIdx, lease: Option<Lease>, how: Ended, note: &str) -> PastAttempt {
         let life = &self.rows.get(slot).life;
         let noted = life.history.last().filter(|p| p.attempt == life.attempt).map(|p| p.granted_at);
-        let granted_at = lease.map(|l| l.granted_at).or(noted).unwrap_or(now.wall);
-        PastAttempt { attempt: life.attempt, granted_at, ended_at: now.wall, how, note: self.cut(note) }
+        let granted_at = lease.map(|l| l.granted_at).or(noted).unwrap_or(self.now.wall);
+        PastAttempt { attempt: life.attempt, granted_at, ended_at: self.now.wall, how, note: self.cut(note) }
     }
 
     fn cut(&self, note: &str) -> Box<str> {
@@ -250,4 +234,73 @@ impl Engine {
         self.figures.lease_lost += u64::from(held.is_err());
         held
     }
+}
+
+/// Number of old acks that are forgotten with each new one: more than one, so that a burst does not stay; few, so that
+/// a step is bounded.
+const FORGOTTEN: usize = 4;
+
+/// The acks that are remembered.
+#[derive(Debug)]
+pub(super) struct Acked {
+    /// Acks in order of time, oldest first.
+    order: VecDeque<(EngineMs, MessageId)>,
+    /// An id is acked at most once, because ids are never used again.
+    by_id: SplitTable<PastAck>,
+    hasher: FixedState,
+}
+
+#[derive(Debug)]
+struct PastAck {
+    id: MessageId,
+    token: LeaseToken,
+    queue: QueueName,
+    at: EngineMs,
+}
+
+impl Acked {
+    pub(super) fn new(seed: u64) -> Self {
+        let hasher = FixedState::with_seed(seed ^ 0xacced);
+        Acked { order: VecDeque::new(), by_id: SplitTable::new(), hasher }
+    }
+
+    /// Records an ack.
+    pub(super) fn insert(
+        &mut self,
+        policy: &Policy,
+        now: EngineMs,
+        id: MessageId,
+        token: LeaseToken,
+        queue: QueueName,
+    ) {
+        for _ in 0..FORGOTTEN {
+            let Some(&(at, old)) = self.order.front() else { break };
+            if self.order.len() < policy.max_acked && is_recent(policy, now, at) {
+                break;
+            }
+            self.order.pop_front();
+            self.by_id.remove(self.hasher.hash_one(old), |ack| ack.id == old);
+        }
+        if self.order.len() < policy.max_acked {
+            self.order.push_back((now, id));
+            let (hasher, ack) = (&self.hasher, PastAck { id, token, queue, at: now });
+            self.by_id.insert(hasher.hash_one(id), ack, |ack| hasher.hash_one(ack.id));
+        }
+    }
+
+    /// The queue of the message, if this lease acked it recently.
+    pub(super) fn queue_of(
+        &self,
+        policy: &Policy,
+        now: EngineMs,
+        id: MessageId,
+        token: LeaseToken,
+    ) -> Option<&QueueName> {
+        let done = self.by_id.find(self.hasher.hash_one(id), |ack| ack.id == id)?;
+        (done.token == token && is_recent(policy, now, done.at)).then_some(&done.queue)
+    }
+}
+
+fn is_recent(policy: &Policy, now: EngineMs, at: EngineMs) -> bool {
+    now.0.saturating_sub(at.0) < policy.acked_ms
 }

@@ -1,4 +1,5 @@
-//! Waiting reserves: their order, and when they end.
+//! Waiting reserves: their order, when they end, and the queues that have messages for them, by the reason why these are
+//! not matched yet.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,8 +7,8 @@ use crate::id::{ReplyTo, SessionId};
 use crate::message::MaxAttempts;
 use crate::time::{EngineMs, Now};
 
-use super::index::QueueIdx;
 use super::input::WaiterId;
+use super::rows::QueueIdx;
 
 /// Terms of the leases that a consumer requests.
 #[derive(Clone, Copy, Debug)]
@@ -117,4 +118,17 @@ impl Waiters {
     pub(super) fn next_wakeup(&self) -> Option<EngineMs> {
         self.by_time.first().map(|(t, _)| *t)
     }
+}
+
+/// Queues with ready messages and waiting consumers.
+#[derive(Debug, Default)]
+pub(super) struct Matching {
+    /// Queues to be matched: nothing is in the way.
+    pub(super) dirty: BTreeSet<QueueIdx>,
+    /// Queues that the limit of leases holds back: by the exhausted limit and the queue's own use of it.
+    pub(super) starved: [BTreeSet<(u64, QueueIdx)>; 2],
+    /// Queues that wait until the store accepts more than removals.
+    pub(super) barred: BTreeSet<QueueIdx>,
+    /// When the rates of queues allow grants again.
+    pub(super) rate_wakes: BTreeSet<(EngineMs, QueueIdx)>,
 }

@@ -6,315 +6,269 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::fields::FieldKnown;
-use super::primitive::{Reader, Writer};
-use super::settings::max_attempts;
+use super::fields::{FieldKnown, Form, Reader, Stored, Writer, codes, in_order, section};
+use super::head::{LifeHead, StageKind};
 use super::{
     ClockPair, Created, DecodeError, Decoded, DedupeRow, EnqueueDefaults, Gone, Pause, Record, Totals, Was,
 };
 use crate::answers::{AnswerLog, AnswerPosition, AnswerSpan};
-use crate::id::{Lsn, MessageId};
-use crate::id_set::IdSet;
-use crate::message::{Headers, Kind, MessageContent, Row};
+use crate::id::IdSet;
+use crate::id::{LeaseToken, Lsn, MessageId};
+use crate::message::{
+    DeadReason, DoneOutcome, Ended, Expiry, Kind, Lease, Life, MaxAttempts, MessageContent, Options,
+    PastAttempt, QueueLimit, Row, Stage,
+};
 use crate::name::{Key, QueueName};
-use crate::policy::Backoff;
+use crate::policy::{
+    Backoff, GrantRate, Lasting, OnExpiry, QueueSettings, ReadyOrder, SECONDS_PER_HOUR, TraceMode,
+};
 use crate::time::{Class, Due, EngineMs, WallMs};
 
 /// The first byte of a record that puts a message.
 pub(super) const PUT: u8 = 1;
-const CHANGED: u8 = 2;
-const GRANTED: u8 = 3;
-const REMOVED: u8 = 4;
-const QUEUE: u8 = 5;
-const PURGED: u8 = 6;
-const DEDUPED: u8 = 7;
-const ANSWERS_FORGOTTEN: u8 = 8;
 
-impl Writer {
-    /// Writes one record.
-    pub fn record(&mut self, record: &Record) {
-        match record {
-            Record::Put { message, life, was } => {
-                self.byte(PUT);
-                self.message(message);
-                self.life(life);
-                self.option(was.as_ref(), Self::was);
-            }
-            Record::Changed { id, life, was } => {
-                self.byte(CHANGED);
-                self.varint(id.0);
-                self.life(life);
-                self.was(was);
-            }
-            Record::Granted { id, attempt, lease, was } => {
-                self.byte(GRANTED);
-                self.varint(id.0);
-                self.varint(u64::from(*attempt));
-                self.lease(lease);
-                self.was(was);
-            }
-            Record::Removed { id, why, was } => {
-                self.byte(REMOVED);
-                self.varint(id.0);
-                self.byte(match why {
-                    Gone::Acked => 0,
-                    Gone::Cancelled => 1,
-                    Gone::Replaced => 2,
-                    Gone::Expired => 3,
-                    Gone::Superseded => 4,
-                });
-                self.was(was);
-            }
-            Record::Queue { name, settings, pause } => {
-                self.byte(QUEUE);
-                self.blob(name.as_str().as_bytes());
-                self.settings(settings);
-                self.pause(*pause);
-                self.no_fields();
-            }
-            Record::Purged { queue, keep, before, purged } => {
-                self.byte(PURGED);
-                self.blob(queue.as_str().as_bytes());
-                self.varint(before.0);
-                self.varint(*purged);
-                self.varint(keep.len() as u64);
-                let mut last = 0;
-                for id in keep.iter() {
-                    self.varint(id.0 - last);
-                    last = id.0;
-                }
-                self.no_fields();
-            }
-            Record::Deduped(row) => {
-                self.byte(DEDUPED);
-                self.dedupe(row);
-            }
-            Record::AnswersForgotten { queue, upto } => {
-                self.byte(ANSWERS_FORGOTTEN);
-                self.blob(queue.as_str().as_bytes());
-                self.varint(upto.0);
-                self.no_fields();
-            }
-        }
-    }
-
-    /// A message and its life, as a checkpoint holds them.
-    pub fn row(&mut self, row: &Row) {
-        self.message(&row.message);
-        self.life(&row.life);
-    }
-
-    fn was(&mut self, was: &Was) {
-        self.blob(was.queue.as_str().as_bytes());
-        self.byte(was.kind as u8 | (was.due.class() as u8) << 2);
-        self.varint(was.due.raw());
-        self.varint(was.weight);
-        self.no_fields();
-    }
-
-    fn message(&mut self, m: &MessageContent) {
-        self.varint(m.id.0);
-        self.blob(m.queue.as_str().as_bytes());
-        self.blob(m.key.as_ref().map_or(&[], |k| k.as_str().as_bytes())); // a key is never empty
-        self.content(m);
-    }
-
-    /// The fields of a message after its key.
-    pub(super) fn content(&mut self, m: &MessageContent) {
-        self.varint(m.enqueued_at.0);
-        self.content_options(&m.options, m.dedupe_id.as_deref());
-        self.varint(m.headers.len() as u64);
-        for (name, value) in &m.headers {
-            self.blob(name.as_bytes());
-            self.blob(value.as_bytes());
-        }
-        self.blob(&m.body);
-    }
-
-    pub(super) fn backoff(&mut self, b: Backoff) {
-        self.varint(b.min_ms);
-        self.varint(b.max_ms);
-    }
-
-    /// A queue's pause.
-    pub fn pause(&mut self, pause: Pause) {
-        match pause {
-            Pause::Running => self.byte(0),
-            Pause::Paused => self.byte(1),
-            Pause::Until { end, length_ms } => {
-                self.byte(2);
-                self.varint(end.0);
-                self.varint(length_ms);
-            }
-        }
-    }
-
-    /// A remembered answer.
-    pub fn dedupe(&mut self, row: &DedupeRow) {
-        self.blob(row.queue.as_str().as_bytes());
-        self.blob(row.dedupe_id.as_bytes());
-        self.bytes.extend_from_slice(&row.content.to_le_bytes());
-        self.varint(row.until.0);
-        self.varint(row.id.0);
-        self.blob(row.key.as_ref().map_or(&[], |k| k.as_str().as_bytes()));
-        self.varint(row.due_at.0);
-        self.varint(u64::from(row.generation));
-        match row.created {
-            Created::New => self.byte(0),
-            Created::Replacing(old) => {
-                self.byte(1);
-                self.varint(old.0);
-            }
-            Created::Kept => self.byte(2),
-            Created::Superseding(old) => {
-                self.byte(3);
-                self.varint(old.0);
-            }
-        }
-        self.fields(|fields| {
-            fields.number(1, row.position.map(|position| position.nth.0));
-            fields.number(2, row.position.map(|position| position.at.0));
-            fields.bytes(3, row.defaults, |to, defaults| {
-                let EnqueueDefaults { priority, lease_ms, max_attempts, backoff, expires_in_ms } = defaults;
-                for number in [u64::from(priority), lease_ms, u64::from(max_attempts.count())] {
-                    to.varint(number);
-                }
-                to.backoff(backoff);
-                to.varint(expires_in_ms.unwrap_or(0)); // never 0 if there is one
-            });
-        });
-    }
-
-    /// The end of the books of a queue: a section with its log of answers, if it remembers any.
-    pub fn answer_log(&mut self, log: &AnswerLog) {
-        self.fields(|fields| {
-            fields.bytes(1, Some(log).filter(|log| !log.is_empty()), |to, log| {
-                to.varint(log.forgotten().0);
-                to.varint(log.spans().len() as u64);
-                for span in log.spans() {
-                    let AnswerSpan { last, until, count, bytes } = *span;
-                    for number in [last.nth.0, last.at.0, until.0, count, bytes] {
-                        to.varint(number);
+/// The kinds of records, each with its number and its fields in order. Those with a name end with a section of tagged
+/// fields that has none yet.
+macro_rules! records {
+    ($($code:tt $kind:ident { $($field:ident),* } $($what:literal)?;)*) => {
+        impl Stored for Record {
+            fn write(&self, to: &mut Writer) {
+                match self {
+                    $(Record::$kind { $($field),* } => {
+                        to.byte($code);
+                        $($field.write(to);)*
+                        $({ let _: &str = $what; to.no_fields(); })?
+                    })*
+                    Record::Deduped(row) => {
+                        to.byte(7);
+                        row.write(to);
                     }
                 }
-            });
-        });
-    }
-
-    /// A queue's totals: those above 0, by their numbers.
-    pub fn totals(&mut self, t: &Totals) {
-        let all = [
-            t.enqueued,
-            t.granted,
-            t.acked,
-            t.cancelled,
-            t.replaced,
-            t.purged,
-            t.died,
-            t.expired,
-            t.paused,
-            t.superseded,
-        ];
-        self.fields(|fields| {
-            for (number, total) in (1..).zip(all) {
-                fields.number(number, Some(total).filter(|total| *total > 0));
             }
-        });
-    }
+            fn read(from: &mut Reader) -> Decoded<Self> {
+                Ok(match from.byte()? {
+                    $($code => {
+                        $(let $field = from.get()?;)*
+                        $(from.no_fields($what)?;)?
+                        Record::$kind { $($field),* }
+                    })*
+                    7 => Record::Deduped(from.get()?),
+                    _ => return Err(DecodeError::Unknown("record kind")),
+                })
+            }
+        }
+    };
+}
+records! {
+    PUT Put { message, life, was };
+    2 Changed { id, life, was };
+    3 Granted { id, attempt, lease, was };
+    4 Removed { id, why, was };
+    5 Queue { name, settings, pause } "queue";
+    6 Purged { queue, before, purged, keep } "purge";
+    8 AnswersForgotten { queue, upto } "forgotten answers";
+}
 
-    /// Writes both clocks.
-    pub fn clock(&mut self, c: ClockPair) {
-        self.varint(c.engine.0);
-        self.varint(c.wall.0);
+codes! {
+    Gone, "cause of removal": 0 Acked, 1 Cancelled, 2 Replaced, 3 Expired, 4 Superseded;
+    DeadReason, "reason of death": 0 MaxAttempts, 1 Buried, 2 Expired, 3 Done(DoneOutcome::Acked),
+        4 Done(DoneOutcome::Cancelled), 5 Done(DoneOutcome::Replaced), 6 Done(DoneOutcome::Expired),
+        7 Done(DoneOutcome::Superseded);
+    Ended, "end of an attempt": 0 Nacked, 1 LeaseExpired, 2 Released, 3 Buried;
+    ReadyOrder, "order of grants": 0 Due, 1 Arrival;
+    Lasting, "how long settings last": 0 Always, 1 WhileUsed;
+    OnExpiry, "effect of an expiry": 0 DeliverLate, 1 Dead, 2 Drop;
+    TraceMode, "how traces belong to each other": 0 Link, 1 Child;
+    QueueLimit, "limit of the queue": 0 Yields, 1 Wins;
+}
+
+in_order! {
+    LeaseToken { epoch, counter }
+    Lease { token, until, session, granted_at }
+    PastAttempt { attempt, granted_at, ended_at, how, note }
+    Backoff { min_ms, max_ms }
+    AnswerPosition { nth, at }
+    AnswerSpan { last, until, count, bytes }
+    ClockPair { engine, wall }
+    Row { message, life }
+}
+
+/// The highest field of a message.
+pub(super) const LAST_OF_A_MESSAGE: u64 = 8;
+
+section! { "message", put_options, take_options (options: Options, dedupe_id: Option<Box<str>>)
+    1 => options.lease_ms;
+    2 => options.max_attempts;
+    3 => options.backoff;
+    4 => options.spread_ms;
+    5 => match options.expiry { Some(Expiry::In(ms)) => Some(ms), Some(Expiry::At(_)) | None => None },
+        ms => options.expiry = Some(Expiry::In(ms));
+    6 => match options.expiry { Some(Expiry::At(at)) => Some(at), Some(Expiry::In(_)) | None => None },
+        at => match options.expiry {
+            Some(_) => return Err(DecodeError::Unknown("expiry")),
+            None => options.expiry = Some(Expiry::At(at)),
+        };
+    7 => *dedupe_id; // of the enqueue, which is no option
+    8 => Some(options.queue_limit).filter(|limit| *limit != QueueLimit::Yields),
+        limit => options.queue_limit = limit;
+}
+
+/// The highest field of a life.
+pub(super) const LAST_OF_A_LIFE: u64 = 14;
+
+section! { "message", put_life, take_life (life: Life)
+    1 => life.priority;
+    2 => life.marks.timeouts;
+    3 => life.marks.releases;
+    4 => life.marks.burials;
+    5 => life.marks.fires;
+    6 => life.marks.delay_ms;
+    7 => match life.marks.asked { Some(Due::At(at)) => Some(at), Some(Due::After(_)) | None => None },
+        at => life.marks.asked = Some(Due::At(at));
+    8 => match life.marks.asked { Some(Due::After(at)) => Some(at), Some(Due::At(_)) | None => None },
+        after => match life.marks.asked {
+            Some(_) => return Err(DecodeError::Unknown("due time")),
+            None => life.marks.asked = Some(Due::After(after)),
+        };
+    9 => life.marks.limit;
+    10 => match &life.stage { Stage::Dead { at, .. } => at.engine(), Stage::Waiting { .. } | Stage::Leased(_) => None },
+        engine => match &mut life.stage {
+            Stage::Dead { at, .. } => *at = at.since(engine),
+            Stage::Waiting { .. } | Stage::Leased(_) => return Err(DecodeError::Unknown("time of death")),
+        };
+    11 => life.history;
+    // The token of the lease whose end was the death.
+    12 => match &life.stage { Stage::Dead { token, .. } => *token, Stage::Waiting { .. } | Stage::Leased(_) => None },
+        lapsed => match &mut life.stage {
+            Stage::Dead { token, .. } => *token = Some(lapsed),
+            Stage::Waiting { .. } | Stage::Leased(_) => {
+                return Err(DecodeError::Unknown("token of a dead message"));
+            }
+        };
+    13 => life.marks.losses;
+    14 => life.marks.superseded_by;
+}
+
+/// The rates of a queue as they are stored: whole grants a second, and the grants an hour beyond them.
+#[derive(Default)]
+struct StoredRates {
+    rate: Option<u64>,
+    rate_rest: Option<u64>,
+    burst: Option<u32>,
+    catchup: Option<u64>,
+    catchup_rest: Option<u64>,
+}
+
+section! { "queue", put_settings, take_settings (s: QueueSettings, rates: StoredRates)
+    1 => s.lease_ms;
+    2 => s.max_attempts;
+    3 => s.priority;
+    4 => s.backoff;
+    5 => s.dedupe_window_ms;
+    6 => s.dead_ttl_ms;
+    7 => s.order;
+    8 => Some(s.lasting).filter(|lasting| *lasting != Lasting::Always), lasting => s.lasting = lasting;
+    9 => rates.rate;
+    10 => rates.burst;
+    11 => rates.catchup;
+    12 => s.limits.concurrency;
+    13 => s.expires_in_ms;
+    14 => s.on_expiry;
+    15 => s.keep_done_ms;
+    16 => s.trace;
+    17 => rates.rate_rest;
+    18 => rates.catchup_rest;
+}
+
+section! { "answer", put_answer, take_answer
+    (defaults: Option<EnqueueDefaults>, nth: Option<Lsn>, at: Option<EngineMs>)
+    1 => *nth;
+    2 => *at;
+    3 => *defaults;
+}
+
+section! { "queue", put_answer_log, take_answer_log (log: Option<AnswerLog>)
+    1 => *log;
+}
+
+section! { "queue", put_totals, take_totals (t: Totals)
+    1 => t.enqueued;
+    2 => t.granted;
+    3 => t.acked;
+    4 => t.cancelled;
+    5 => t.replaced;
+    6 => t.purged;
+    7 => t.died;
+    8 => t.expired;
+    9 => t.paused;
+    10 => t.superseded;
+}
+
+impl Stored for QueueName {
+    fn write(&self, to: &mut Writer) {
+        to.blob(self.as_str().as_bytes());
+    }
+    fn read(from: &mut Reader) -> Decoded<Self> {
+        QueueName::stored(&from.text("queue name")?).map_err(|_| DecodeError::Unknown("queue name"))
     }
 }
 
-#[expect(clippy::missing_errors_doc, reason = "the type lists the errors of all its methods")]
-impl Reader {
-    /// A queue's name.
-    pub fn queue_name(&mut self) -> Decoded<QueueName> {
-        QueueName::stored(&self.text("queue name")?).map_err(|_| DecodeError::Unknown("queue name"))
+/// A key is never empty.
+impl Stored for Option<Key> {
+    fn write(&self, to: &mut Writer) {
+        to.blob(self.as_ref().map_or(&[], |key| key.as_str().as_bytes()));
     }
-
-    pub(super) fn key(&mut self) -> Decoded<Option<Key>> {
-        let text = self.text("key")?;
+    fn read(from: &mut Reader) -> Decoded<Self> {
+        let text = from.text("key")?;
         if text.is_empty() {
             return Ok(None);
         }
         Key::new(&text).map(Some).map_err(|_| DecodeError::Unknown("key"))
     }
+}
 
-    /// Reads one record.
-    pub fn record(&mut self) -> Decoded<Record> {
-        Ok(match self.byte()? {
-            PUT => Record::Put {
-                message: Arc::new(self.message()?),
-                life: self.life()?,
-                was: self.option(Self::was)?,
-            },
-            CHANGED => {
-                Record::Changed { id: MessageId(self.varint()?), life: self.life()?, was: self.was()? }
-            }
-            GRANTED => Record::Granted {
-                id: MessageId(self.varint()?),
-                attempt: self.varint_u32()?,
-                lease: self.lease()?,
-                was: self.was()?,
-            },
-            REMOVED => Record::Removed {
-                id: MessageId(self.varint()?),
-                why: match self.byte()? {
-                    0 => Gone::Acked,
-                    1 => Gone::Cancelled,
-                    2 => Gone::Replaced,
-                    3 => Gone::Expired,
-                    4 => Gone::Superseded,
-                    _ => return Err(DecodeError::Unknown("cause of removal")),
-                },
-                was: self.was()?,
-            },
-            QUEUE => {
-                let (name, settings, pause) = (self.queue_name()?, self.settings()?, self.pause()?);
-                self.no_fields("queue")?;
-                Record::Queue { name, settings, pause }
-            }
-            PURGED => {
-                let queue = self.queue_name()?;
-                let before = MessageId(self.varint()?);
-                let purged = self.varint()?;
-                let keep = self.ids()?;
-                self.no_fields("purge")?;
-                Record::Purged { queue, keep, before, purged }
-            }
-            DEDUPED => Record::Deduped(self.dedupe()?),
-            ANSWERS_FORGOTTEN => {
-                let (queue, upto) = (self.queue_name()?, Lsn(self.varint()?));
-                self.no_fields("forgotten answers")?;
-                Record::AnswersForgotten { queue, upto }
-            }
-            _ => return Err(DecodeError::Unknown("record kind")),
-        })
+impl Stored for MaxAttempts {
+    const FORM: Form = Form::Number;
+
+    fn write(&self, to: &mut Writer) {
+        self.count().write(to);
     }
+    fn read(from: &mut Reader) -> Decoded<Self> {
+        MaxAttempts::new(from.get()?).ok_or(DecodeError::Unknown("max_attempts"))
+    }
+}
 
-    /// The ids that a purge keeps: each as its difference from the one before.
-    fn ids(&mut self) -> Decoded<IdSet> {
-        let n = self.count(1)?;
+/// The ids that a purge keeps: each as its difference from the one before.
+impl Stored for IdSet {
+    fn write(&self, to: &mut Writer) {
+        to.varint(self.len() as u64);
+        let mut last = 0;
+        for id in self.iter() {
+            to.varint(id.0 - last);
+            last = id.0;
+        }
+    }
+    fn read(from: &mut Reader) -> Decoded<Self> {
         let mut last = 0u64;
-        let ids = (0..n).map(|_| {
-            last = last.checked_add(self.varint()?).ok_or(DecodeError::Unknown("kept id"))?;
+        let ids = (0..from.count()?).map(|_| {
+            last = last.checked_add(from.varint()?).ok_or(DecodeError::Unknown("kept id"))?;
             Ok(MessageId(last))
         });
         ids.collect()
     }
+}
 
-    /// A message and its life.
-    pub fn row(&mut self) -> Decoded<Row> {
-        Ok(Row { message: Arc::new(self.message()?), life: self.life()? })
+impl Stored for Was {
+    fn write(&self, to: &mut Writer) {
+        self.queue.write(to);
+        to.byte(self.kind as u8 | (self.due.class() as u8) << 2);
+        to.varint(self.due.raw());
+        to.varint(self.weight);
+        to.no_fields();
     }
-
-    fn was(&mut self) -> Decoded<Was> {
-        let queue = self.queue_name()?;
-        let stood = self.byte()?;
+    fn read(from: &mut Reader) -> Decoded<Self> {
+        let queue = from.get()?;
+        let stood = from.byte()?;
         let kind = match stood & 3 {
             0 => Kind::Waiting,
             1 => Kind::Leased,
@@ -326,102 +280,148 @@ impl Reader {
             1 => Class::After,
             _ => return Err(DecodeError::Unknown("clock class")),
         };
-        let was = Was { queue, kind, due: Due::from_raw(class, self.varint()?), weight: self.varint()? };
-        self.no_fields("message")?;
+        let was = Was { queue, kind, due: Due::from_raw(class, from.varint()?), weight: from.varint()? };
+        from.no_fields("message")?;
         Ok(was)
     }
+}
 
-    fn message(&mut self) -> Decoded<MessageContent> {
-        let (id, queue, key) = (MessageId(self.varint()?), self.queue_name()?, self.key()?);
-        self.content(id, queue, key)
+impl Stored for Option<Was> {
+    fn write(&self, to: &mut Writer) {
+        to.byte(u8::from(self.is_some()));
+        self.iter().for_each(|was| was.write(to));
     }
-
-    /// The fields of a message after its key.
-    pub(super) fn content(
-        &mut self,
-        id: MessageId,
-        queue: QueueName,
-        key: Option<Key>,
-    ) -> Decoded<MessageContent> {
-        let enqueued_at = WallMs(self.varint()?);
-        let (options, dedupe_id) = self.content_options()?;
-        Ok(MessageContent {
-            id,
-            queue,
-            key,
-            enqueued_at,
-            options,
-            dedupe_id,
-            headers: self.headers()?,
-            body: Bytes::copy_from_slice(&self.blob()?), // a slice would keep the whole segment in memory
-        })
+    fn read(from: &mut Reader) -> Decoded<Self> {
+        match from.byte()? {
+            0 => Ok(None),
+            1 => from.get().map(Some),
+            _ => Err(DecodeError::Unknown("presence byte")),
+        }
     }
+}
 
-    fn headers(&mut self) -> Decoded<Headers> {
-        let n = self.count(2)?;
-        (0..n).map(|_| Ok((self.text("header")?, self.text("header")?))).collect()
+impl Stored for Arc<MessageContent> {
+    fn write(&self, to: &mut Writer) {
+        self.id.write(to);
+        self.queue.write(to);
+        self.key.write(to);
+        to.content(self);
     }
-
-    pub(super) fn backoff(&mut self) -> Decoded<Backoff> {
-        Ok(Backoff { min_ms: self.varint()?, max_ms: self.varint()? })
+    fn read(from: &mut Reader) -> Decoded<Self> {
+        let (id, queue, key) = (from.get()?, from.get()?, from.get()?);
+        from.content(id, queue, key)
     }
+}
 
-    /// A queue's pause.
-    pub fn pause(&mut self) -> Decoded<Pause> {
-        match self.byte()? {
+impl Stored for Life {
+    fn write(&self, to: &mut Writer) {
+        to.life_head(self);
+        to.life_rest(self);
+    }
+    fn read(from: &mut Reader) -> Decoded<Self> {
+        let head = from.life_head()?;
+        from.life_rest(head)
+    }
+}
+
+impl Stored for Pause {
+    fn write(&self, to: &mut Writer) {
+        match self {
+            Pause::Running => to.byte(0),
+            Pause::Paused => to.byte(1),
+            Pause::Until { end, length_ms } => {
+                to.byte(2);
+                end.write(to);
+                length_ms.write(to);
+            }
+        }
+    }
+    fn read(from: &mut Reader) -> Decoded<Self> {
+        match from.byte()? {
             0 => Ok(Pause::Running),
             1 => Ok(Pause::Paused),
-            2 => Ok(Pause::Until { end: EngineMs(self.varint()?), length_ms: self.varint()? }),
+            2 => Ok(Pause::Until { end: from.get()?, length_ms: from.get()? }),
             _ => Err(DecodeError::Unknown("pause")),
         }
     }
+}
 
-    /// A remembered answer.
-    pub fn dedupe(&mut self) -> Decoded<DedupeRow> {
+impl Stored for Created {
+    fn write(&self, to: &mut Writer) {
+        let (code, old) = match self {
+            Created::New => (0, None),
+            Created::Replacing(old) => (1, Some(old)),
+            Created::Kept => (2, None),
+            Created::Superseding(old) => (3, Some(old)),
+        };
+        to.byte(code);
+        old.iter().for_each(|old| old.write(to));
+    }
+    fn read(from: &mut Reader) -> Decoded<Self> {
+        Ok(match from.byte()? {
+            0 => Created::New,
+            1 => Created::Replacing(from.get()?),
+            2 => Created::Kept,
+            3 => Created::Superseding(from.get()?),
+            _ => return Err(DecodeError::Unknown("answer of an enqueue")),
+        })
+    }
+}
+
+impl Stored for EnqueueDefaults {
+    fn write(&self, to: &mut Writer) {
+        let EnqueueDefaults { priority, lease_ms, max_attempts, backoff, expires_in_ms } = self;
+        ((*priority, *lease_ms), (*max_attempts, *backoff)).write(to);
+        to.varint(expires_in_ms.unwrap_or(0)); // never 0 if there is one
+    }
+    fn read(from: &mut Reader) -> Decoded<Self> {
+        let ((priority, lease_ms), (max_attempts, backoff)) = from.get()?;
+        let expires_in_ms = Some(from.get()?).filter(|ms| *ms > 0);
+        Ok(EnqueueDefaults { priority, lease_ms, max_attempts, backoff, expires_in_ms })
+    }
+}
+
+/// The fingerprint of a content.
+impl Stored for u128 {
+    fn write(&self, to: &mut Writer) {
+        to.bytes.extend_from_slice(&self.to_le_bytes());
+    }
+    fn read(from: &mut Reader) -> Decoded<Self> {
+        let raw = from.take(size_of::<u128>())?;
+        Ok(raw.iter().rev().fold(0, |number, byte| number << 8 | u128::from(*byte)))
+    }
+}
+
+impl Stored for DedupeRow {
+    fn write(&self, to: &mut Writer) {
+        self.queue.write(to);
+        self.dedupe_id.write(to);
+        self.content.write(to);
+        self.until.write(to);
+        self.id.write(to);
+        self.key.write(to);
+        self.due_at.write(to);
+        self.generation.write(to);
+        self.created.write(to);
+        let (nth, at) = self.position.map(|position| (position.nth, position.at)).unzip();
+        put_answer(to, &self.defaults, &nth, &at);
+    }
+    fn read(from: &mut Reader) -> Decoded<Self> {
         let mut row = DedupeRow {
-            queue: self.queue_name()?,
-            dedupe_id: self.text("dedupe id")?,
-            content: {
-                let raw = self.take(16)?;
-                let mut le = [0u8; 16];
-                le.copy_from_slice(&raw);
-                u128::from_le_bytes(le)
-            },
-            until: EngineMs(self.varint()?),
-            id: MessageId(self.varint()?),
-            key: self.key()?,
-            due_at: WallMs(self.varint()?),
-            generation: self.varint_u32()?,
-            created: match self.byte()? {
-                0 => Created::New,
-                1 => Created::Replacing(MessageId(self.varint()?)),
-                2 => Created::Kept,
-                3 => Created::Superseding(MessageId(self.varint()?)),
-                _ => return Err(DecodeError::Unknown("answer of an enqueue")),
-            },
+            queue: from.get()?,
+            dedupe_id: from.get()?,
+            content: from.get()?,
+            until: from.get()?,
+            id: from.get()?,
+            key: from.get()?,
+            due_at: from.get()?,
+            generation: from.get()?,
+            created: from.get()?,
             defaults: None,
             position: None,
         };
         let (mut nth, mut at) = (None, None);
-        self.fields("answer", |number, value| {
-            match number {
-                1 => nth = Some(Lsn(value.number()?)),
-                2 => at = Some(EngineMs(value.number()?)),
-                3 => {
-                    row.defaults = Some(value.bytes(|from| {
-                        Ok(EnqueueDefaults {
-                            priority: from.varint_u32()?,
-                            lease_ms: from.varint()?,
-                            max_attempts: max_attempts(from.varint_u32()?)?,
-                            backoff: from.backoff()?,
-                            expires_in_ms: Some(from.varint()?).filter(|ms| *ms > 0),
-                        })
-                    })?);
-                }
-                _ => return Ok(FieldKnown::No),
-            }
-            Ok(FieldKnown::Yes)
-        })?;
+        take_answer(from, &mut row.defaults, &mut nth, &mut at)?;
         row.position = match (nth, at) {
             (Some(nth), Some(at)) => Some(AnswerPosition { nth, at }),
             (None, None) => None,
@@ -429,53 +429,238 @@ impl Reader {
         };
         Ok(row)
     }
+}
 
+impl Stored for AnswerLog {
+    fn write(&self, to: &mut Writer) {
+        self.forgotten().write(to);
+        self.spans().to_vec().write(to);
+    }
+    fn read(from: &mut Reader) -> Decoded<Self> {
+        Ok(AnswerLog::restored(from.get()?, from.get()?))
+    }
+}
+
+impl Stored for Totals {
+    fn write(&self, to: &mut Writer) {
+        put_totals(to, self);
+    }
+    fn read(from: &mut Reader) -> Decoded<Self> {
+        let mut totals = Totals::default();
+        take_totals(from, &mut totals)?;
+        Ok(totals)
+    }
+}
+
+impl Stored for Options {
+    fn write(&self, to: &mut Writer) {
+        put_options(to, self, &None);
+    }
+    fn read(from: &mut Reader) -> Decoded<Self> {
+        let mut options = Options::default();
+        take_options(from, &mut options, &mut None)?;
+        Ok(options)
+    }
+}
+
+impl Stored for QueueSettings {
+    fn write(&self, to: &mut Writer) {
+        let (rate, catchup) = (self.limits.rate.map(|rate| rate.per_hour), self.limits.catchup_per_hour);
+        let whole = |hourly: Option<u64>| hourly.map(|n| n / SECONDS_PER_HOUR);
+        let rest = |hourly: Option<u64>| hourly.map(|n| n % SECONDS_PER_HOUR).filter(|n| *n > 0);
+        let rates = StoredRates {
+            rate: whole(rate),
+            rate_rest: rest(rate),
+            burst: self.limits.rate.and_then(|rate| rate.burst),
+            catchup: whole(catchup),
+            catchup_rest: rest(catchup),
+        };
+        put_settings(to, self, &rates);
+    }
+    fn read(from: &mut Reader) -> Decoded<Self> {
+        let (mut settings, mut rates) = (QueueSettings::default(), StoredRates::default());
+        take_settings(from, &mut settings, &mut rates)?;
+        let StoredRates { rate, rate_rest, burst, catchup, catchup_rest } = rates;
+        settings.limits.rate = hourly(rate, rate_rest)?.map(|per_hour| GrantRate { per_hour, burst });
+        settings.limits.catchup_per_hour = hourly(catchup, catchup_rest)?;
+        if burst.is_some() && rate.is_none() {
+            return Err(DecodeError::Unknown("burst"));
+        }
+        Ok(settings)
+    }
+}
+
+/// A rate an hour from its whole grants a second and the rest.
+fn hourly(whole: Option<u64>, rest: Option<u64>) -> Decoded<Option<u64>> {
+    let is_rest = |rest: u64| whole.is_some() && (1..SECONDS_PER_HOUR).contains(&rest);
+    if whole.is_some_and(|n| n > u64::from(u32::MAX)) {
+        return Err(DecodeError::Unknown("32-bit number"));
+    }
+    if rest.is_some_and(|rest| !is_rest(rest)) {
+        return Err(DecodeError::Unknown("rate"));
+    }
+    Ok(whole.map(|n| n * SECONDS_PER_HOUR + rest.unwrap_or(0)))
+}
+
+/// Structures that other parts of a store contain.
+macro_rules! parts {
+    ($($(#[$doc:meta])* $name:ident: $t:ty;)*) => {
+        impl Writer {
+            $(
+                $(#[$doc])*
+                pub fn $name(&mut self, value: &$t) {
+                    value.write(self);
+                }
+            )*
+        }
+
+        #[expect(clippy::missing_errors_doc, reason = "the type lists the errors of all its methods")]
+        impl Reader {
+            $(
+                $(#[$doc])*
+                pub fn $name(&mut self) -> Decoded<$t> {
+                    self.get()
+                }
+            )*
+        }
+    };
+}
+parts! {
+    /// One record.
+    record: Record;
+    /// A message and its life, as a checkpoint holds them.
+    row: Row;
+    /// The name of a queue.
+    queue_name: QueueName;
+    /// A remembered answer.
+    dedupe: DedupeRow;
+    /// The options of a message.
+    options: Options;
+    /// A queue's settings.
+    settings: QueueSettings;
+    /// A queue's pause.
+    pause: Pause;
+    /// A queue's totals: those above 0, by their numbers.
+    totals: Totals;
+    /// Both clocks.
+    clock: ClockPair;
+}
+
+impl Writer {
     /// The end of the books of a queue: a section with its log of answers, if it remembers any.
-    pub fn answer_log(&mut self) -> Decoded<AnswerLog> {
-        let mut log = AnswerLog::default();
-        self.fields("queue", |number, value| {
-            if number != 1 {
-                return Ok(FieldKnown::No);
+    pub fn answer_log(&mut self, log: &AnswerLog) {
+        put_answer_log(self, &Some(log).filter(|log| !log.is_empty()).cloned());
+    }
+
+    /// A message without the name of its queue, and its life, as a run holds them. The fields that a scan needs come
+    /// first ([`super::RowHead`]); no field is written twice.
+    pub fn stored(&mut self, row: &Row) {
+        let m = &row.message;
+        m.id.write(self);
+        self.life_head(&row.life);
+        self.varint(m.weight() as u64);
+        m.key.write(self);
+        self.content(m);
+        self.life_rest(&row.life);
+    }
+
+    /// The fields of a message after its key.
+    fn content(&mut self, m: &MessageContent) {
+        m.enqueued_at.write(self);
+        put_options(self, &m.options, &m.dedupe_id);
+        m.headers.write(self);
+        self.blob(&m.body);
+    }
+
+    /// The *head* of a life, which scans read. A record has it and the rest together, a row of a run has weight, key and
+    /// content between them.
+    fn life_head(&mut self, life: &Life) {
+        let (stage, when) = match &life.stage {
+            Stage::Waiting { token: None } => (0, None),
+            Stage::Waiting { token: Some(_) } => (1, None),
+            Stage::Leased(lease) => (2, Some(lease.until.0)),
+            Stage::Dead { at, .. } => (3, Some(at.raw())),
+        };
+        self.byte(life.due.class() as u8 | stage << 1);
+        self.varint(life.due.raw());
+        if let Some(when) = when {
+            self.varint(when);
+        }
+    }
+
+    fn life_rest(&mut self, life: &Life) {
+        for n in [life.generation, life.attempt, life.forgiven] {
+            n.write(self);
+        }
+        match &life.stage {
+            Stage::Waiting { token } => token.iter().for_each(|token| token.write(self)),
+            Stage::Leased(Lease { token, until: _, session, granted_at }) => {
+                token.write(self);
+                session.write(self);
+                granted_at.write(self);
             }
-            log = value.bytes(|from| {
-                let forgotten = Lsn(from.varint()?);
-                let spans = (0..from.count(5)?).map(|_| {
-                    let last = AnswerPosition { nth: Lsn(from.varint()?), at: EngineMs(from.varint()?) };
-                    let until = EngineMs(from.varint()?);
-                    Ok(AnswerSpan { last, until, count: from.varint()?, bytes: from.varint()? })
-                });
-                Ok(AnswerLog::restored(forgotten, spans.collect::<Decoded<_>>()?))
-            })?;
-            Ok(FieldKnown::Yes)
-        })?;
-        Ok(log)
+            Stage::Dead { reason, .. } => reason.write(self),
+        }
+        put_life(self, life);
+    }
+}
+
+impl Reader {
+    /// The end of the books of a queue: a section with its log of answers, if it remembers any.
+    ///
+    /// # Errors
+    /// [`DecodeError`].
+    pub fn answer_log(&mut self) -> Decoded<AnswerLog> {
+        let mut log = None;
+        take_answer_log(self, &mut log)?;
+        Ok(log.unwrap_or_default())
     }
 
-    /// A queue's totals.
-    pub fn totals(&mut self) -> Decoded<Totals> {
-        let mut t = Totals::default();
-        self.fields("queue", |number, value| {
-            let total = match number {
-                1 => &mut t.enqueued,
-                2 => &mut t.granted,
-                3 => &mut t.acked,
-                4 => &mut t.cancelled,
-                5 => &mut t.replaced,
-                6 => &mut t.purged,
-                7 => &mut t.died,
-                8 => &mut t.expired,
-                9 => &mut t.paused,
-                10 => &mut t.superseded,
-                _ => return Ok(FieldKnown::No),
-            };
-            *total = value.number()?;
-            Ok(FieldKnown::Yes)
-        })?;
-        Ok(t)
+    /// Reads what [`Writer::stored`] has written for a message of this queue.
+    ///
+    /// # Errors
+    /// [`DecodeError`].
+    pub fn stored(&mut self, queue: QueueName) -> Decoded<Row> {
+        let id = self.get()?;
+        let head = self.life_head()?;
+        self.varint()?; // the weight follows from the rest
+        let key = self.get()?;
+        let message = self.content(id, queue, key)?;
+        Ok(Row { message, life: self.life_rest(head)? })
     }
 
-    /// Reads both clocks.
-    pub fn clock(&mut self) -> Decoded<ClockPair> {
-        Ok(ClockPair { engine: EngineMs(self.varint()?), wall: WallMs(self.varint()?) })
+    /// The fields of a message after its key.
+    fn content(&mut self, id: MessageId, queue: QueueName, key: Option<Key>) -> Decoded<Arc<MessageContent>> {
+        let enqueued_at: WallMs = self.get()?;
+        let (mut options, mut dedupe_id) = (Options::default(), None);
+        take_options(self, &mut options, &mut dedupe_id)?;
+        let headers = self.get()?;
+        let body = Bytes::copy_from_slice(&self.blob()?); // a slice would keep the whole segment in memory
+        Ok(Arc::new(MessageContent { id, queue, key, enqueued_at, options, dedupe_id, headers, body }))
+    }
+
+    fn life_head(&mut self) -> Decoded<LifeHead> {
+        let mut rest = self.rest();
+        let length = rest.len();
+        let head = LifeHead::read(&mut rest)?;
+        let read = length - rest.len();
+        self.skip(read);
+        Ok(head)
+    }
+
+    fn life_rest(&mut self, head: LifeHead) -> Decoded<Life> {
+        let mut life = Life::new(head.due, None);
+        (life.generation, life.attempt, life.forgiven) = (self.get()?, self.get()?, self.get()?);
+        life.stage = match head.stands {
+            StageKind::Waiting if head.has_token => Stage::Waiting { token: Some(self.get()?) },
+            StageKind::Waiting => Stage::Waiting { token: None },
+            StageKind::Leased { until } => {
+                let (token, (session, granted_at)) = self.get()?;
+                Stage::Leased(Lease { token, until, session, granted_at })
+            }
+            StageKind::Dead { at } => Stage::Dead { reason: self.get()?, at, token: None },
+        };
+        take_life(self, &mut life)?;
+        Ok(life)
     }
 }

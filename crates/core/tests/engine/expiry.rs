@@ -4,7 +4,7 @@ use duewheel_core::engine::*;
 use duewheel_core::id::{MessageId, SessionId};
 use duewheel_core::message::{DeadReason, Expiry, Options, State};
 use duewheel_core::policy::{OnExpiry, Policy, QueueSettings};
-use duewheel_core::spread::{SpreadBy, offset_ms};
+use duewheel_core::random::{SpreadBy, offset_ms};
 use duewheel_core::time::WallMs;
 
 use crate::harness::*;

@@ -202,7 +202,7 @@ impl StateWriter {
                 None => w.byte(0),
                 Some(clock) => {
                     w.byte(1);
-                    w.clock(clock);
+                    w.clock(&clock);
                 }
             }
             ledger.due().encode(w);
@@ -213,7 +213,7 @@ impl StateWriter {
         self.entry_with_section(StateBlockKind::Queues, |w| {
             w.blob(row.name.as_str().as_bytes());
             w.settings(&row.settings);
-            w.pause(row.pause);
+            w.pause(&row.pause);
             w.totals(&row.totals);
             row.tally.encode(w);
             w.answer_log(&row.answers);
