@@ -163,7 +163,7 @@ impl Look<'_> {
         self.record.state.advance(&table, facts)
     }
 
-    /// Asks the shards of messages that are due what became of them. A shard that gives no answer, because it is closed
+    /// Asks the shards of messages that are due whether these have entered. A shard that gives no answer, because it is closed
     /// for example, is asked again at the next look.
     async fn ask_due(&mut self) {
         self.record.state.pass_due(self.now());
