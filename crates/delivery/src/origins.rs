@@ -98,28 +98,28 @@ impl OriginBreakers {
 }
 
 /// The state shared by all requests to URLs of messages on a node.
-pub(crate) struct UrlGround {
+pub(crate) struct UrlContext {
     /// The addresses that they may go to: public ones, other than in tests.
     pub(crate) networks: Networks,
-    hands: Arc<Semaphore>,
+    slots: Arc<Semaphore>,
     breakers: Mutex<OriginBreakers>,
     /// Connections to other origins than the target's, by the time-out that they were made with.
     connections: Mutex<LruCache<(Origin, Duration), OriginConnections>>,
 }
 
-impl Default for UrlGround {
+impl Default for UrlContext {
     fn default() -> Self {
-        UrlGround::with_networks(Networks::default())
+        UrlContext::with_networks(Networks::default())
     }
 }
 
-impl UrlGround {
+impl UrlContext {
     pub(crate) fn with_networks(networks: Networks) -> Self {
         const ORIGINS: NonZeroUsize = NonZeroUsize::new(MAX_ORIGINS).unwrap();
         const CONNECTED: NonZeroUsize = NonZeroUsize::new(CONNECTED_ORIGINS).unwrap();
-        UrlGround {
+        UrlContext {
             networks,
-            hands: Arc::new(Semaphore::new(URL_CONCURRENCY)),
+            slots: Arc::new(Semaphore::new(URL_CONCURRENCY)),
             breakers: Mutex::new(OriginBreakers::new(ORIGINS)),
             connections: Mutex::new(LruCache::new(CONNECTED)),
         }
@@ -129,8 +129,8 @@ impl UrlGround {
     ///
     /// # Cancel safety
     /// Cancel safe; who waits again stands at the end of the line.
-    pub(crate) async fn hand(&self) -> Option<OwnedSemaphorePermit> {
-        let taken = tokio::time::timeout(URL_WAIT, self.hands.clone().acquire_owned()).await;
+    pub(crate) async fn slot(&self) -> Option<OwnedSemaphorePermit> {
+        let taken = tokio::time::timeout(URL_WAIT, self.slots.clone().acquire_owned()).await;
         taken.ok()?.ok()
     }
 
@@ -150,9 +150,9 @@ impl UrlGround {
     }
 }
 
-impl fmt::Debug for UrlGround {
+impl fmt::Debug for UrlContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("UrlGround").field("networks", &self.networks).finish_non_exhaustive()
+        f.debug_struct("UrlContext").field("networks", &self.networks).finish_non_exhaustive()
     }
 }
 
@@ -164,20 +164,20 @@ pub(crate) struct UrlTargets {
 }
 
 impl UrlTargets {
-    pub(crate) fn new(client: &PushClient, ground: &UrlGround) -> Self {
-        let as_it_is = |kind| Arc::new(client.target().for_urls(kind, ground.networks.clone()));
+    pub(crate) fn new(client: &PushClient, context: &UrlContext) -> Self {
+        let as_it_is = |kind| Arc::new(client.target().for_urls(kind, context.networks.clone()));
         let own = as_it_is(OriginKind::Own);
         let connections = client.connections(&own, OriginKind::Own, ORIGIN_CONNECTIONS);
         UrlTargets { own: client.over(own, connections), foreign: as_it_is(OriginKind::Foreign) }
     }
 
     /// The client for this URL.
-    pub(crate) fn client(&self, client: &PushClient, ground: &UrlGround, url: &MessageUrl) -> PushClient {
+    pub(crate) fn client(&self, client: &PushClient, context: &UrlContext, url: &MessageUrl) -> PushClient {
         match url.kind(client.target()) {
             OriginKind::Own => self.own.clone(),
             OriginKind::Foreign => {
                 let make = || client.connections(&self.foreign, OriginKind::Foreign, ORIGIN_CONNECTIONS);
-                let connections = ground.connections(&url.origin(), self.foreign.timeout, make);
+                let connections = context.connections(&url.origin(), self.foreign.timeout, make);
                 client.over(self.foreign.clone(), connections)
             }
         }
@@ -260,7 +260,7 @@ mod tests {
     /// docs/delivery.md says how many are remembered.
     #[test]
     fn a_node_remembers_ten_thousand_origins() {
-        assert_eq!(UrlGround::default().breakers().0.cap().get(), 10_000);
+        assert_eq!(UrlContext::default().breakers().0.cap().get(), 10_000);
     }
 
     /// Nobody could resume it.
@@ -278,19 +278,19 @@ mod tests {
     /// The limit of requests is that of all targets of a node together.
     #[tokio::test(start_paused = true)]
     async fn message_url_requests_are_limited() {
-        let ground = Arc::new(UrlGround::default());
-        let mut hands = Vec::new();
+        let context = Arc::new(UrlContext::default());
+        let mut slots = Vec::new();
         for _ in 0..URL_CONCURRENCY {
-            hands.push(ground.hand().await.expect("a free one"));
+            slots.push(context.slot().await.expect("a free one"));
         }
         let begun = tokio::time::Instant::now();
-        assert!(ground.hand().await.is_none());
+        assert!(context.slot().await.is_none());
         assert_eq!(begun.elapsed(), URL_WAIT);
         let waiting = tokio::spawn({
-            let ground = ground.clone();
-            async move { ground.hand().await.is_some() }
+            let context = context.clone();
+            async move { context.slot().await.is_some() }
         });
-        hands.pop();
+        slots.pop();
         assert!(waiting.await.unwrap(), "the next one gets it");
     }
 }

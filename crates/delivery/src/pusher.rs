@@ -12,6 +12,7 @@ use duewheel::core::time::{EngineMs, WallMs, ceil_ms};
 use duewheel::{CallError, Client, Duewheel};
 use duewheel_shard::activity::Activity;
 use duewheel_shard::client::Demand;
+use hyper::Uri;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
@@ -23,7 +24,7 @@ use crate::limits::{
     ASIDE, CLOSE, FORGIVEN_DELAY, LEASE_MARGIN, MAX_STORE_NAME, UNSETTLED_PER_REQUEST, URLS_PER_PUSHER,
 };
 use crate::message_url::MessageUrl;
-use crate::origins::{UrlGround, UrlTargets};
+use crate::origins::{UrlContext, UrlTargets};
 use crate::request::PushRequest;
 use crate::supervised::while_leased;
 use crate::tracer::{PushTracer, TraceModes};
@@ -36,7 +37,8 @@ mod to_url;
 mod to_url_tests;
 
 use slots::{
-    CyclePart, Hand, PlaceCounts, PlaceOwner, PushCounters, PushEnd, QueueRotation, RateBucket, UnderWay,
+    CyclePart, PlaceCounts, PlaceOwner, PushCounters, PushEnd, QueueRotation, RateBucket, RequestSlot,
+    UnderWay,
 };
 
 /// Delivers the messages of one or several queues to a target, until it is stopped or the wheel is closed.
@@ -332,7 +334,7 @@ pub(crate) struct PusherParts {
     /// The newest attempts to its target.
     pub(crate) latest: Option<LatestAttempts>,
     /// The state shared by all requests to URLs of messages.
-    pub(crate) urls: Arc<UrlGround>,
+    pub(crate) urls: Arc<UrlContext>,
     /// The tracer of its deliveries, if tracing is enabled.
     pub(crate) tracer: Option<Arc<dyn PushTracer>>,
     /// For tests: bugs that are to happen.
@@ -419,11 +421,12 @@ impl PushWorker {
                     failures = 0;
                     for grant in granted {
                         let (mark, run) = (self.begin(&grant), activity.begin());
-                        let (mut under_way, hand) = (UnderWay::new(self.clone()), Hand::new(self.clone()));
+                        let (mut under_way, slot) =
+                            (UnderWay::new(self.clone()), RequestSlot::new(self.clone()));
                         let (worker, job) = (self.clone(), job.clone());
                         pushes.spawn(async move {
                             let _run = run;
-                            worker.push(&job, grant, mark, hand, &mut under_way).await;
+                            worker.push(&job, grant, mark, slot, &mut under_way).await;
                         });
                     }
                 }
@@ -442,7 +445,7 @@ impl PushWorker {
         while pushes.join_next().await.is_some() {}
     }
 
-    /// Waits for what may be sent, for a free hand, and for messages. Messages granted to a dropped future go back at
+    /// Waits for what may be sent, for a free slot, and for messages. Messages granted to a dropped future go back at
     /// once.
     async fn turn(&self, activity: &mut Arc<Activity>, changed: &mut watch::Receiver<()>) -> Turn {
         changed.borrow_and_update();
@@ -482,7 +485,7 @@ impl PushWorker {
             let freed = async {
                 tokio::select! {
                     _ = changed.changed() => {}
-                    () = self.places.hand_free.notified() => {}
+                    () = self.places.slot_free.notified() => {}
                 }
             };
             activity.away(freed).await;
@@ -581,27 +584,31 @@ impl PushWorker {
         job: &Arc<PushJob>,
         grant: Grant,
         mark: Option<RequestMark>,
-        hand: Hand,
+        slot: RequestSlot,
         under_way: &mut UnderWay,
     ) {
         let leased_until = EngineMs(self.now().0.saturating_add(grant.lease_ms));
         let Some(mark) = mark else {
-            self.push_to_url(job, grant, (hand, under_way), leased_until).await;
+            self.push_to_url(job, grant, (slot, under_way), leased_until).await;
             return self.aside_until.store(0, Ordering::SeqCst);
         };
-        let span =
-            self.modes.span(self.parts.tracer.as_ref(), &self.wheel, &grant, &job.client.target().uri).await;
+        let (at, outcome) = self.send(&job.client, &job.client.target().uri, &grant).await;
+        let charge = self.judge(job, &grant, mark, &outcome);
+        drop(slot);
+        self.conclude(job, &grant, at, &outcome, charge, leased_until).await;
+    }
+
+    /// Sends the request of a message. Returns when it began, and how it ended.
+    async fn send(&self, client: &PushClient, uri: &Uri, grant: &Grant) -> (WallMs, PushOutcome) {
+        let span = self.modes.span(self.parts.tracer.as_ref(), &self.wheel, grant, uri).await;
         let at = self.wheel.now().wall;
-        let mut request = PushRequest::of(&grant, &self.store, at.to_system_time());
+        let mut request = PushRequest::of(grant, &self.store, at.to_system_time());
         request.span = span.as_ref().and_then(|span| span.context());
-        let outcome = job.client.deliver_to(&job.client.target().uri, &request, || self.take(1)).await;
-        drop(request);
+        let outcome = client.deliver_to(uri, &request, || self.take(1)).await;
         if let Some(span) = span {
             span.end(&outcome);
         }
-        let charge = self.judge(job, &grant, mark, &outcome);
-        drop(hand);
-        self.conclude(job, &grant, at, &outcome, charge, leased_until).await;
+        (at, outcome)
     }
 
     /// Settles a message whose request began at `at`, and keeps the attempt.

@@ -4,10 +4,10 @@
 pub(crate) mod attempts;
 pub(crate) mod latest;
 mod node;
-mod seat;
+mod runner;
 mod ticket;
 
 pub use attempts::{DeliveryAttempt, deliveries};
 pub use latest::TargetAttempt;
 pub use node::{PushWorkers, PushWorkersStart};
-pub use seat::{BookReport, FailingTarget, TargetBook, TargetEntry, TargetStage, TargetStatus};
+pub use runner::{BookReport, FailingTarget, TargetBook, TargetEntry, TargetStage, TargetStatus};

@@ -15,7 +15,7 @@ use super::part::{JobPart, part_name};
 use super::record::{BulkCounts, BulkPhase, BulkRecord, BulkTenant};
 use crate::limits::{BULK_EDIT_TRIES, MAX_JOBS};
 use crate::random::random_text;
-use crate::shelf::{NextLook, NotWritten, Shelf, ShelfRow};
+use crate::records::{NextLook, NotWritten, RecordStore, StoredRecord};
 
 /// The queue of the records of jobs.
 const JOBS: &str = "#jobs";
@@ -50,8 +50,8 @@ const PAGE: usize = 1_000;
 /// ```
 #[derive(Clone, Debug)]
 pub struct BulkJobs {
-    pub(super) jobs: Shelf,
-    pub(super) parts: Shelf,
+    pub(super) jobs: RecordStore,
+    pub(super) parts: RecordStore,
     pub(super) index: Arc<JobIndex>,
     policy: Policy,
 }
@@ -139,10 +139,10 @@ impl BulkJobs {
     /// # Errors
     /// The store of records has no valid name, which is a bug.
     pub fn new(wheel: &Duewheel, policy: &Policy) -> Result<Self, BadName> {
-        let shelf = |name| QueueName::system(name).map(|queue| Shelf::new(wheel, queue, policy));
+        let records = |name| QueueName::system(name).map(|queue| RecordStore::new(wheel, queue, policy));
         Ok(BulkJobs {
-            jobs: shelf(JOBS)?,
-            parts: shelf(PARTS)?,
+            jobs: records(JOBS)?,
+            parts: records(PARTS)?,
             index: Arc::default(),
             policy: policy.clone(),
         })
@@ -241,7 +241,7 @@ impl BulkJobs {
     async fn scan(&self) -> Result<(), CallError> {
         let begun = Instant::now();
         let scan = self.index.begin_scan(self.jobs.created().await?);
-        let read = |_: &str, row: ShelfRow| BulkRecord::read(&row.body).ok().as_ref().map(IndexedJob::of);
+        let read = |_: &str, row: StoredRecord| BulkRecord::read(&row.body).ok().as_ref().map(IndexedJob::of);
         let found = self.jobs.scan(read).await?;
         self.index.end_scan(scan, begun.elapsed(), found.into_iter());
         Ok(())
@@ -316,7 +316,7 @@ impl BulkJobs {
     /// # Cancel safety
     /// Cancel safe.
     pub async fn list(&self) -> Result<Vec<BulkView>, BulkError> {
-        let view = |id: &str, row: ShelfRow| Some(BulkView::of(id, BulkRecord::read(&row.body).ok()?));
+        let view = |id: &str, row: StoredRecord| Some(BulkView::of(id, BulkRecord::read(&row.body).ok()?));
         let mut all: Vec<BulkView> = self.jobs.scan(view).await?.into_values().collect();
         all.sort_by(|a, b| (b.created_ms, &b.id).cmp(&(a.created_ms, &a.id)));
         Ok(all)

@@ -26,7 +26,7 @@ use super::part::{JobPart, LEASED, PartEntry, PartWalk, due_times, entries_withi
 use super::record::{BulkPhase, BulkRecord, BulkWalk};
 use crate::limits::{BULK_HELD, BULK_SLICE, BULK_SLICE_WITH_BODIES, BULK_TURN_LOOK, BULK_WALK, KEEP_JOBS};
 use crate::message_url::MessageUrl;
-use crate::shelf::{NextLook, NotWritten};
+use crate::records::{NextLook, NotWritten};
 
 /// The place of a run among the steps that its node does at a time. A run that waits has none.
 #[derive(Debug)]
@@ -513,7 +513,7 @@ mod tests {
     use super::super::filter::BulkFilter;
     use super::super::record::{BulkCounts, BulkTenant};
     use super::*;
-    use crate::shelf::ShelfRow;
+    use crate::records::StoredRecord;
 
     impl BulkPlace {
         /// A place for one run alone.
@@ -565,7 +565,7 @@ mod tests {
                 let walk = PartWalk { position: None, leased: 0 };
                 jobs.put_part(id, part, JobPart { walk, entries: Vec::new() }).await.unwrap();
             }
-            let ShelfRow { id: row, generation, .. } = jobs.jobs.read(id).await.unwrap().unwrap();
+            let StoredRecord { id: row, generation, .. } = jobs.jobs.read(id).await.unwrap().unwrap();
             let (_keep, stop) = watch::channel(false);
             let end = BulkRun::new(&jobs, id, (row, generation), record, BulkPlace::alone(), stop).go().await;
             assert!(matches!(end, RunEnd::Over), "{end:?}");
@@ -601,7 +601,7 @@ mod tests {
                 jobs.jobs.now(),
             );
             assert!(jobs.jobs.create("job", record.bytes()).await.unwrap());
-            let ShelfRow { id: row, generation, .. } = jobs.jobs.read("job").await.unwrap().unwrap();
+            let StoredRecord { id: row, generation, .. } = jobs.jobs.read("job").await.unwrap().unwrap();
             let (_keep, stop) = watch::channel(false);
             let mut run =
                 BulkRun::new(&jobs, "job", (row, generation), record, BulkPlace::alone(), stop.clone());
@@ -659,7 +659,7 @@ mod tests {
         let record =
             BulkRecord::new(BulkTenant::Common, "orders".into(), filter, action, None, jobs.jobs.now());
         assert!(jobs.jobs.create("job", record.bytes()).await.unwrap());
-        let ShelfRow { id, generation, .. } = jobs.jobs.read("job").await.unwrap().unwrap();
+        let StoredRecord { id, generation, .. } = jobs.jobs.read("job").await.unwrap().unwrap();
         (id, generation, record)
     }
 

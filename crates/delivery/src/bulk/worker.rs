@@ -12,7 +12,7 @@ use super::jobs::BulkJobs;
 use super::record::BulkRecord;
 use super::run::{BulkPlace, BulkRun, RunEnd};
 use crate::limits::{BULK_HELD, BULK_RUNS, LOOK_AGAIN, UNREADABLE_LOOK};
-use crate::shelf::{NextLook, Shelf};
+use crate::records::{NextLook, RecordStore};
 use crate::supervised::Supervised;
 
 /// Works on jobs until it is stopped or the wheel is closed. Several may run, in several nodes: a job is worked on by one at
@@ -87,22 +87,22 @@ impl Bulk {
         let taken = Some(places.clone().acquire_owned().await.ok()?);
         let grant = match self.jobs.jobs.due(1).await {
             Ok(grants) => grants.into_iter().next(),
-            Err(why) => return Shelf::recover(why).await.map(|()| None),
+            Err(why) => return RecordStore::recover(why).await.map(|()| None),
         };
         Some(grant.map(|grant| (grant, BulkPlace { all: places.clone(), taken })))
     }
 
     /// Works on the job whose record was granted.
     async fn run(&self, grant: &Grant, place: BulkPlace, stop: watch::Receiver<bool>) {
-        let shelf = &self.jobs.jobs;
-        let Some((id, row)) = shelf.hold(grant, BULK_HELD).await else { return };
+        let records = &self.jobs.jobs;
+        let Some((id, row)) = records.hold(grant, BULK_HELD).await else { return };
         let at = (row.id, row.generation);
         let record = match BulkRecord::read(&row.body) {
             Ok(record) => record,
             Err(error) => {
                 tracing::warn!(job = id, error, "a job does not run");
                 let later = NextLook::After(UNREADABLE_LOOK);
-                drop(shelf.write(at, row.body, Some(later)).await);
+                drop(records.write(at, row.body, Some(later)).await);
                 return;
             }
         };

@@ -18,7 +18,7 @@ use crate::target::{OriginKind, PushRate};
 #[derive(Debug, Default)]
 pub(super) struct PlaceCounts {
     /// Notified when a request has ended or a message gives its place back.
-    pub(super) hand_free: Notify,
+    pub(super) slot_free: Notify,
     /// Messages for the target that were granted and are not settled.
     pub(super) under_way: AtomicUsize,
     /// The number of requests under way for messages of other origins, which take no place of the target's.
@@ -37,20 +37,20 @@ pub(super) trait PlaceOwner: Send + Sync {
 
 /// A slot for one of a target's concurrent requests, held from the request's beginning until its answer is judged. The
 /// message is settled afterwards: that takes a sync of the store, which does not concern the target.
-pub(super) struct Hand(Arc<dyn PlaceOwner>);
+pub(super) struct RequestSlot(Arc<dyn PlaceOwner>);
 
-impl Hand {
+impl RequestSlot {
     pub(super) fn new(owner: Arc<dyn PlaceOwner>) -> Self {
         owner.places().requests.fetch_add(1, Ordering::SeqCst);
-        Hand(owner)
+        RequestSlot(owner)
     }
 }
 
-impl Drop for Hand {
+impl Drop for RequestSlot {
     fn drop(&mut self) {
         let places = self.0.places();
         places.requests.fetch_sub(1, Ordering::SeqCst);
-        places.hand_free.notify_one();
+        places.slot_free.notify_one();
     }
 }
 
@@ -81,7 +81,7 @@ impl UnderWay {
             OriginKind::Foreign => &places.elsewhere,
         };
         count.fetch_sub(1, Ordering::SeqCst);
-        places.hand_free.notify_one();
+        places.slot_free.notify_one();
         self.owner.place_is_free();
     }
 }

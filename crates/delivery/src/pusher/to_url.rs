@@ -6,7 +6,7 @@ use duewheel::core::engine::Grant;
 use duewheel::core::time::{EngineMs, WallMs};
 use url::Origin;
 
-use super::slots::{Hand, PushEnd, UnderWay};
+use super::slots::{PushEnd, RequestSlot, UnderWay};
 use super::{PushJob, PushWorker};
 use crate::answer::PushVerdict;
 use crate::breaker::{Charge, RequestMark};
@@ -15,7 +15,6 @@ use crate::limits::FORGIVEN_DELAY;
 use crate::message_url::MessageUrl;
 use crate::origins::UrlTargets;
 use crate::plan::jittered;
-use crate::request::PushRequest;
 use crate::target::OriginKind;
 
 /// The reason of a dead message whose URL is none.
@@ -57,7 +56,7 @@ impl PushWorker {
         &self,
         job: &Arc<PushJob>,
         grant: Grant,
-        (hand, under_way): (Hand, &mut UnderWay),
+        (slot, under_way): (RequestSlot, &mut UnderWay),
         leased_until: EngineMs,
     ) {
         let text = MessageUrl::of(&grant.message).unwrap_or_default();
@@ -65,16 +64,16 @@ impl PushWorker {
             drop(self.settle(&grant, PushEnd::Dead, BAD_URL, leased_until).await);
             return;
         };
-        let hand = match url.kind(job.client.target()) {
-            OriginKind::Own => Some(hand),
+        let slot = match url.kind(job.client.target()) {
+            OriginKind::Own => Some(slot),
             OriginKind::Foreign => {
                 under_way.go_elsewhere();
-                drop(hand);
+                drop(slot);
                 None
             }
         };
         let sent = self.sent_to(job, &grant, &url).await;
-        drop(hand);
+        drop(slot);
         match sent {
             Ok((at, outcome, charge)) => {
                 self.conclude(job, &grant, at, &outcome, charge, leased_until).await;
@@ -90,31 +89,25 @@ impl PushWorker {
         grant: &Grant,
         url: &MessageUrl,
     ) -> Result<(WallMs, PushOutcome, Charge), (PushEnd, &'static str)> {
-        let (ground, origin) = (&self.parts.urls, url.origin());
+        let (context, origin) = (&self.parts.urls, url.origin());
         let later = |wait| {
             let delay = jittered(FORGIVEN_DELAY.max(wait), self.random(grant, "wait"));
             (PushEnd::NotYet(Some(delay.max(wait))), ORIGIN_WAITS)
         };
-        if let Some(wait) = ground.breakers().wait(&origin, self.now()) {
+        if let Some(wait) = context.breakers().wait(&origin, self.now()) {
             return Err(later(wait));
         }
-        let Some(_hand) = ground.hand().await else {
+        let Some(_slot) = context.slot().await else {
             return Err((PushEnd::NotYet(Some(FORGIVEN_DELAY)), URLS_BUSY));
         };
-        let urls = job.urls.get_or_init(|| UrlTargets::new(&job.client, ground));
-        let client = urls.client(&job.client, ground, url);
+        let urls = job.urls.get_or_init(|| UrlTargets::new(&job.client, context));
+        let client = urls.client(&job.client, context, url);
         let (now, random) = (self.now(), self.random(grant, "begin"));
         let (id, timeout) = (grant.message.id, client.target().timeout);
-        let begun = ground.breakers().begin(&origin, now, id, timeout, random);
+        let begun = context.breakers().begin(&origin, now, id, timeout, random);
         let request = OriginRequest { worker: self, origin: &origin, mark: Some(begun.map_err(later)?) };
-        let span = self.modes.span(self.parts.tracer.as_ref(), &self.wheel, grant, url.uri()).await;
-        let at = self.wheel.now().wall;
-        let mut sent = PushRequest::of(grant, &self.store, at.to_system_time());
-        sent.span = span.as_ref().and_then(|span| span.context());
-        let outcome = without_disable(client.deliver_to(url.uri(), &sent, || self.take(1)).await);
-        if let Some(span) = span {
-            span.end(&outcome);
-        }
+        let (at, outcome) = self.send(&client, url.uri(), grant).await;
+        let outcome = without_disable(outcome);
         let charge = request.end(grant, &outcome);
         Ok((at, outcome, charge))
     }

@@ -19,7 +19,7 @@ use crate::client::PushClient;
 use crate::connect::Resolver;
 use crate::message_url::{MessageUrl, TARGET_URL_HEADER};
 use crate::networks::Networks;
-use crate::origins::UrlGround;
+use crate::origins::UrlContext;
 use crate::target::{NetworkSettings, PushTarget, RetrySettings, TargetSettings};
 
 const LOCAL: &str = "127.0.0.1/32";
@@ -119,7 +119,7 @@ fn start(wheel: &Duewheel, settings: &TargetSettings, urls: &str) -> Pusher {
     let target = Arc::new(PushTarget::new(settings).unwrap());
     let client = PushClient::with_resolver(target, Arc::new(AllHere));
     let job = PushJob::new(client, vec![duewheel::core::name::QueueName::new("q").unwrap()]);
-    let urls = Arc::new(UrlGround::with_networks(Networks::from_words(&[urls]).unwrap()));
+    let urls = Arc::new(UrlContext::with_networks(Networks::from_words(&[urls]).unwrap()));
     let parts = PusherParts { urls, ..PusherParts::default() };
     let pusher = Pusher::start_job(wheel, "s1", job, parts).unwrap();
     pusher.open_until(super::EngineMs(u64::MAX));

@@ -303,8 +303,8 @@ impl ScheduleState {
         times.filter(|time| *time > facts.now).min().unwrap_or(idle)
     }
 
-    /// Notes which messages have become due: the last of them is the previous occurrence. Their shards are asked what
-    /// became of them, for as long as the answers to their enqueues are remembered.
+    /// Notes which messages have become due: the last of them is the previous occurrence. Their shards are asked
+    /// whether they have entered, for as long as the answers to their enqueues are remembered.
     pub fn pass_due(&mut self, now: u64) {
         let now = self.go_on(now);
         let (ahead, due): (Vec<_>, Vec<_>) =

@@ -23,7 +23,7 @@ pub struct ScheduleState {
     pub entering: Vec<ScheduleEntry>,
     /// Occurrences in their queue that are not due yet.
     pub pending: Vec<ScheduleEntry>,
-    /// Occurrences that are due, and of whose messages their shards have not said since what became of them.
+    /// Occurrences that are due, and whose shards have not answered since whether their messages entered.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unanswered: Vec<ScheduleEntry>,
     /// Occurrences that are being taken back.

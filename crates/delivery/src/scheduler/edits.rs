@@ -11,9 +11,9 @@ use super::look::{EditJob, Look, LookEnd, PastOccurrences, ScheduleEdit, Schedul
 use super::message;
 use crate::limits::{EDIT_WAIT, MAX_SCHEDULES};
 use crate::random::random_text;
+use crate::records::{RecordStore, StoredRecord};
 use crate::recurrence::{BadRecurrence, Occurrence};
 use crate::schedule::{PastOccurrence, ScheduleCounts, ScheduleRecord, ScheduleSettings, to_time};
-use crate::shelf::{Shelf, ShelfRow};
 
 /// The queue of the records.
 const QUEUE: &str = "#schedules";
@@ -47,7 +47,7 @@ const HELD_PAUSE: std::time::Duration = std::time::Duration::from_millis(20);
 /// ```
 #[derive(Clone, Debug)]
 pub struct Schedules {
-    pub(crate) shelf: Shelf,
+    pub(crate) records: RecordStore,
 }
 
 /// A schedule as it is.
@@ -116,7 +116,7 @@ impl Schedules {
     /// # Errors
     /// The store of records has no valid name, which is a bug.
     pub fn new(wheel: &Duewheel, policy: &Policy) -> Result<Self, BadName> {
-        Ok(Schedules { shelf: Shelf::new(wheel, QueueName::system(QUEUE)?, policy) })
+        Ok(Schedules { records: RecordStore::new(wheel, QueueName::system(QUEUE)?, policy) })
     }
 
     /// Creates a schedule, or gives one other settings. What an existing one owes stays owed: occurrences that were due
@@ -153,16 +153,16 @@ impl Schedules {
     ) -> Result<ScheduleView, ScheduleError> {
         ScheduleRecord::check_name(name)?;
         loop {
-            let now = self.shelf.now();
-            if self.shelf.read(name).await?.is_none() {
+            let now = self.records.now();
+            if self.records.read(name).await?.is_none() {
                 let record = ScheduleRecord::new(random_text(), now, settings.clone(), remaining);
                 past.check(Some(&record.timetable()?), remaining, now)?;
-                record.check_size(self.shelf.max_body)?;
-                let count = self.shelf.count().await?;
+                record.check_size(self.records.max_body)?;
+                let count = self.records.count().await?;
                 if count >= MAX_SCHEDULES {
                     return Err(ScheduleError::TooMany(count));
                 }
-                if self.shelf.create(name, record.bytes()).await? {
+                if self.records.create(name, record.bytes()).await? {
                     return Ok(ScheduleView::of(name, record, now, &BTreeSet::new()));
                 }
             }
@@ -194,7 +194,7 @@ impl Schedules {
         change: &mut SettingsChange<'_>,
     ) -> Result<ScheduleView, ScheduleError> {
         let mut save = |record: &ScheduleRecord| {
-            let left = record.state.left(self.shelf.now());
+            let left = record.state.left(self.records.now());
             let (mut remaining, mut past) = (left, PastOccurrences::Refuse);
             let settings = change(&record.settings, &mut remaining, &mut past)?;
             let remaining = (remaining != left).then_some(remaining);
@@ -224,9 +224,9 @@ impl Schedules {
         match self.edit(name, &mut remove).await {
             Ok(_) => Ok(()),
             // Nothing is known of what it has entered.
-            Err(ScheduleError::Unreadable(_)) if reaches(None) => match self.shelf.read(name).await? {
+            Err(ScheduleError::Unreadable(_)) if reaches(None) => match self.records.read(name).await? {
                 Some(row) if ScheduleRecord::read(&row.body).is_err() => {
-                    Ok(self.shelf.remove(row.id).await?)
+                    Ok(self.records.remove(row.id).await?)
                 }
                 Some(_) | None => Err(ScheduleError::Busy),
             },
@@ -242,7 +242,7 @@ impl Schedules {
     /// # Cancel safety
     /// Cancel safe.
     pub async fn get(&self, name: &str) -> Result<ScheduleView, ScheduleError> {
-        let row = self.shelf.read(name).await?.ok_or(ScheduleError::NotFound)?;
+        let row = self.records.read(name).await?.ok_or(ScheduleError::NotFound)?;
         let record = read(&row)?;
         if record.state.removing {
             return Err(ScheduleError::NotFound);
@@ -252,8 +252,8 @@ impl Schedules {
 
     /// A schedule, after a look at the messages of its occurrences that are not due yet.
     async fn view(&self, name: &str, record: ScheduleRecord) -> Result<ScheduleView, CallError> {
-        let now = self.shelf.now();
-        let gone = message::gone(&self.shelf.client, record.state.ahead(now)).await?;
+        let now = self.records.now();
+        let gone = message::gone(&self.records.client, record.state.ahead(now)).await?;
         Ok(ScheduleView::of(name, record, now, &gone))
     }
 
@@ -271,19 +271,19 @@ impl Schedules {
         limit: usize,
         shown: &(dyn Fn(Option<&str>) -> bool + Sync),
     ) -> Result<Vec<ScheduleListed>, CallError> {
-        let within = |name: &str, row: ShelfRow| {
+        let within = |name: &str, row: StoredRecord| {
             let record = ScheduleRecord::read(&row.body);
             let queue = record.as_ref().ok().map(|record| record.settings.queue.as_str());
             let is_shown = after.is_none_or(|after| name > after) && shown(queue);
             is_shown.then_some(())
         };
-        let names = self.shelf.scan(within).await?;
+        let names = self.records.scan(within).await?;
         let mut page = Vec::new();
         for name in names.into_keys() {
             if page.len() == limit {
                 break;
             }
-            let Some(row) = self.shelf.read(&name).await? else { continue };
+            let Some(row) = self.records.read(&name).await? else { continue };
             let view = match ScheduleRecord::read(&row.body) {
                 Ok(record) if record.state.removing => continue,
                 Ok(record) => Ok(Box::new(self.view(&name, record).await?)),
@@ -304,7 +304,7 @@ impl Schedules {
         from: Option<std::time::SystemTime>,
         count: usize,
     ) -> Result<Vec<Occurrence>, BadRecurrence> {
-        let now = to_time(self.shelf.now());
+        let now = to_time(self.records.now());
         let table = crate::schedule::Timetable::new(settings, now)?;
         Ok(table.recurrence.upcoming(from.unwrap_or(now)).take(count).collect())
     }
@@ -313,16 +313,16 @@ impl Schedules {
     async fn edit(&self, name: &str, job: &mut EditJob<'_>) -> Result<Option<ScheduleView>, ScheduleError> {
         let deadline = Instant::now() + EDIT_WAIT;
         loop {
-            let row = self.shelf.read(name).await?.ok_or(ScheduleError::NotFound)?;
+            let row = self.records.read(name).await?.ok_or(ScheduleError::NotFound)?;
             let record = read(&row)?;
-            if record.state.removing && record.state.held_until <= self.shelf.now() {
+            if record.state.removing && record.state.held_until <= self.records.now() {
                 // A removal that was interrupted: it is completed first.
                 let _ = self.look(name, &row, record, 0).run(None).await?;
                 continue;
             }
             // An edit that the caller may not make is refused at once, and without effect.
             job(&record)?;
-            if record.state.held_until <= self.shelf.now() {
+            if record.state.held_until <= self.records.now() {
                 let mut look = self.look(name, &row, record, 0);
                 match look.run(Some(job)).await {
                     Ok(LookEnd::Removed) => return Ok(None),
@@ -343,14 +343,14 @@ impl Schedules {
     pub(crate) fn look<'a>(
         &'a self,
         name: &'a str,
-        row: &ShelfRow,
+        row: &StoredRecord,
         record: ScheduleRecord,
         began: u64,
     ) -> Look<'a> {
-        Look { shelf: &self.shelf, name, id: row.id, generation: row.generation, record, began }
+        Look { records: &self.records, name, id: row.id, generation: row.generation, record, began }
     }
 }
 
-fn read(row: &ShelfRow) -> Result<ScheduleRecord, ScheduleError> {
+fn read(row: &StoredRecord) -> Result<ScheduleRecord, ScheduleError> {
     ScheduleRecord::read(&row.body).map_err(|error| ScheduleError::Unreadable(error.to_string()))
 }

@@ -10,12 +10,12 @@ use duewheel::core::time::{WallMs, ceil_ms};
 
 use super::message::{self, OccurrenceMessage};
 use crate::limits::{LOOK_AGAIN, LOOK_STEPS, MAX_JUDGED_AT_EDIT, ON_TIME, UNREADABLE_LOOK};
+use crate::records::{NextLook, NotWritten, RecordStore};
 use crate::recurrence::BadRecurrence;
 use crate::schedule::{
     EnterOutcome, LookFacts, PreviousRun, ScheduleEntry, ScheduleRecord, ScheduleSettings, ScheduleStep,
     TakeBack, TakeOutcome, Timetable, to_time,
 };
-use crate::shelf::{NextLook, NotWritten, Shelf};
 
 /// The change that an edit makes to a schedule.
 #[derive(Clone, Debug)]
@@ -71,7 +71,7 @@ pub(crate) enum LookEnd {
 /// A look at one schedule. Nobody else writes the record while it is held.
 #[derive(Debug)]
 pub(crate) struct Look<'a> {
-    pub(crate) shelf: &'a Shelf,
+    pub(crate) records: &'a RecordStore,
     pub(crate) name: &'a str,
     pub(crate) id: MessageId,
     pub(crate) generation: u32,
@@ -83,7 +83,7 @@ pub(crate) struct Look<'a> {
 impl Look<'_> {
     /// The present: by the clock that is ahead of the others.
     fn now(&self) -> u64 {
-        self.shelf.now().max(self.began)
+        self.records.now().max(self.began)
     }
 
     /// Takes the steps of the plan, until it sleeps.
@@ -114,7 +114,7 @@ impl Look<'_> {
                     Ok(()) => is_checked = true,
                     Err(why) => return Err(self.stopped(why.into()).await),
                 },
-                ScheduleStep::Look(id) => match message::is_settled(&self.shelf.client, id).await {
+                ScheduleStep::Look(id) => match message::is_settled(&self.records.client, id).await {
                     Some(answer) => previous = answer,
                     None => return Err(self.stopped(ScheduleError::Busy).await),
                 },
@@ -127,7 +127,7 @@ impl Look<'_> {
                 }
                 ScheduleStep::Remove => {
                     self.hold().await?;
-                    self.shelf.remove(self.id).await?;
+                    self.records.remove(self.id).await?;
                     return Ok(LookEnd::Removed);
                 }
             }
@@ -157,17 +157,17 @@ impl Look<'_> {
                 return self.record.state.unfinished(now).unwrap_or(sleep);
             }
         };
-        let remembered = self.shelf.remembered;
+        let remembered = self.records.remembered;
         let facts = LookFacts { name: self.name, now, previous, is_checked, remembered };
         self.record.state.compute_again(&table, facts);
         self.record.state.advance(&table, facts)
     }
 
-    /// Asks the shards of messages that are due what became of them. A shard that gives no answer, because it is closed
+    /// Asks the shards of messages that are due whether these have entered. A shard that gives no answer, because it is closed
     /// for example, is asked again at the next look.
     async fn ask_due(&mut self) {
         self.record.state.pass_due(self.now());
-        for (at, answer) in message::due_answers(&self.shelf.client, &self.record.state.unanswered).await {
+        for (at, answer) in message::due_answers(&self.records.client, &self.record.state.unanswered).await {
             self.record.state.answered(self.now(), at, answer);
         }
     }
@@ -175,7 +175,7 @@ impl Look<'_> {
     /// Finds the messages ahead that callers have removed.
     async fn find_removed(&mut self) -> Result<(), CallError> {
         let now = self.now();
-        for at in message::gone(&self.shelf.client, self.record.state.ahead(now)).await? {
+        for at in message::gone(&self.records.client, self.record.state.ahead(now)).await? {
             self.record.state.removed(now, at);
         }
         Ok(())
@@ -190,7 +190,7 @@ impl Look<'_> {
             now,
             previous: PreviousRun::Unknown,
             is_checked: false,
-            remembered: self.shelf.remembered,
+            remembered: self.records.remembered,
         };
         match job(&self.record)? {
             ScheduleEdit::Remove => self.record.state.remove(now),
@@ -200,7 +200,7 @@ impl Look<'_> {
                 let mut after = self.record.clone();
                 after.settings = *settings;
                 let new = after.timetable()?;
-                after.check_size(self.shelf.max_body)?;
+                after.check_size(self.records.max_body)?;
                 let left = remaining.filter(|left| *left != self.record.state.left(now)).flatten();
                 past.check(if same { None } else { Some(&new) }, left, now)?;
                 match &old {
@@ -223,7 +223,7 @@ impl Look<'_> {
 
     async fn enter(&mut self, entries: Vec<ScheduleEntry>) -> Result<(), ScheduleError> {
         self.hold().await?;
-        if self.shelf.now() >= self.record.state.held_until {
+        if self.records.now() >= self.record.state.held_until {
             // The write took so long that others may have the record by now.
             return Err(ScheduleError::Busy);
         }
@@ -253,7 +253,7 @@ impl Look<'_> {
         let mut lives = None;
         if entries.iter().any(is_late) {
             let queue = self.record.timetable()?.queue;
-            lives = match self.shelf.client.ask(Op::queue(queue)).await {
+            lives = match self.records.client.ask(Op::queue(queue)).await {
                 Ok(view) => view.and_then(|view| view.settings.expires_in_ms),
                 Err(error) => return Err(self.stopped(ScheduleError::Call(error)).await),
             };
@@ -270,7 +270,7 @@ impl Look<'_> {
         };
         let ops: Result<Vec<_>, BadRecurrence> = entries.iter().map(op).collect();
         let answers = match ops {
-            Ok(ops) => match self.shelf.client.ask_many(ops).await {
+            Ok(ops) => match self.records.client.ask_many(ops).await {
                 Ok(answers) => answers,
                 Err(error) => return Err(self.stopped(ScheduleError::Call(error)).await),
             },
@@ -306,7 +306,7 @@ impl Look<'_> {
         self.hold().await?;
         let table = self.record.timetable().ok();
         for take in list {
-            let outcome = message::take(&self.shelf.client, &self.record.mark(), &take).await;
+            let outcome = message::take(&self.records.client, &self.record.mark(), &take).await;
             if outcome == TakeOutcome::Unknown {
                 return Err(self.stopped(ScheduleError::Busy).await);
             }
@@ -319,7 +319,7 @@ impl Look<'_> {
     async fn erase(&mut self, ids: Vec<u64>) -> Result<(), ScheduleError> {
         self.hold().await?;
         for id in ids {
-            if !message::erase(&self.shelf.client, id).await {
+            if !message::erase(&self.records.client, id).await {
                 return Err(self.stopped(ScheduleError::Busy).await);
             }
             self.record.state.erased(&[id]);
@@ -337,14 +337,14 @@ impl Look<'_> {
 
     /// Writes the record before the steps it plans are taken, and holds it so that no other look takes them.
     async fn hold(&mut self) -> Result<(), ScheduleError> {
-        let until = self.shelf.held_until();
+        let until = self.records.held_until();
         Ok(self.write(until, NextLook::After(crate::limits::HELD)).await?)
     }
 
     async fn write(&mut self, held_until: u64, next: NextLook) -> Result<(), NotWritten> {
         self.record.state.held_until = held_until;
         self.generation =
-            self.shelf.write((self.id, self.generation), self.record.bytes(), Some(next)).await?;
+            self.records.write((self.id, self.generation), self.record.bytes(), Some(next)).await?;
         Ok(())
     }
 }
@@ -428,7 +428,7 @@ mod tests {
         let recurrence = RecurrenceSettings { every: Some("1h".into()), ..Default::default() };
         let settings = ScheduleSettings { queue: "q".into(), recurrence, ..Default::default() };
         schedules.put("hourly", settings, None).await.unwrap();
-        let row = schedules.shelf.read("hourly").await.unwrap().unwrap();
+        let row = schedules.records.read("hourly").await.unwrap().unwrap();
         let mut record = ScheduleRecord::read(&row.body).unwrap();
         let at = record.created + 3_600_000;
         let entry = ScheduleEntry {
@@ -466,7 +466,7 @@ mod tests {
                 (wheel, schedules)
             };
             let look_now = async |schedules: &Schedules, by_hand: Option<ScheduleRecord>| {
-                let row = schedules.shelf.read("report").await.unwrap().unwrap();
+                let row = schedules.records.read("report").await.unwrap().unwrap();
                 let record = by_hand.unwrap_or_else(|| ScheduleRecord::read(&row.body).unwrap());
                 let mut look = schedules.look("report", &row, record, 0);
                 while look.run(None).await.unwrap() != LookEnd::Written || !look.record.state.is_quiet() {}
@@ -520,7 +520,7 @@ mod tests {
             let unfinished = look.record.state.unfinished(now);
             match unfinished.unwrap_or_else(|| look.next_step(now, previous, true)) {
                 ScheduleStep::Look(id) => {
-                    previous = message::is_settled(&look.shelf.client, id).await.unwrap();
+                    previous = message::is_settled(&look.records.client, id).await.unwrap();
                 }
                 ScheduleStep::Enter(entries) if cut != LookCut::Look => {
                     look.hold().await.unwrap();
@@ -548,7 +548,7 @@ mod tests {
             let settings = ScheduleSettings { queue: "q".into(), recurrence, overlap, ..Default::default() };
             schedules.put("minutely", settings, None).await.unwrap();
             let look_now = async |at: Option<LookCut>| {
-                let row = schedules.shelf.read("minutely").await.unwrap().unwrap();
+                let row = schedules.records.read("minutely").await.unwrap().unwrap();
                 let record = ScheduleRecord::read(&row.body).unwrap();
                 let mut look = schedules.look("minutely", &row, record, 0);
                 match at {

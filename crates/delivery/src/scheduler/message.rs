@@ -168,7 +168,7 @@ pub(crate) async fn erase(client: &Client, id: u64) -> bool {
     }
 }
 
-/// What became of the messages of occurrences that are due, by their instants.
+/// Whether the messages of occurrences that are due have entered, by their instants.
 pub(crate) async fn due_answers(client: &Client, entries: &[ScheduleEntry]) -> Vec<(u64, DueAnswer)> {
     let mut asked = JoinSet::new();
     for entry in entries {

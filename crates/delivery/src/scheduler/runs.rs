@@ -70,7 +70,7 @@ impl Schedules {
         if !reaches(&record.settings.queue) {
             return Err(ScheduleError::NotFound);
         }
-        let now = self.shelf.now();
+        let now = self.records.now();
         let own = id.map_or_else(random_text, str::to_owned);
         let message = OccurrenceMessage {
             name,
@@ -81,7 +81,7 @@ impl Schedules {
             dedupe_id: Some(record.trigger_id(name, &own)),
         };
         for keyed in [true, false] {
-            match self.shelf.client.ask(message.enqueue(keyed)?).await? {
+            match self.records.client.ask(message.enqueue(keyed)?).await? {
                 Ok(entered) => return Ok(entered),
                 Err(EnqueueRefusal::KeyExists(_)) if keyed => {}
                 Err(refusal) => return Err(ScheduleError::Refused(refusal)),
@@ -129,7 +129,7 @@ impl Schedules {
         if to < from {
             return Err(bad("to", "is before from"));
         }
-        if to > to_time(self.shelf.now()) {
+        if to > to_time(self.records.now()) {
             return Err(bad(
                 "to",
                 "is in the future: a backfill enters what has passed, the schedule what is to come",
@@ -155,7 +155,7 @@ impl Schedules {
         id: &str,
         instants: &[u64],
     ) -> Result<(), ScheduleError> {
-        let now = self.shelf.now();
+        let now = self.records.now();
         let message = |at: &u64| OccurrenceMessage {
             name,
             record,
@@ -167,7 +167,7 @@ impl Schedules {
         let mut lacking: Vec<_> = instants.iter().map(message).collect();
         for keyed in [true, false] {
             let ops = lacking.iter().map(|m| m.enqueue(keyed)).collect::<Result<Vec<_>, _>>()?;
-            let answers = self.shelf.client.ask_many(ops).await?;
+            let answers = self.records.client.ask_many(ops).await?;
             let mut taken = Vec::new();
             for (message, answer) in lacking.into_iter().zip(answers) {
                 match answer? {

@@ -11,8 +11,8 @@ use tokio::task::JoinSet;
 
 use super::edits::Schedules;
 use crate::limits::{HELD, LOOKS};
+use crate::records::{RecordStore, StoredRecord};
 use crate::schedule::{LookFacts, PreviousRun, ScheduleRecord, ScheduleState};
-use crate::shelf::{Shelf, ShelfRow};
 use crate::supervised::Supervised;
 
 /// The pause after the schedules could not all be read.
@@ -72,7 +72,7 @@ impl ScheduleWorker {
     fn with_bugs(schedules: &Schedules, bugs: u64) -> Self {
         let inner = Arc::new(WorkerInner {
             schedules: schedules.clone(),
-            activity: schedules.shelf.client.register(schedules.shelf.queue.clone()),
+            activity: schedules.records.client.register(schedules.records.queue.clone()),
             active: watch::Sender::new(true),
             entered: AtomicU64::new(0),
             missed: AtomicU64::new(0),
@@ -121,7 +121,7 @@ impl ScheduleWorker {
 }
 
 async fn work(inner: Arc<WorkerInner>, mut stop: watch::Receiver<bool>) {
-    let hands = Arc::new(Semaphore::new(LOOKS));
+    let slots = Arc::new(Semaphore::new(LOOKS));
     let mut looks: JoinSet<()> = JoinSet::new();
     let mut active = inner.active.subscribe();
     inner.happen(2);
@@ -141,16 +141,16 @@ async fn work(inner: Arc<WorkerInner>, mut stop: watch::Receiver<bool>) {
         let granted = tokio::select! {
             biased;
             _ = stop.wait_for(|stop| *stop) => break,
-            granted = inner.next(&mut active, &hands) => granted,
+            granted = inner.next(&mut active, &slots) => granted,
         };
         // Without a store there is nothing to look at.
         let Some(granted) = granted else { break };
-        for (grant, hand) in granted {
+        for (grant, slot) in granted {
             let (inner, run) = (inner.clone(), inner.activity.begin());
             looks.spawn(async move {
                 inner.look(&grant).await;
                 drop(run);
-                drop(hand);
+                drop(slot);
             });
         }
     }
@@ -160,47 +160,47 @@ async fn work(inner: Arc<WorkerInner>, mut stop: watch::Receiver<bool>) {
 }
 
 impl WorkerInner {
-    /// Waits for records that are due, each with a hand. `None`: the wheel is closed.
+    /// Waits for records that are due, each with a slot. `None`: the wheel is closed.
     async fn next(
         &self,
         active: &mut watch::Receiver<bool>,
-        hands: &Arc<Semaphore>,
+        slots: &Arc<Semaphore>,
     ) -> Option<Vec<(Grant, OwnedSemaphorePermit)>> {
         if self.activity.away(active.wait_for(|active| *active)).await.is_err() {
             return std::future::pending().await;
         }
-        let hand = hands.clone().acquire_owned().await.ok()?;
-        let mut free = vec![hand];
-        while let Ok(hand) = hands.clone().try_acquire_owned() {
-            free.push(hand);
+        let slot = slots.clone().acquire_owned().await.ok()?;
+        let mut free = vec![slot];
+        while let Ok(slot) = slots.clone().try_acquire_owned() {
+            free.push(slot);
         }
         let grants = tokio::select! {
             biased;
             _ = active.wait_for(|active| !*active) => return Some(Vec::new()),
-            grants = self.activity.waiting(self.schedules.shelf.due(free.len())) => grants,
+            grants = self.activity.waiting(self.schedules.records.due(free.len())) => grants,
         };
         match grants {
             Ok(grants) => Some(grants.into_iter().zip(free).collect()),
-            Err(why) => self.activity.away(Shelf::recover(why)).await.map(|()| Vec::new()),
+            Err(why) => self.activity.away(RecordStore::recover(why)).await.map(|()| Vec::new()),
         }
     }
 
     /// Looks at one schedule whose record was granted.
     async fn look(&self, grant: &Grant) {
         self.happen(1);
-        let shelf = &self.schedules.shelf;
-        let Some((name, row)) = shelf.hold(grant, HELD).await else { return };
+        let records = &self.schedules.records;
+        let Some((name, row)) = records.hold(grant, HELD).await else { return };
         let record = match ScheduleRecord::read(&row.body) {
             Ok(record) => record,
             Err(error) => {
                 tracing::warn!(schedule = name, %error, "a schedule does not run");
                 self.failed.fetch_add(1, Ordering::Relaxed);
-                let later = crate::shelf::NextLook::After(crate::limits::UNREADABLE_LOOK);
-                drop(shelf.write((row.id, row.generation), row.body, Some(later)).await);
+                let later = crate::records::NextLook::After(crate::limits::UNREADABLE_LOOK);
+                drop(records.write((row.id, row.generation), row.body, Some(later)).await);
                 return;
             }
         };
-        if record.state.held_until > shelf.now() {
+        if record.state.held_until > records.now() {
             return;
         }
         let before = record.state.counts.clone();
@@ -225,24 +225,24 @@ impl WorkerInner {
     /// Lets schedules be looked at whose next occurrence is another one by the zone data of this process, or whose
     /// expression this version refuses. Whether all of them could be read.
     async fn compute_again(&self) -> bool {
-        let shelf = &self.schedules.shelf;
-        let now = shelf.now();
-        let differs = |name: &str, row: ShelfRow| {
+        let records = &self.schedules.records;
+        let now = records.now();
+        let differs = |name: &str, row: StoredRecord| {
             let record = ScheduleRecord::read(&row.body).ok()?;
             let table = match record.timetable() {
                 Ok(table) => table,
                 Err(error) => return (error.field == "cron" && !record.settings.paused).then_some(row),
             };
             let mut state = record.state.clone();
-            let (previous, remembered) = (PreviousRun::Unknown, shelf.remembered);
+            let (previous, remembered) = (PreviousRun::Unknown, records.remembered);
             let facts = LookFacts { name, now, previous, is_checked: false, remembered };
             state.compute_again(&table, facts);
             (state != record.state).then_some(row)
         };
-        let Ok(found) = shelf.scan(differs).await else { return false };
+        let Ok(found) = records.scan(differs).await else { return false };
         for row in found.into_values() {
             // A refusal says that another has it, who will look.
-            drop(shelf.wake((row.id, row.generation)).await);
+            drop(records.wake((row.id, row.generation)).await);
         }
         true
     }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::seal::Sealing;
 use crate::limits::{CONCURRENCY, DELAYS, MAX_ATTEMPTS, MAX_PAUSE_REASON, MAX_TARGET_NAME, TIMEOUT};
-use crate::shelf::NotWritten;
+use crate::records::NotWritten;
 use crate::target::{BadTarget, NetworkSettings, PushRate, PushTarget, RetrySettings, TargetSettings};
 
 /// The format of records that this version writes.

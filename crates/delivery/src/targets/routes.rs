@@ -6,10 +6,10 @@ use bytes::Bytes;
 use duewheel::CallError;
 use duewheel::core::name::QueueName;
 
+use super::edits::{TargetView, Targets};
 use super::record::TargetError;
-use super::shelves::{TargetView, Targets};
 use crate::limits::{MAX_TARGET_QUEUES, TARGET_TRIES};
-use crate::shelf::{NotWritten, ShelfRow};
+use crate::records::{NotWritten, StoredRecord};
 
 /// Whether a caller may give a queue this target.
 pub type TargetChoice<'a> = dyn Fn(&TargetView) -> bool + Sync + 'a;
@@ -128,7 +128,7 @@ impl Targets {
 
     /// The queues that are delivered to this target.
     pub(super) async fn queues_of(&self, name: &str) -> Result<Vec<QueueName>, CallError> {
-        let of_it = |_: &str, row: ShelfRow| (target(&row).as_deref() == Some(name)).then_some(());
+        let of_it = |_: &str, row: StoredRecord| (target(&row).as_deref() == Some(name)).then_some(());
         let found = self.routes.scan(of_it).await?;
         Ok(found.into_keys().filter_map(|queue| QueueName::new(&queue).ok()).collect())
     }
@@ -147,7 +147,7 @@ impl Targets {
 }
 
 /// The target of a record.
-fn target(row: &ShelfRow) -> Option<String> {
+fn target(row: &StoredRecord) -> Option<String> {
     std::str::from_utf8(&row.body).ok().map(str::to_owned)
 }
 

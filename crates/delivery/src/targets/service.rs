@@ -10,7 +10,7 @@ use duewheel::Duewheel;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-use super::shelves::{ReadyTarget, RowMark, Targets};
+use super::edits::{ReadyTarget, RowMark, Targets};
 use super::stages::NotedStage;
 use crate::limits::{CLOSE, TARGETS_LOOK, TARGETS_READ, WORKERS_WAIT};
 use crate::supervised::Supervised;

@@ -8,9 +8,9 @@ use duewheel::CallError;
 use duewheel::core::time::{WallMs, ceil_ms};
 use serde::{Deserialize, Serialize};
 
-use super::shelves::{RowMark, TargetView, Targets};
+use super::edits::{RowMark, TargetView, Targets};
 use crate::limits::{FAILING_NOTED, PAUSE_LEAST};
-use crate::shelf::{NotWritten, ShelfRow};
+use crate::records::{NotWritten, StoredRecord};
 use crate::workers::{FailingTarget, TargetStage, TargetStatus};
 
 /// The stage of a target, the reason for it, and its beginning.
@@ -104,7 +104,7 @@ impl StageRecord {
         StageRecord { open, slowed, reason, since_ms: since, failing: None }
     }
 
-    fn read(row: &ShelfRow) -> Option<TargetState> {
+    fn read(row: &StoredRecord) -> Option<TargetState> {
         let record: StageRecord = serde_json::from_slice(&row.body).ok()?;
         let stage = if record.open {
             TargetStage::Open

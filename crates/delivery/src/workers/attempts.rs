@@ -29,7 +29,7 @@ use tokio::time::Instant;
 use crate::answer::PushVerdict;
 use crate::client::PushOutcome;
 use crate::limits::{KEEP_ATTEMPTS, KEPT_ATTEMPTS, MAX_ATTEMPT_RECORDS, WAITING_ATTEMPTS, WRITTEN_ATTEMPTS};
-use crate::shelf::granted;
+use crate::records::granted;
 
 /// The queue of the records.
 const QUEUE: &str = "#attempts";

@@ -15,7 +15,7 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use super::attempts::{AttemptLog, AttemptWriter};
 use super::latest::{LatestOfTargets, TargetAttempt};
-use super::seat::{BookReport, Seat, SeatGround, TargetBook, TargetEntry, TargetStatus};
+use super::runner::{BookReport, RunnerContext, TargetBook, TargetEntry, TargetRunner, TargetStatus};
 use super::ticket::{Ticket, Tickets};
 use crate::limits::{
     CLOSE, FIRST_RESTART, LONGEST_RESTART, REPORT_AGAIN, TICKET_CHECK, TICKET_PASSED, TICKET_STRANGE,
@@ -98,7 +98,7 @@ pub struct PushWorkers {
 
 #[derive(Debug)]
 struct WorkersInner {
-    ground: SeatGround,
+    context: RunnerContext,
     start: PushWorkersStart,
     status: Mutex<BTreeMap<String, TargetStatus>>,
     restarts: AtomicU64,
@@ -119,7 +119,7 @@ impl PushWorkers {
         wheel: &Duewheel,
         start: PushWorkersStart,
         own: u64,
-        seats: u64,
+        runners: u64,
     ) -> Result<Self, PusherError> {
         check_store(&start.store)?;
         let runtime = tokio::runtime::Handle::try_current().map_err(|_| PusherError::NoRuntime)?;
@@ -129,12 +129,12 @@ impl PushWorkers {
             latest: None,
             urls: Arc::default(),
             tracer: start.tracer.clone(),
-            bugs: Arc::new(AtomicU64::new(seats)),
+            bugs: Arc::new(AtomicU64::new(runners)),
         };
         let (store, latest) = (start.store.clone(), LatestOfTargets::default());
-        let ground = SeatGround { wheel: wheel.clone(), store, parts, latest };
+        let context = RunnerContext { wheel: wheel.clone(), store, parts, latest };
         let inner = Arc::new(WorkersInner {
-            ground,
+            context,
             start,
             status: Mutex::default(),
             restarts: AtomicU64::new(0),
@@ -158,7 +158,7 @@ impl PushWorkers {
     /// The newest attempts of this node to a target, the one that has ended last first: at most 50, in memory. They
     /// stay while the target is paused, and are gone when it is removed.
     pub fn attempts(&self, name: &str) -> Vec<TargetAttempt> {
-        self.inner.ground.latest.of(name)
+        self.inner.context.latest.of(name)
     }
 
     /// How often a bug has ended a worker.
@@ -168,7 +168,7 @@ impl PushWorkers {
 
     /// Attempts that were not kept, because too many waited or the store was behind.
     pub fn attempts_not_kept(&self) -> u64 {
-        self.inner.ground.parts.attempts.as_ref().map_or(0, AttemptLog::lost)
+        self.inner.context.parts.attempts.as_ref().map_or(0, AttemptLog::lost)
     }
 
     /// Begins no further request, waits for those under way until `deadline`, and lets other nodes have the targets. Do
@@ -198,7 +198,7 @@ impl Drop for PushWorkers {
 async fn supervise(inner: Arc<WorkersInner>, mut stop: watch::Receiver<Option<Duration>>) {
     let mut failures = 0u32;
     loop {
-        let Ok(tickets) = Tickets::new(inner.ground.wheel.client()) else { return };
+        let Ok(tickets) = Tickets::new(inner.context.wheel.client()) else { return };
         let work = tokio::spawn(work(inner.clone(), tickets.clone(), stop.clone()));
         let Err(error) = work.await else { return };
         // Its pushers are dropped, and begin no further request.
@@ -223,7 +223,7 @@ type Free<'a> = Pin<Box<dyn Future<Output = Result<Vec<Grant>, CallError>> + Sen
 async fn work(inner: Arc<WorkersInner>, tickets: Tickets, mut stop: watch::Receiver<Option<Duration>>) {
     let mut book = inner.start.book.watch();
     let mut round = Round::new(&inner, &tickets);
-    let ended = inner.ground.wheel.ended();
+    let ended = inner.context.wheel.ended();
     tokio::pin!(ended);
     let mut free: Free<'_> = Box::pin(free_after(&tickets, Duration::ZERO));
     loop {
@@ -259,11 +259,11 @@ async fn free_after(tickets: &Tickets, pause: Duration) -> Result<Vec<Grant>, Ca
     tickets.free().await
 }
 
-/// The seats of a node, and what is done about them again and again.
+/// The runners of a node, and what is done about them again and again.
 struct Round<'a> {
     inner: &'a WorkersInner,
     tickets: &'a Tickets,
-    seats: BTreeMap<String, Seat>,
+    runners: BTreeMap<String, TargetRunner>,
     /// Tickets of targets that this node does not know, and how often they were seen.
     strange: HashMap<MessageId, u32>,
     checked: Option<EngineMs>,
@@ -278,7 +278,7 @@ impl<'a> Round<'a> {
         Round {
             inner,
             tickets,
-            seats: BTreeMap::new(),
+            runners: BTreeMap::new(),
             strange: HashMap::new(),
             checked: None,
             laid_out: None,
@@ -289,20 +289,21 @@ impl<'a> Round<'a> {
     async fn step(&mut self, entries: &Arc<Vec<TargetEntry>>) {
         self.edit(entries).await;
         self.renew().await;
-        for seat in self.seats.values_mut() {
-            if seat.restart(&self.inner.ground) {
+        for runner in self.runners.values_mut() {
+            if runner.restart(&self.inner.context) {
                 self.inner.restarts.fetch_add(1, Ordering::Relaxed);
                 tracing::error!(
-                    target = seat.entry.name,
+                    target = runner.entry.name,
                     "a bug has ended a delivery worker; it begins again"
                 );
             }
         }
         self.report().await;
         self.lay_out(entries).await;
-        let now = self.inner.ground.wheel.client().now();
-        let held = self.seats.iter_mut().filter(|(_, seat)| seat.ticket.is_some() || seat.in_flight() > 0);
-        let status = held.map(|(name, seat)| (name.clone(), seat.status(now))).collect();
+        let now = self.inner.context.wheel.client().now();
+        let held =
+            self.runners.iter_mut().filter(|(_, runner)| runner.ticket.is_some() || runner.in_flight() > 0);
+        let status = held.map(|(name, runner)| (name.clone(), runner.status(now))).collect();
         *self.inner.status() = status;
     }
 
@@ -310,55 +311,55 @@ impl<'a> Round<'a> {
     async fn edit(&mut self, entries: &[TargetEntry]) {
         let active: HashMap<&str, &TargetEntry> = actives(entries).map(|e| (e.name.as_str(), e)).collect();
         let mut removed = Vec::new();
-        for (name, seat) in &mut self.seats {
+        for (name, runner) in &mut self.runners {
             match active.get(name.as_str()) {
-                Some(entry) => seat.edit(entry),
+                Some(entry) => runner.edit(entry),
                 None => {
-                    removed.extend(seat.ticket.take());
-                    seat.follow_ticket();
+                    removed.extend(runner.ticket.take());
+                    runner.follow_ticket();
                 }
             }
         }
         for ticket in removed {
             self.tickets.remove(ticket).await;
         }
-        self.seats.retain(|_, seat| {
+        self.runners.retain(|_, runner| {
             // Requests under way end; their pusher stays until then.
-            seat.ticket.is_some() || seat.in_flight() > 0
+            runner.ticket.is_some() || runner.in_flight() > 0
         });
         let known =
-            entries.iter().map(|entry| entry.name.as_str()).chain(self.seats.keys().map(String::as_str));
-        self.inner.ground.latest.keep(&known.collect());
+            entries.iter().map(|entry| entry.name.as_str()).chain(self.runners.keys().map(String::as_str));
+        self.inner.context.latest.keep(&known.collect());
     }
 
     async fn renew(&mut self) {
-        let now = self.inner.ground.wheel.client().now().engine;
+        let now = self.inner.context.wheel.client().now().engine;
         let mut wanting: Vec<_> = self
-            .seats
+            .runners
             .values_mut()
-            .map(|seat| &mut seat.ticket)
+            .map(|runner| &mut runner.ticket)
             .filter(|ticket| ticket.as_ref().is_some_and(|ticket| ticket.wants_renewal(now)))
             .collect();
         if wanting.is_empty() {
             return;
         }
         self.tickets.renew(&mut wanting).await;
-        for seat in self.seats.values() {
-            seat.follow_ticket();
+        for runner in self.runners.values() {
+            runner.follow_ticket();
         }
     }
 
     async fn report(&mut self) {
-        let now = self.inner.ground.wheel.client().now().engine;
+        let now = self.inner.context.wheel.client().now().engine;
         if now < self.report_at {
             return;
         }
-        for (name, seat) in &mut self.seats {
-            let Some(reason) = seat.unreported() else { continue };
-            let pausing = self.inner.start.report.pause(name, seat.entry.revision, &reason);
+        for (name, runner) in &mut self.runners {
+            let Some(reason) = runner.unreported() else { continue };
+            let pausing = self.inner.start.report.pause(name, runner.entry.revision, &reason);
             match tokio::time::timeout(WORKERS_WAIT, pausing).await {
                 Ok(Ok(())) => {
-                    seat.is_reported();
+                    runner.is_reported();
                     continue;
                 }
                 Ok(Err(error)) => tracing::warn!(target = name, %error, "a pause was not recorded"),
@@ -372,13 +373,13 @@ impl<'a> Round<'a> {
 
     /// Makes sure that each target has a ticket, now and then and after an edit.
     async fn lay_out(&mut self, entries: &Arc<Vec<TargetEntry>>) {
-        let now = self.inner.ground.wheel.client().now().engine;
+        let now = self.inner.context.wheel.client().now().engine;
         let recent = |at: EngineMs| now.0.saturating_sub(at.0) < ceil_ms(TICKET_CHECK);
         let same = self.laid_out.as_ref().is_some_and(|before| Arc::ptr_eq(before, entries));
         if same && self.checked.is_some_and(recent) {
             return;
         }
-        let held = |name: &str| self.seats.get(name).is_some_and(|seat| seat.ticket.is_some());
+        let held = |name: &str| self.runners.get(name).is_some_and(|runner| runner.ticket.is_some());
         let names: Vec<_> = actives(entries).map(|e| e.name.as_str()).filter(|name| !held(name)).collect();
         self.tickets.lay_out(&names).await;
         (self.checked, self.laid_out) = (Some(now), Some(entries.clone()));
@@ -402,21 +403,21 @@ impl<'a> Round<'a> {
     }
 
     async fn take(&mut self, entry: &TargetEntry, ticket: Ticket) {
-        if !self.seats.contains_key(&entry.name) {
+        if !self.runners.contains_key(&entry.name) {
             let failing = self.inner.start.report.failing(&entry.name, entry.revision);
             // If it cannot be read in time, the count of failures begins anew.
             let failing = tokio::time::timeout(WORKERS_WAIT, failing).await.unwrap_or(None);
-            match Seat::new(&self.inner.ground, entry, PushCounts::default(), failing) {
-                Ok(seat) => drop(self.seats.insert(entry.name.clone(), seat)),
+            match TargetRunner::new(&self.inner.context, entry, PushCounts::default(), failing) {
+                Ok(runner) => drop(self.runners.insert(entry.name.clone(), runner)),
                 Err(error) => {
                     tracing::warn!(target = entry.name, %error, "a target is not delivered to");
                     return self.tickets.give_back(ticket, ceil_ms(TICKET_PASSED)).await;
                 }
             }
         }
-        if let Some(seat) = self.seats.get_mut(&entry.name) {
-            seat.edit(entry);
-            seat.ticket = Some(ticket);
+        if let Some(runner) = self.runners.get_mut(&entry.name) {
+            runner.edit(entry);
+            runner.ticket = Some(ticket);
         }
     }
 
@@ -434,10 +435,10 @@ impl<'a> Round<'a> {
     /// Ends all pushers; each ticket goes back when the requests of its target have ended.
     async fn leave(self, deadline: Duration) {
         let mut leaving = JoinSet::new();
-        for seat in self.seats.into_values() {
+        for runner in self.runners.into_values() {
             let tickets = self.tickets.clone();
             leaving.spawn(async move {
-                let (pusher, ticket) = seat.leave();
+                let (pusher, ticket) = runner.leave();
                 pusher.stop(deadline).await;
                 if let Some(ticket) = ticket {
                     tickets.give_back(ticket, 0).await;

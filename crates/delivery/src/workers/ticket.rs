@@ -21,7 +21,7 @@ use duewheel::{CallError, Client};
 use duewheel_shard::client::Demand;
 
 use crate::limits::{TICKET_LEASE, TICKET_RENEWAL, WORKERS_WAIT};
-use crate::shelf::granted;
+use crate::records::granted;
 
 /// The queue of the tickets.
 const QUEUE: &str = "#pushers";

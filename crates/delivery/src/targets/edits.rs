@@ -15,8 +15,8 @@ use super::seal::Sealing;
 use crate::client::{PushClient, PushOutcome};
 use crate::limits::{MAX_TARGETS, TARGET_TRIES};
 use crate::random::random_text;
+use crate::records::{NotWritten, RecordStore, StoredRecord};
 use crate::request::{PushRequest, webhook_id};
-use crate::shelf::{NotWritten, Shelf, ShelfRow};
 use crate::target::{PushTarget, TargetSettings};
 
 /// The queue of the records of targets.
@@ -61,10 +61,10 @@ const TEST_QUEUE: &str = "duewheel.test";
 /// ```
 #[derive(Clone, Debug)]
 pub struct Targets {
-    pub(super) targets: Shelf,
-    pub(super) routes: Shelf,
-    pub(super) stages: Shelf,
-    stamps: Shelf,
+    pub(super) targets: RecordStore,
+    pub(super) routes: RecordStore,
+    pub(super) stages: RecordStore,
+    stamps: RecordStore,
     pub(super) sealing: Sealing,
 }
 
@@ -127,12 +127,12 @@ impl Targets {
     /// # Errors
     /// A queue of records has no valid name, which is a bug.
     pub fn new(wheel: &Duewheel, policy: &Policy, sealing: Sealing) -> Result<Self, BadName> {
-        let shelf = |queue| QueueName::system(queue).map(|queue| Shelf::new(wheel, queue, policy));
+        let records = |queue| QueueName::system(queue).map(|queue| RecordStore::new(wheel, queue, policy));
         Ok(Targets {
-            targets: shelf(TARGETS)?,
-            routes: shelf(ROUTES)?,
-            stages: shelf(STAGES)?,
-            stamps: shelf(STAMPS)?,
+            targets: records(TARGETS)?,
+            routes: records(ROUTES)?,
+            stages: records(STAGES)?,
+            stamps: records(STAMPS)?,
             sealing,
         })
     }
@@ -178,7 +178,7 @@ impl Targets {
     }
 
     /// Writes a record over what was read. `false`: another was quicker.
-    async fn write(&self, row: &ShelfRow, body: Bytes) -> Result<bool, TargetError> {
+    async fn write(&self, row: &StoredRecord, body: Bytes) -> Result<bool, TargetError> {
         match self.targets.write((row.id, row.generation), body, None).await {
             Ok(_) => Ok(true),
             Err(NotWritten::Lost) => Ok(false),
@@ -214,7 +214,7 @@ impl Targets {
         Ok(page.map(|(name, row)| self.view(&name, &row, queues.remove(&name).unwrap_or_default())).collect())
     }
 
-    pub(super) fn view(&self, name: &str, row: &ShelfRow, queues: Vec<QueueName>) -> TargetView {
+    pub(super) fn view(&self, name: &str, row: &StoredRecord, queues: Vec<QueueName>) -> TargetView {
         let record = TargetRecord::read(&row.body);
         let error = record.as_ref().ok().and_then(|record| record.open(name, &self.sealing).err());
         view_of(name, record, error, queues)
@@ -330,7 +330,7 @@ impl Targets {
 
     async fn write_pause(
         &self,
-        row: &ShelfRow,
+        row: &StoredRecord,
         record: &mut TargetRecord,
         paused: Option<TargetPause>,
     ) -> Result<bool, TargetError> {

@@ -23,7 +23,7 @@ use crate::limits::{HELD, REMEMBERED};
 
 /// The records, and the store that they are in. Cheap to clone.
 #[derive(Clone, Debug)]
-pub(crate) struct Shelf {
+pub(crate) struct RecordStore {
     pub(crate) client: Client,
     pub(crate) queue: QueueName,
     /// Longest record, in bytes.
@@ -34,7 +34,7 @@ pub(crate) struct Shelf {
 
 /// A record that was read.
 #[derive(Clone, Debug)]
-pub(crate) struct ShelfRow {
+pub(crate) struct StoredRecord {
     pub(crate) id: MessageId,
     pub(crate) generation: u32,
     pub(crate) body: Bytes,
@@ -71,10 +71,10 @@ impl NextLook {
     }
 }
 
-impl Shelf {
+impl RecordStore {
     pub(crate) fn new(wheel: &Duewheel, queue: QueueName, policy: &Policy) -> Self {
         let remembered = ceil_ms(REMEMBERED).min(policy.max_dedupe_window_ms);
-        Shelf { client: wheel.client().clone(), queue, max_body: policy.max_body, remembered }
+        RecordStore { client: wheel.client().clone(), queue, max_body: policy.max_body, remembered }
     }
 
     /// The present, in ms since 1970.
@@ -82,10 +82,10 @@ impl Shelf {
         self.client.now().wall.0
     }
 
-    pub(crate) async fn read(&self, name: &str) -> Result<Option<ShelfRow>, CallError> {
+    pub(crate) async fn read(&self, name: &str) -> Result<Option<StoredRecord>, CallError> {
         let Ok(key) = Key::new(name) else { return Ok(None) };
         let view = self.client.ask(Op::get(Target::Key(self.queue.clone(), key))).await?;
-        Ok(view.map(|view| ShelfRow::of(&view)))
+        Ok(view.map(|view| StoredRecord::of(&view)))
     }
 
     /// Puts a new record, which is due at once. `false`: there is one already.
@@ -127,7 +127,7 @@ impl Shelf {
         }
     }
 
-    /// Waits for records that are due, at most `max`, each under a short lease. After an error, [`Shelf::recover`] comes
+    /// Waits for records that are due, at most `max`, each under a short lease. After an error, [`RecordStore::recover`] comes
     /// before the next call.
     ///
     /// # Cancel safety
@@ -149,13 +149,13 @@ impl Shelf {
 
     /// Lets a granted record come again by itself after this time, and uses up no attempt. Returns its name and content;
     /// `None`: another may have it.
-    pub(crate) async fn hold<'a>(&self, grant: &'a Grant, held: Duration) -> Option<(&'a str, ShelfRow)> {
+    pub(crate) async fn hold<'a>(&self, grant: &'a Grant, held: Duration) -> Option<(&'a str, StoredRecord)> {
         let message = &grant.message;
         let back = Op::nack(message.id, grant.token, Attempt::NotYet, Some(ceil_ms(held)), "");
         if !matches!(self.client.ask(back).await, Ok(Ok(_))) {
             return None;
         }
-        let row = ShelfRow { id: message.id, generation: grant.generation, body: message.body.clone() };
+        let row = StoredRecord { id: message.id, generation: grant.generation, body: message.body.clone() };
         message.key.as_ref().map(|name| (name.as_str(), row))
     }
 
@@ -194,7 +194,7 @@ impl Shelf {
     /// Calls `each` with the name and content of all records, page by page.
     pub(crate) async fn scan<T>(
         &self,
-        mut each: impl FnMut(&str, ShelfRow) -> Option<T>,
+        mut each: impl FnMut(&str, StoredRecord) -> Option<T>,
     ) -> Result<BTreeMap<String, T>, CallError> {
         let mut all = BTreeMap::new();
         let mut after = None;
@@ -202,7 +202,7 @@ impl Shelf {
             let page = self.client.list(self.queue.clone(), None, after.take(), PAGE).await?;
             for view in &page.views {
                 let Some(name) = view.message.key.as_ref().map(Key::as_str) else { continue };
-                if let Some(found) = each(name, ShelfRow::of(view)) {
+                if let Some(found) = each(name, StoredRecord::of(view)) {
                     all.insert(name.to_owned(), found);
                 }
             }
@@ -238,8 +238,8 @@ pub(crate) async fn granted(client: &Client, demand: Demand) -> Result<Vec<Grant
     }
 }
 
-impl ShelfRow {
+impl StoredRecord {
     fn of(view: &View) -> Self {
-        ShelfRow { id: view.message.id, generation: view.generation, body: view.message.body.clone() }
+        StoredRecord { id: view.message.id, generation: view.generation, body: view.message.body.clone() }
     }
 }

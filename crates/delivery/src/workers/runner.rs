@@ -61,9 +61,9 @@ pub struct TargetStatus {
     pub failing: Option<FailingTarget>,
 }
 
-/// Dependencies shared by all seats of a node.
+/// Dependencies shared by all runners of a node.
 #[derive(Clone, Debug)]
-pub(crate) struct SeatGround {
+pub(crate) struct RunnerContext {
     pub(crate) wheel: Duewheel,
     pub(crate) store: String,
     pub(crate) parts: PusherParts,
@@ -73,7 +73,7 @@ pub(crate) struct SeatGround {
 
 /// A target on this node.
 #[derive(Debug)]
-pub(crate) struct Seat {
+pub(crate) struct TargetRunner {
     pub(crate) entry: TargetEntry,
     pub(crate) ticket: Option<Ticket>,
     pusher: Pusher,
@@ -87,21 +87,21 @@ pub(crate) struct Seat {
     reported: Option<u64>,
 }
 
-impl Seat {
+impl TargetRunner {
     pub(crate) fn new(
-        ground: &SeatGround,
+        context: &RunnerContext,
         entry: &TargetEntry,
         before: PushCounts,
         failing: Option<FailingTarget>,
     ) -> Result<Self, PusherError> {
-        let pusher = begin(ground, entry)?;
-        let now = ground.wheel.client().now();
+        let pusher = begin(context, entry)?;
+        let now = context.wheel.client().now();
         if let Some(FailingTarget { since, failures }) = failing {
             let earlier_ms = now.wall.0.saturating_sub(since.0);
             pusher.has_failed(Failing { since: now.engine, earlier_ms, failures });
         }
         let since = now.wall;
-        Ok(Seat {
+        Ok(TargetRunner {
             entry: entry.clone(),
             ticket: None,
             pusher,
@@ -133,8 +133,8 @@ impl Seat {
     }
 
     /// Begins again after a bug, following a pause. Returns whether one has ended the pusher now.
-    pub(crate) fn restart(&mut self, ground: &SeatGround) -> bool {
-        let now = ground.wheel.client().now().engine;
+    pub(crate) fn restart(&mut self, context: &RunnerContext) -> bool {
+        let now = context.wheel.client().now().engine;
         match self.begin_again {
             None if self.pusher.has_ended() => {
                 let pause = FIRST_RESTART.saturating_mul(1 << self.failures.min(6)).min(LONGEST_RESTART);
@@ -143,7 +143,7 @@ impl Seat {
                 true
             }
             Some(at) if now >= at => {
-                if let Ok(pusher) = begin(ground, &self.entry) {
+                if let Ok(pusher) = begin(context, &self.entry) {
                     let ended = std::mem::replace(&mut self.pusher, pusher);
                     if let Some(failing) = ended.failing() {
                         self.pusher.has_failed(failing);
@@ -208,9 +208,9 @@ impl Seat {
     }
 }
 
-fn begin(ground: &SeatGround, entry: &TargetEntry) -> Result<Pusher, PusherError> {
-    let parts = PusherParts { latest: Some(ground.latest.list_of(&entry.name)), ..ground.parts.clone() };
-    Pusher::start_job(&ground.wheel, &ground.store, job(entry), parts)
+fn begin(context: &RunnerContext, entry: &TargetEntry) -> Result<Pusher, PusherError> {
+    let parts = PusherParts { latest: Some(context.latest.list_of(&entry.name)), ..context.parts.clone() };
+    Pusher::start_job(&context.wheel, &context.store, job(entry), parts)
 }
 
 fn job(entry: &TargetEntry) -> PushJob {
