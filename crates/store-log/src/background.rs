@@ -15,7 +15,6 @@ use crate::load::LoadResult;
 use crate::merging::{self, merge};
 use crate::pool::TaskPause;
 use crate::readers::ReadPriority;
-use crate::run::Blocking;
 use crate::shared::{StoreShared, Worked};
 
 /// A step of the task: a flush if there is something to flush, or else a slice of a merge.
@@ -139,13 +138,7 @@ pub(crate) fn load_step(shared: &StoreShared) -> Worked {
 pub(crate) fn fetch_step(shared: &StoreShared) -> Worked {
     let Some((ticket, lookups)) = shared.fetches.next() else { return Worked::Nothing };
     let view = shared.view();
-    let finder = Finder {
-        view: &view,
-        active: None,
-        readers: &shared.readers,
-        whom: ReadPriority::Page,
-        blocking: Blocking::Allowed,
-    };
+    let finder = Finder::new(&view, &shared.readers, ReadPriority::Page);
     // The active memtable is missing here: a message that only it has is looked for in the runs.
     let fetched = finder.find(&lookups, &mut Found::default());
     shared.counters.fetches.fetch_add(1, Relaxed);

@@ -45,44 +45,63 @@ fn count(columns: &[AtomicU64], edges: &[(u64, &str)], value: u64) {
     }
 }
 
-/// Counters since the store was opened.
-#[derive(Debug, Default)]
-pub(crate) struct Counters {
-    pub(crate) groups: AtomicU64,
-    pub(crate) records: AtomicU64,
-    pub(crate) marks: AtomicU64,
-    pub(crate) bytes: AtomicU64,
-    pub(crate) rotations: AtomicU64,
+/// Makes [`Counters`] of fields, each with the name of its figure.
+macro_rules! counters {
+    ($($(#[$doc:meta])* $field:ident: $name:literal,)*) => {
+        /// Counters since the store was opened.
+        #[derive(Debug, Default)]
+        pub(crate) struct Counters {
+            $($(#[$doc])* pub(crate) $field: AtomicU64,)*
+            sync_durations: [AtomicU64; SYNC_COLUMNS.len()],
+            group_records: [AtomicU64; GROUP_COLUMNS.len()],
+        }
+
+        impl Counters {
+            pub(crate) fn figures(&self) -> Vec<(&'static str, u64)> {
+                let of = |counter: &AtomicU64| counter.load(Relaxed);
+                let columns = SYNC_COLUMNS.iter().zip(&self.sync_durations);
+                let columns = columns.chain(GROUP_COLUMNS.iter().zip(&self.group_records));
+                let columns = columns.map(|((_, name), counter)| (*name, of(counter)));
+                columns.chain([$(($name, of(&self.$field)),)*]).collect()
+            }
+        }
+    };
+}
+
+counters! {
+    groups: "groups_total",
+    records: "records_total",
+    marks: "marks_total",
+    bytes: "journal_written_bytes_total",
+    syncs: "syncs_total",
+    sync_micros: "sync_microseconds_total",
+    rotations: "segment_rotations_total",
     /// Number of times that the owner had to wait for the next segment.
-    pub(crate) segment_waits: AtomicU64,
+    segment_waits: "segment_waits_total",
     /// Groups that have waited for the next segment.
-    pub(crate) groups_waited: AtomicU64,
-    pub(crate) segments_made: AtomicU64,
-    pub(crate) segments_reused: AtomicU64,
+    groups_waited: "groups_waited_total",
+    segments_made: "segments_made_total",
+    segments_reused: "segments_reused_total",
     /// Large segments that a folder at rest gave back.
-    pub(crate) segments_shrunk: AtomicU64,
-    pub(crate) prepare_failures: AtomicU64,
-    pub(crate) cuts: AtomicU64,
-    pub(crate) flushes: AtomicU64,
-    pub(crate) flush_failures: AtomicU64,
-    pub(crate) flush_micros: AtomicU64,
-    pub(crate) flush_bytes: AtomicU64,
-    /// The number of flushes that wrote more than was computed before.
-    pub(crate) flushes_over: AtomicU64,
-    pub(crate) merges: AtomicU64,
-    pub(crate) merge_failures: AtomicU64,
-    pub(crate) merge_micros: AtomicU64,
-    pub(crate) merge_bytes: AtomicU64,
+    segments_shrunk: "segments_shrunk_total",
+    prepare_failures: "segment_failures_total",
     /// Number of pages for which the disk could not read a block.
-    pub(crate) page_failures: AtomicU64,
+    page_failures: "page_failures_total",
     /// Look-ups that were fetched from the medium outside the owner's thread.
-    pub(crate) fetches: AtomicU64,
+    fetches: "fetches_total",
     /// Number of fetches that met an error.
-    pub(crate) fetch_failures: AtomicU64,
-    syncs: AtomicU64,
-    sync_micros: AtomicU64,
-    sync_durations: [AtomicU64; SYNC_COLUMNS.len()],
-    group_records: [AtomicU64; GROUP_COLUMNS.len()],
+    fetch_failures: "fetch_failures_total",
+    cuts: "cuts_total",
+    flushes: "flushes_total",
+    flush_failures: "flush_failures_total",
+    flush_micros: "flush_microseconds_total",
+    flush_bytes: "flush_written_bytes_total",
+    /// The number of flushes that wrote more than was computed before.
+    flushes_over: "flushes_over_reserve_total",
+    merges: "merges_total",
+    merge_failures: "merge_failures_total",
+    merge_micros: "merge_microseconds_total",
+    merge_bytes: "merge_written_bytes_total",
 }
 
 impl Counters {
@@ -97,42 +116,6 @@ impl Counters {
         self.groups.fetch_add(1, Relaxed);
         self.records.fetch_add(u64::from(records), Relaxed);
         count(&self.group_records, &GROUP_COLUMNS, u64::from(records));
-    }
-
-    pub(crate) fn figures(&self) -> Vec<(&'static str, u64)> {
-        let of = |counter: &AtomicU64| counter.load(Relaxed);
-        let columns = SYNC_COLUMNS.iter().zip(&self.sync_durations);
-        let columns = columns.chain(GROUP_COLUMNS.iter().zip(&self.group_records));
-        let mut figures: Vec<_> = columns.map(|((_, name), counter)| (*name, of(counter))).collect();
-        figures.extend([
-            ("groups_total", of(&self.groups)),
-            ("records_total", of(&self.records)),
-            ("marks_total", of(&self.marks)),
-            ("journal_written_bytes_total", of(&self.bytes)),
-            ("syncs_total", of(&self.syncs)),
-            ("sync_microseconds_total", of(&self.sync_micros)),
-            ("segment_rotations_total", of(&self.rotations)),
-            ("segment_waits_total", of(&self.segment_waits)),
-            ("groups_waited_total", of(&self.groups_waited)),
-            ("segments_made_total", of(&self.segments_made)),
-            ("segments_reused_total", of(&self.segments_reused)),
-            ("segments_shrunk_total", of(&self.segments_shrunk)),
-            ("segment_failures_total", of(&self.prepare_failures)),
-            ("page_failures_total", of(&self.page_failures)),
-            ("fetches_total", of(&self.fetches)),
-            ("fetch_failures_total", of(&self.fetch_failures)),
-            ("cuts_total", of(&self.cuts)),
-            ("flushes_total", of(&self.flushes)),
-            ("flush_failures_total", of(&self.flush_failures)),
-            ("flush_microseconds_total", of(&self.flush_micros)),
-            ("flush_written_bytes_total", of(&self.flush_bytes)),
-            ("flushes_over_reserve_total", of(&self.flushes_over)),
-            ("merges_total", of(&self.merges)),
-            ("merge_failures_total", of(&self.merge_failures)),
-            ("merge_microseconds_total", of(&self.merge_micros)),
-            ("merge_written_bytes_total", of(&self.merge_bytes)),
-        ]);
-        figures
     }
 }
 

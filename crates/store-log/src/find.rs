@@ -49,6 +49,13 @@ struct WantedKey {
     key: Key,
 }
 
+impl<'a> Finder<'a> {
+    /// Finds what is behind the active memtable, and may wait for the medium.
+    pub(crate) fn new(view: &'a StoreView, readers: &'a Arc<Readers>, whom: ReadPriority) -> Self {
+        Finder { view, active: None, readers, whom, blocking: Blocking::Allowed }
+    }
+}
+
 impl Finder<'_> {
     /// Finds everything that was asked for, or what the first look-ups of each list ask for if more than
     /// [`Lookups::bytes`] would have to be read.
@@ -543,13 +550,7 @@ mod tests {
         frozen.settle();
         let view = StoreView { hasher, frozen: vec![Arc::new(frozen)], parts: Vec::new() };
         let readers = Arc::new(Readers::default());
-        let finder = Finder {
-            view: &view,
-            active: Some(&active),
-            readers: &readers,
-            whom: ReadPriority::Owner,
-            blocking: Blocking::Allowed,
-        };
+        let finder = Finder { active: Some(&active), ..Finder::new(&view, &readers, ReadPriority::Owner) };
         let keys = vec![(queue(), Key::new("k").unwrap())];
         let (named, read) =
             finder.named_by_keys(&keys, &ReadAllowance::new(usize::MAX, Blocking::Allowed)).unwrap();

@@ -35,7 +35,7 @@ use crate::merge::Work;
 use crate::merge::policy::MergePlan;
 use crate::merging::{drop_merge, drop_runs, give_up, list_states, sizes, squeeze, write_state};
 use crate::readers::ReadPriority;
-use crate::run::{Blocking, Live, Run, RunWriter};
+use crate::run::{Live, Run, RunWriter};
 use crate::shared::{StoreShared, Worked, lock};
 use crate::state::write::{StateChange, discard};
 use crate::view::{LiveRun, StoreView, sorted, take_away, without_gone};
@@ -295,13 +295,7 @@ impl Flush<'_> {
     fn write_runs(&self, view: &StoreView, books: &Ledger) -> Result<Vec<RunEntry>, ReadFault> {
         let shared = self.shared;
         let mut out = FlushOutput { flush: self, writer: None, done: Vec::new() };
-        let finder = Finder {
-            view,
-            active: None,
-            readers: &shared.readers,
-            whom: ReadPriority::Background,
-            blocking: Blocking::Allowed,
-        };
+        let finder = Finder::new(view, &shared.readers, ReadPriority::Background);
         for sequence in [Sequence::AllAt, Sequence::AllAfter] {
             let mut scan = Scan::new(self.tables, sequence);
             loop {

@@ -2,11 +2,13 @@
 
 use std::fmt;
 use std::io;
+use std::sync::Arc;
 
+use crc32c::{crc32c, crc32c_append};
 use duewheel_core::store::{ErrorKind, StoreError};
 
-use crate::disk::{Disk, FileAccess, HeldLock, LockKind};
-use crate::fault::failed;
+use crate::disk::{Disk, DiskFile, FileAccess, HeldLock, LockKind};
+use crate::fault::{Damage, ReadFault, failed};
 
 /// The version of the bytes of every file. Later versions add tagged fields to records without a new one.
 pub(crate) const FORMAT: u32 = 1;
@@ -169,4 +171,64 @@ fn owner(disk: &dyn Disk) -> Option<u32> {
     let mut text = vec![0; usize::try_from(file.size().ok()?.min(20)).ok()?];
     file.read_at(&mut text, 0).ok()?;
     String::from_utf8(text).ok()?.trim().parse().ok()
+}
+
+/// The checksum of a head, or of a file that is one, whose bytes 12 to 15 have it.
+pub(crate) fn checksum(bytes: &[u8]) -> u32 {
+    crc32c_append(crc32c(&bytes[..12]), &bytes[16..])
+}
+
+/// Completes the head of a block of a run or of a state: everything but its payload, which fills it up to `payload`.
+pub(crate) fn seal_block(bytes: &mut [u8], payload: u32, kind: u8, entries: u32, own: (Incarnation, u64)) {
+    set_u32(bytes, 4, payload);
+    bytes[8..12].copy_from_slice(&[kind, 0, 0, 0]);
+    set_u32(bytes, 12, entries);
+    set_u64(bytes, 16, own.0.0);
+    set_u64(bytes, 24, own.1);
+    let crc = crc32c(&bytes[4..]);
+    set_u32(bytes, 0, crc);
+}
+
+/// Checks a block of a file of this incarnation that starts there. Returns its kind, and how many entries it has.
+pub(crate) fn check_block(
+    bytes: &[u8],
+    incarnation: Incarnation,
+    at: u64,
+) -> Result<(u8, u32), &'static str> {
+    if u32_at(bytes, 0) != crc32c(&bytes[4..]) {
+        return Err("the block's checksum does not match");
+    }
+    if u64_at(bytes, 16) != incarnation.0 || u64_at(bytes, 24) != at || bytes[9..12] != [0; 3] {
+        return Err("the block belongs to another place");
+    }
+    Ok((bytes[8], u32_at(bytes, 12)))
+}
+
+/// Opens a file to read it, if it is there.
+pub(crate) fn open_if_any(disk: &dyn Disk, name: &str) -> Result<Option<Arc<dyn DiskFile>>, StoreError> {
+    match disk.open(name, FileAccess::Read) {
+        Ok(file) => Ok(Some(file)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(failed("open", name)(error)),
+    }
+}
+
+/// Opens a file that the manifest lists with this size, which must be one that such a file can have.
+pub(crate) fn open_listed(
+    disk: &dyn Disk,
+    name: &str,
+    kind: &str,
+    bytes: u64,
+    is_possible: impl FnOnce(u64) -> bool,
+) -> Result<Arc<dyn DiskFile>, ReadFault> {
+    let Some(file) = open_if_any(disk, name)? else {
+        let what = format!("the manifest lists this {kind}, which is missing");
+        return Err(Damage::new(name, 0, what).into());
+    };
+    let size = file.size().map_err(failed("measure", name))?;
+    if size != bytes || !is_possible(size) {
+        let what = format!("the file has {size} bytes, and should have {bytes}");
+        return Err(Damage::new(name, size.min(bytes), what).into());
+    }
+    Ok(file)
 }

@@ -22,7 +22,7 @@ use crate::find::{self, Finder};
 use crate::mem::{Mem, MemAnswer, MemScan, Patch, ScanStep};
 use crate::pool::TaskBell;
 use crate::readers::{ReadPriority, Readers};
-use crate::run::{Blocking, RawRow, RunScan, before};
+use crate::run::{RawRow, RunScan, before};
 use crate::view::{LiveRun, StoreView};
 
 /// Largest number of entries of the active memtable that the owner's thread examines for one page.
@@ -288,13 +288,7 @@ impl<'a> PageInProgress<'a> {
         let mut ids: Vec<MessageId> = parts.iter().map(|(_, id, _)| *id).collect();
         ids.sort_unstable();
         ids.dedup();
-        let finder = Finder {
-            view: &self.request.view,
-            active: None,
-            readers: self.readers,
-            whom: ReadPriority::Page,
-            blocking: Blocking::Allowed,
-        };
+        let finder = Finder::new(&self.request.view, self.readers, ReadPriority::Page);
         let found = finder.rows(&ids, HashMap::new())?;
         for (place, id, patch) in parts {
             let row = ids.binary_search(&id).ok().and_then(|i| found[i].clone());

@@ -1,13 +1,10 @@
 //! The manifest lists the valid files; it is replaced as a whole, so that a change of several files is one change.
 
-use std::io;
-
-use crc32c::{crc32c, crc32c_append};
 use duewheel_core::hash_key::HashKey;
 use duewheel_core::store::{ErrorKind, StoreError};
 use duewheel_core::{Epoch, Lsn};
 
-use crate::disk::{Disk, FileAccess};
+use crate::disk::Disk;
 use crate::fault::{Damage, ReadFault, failed};
 use crate::format::{
     self, FORMAT, FileNo, Incarnation, MANIFEST, MANIFEST_TEMP, RESERVE, is_before_release, set_u32, set_u64,
@@ -169,7 +166,7 @@ impl Manifest {
             set_u64(&mut bytes, at, n);
             at += 8;
         }
-        let crc = checksum(&bytes);
+        let crc = format::checksum(&bytes);
         set_u32(&mut bytes, 12, crc);
         bytes
     }
@@ -184,7 +181,7 @@ impl Manifest {
         if bytes.len() < HEAD {
             return bad(0, short);
         }
-        if u32_at(bytes, 12) != checksum(bytes) {
+        if u32_at(bytes, 12) != format::checksum(bytes) {
             return bad(12, "the checksum does not match");
         }
         if u32_at(bytes, 64) > CLOSED || u32_at(bytes, 68) != 0 {
@@ -267,7 +264,7 @@ impl Manifest {
     /// Refuses a folder of another format: nothing of it can be read, although it may be undamaged.
     pub(crate) fn known_format(disk: &dyn Disk) -> Result<(), StoreError> {
         let Some(bytes) = Self::bytes(disk)?.filter(|bytes| bytes.len() >= 16) else { return Ok(()) };
-        let is_whole = u32_at(&bytes, 12) == checksum(&bytes);
+        let is_whole = u32_at(&bytes, 12) == format::checksum(&bytes);
         if !(is_before_release(&bytes) || is_whole && bytes[..8] == MAGIC) {
             return Ok(());
         }
@@ -276,11 +273,7 @@ impl Manifest {
     }
 
     fn bytes(disk: &dyn Disk) -> Result<Option<Vec<u8>>, ReadFault> {
-        let file = match disk.open(MANIFEST, FileAccess::Read) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(failed("open", MANIFEST)(error).into()),
-        };
+        let Some(file) = format::open_if_any(disk, MANIFEST)? else { return Ok(None) };
         let size = file.size().map_err(failed("measure", MANIFEST))?;
         let size =
             usize::try_from(size).map_err(|_| Damage::new(MANIFEST, 0, "the file is absurdly long"))?;
@@ -331,10 +324,6 @@ impl From<NotReplaced> for StoreError {
 
 fn count(n: usize) -> u32 {
     u32::try_from(n).expect("there are never 2^32 files")
-}
-
-fn checksum(bytes: &[u8]) -> u32 {
-    crc32c_append(crc32c(&bytes[..12]), &bytes[16..])
 }
 
 #[cfg(test)]

@@ -230,11 +230,6 @@ impl MergedAnswers {
     }
 }
 
-/// Abandons a merge, or an unlisted run.
-pub(crate) fn discard(disk: &dyn Disk, no: FileNo) {
-    RunWriter::discard(disk, no);
-}
-
 // State that only the background worker uses.
 
 /// The state of the background worker.

@@ -19,8 +19,8 @@ use crate::format::{FileNo, Incarnation};
 use crate::journal::workers;
 use crate::manifest::{RunEntry, StateEntry};
 use crate::merge::policy::{self, MergeLimits, MergePlan, Size};
-use crate::merge::{self, Merge, MergePurpose, Merging, Work};
-use crate::run::{Live, Run, RunAnswers, share};
+use crate::merge::{Merge, MergePurpose, Merging, Work};
+use crate::run::{Live, Run, RunAnswers, RunWriter, share};
 use crate::shared::{DiskSpace, StoreShared, Worked, lock};
 use crate::state;
 use crate::state::write::{StateChange, discard};
@@ -69,7 +69,7 @@ pub(crate) fn merge(shared: &StoreShared) -> Worked {
             work.merging = None;
             give_up(shared, trouble, || {
                 if let Some(no) = no {
-                    merge::discard(&*shared.disk, no);
+                    RunWriter::discard(&*shared.disk, no);
                 }
             })
         }
@@ -133,7 +133,7 @@ fn start(
         }
         Err(trouble) => {
             if !shared.is_stopping() {
-                merge::discard(&*shared.disk, no);
+                RunWriter::discard(&*shared.disk, no);
             }
             Err(trouble)
         }
@@ -162,7 +162,7 @@ pub(crate) fn drop_merge(shared: &StoreShared, work: &mut Work) {
     {
         let no = merging.no;
         drop(merging);
-        merge::discard(&*shared.disk, no);
+        RunWriter::discard(&*shared.disk, no);
     }
 }
 

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use duewheel_core::id::ShardId;
 use duewheel_core::store::{ErrorKind, MAX_SHARDS, StoreError};
 
-use crate::disk::{Disk, FileAccess, HeldLock, LockKind, RealDisk};
+use crate::disk::{Disk, HeldLock, LockKind, RealDisk};
 use crate::fault::failed;
 use crate::format::{self, FORMAT, MANIFEST, OF_AN_EARLIER_BUILD, take_lock};
 
@@ -185,16 +185,11 @@ pub(crate) fn is_of_other_format(disk: &dyn Disk) -> Result<bool, StoreError> {
 
 /// The content of a small file; `None` if it is not there.
 fn small(disk: &dyn Disk, name: &str) -> Result<Option<String>, StoreError> {
-    match disk.open(name, FileAccess::Read) {
-        Ok(file) => {
-            let size = file.size().map_err(failed("measure", name))?;
-            let mut bytes = vec![0; usize::try_from(size.min(MAX_BYTES)).unwrap_or(0)];
-            file.read_at(&mut bytes, 0).map_err(failed("read", name))?;
-            Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(failed("open", name)(error)),
-    }
+    let Some(file) = format::open_if_any(disk, name)? else { return Ok(None) };
+    let size = file.size().map_err(failed("measure", name))?;
+    let mut bytes = vec![0; usize::try_from(size.min(MAX_BYTES)).unwrap_or(0)];
+    file.read_at(&mut bytes, 0).map_err(failed("read", name))?;
+    Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
 }
 
 /// Checks that a folder is that of a store, and not that of a shard in a data folder.
@@ -296,11 +291,7 @@ pub(crate) fn whole(disk: &dyn Disk, shards: u32) -> Result<(), StoreError> {
 }
 
 fn exists(disk: &dyn Disk, file: &str) -> Result<bool, StoreError> {
-    match disk.open(file, FileAccess::Read) {
-        Ok(_) => Ok(true),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(failed("open", file)(error)),
-    }
+    format::open_if_any(disk, file).map(|file| file.is_some())
 }
 
 /// Writes what each folder is, and `SHARDS`, the last step of making the folder.

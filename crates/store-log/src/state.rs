@@ -30,20 +30,18 @@
 //! | 32 | | payload: entries, each with its length in front; then zeros up to a multiple of 8 |
 
 use std::collections::BTreeSet;
-use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use crc32c::{crc32c, crc32c_append};
 use duewheel_core::record::{DecodeError, Reader};
 use duewheel_core::store::{Ledger, QueueRow};
 use duewheel_core::tally::{DueCounts, Tally};
 use duewheel_core::{Lsn, MessageId};
 use roaring::RoaringTreemap;
 
-use crate::disk::{Disk, DiskFile, FileAccess};
+use crate::disk::{Disk, DiskFile};
 use crate::fault::{Damage, ReadFault, failed};
-use crate::format::{self, FORMAT, FileNo, align8, set_u32, set_u64, u32_at, u64_at};
+use crate::format::{self, FORMAT, FileNo, align8, set_u32, set_u64, u32_at};
 use crate::manifest::StateEntry;
 use crate::run::Mask;
 
@@ -154,18 +152,7 @@ fn read_blocks(
     state: &mut StateFile,
 ) -> Result<StateReader, ReadFault> {
     let name = entry.no.state();
-    let file = match disk.open(&name, FileAccess::Read) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Err(Damage::new(name, 0, "the manifest lists this state, which is missing").into());
-        }
-        Err(error) => return Err(failed("open", &name)(error).into()),
-    };
-    let size = file.size().map_err(failed("measure", &name))?;
-    if size != entry.bytes || size < FILE_HEAD as u64 {
-        let what = format!("the file has {size} bytes, and should have {}", entry.bytes);
-        return Err(Damage::new(name, size.min(entry.bytes), what).into());
-    }
+    let file = format::open_listed(disk, &name, "state", entry.bytes, |size| size >= FILE_HEAD as u64)?;
     let mut bytes = [0; FILE_HEAD];
     file.read_at(&mut bytes, 0).map_err(failed("read", &name))?;
     if let Err((at, what)) = format::check(&bytes[..12], MAGIC, "a state") {
@@ -213,15 +200,9 @@ impl StateReader {
         }
         let mut bytes = vec![0; length];
         self.file.read_at(&mut bytes, at).map_err(failed("read", &self.name))?;
-        if u32_at(&bytes, 0) != crc32c(&bytes[4..]) {
-            return Err(self.problem(at, "the block's checksum does not match").into());
-        }
-        let own = u64_at(&bytes, 16) == self.entry.incarnation.0 && u64_at(&bytes, 24) == at;
-        if !own || bytes[9..12] != [0; 3] {
-            return Err(self.problem(at, "the block belongs to another place").into());
-        }
+        let checked = format::check_block(&bytes, self.entry.incarnation, at);
+        let (kind, entries) = checked.map_err(|what| self.problem(at, what))?;
         let payload = HEAD + u32_at(&bytes, 4) as usize;
-        let (kind, entries) = (bytes[8], u32_at(&bytes, 12));
         self.at += length as u64;
         let payload = Bytes::from(bytes).slice(HEAD..payload);
         take(kind, entries, payload, self.entry.last, &mut self.seen, state)
@@ -406,11 +387,7 @@ fn head(entry: &StateEntry, before: Option<&StateEntry>) -> Vec<u8> {
         set_u64(&mut head, 40, before.no.0);
         set_u64(&mut head, 48, before.incarnation.0);
     }
-    let crc = checksum(&head);
+    let crc = format::checksum(&head);
     set_u32(&mut head, 12, crc);
     head
-}
-
-fn checksum(head: &[u8]) -> u32 {
-    crc32c_append(crc32c(&head[..12]), &head[16..])
 }

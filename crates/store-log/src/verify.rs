@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use duewheel_core::id::ShardId;
 use duewheel_core::message::Row;
@@ -13,7 +13,7 @@ use duewheel_core::{Epoch, Lsn, MessageId, QueueName};
 
 use crate::backup::{Copying, empty, unusable};
 use crate::disk::{Disk, HeldLock, RealDisk};
-use crate::fault::{Damage, ReadFault, failed};
+use crate::fault::{Damage, ReadFault, failed, lock};
 use crate::find::Finder;
 use crate::format::{JOURNAL, MANIFEST, RUNS, STATE, lock_if_any};
 use crate::journal::reign::{self, Kept};
@@ -24,7 +24,7 @@ use crate::manifest::Manifest;
 use crate::mem::Mem;
 use crate::readers::{ReadPriority, Readers};
 use crate::run::opened::Interner;
-use crate::run::{self, Blocking};
+use crate::run::{self};
 use crate::view::StoreView;
 use crate::{shards, state};
 
@@ -208,13 +208,7 @@ fn count(replayed: Replayed, kept: Kept) -> Result<(), ReadFault> {
 fn found(view: &StoreView) -> Result<(), ReadFault> {
     let ids: Vec<MessageId> = view.frozen.iter().flat_map(|mem| mem.ids()).map(MessageId).collect();
     let readers = Arc::new(Readers::default());
-    let finder = Finder {
-        view,
-        active: None,
-        readers: &readers,
-        whom: ReadPriority::Background,
-        blocking: Blocking::Allowed,
-    };
+    let finder = Finder::new(view, &readers, ReadPriority::Background);
     ids.chunks(TOGETHER).try_for_each(|some| finder.rows(some, HashMap::new()).map(drop))
 }
 
@@ -379,7 +373,7 @@ impl Inspected {
     }
 
     fn active(&self) -> MutexGuard<'_, Mem> {
-        self.active.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.active)
     }
 }
 

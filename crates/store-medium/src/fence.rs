@@ -97,6 +97,11 @@ pub fn random<const BYTES: usize>() -> Result<[u8; BYTES], StoreError> {
     Ok(bytes)
 }
 
+/// Bytes in hexadecimal digits.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// Locks a mutex, also one whose holder has panicked: what it protects is whole after each statement.
 pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)

@@ -16,11 +16,13 @@ pub mod conformance;
 mod disk;
 mod fence;
 mod medium;
+mod settings;
 mod store;
 
 pub use disk::{BlockCache, MAX_PIECE, lay_over};
-pub use fence::{EndedOwners, LeaseFence, boot_ms, locked, millis, random};
+pub use fence::{EndedOwners, LeaseFence, boot_ms, hex, locked, millis, random};
 pub use medium::{FileId, FileKind, Medium, MediumFiles, NamedFile, Piece, SecretRotation};
+pub use settings::{BadOption, ROTATION_LEASES, fitted, name_in_use, option_differs};
 pub use store::{
     Acquired, FillFolder, JournalEnds, LostChanges, MediumShared, MediumStore, ReadOnlyFolder, RestoreTarget,
     quorum_lost, refused_format,

@@ -11,8 +11,8 @@ use duewheel_core::store::{
 };
 use duewheel_core::{Epoch, ShardId};
 use duewheel_store_medium::{
-    Acquired, EndedOwners, FillFolder, Medium, MediumFiles, MediumShared, MediumStore, RestoreTarget,
-    SecretRotation, locked, millis, random,
+    Acquired, EndedOwners, FillFolder, Medium, MediumFiles, MediumShared, MediumStore, ROTATION_LEASES,
+    RestoreTarget, SecretRotation, hex, locked, millis, name_in_use, option_differs, random,
 };
 use tokio_postgres::types::Type;
 use tokio_postgres::{Row, Transaction};
@@ -23,9 +23,6 @@ use crate::options::Options;
 use crate::reading::{PgMoment, PgReader};
 use crate::reign::{self, FIRST_SECOND, OfProcess, PgLeases};
 use crate::schema::{FORMAT, RESTORING, check_format};
-
-/// The number of leases after which every node has read a new secret.
-const ROTATION_LEASES: u32 = 2;
 
 const READ: &str = "SELECT format, id, shards, placement, secret, former_secret FROM {s}.cluster";
 const CREATE: &str = "INSERT INTO {s}.cluster (format, id, shards, placement, secret, last_number) \
@@ -320,11 +317,6 @@ pub(crate) fn column<'a, T: tokio_postgres::types::FromSql<'a>>(
     row.try_get(no).map_err(|error| odd(&format!("a row, whose column {no} cannot be read ({error}), and")))
 }
 
-/// A random id for a new cluster.
-pub(crate) fn new_id() -> Result<String, StoreError> {
-    Ok(random::<16>()?.iter().map(|byte| format!("{byte:02x}")).collect())
-}
-
 fn read_cluster(rows: &[Row]) -> Result<StoredCluster, StoreError> {
     let Some(row) = rows.first() else {
         return Err(StoreError::new(
@@ -373,18 +365,13 @@ async fn join(database: &Database, candidate: &Candidate) -> Result<(Joined, Str
         let (node, left): (Node, f64) = (read_node(row, 0)?, column(row, 3)?);
         let (their_lease, their_settle): (i64, i64) = (column(row, 4)?, column(row, 5)?);
         if node.name == candidate.name {
-            let what =
-                format_args!("a node {:?} is alive, or was: its name is free in {left:.0} ms", &*node.name);
-            return Err(StoreError::new(ErrorKind::Fenced, what));
+            return Err(name_in_use(&node.name, format_args!("{left:.0}")));
         }
         for (option, theirs, own) in
             [("--shard-lease", their_lease, lease), ("--settle-delay", their_settle, settle)]
         {
             if theirs != own {
-                let what = format_args!(
-                    "the nodes that take part have {option} {theirs}ms, and this one {own}ms: it must be the same at all"
-                );
-                return Err(StoreError::new(ErrorKind::Corrupt, what));
+                return Err(option_differs(option, theirs, own));
             }
         }
     }
@@ -431,7 +418,7 @@ async fn create(
     shards: u32,
     epoch: i64,
 ) -> Result<Option<String>, StoreError> {
-    let (id, secret) = (new_id()?, &random::<32>()?[..]);
+    let (id, secret) = (hex(&random::<16>()?), &random::<32>()?[..]);
     let shards = i32::try_from(shards).map_err(|_| odd("a number"))?;
     let placement = i32::try_from(PLACEMENT).unwrap_or(i32::MAX);
     let params: [Param<'_>; 5] = [

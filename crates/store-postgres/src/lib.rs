@@ -19,5 +19,6 @@ mod reign;
 mod schema;
 
 pub use coordinator::PostgresCoordinator;
-pub use options::{BadPostgresOption, Options};
+pub use duewheel_store_medium::BadOption;
+pub use options::Options;
 pub use schema::{SCHEMA, role, schema};

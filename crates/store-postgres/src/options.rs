@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use duewheel_store_log::{Options as LogOptions, SyncMode};
-use duewheel_store_medium::millis;
+use duewheel_store_log::Options as LogOptions;
+use duewheel_store_medium::{BadOption, fitted, millis};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
@@ -41,7 +41,7 @@ const RUN: u64 = 128 * MIB;
 /// let options = Options::parse("postgres://duewheel:s3cret@127.0.0.1:5432/orders")?.schema("wheel")?;
 /// assert!(!format!("{options:?}").contains("s3cret"), "passwords are not shown");
 /// assert!(Options::parse("postgres://duewheel@db.internal/orders?sslmode=disable").is_err());
-/// # Ok::<(), duewheel_store_postgres::BadPostgresOption>(())
+/// # Ok::<(), duewheel_store_postgres::BadOption>(())
 /// ```
 #[derive(Clone)]
 pub struct Options {
@@ -54,40 +54,14 @@ pub struct Options {
     pub(crate) log: LogOptions,
 }
 
-/// An invalid option.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BadPostgresOption {
-    field: &'static str,
-    what: String,
-}
-
-impl BadPostgresOption {
-    fn new(field: &'static str, what: impl fmt::Display) -> Self {
-        BadPostgresOption { field, what: what.to_string() }
-    }
-
-    /// The name of the option.
-    pub fn field(&self) -> &'static str {
-        self.field
-    }
-}
-
-impl fmt::Display for BadPostgresOption {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.field, self.what)
-    }
-}
-
-impl std::error::Error for BadPostgresOption {}
-
 impl Options {
     /// Reads a URL.
     ///
     /// # Errors
-    /// [`BadPostgresOption`] if it is malformed, names no host, or asks for an unencrypted or unverified connection to another
+    /// [`BadOption`] if it is malformed, names no host, or asks for an unencrypted or unverified connection to another
     /// machine. The URL is not shown, because it may have a password.
-    pub fn parse(url: &str) -> Result<Self, BadPostgresOption> {
-        let bad = |what: &str| BadPostgresOption::new("url", what);
+    pub fn parse(url: &str) -> Result<Self, BadOption> {
+        let bad = |what: &str| BadOption::new("url", what);
         if !url.starts_with("postgres://") && !url.starts_with("postgresql://") {
             return Err(bad("must begin with postgres:// or postgresql://"));
         }
@@ -152,8 +126,8 @@ impl Options {
     /// The schema of the tables, `duewheel` by default: lower-case letters, digits and `_`, not beginning with a digit.
     ///
     /// # Errors
-    /// [`BadPostgresOption`] for another name.
-    pub fn schema(mut self, schema: &str) -> Result<Self, BadPostgresOption> {
+    /// [`BadOption`] for another name.
+    pub fn schema(mut self, schema: &str) -> Result<Self, BadOption> {
         check_identifier("schema", schema)?;
         self.schema = schema.into();
         Ok(self)
@@ -162,10 +136,10 @@ impl Options {
     /// How long a node has a shard without renewing its lease; 5 s by default. It must be the same at all nodes.
     ///
     /// # Errors
-    /// [`BadPostgresOption`] outside of 500 ms to 10 minutes.
-    pub fn lease(mut self, lease: Duration) -> Result<Self, BadPostgresOption> {
+    /// [`BadOption`] outside of 500 ms to 10 minutes.
+    pub fn lease(mut self, lease: Duration) -> Result<Self, BadOption> {
         if !LEASES.contains(&lease) {
-            return Err(BadPostgresOption::new(
+            return Err(BadOption::new(
                 "lease",
                 format!("{} ms: must be from 500 ms to 10 minutes", millis(lease)),
             ));
@@ -177,9 +151,9 @@ impl Options {
     /// The authorities of the server's certificate, in PEM, instead of those of the web.
     ///
     /// # Errors
-    /// [`BadPostgresOption`] if the file cannot be read or has no certificate.
-    pub fn tls_authority(mut self, file: &Path) -> Result<Self, BadPostgresOption> {
-        let bad = |what: String| BadPostgresOption::new("authority", format!("{}: {what}", file.display()));
+    /// [`BadOption`] if the file cannot be read or has no certificate.
+    pub fn tls_authority(mut self, file: &Path) -> Result<Self, BadOption> {
+        let bad = |what: String| BadOption::new("authority", format!("{}: {what}", file.display()));
         let read = CertificateDer::pem_file_iter(file).map_err(|error| bad(error.to_string()))?;
         let mut roots = RootCertStore::empty();
         for certificate in read {
@@ -212,7 +186,7 @@ impl Options {
     }
 
     /// TLS with the chosen authorities, or those of the web.
-    pub(crate) fn tls(&self) -> Result<Arc<ClientConfig>, BadPostgresOption> {
+    pub(crate) fn tls(&self) -> Result<Arc<ClientConfig>, BadOption> {
         match &self.tls {
             Some(tls) => Ok(Arc::clone(tls)),
             None => client_config(RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() }),
@@ -221,37 +195,29 @@ impl Options {
 }
 
 /// Checks a name that is written into statements as it is.
-pub(crate) fn check_identifier(field: &'static str, name: &str) -> Result<(), BadPostgresOption> {
+pub(crate) fn check_identifier(field: &'static str, name: &str) -> Result<(), BadOption> {
     let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
     let begins = name.starts_with(|c: char| c.is_ascii_lowercase() || c == '_');
     if !begins || name.len() > MAX_NAME || !name.chars().all(is_plain) || name.starts_with("pg_") {
         let what = format!(
             "{name:?}: must be 1 to {MAX_NAME} of a-z 0-9 _, and begin with a letter or _, not with pg_"
         );
-        return Err(BadPostgresOption::new(field, what));
+        return Err(BadOption::new(field, what));
     }
     Ok(())
 }
 
-fn client_config(roots: RootCertStore) -> Result<Arc<ClientConfig>, BadPostgresOption> {
+fn client_config(roots: RootCertStore) -> Result<Arc<ClientConfig>, BadOption> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let versions = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    let versions = versions.map_err(|error| BadPostgresOption::new("authority", error))?;
+    let versions = versions.map_err(|error| BadOption::new("authority", error))?;
     Ok(Arc::new(versions.with_root_certificates(roots).with_no_client_auth()))
 }
 
 /// Options of a log store whose files are rows.
 fn fitting(log: LogOptions) -> LogOptions {
-    let segment_bytes = SEGMENT.min(log.segment_bytes).max(log.max_group_bytes.saturating_add(MIB));
-    LogOptions {
-        sync: SyncMode::Fsync,
-        segment_bytes,
-        small_segment_bytes: segment_bytes,
-        journal_bytes: log.journal_bytes.min(MAX_JOURNAL),
-        run_bytes: log.run_bytes.min(RUN),
-        readers: 1,
-        ..log
-    }
+    let segment_bytes = SEGMENT.min(log.segment_bytes);
+    fitted(log, segment_bytes, MAX_JOURNAL, RUN)
 }
 
 fn is_on_this_machine(host: &Host) -> bool {

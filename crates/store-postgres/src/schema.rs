@@ -1,10 +1,10 @@
 //! The tables, and the rights that the server needs.
 
 use duewheel_core::store::{Level, StoreError};
-use duewheel_store_medium::refused_format;
+use duewheel_store_medium::{BadOption, refused_format};
 use tokio_postgres::Row;
 
-use crate::options::{BadPostgresOption, check_identifier};
+use crate::options::check_identifier;
 
 /// The statements that make the tables, with `{schema}` for the name of the schema. They may be repeated.
 pub const SCHEMA: &str = include_str!("schema.sql");
@@ -51,8 +51,8 @@ pub(crate) fn tables(name: &str) -> String {
 /// ```
 ///
 /// # Errors
-/// [`BadPostgresOption`] for a role that is not a plain identifier.
-pub fn role(schema: &str, role: &str) -> Result<String, BadPostgresOption> {
+/// [`BadOption`] for a role that is not a plain identifier.
+pub fn role(schema: &str, role: &str) -> Result<String, BadOption> {
     check_identifier("role", role)?;
     Ok(format!(
         "GRANT USAGE ON SCHEMA {schema} TO {role};\n\

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use duewheel_core::store::{ErrorKind, Node, Owner, Ownership, PLACEMENT, Secrets, StoreError};
 use duewheel_core::{Epoch, ShardId};
-use duewheel_store_medium::{locked, millis};
+use duewheel_store_medium::{hex, locked, millis};
 use futures_util::StreamExt;
 use futures_util::future::{BoxFuture, FutureExt, Shared, join_all};
 use futures_util::stream::FuturesUnordered;
@@ -162,7 +162,7 @@ impl CoordinatorInner {
     pub(crate) fn about(&self, call: &mut Cmd, cluster: Option<&ClusterIdentity>, new: &str) {
         match cluster {
             Some(cluster) => {
-                call.arg(&cluster.id).arg(cluster.shards).arg(reign::hex(&cluster.secret));
+                call.arg(&cluster.id).arg(cluster.shards).arg(hex(&cluster.secret));
                 call.arg(PLACEMENT).arg(new).arg(if cluster.made { "1" } else { "" });
             }
             None => {

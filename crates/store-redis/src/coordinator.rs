@@ -11,7 +11,8 @@ use duewheel_core::store::{
     StoreError, Waker,
 };
 use duewheel_store_medium::{
-    Acquired, FillFolder, Medium, MediumFiles, MediumStore, RestoreTarget, SecretRotation, millis, random,
+    Acquired, FillFolder, Medium, MediumFiles, MediumStore, ROTATION_LEASES, RestoreTarget, SecretRotation,
+    hex, millis, name_in_use, option_differs, random,
 };
 use redis::{Cmd, Pipeline, Value};
 
@@ -179,7 +180,7 @@ impl Coordinator for RedisCoordinator {
         let inner = &self.inner;
         let mut call = inner.node_call("join", name, 0, advertise);
         let if_new = ClusterIdentity {
-            id: reign::hex(&random::<16>()?),
+            id: hex(&random::<16>()?),
             shards: (*shards_if_new).max(1),
             secret: random::<32>()?,
             made: false,
@@ -224,26 +225,13 @@ impl Coordinator for RedisCoordinator {
             }
             Some("LEASE") => {
                 let lease = next()?.unwrap_or_default();
-                let what = format_args!(
-                    "the nodes that take part have --shard-lease {lease}ms, and this one {}ms: it must be the same at all",
-                    millis(inner.options().lease)
-                );
-                Err(StoreError::new(ErrorKind::Corrupt, what.to_string()))
+                Err(option_differs("--shard-lease", lease, millis(inner.options().lease)))
             }
             Some("SETTLE") => {
                 let delay = next()?.unwrap_or_default();
-                let what = format_args!(
-                    "the nodes that take part have --settle-delay {delay}ms, and this one {}ms: it must be the same at all",
-                    millis(*settle_delay)
-                );
-                Err(StoreError::new(ErrorKind::Corrupt, what.to_string()))
+                Err(option_differs("--settle-delay", delay, millis(*settle_delay)))
             }
-            Some("HELD") => {
-                let left = next()?.unwrap_or_default();
-                let what = format_args!("a node {name:?} is alive, or was: its name is free in {left} ms")
-                    .to_string();
-                Err(StoreError::new(ErrorKind::Fenced, what))
-            }
+            Some("HELD") => Err(name_in_use(name, next()?.unwrap_or_default())),
             Some("FORMAT") => Err(unknown_format(inner.cluster_key(), &next()?.unwrap_or_default())),
             _ => Err(fault::odd(of)),
         }
@@ -321,14 +309,10 @@ impl fmt::Debug for RedisCoordinator {
     }
 }
 
-/// The number of leases after which every member has read the new secret: each reads it four times a lease, and a node
-/// that was cut off for a whole lease reads it before it talks to others again.
-const LEASES: u32 = 2;
-
 impl CoordinatorInner {
     /// Writes a new secret; the former one also stays valid.
     pub(crate) async fn begin_rotation(&self) -> Result<SecretRotation, StoreError> {
-        let (is_new, wait) = self.rotate("begin", &reign::hex(&random::<32>()?)).await?;
+        let (is_new, wait) = self.rotate("begin", &hex(&random::<32>()?)).await?;
         self.replicas_know().await?;
         Ok(SecretRotation { is_new, wait })
     }
@@ -360,7 +344,7 @@ impl CoordinatorInner {
             _ => return Err(fault::odd(of)),
         };
         let lease = second.and_then(|ms| ms.parse().ok()).map_or(self.options().lease, Duration::from_millis);
-        Ok((is_new, lease * LEASES))
+        Ok((is_new, lease * ROTATION_LEASES))
     }
 }
 
@@ -420,7 +404,7 @@ impl CoordinatorInner {
         for head in &heads {
             self.wipe("look", head.shard).await?;
         }
-        let id = reign::hex(&random::<16>()?);
+        let id = hex(&random::<16>()?);
         let cluster = ClusterIdentity { id, shards, secret: random::<32>()?, made: false };
         if let Some((_, shards)) = self.restore_step("begin", &cluster).await?.split_once(' ') {
             return Err(there(&format!("a cluster with shards: {shards}"), &living));
@@ -450,7 +434,7 @@ impl CoordinatorInner {
         let mut call = redis::cmd("EVAL");
         call.arg(keys::restore()).arg(1).arg(self.cluster_key());
         call.arg(verb).arg(RESTORING).arg(FORMAT).arg(&cluster.id);
-        call.arg(cluster.shards).arg(reign::hex(&cluster.secret)).arg(PLACEMENT);
+        call.arg(cluster.shards).arg(hex(&cluster.secret)).arg(PLACEMENT);
         let reply = self.of_cluster(call).await?.into_iter().next();
         fault::some(fault::text(fault::some(reply, "restore")?, "restore")?, "restore")
     }

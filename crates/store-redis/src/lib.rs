@@ -25,7 +25,8 @@ mod reset;
 mod wire;
 
 pub use coordinator::RedisCoordinator;
+pub use duewheel_store_medium::BadOption;
 pub use keeping::{Finding, Weight};
 pub use leases::open;
-pub use options::{BadOption, Create, Options, WaitFor};
+pub use options::{Create, Options, WaitFor};
 pub use reset::Reset;

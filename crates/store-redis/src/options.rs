@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use duewheel_core::percent;
-use duewheel_store_log::{Options as LogOptions, SyncMode};
-use duewheel_store_medium::MediumShared;
+use duewheel_store_log::Options as LogOptions;
+use duewheel_store_medium::{BadOption, MediumShared, fitted};
 
 use crate::keys::HostPort;
 use crate::memory::RememberedShards;
@@ -101,32 +101,6 @@ pub(crate) enum Transport {
     /// TLS is used.
     Tls,
 }
-
-/// An invalid option.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BadOption {
-    field: &'static str,
-    what: String,
-}
-
-impl BadOption {
-    fn new(field: &'static str, what: impl fmt::Display) -> Self {
-        BadOption { field, what: what.to_string() }
-    }
-
-    /// The name of the option.
-    pub fn field(&self) -> &'static str {
-        self.field
-    }
-}
-
-impl fmt::Display for BadOption {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.field, self.what)
-    }
-}
-
-impl std::error::Error for BadOption {}
 
 const PORT: u16 = 6379;
 const MAX_PREFIX: usize = 64;
@@ -352,16 +326,7 @@ impl Options {
 
 /// Options of a log store whose files are in Redis.
 fn fitting(log: LogOptions) -> LogOptions {
-    let segment_bytes = SEGMENT.max(log.max_group_bytes.saturating_add(MIB));
-    LogOptions {
-        sync: SyncMode::Fsync,
-        segment_bytes,
-        small_segment_bytes: segment_bytes,
-        journal_bytes: log.journal_bytes.min(MAX_JOURNAL),
-        run_bytes: log.run_bytes.min(RUN),
-        readers: 1,
-        ..log
-    }
+    fitted(log, SEGMENT, MAX_JOURNAL, RUN)
 }
 
 fn host(text: &str) -> Result<HostPort, BadOption> {

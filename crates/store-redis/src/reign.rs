@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use duewheel_core::Epoch;
 use duewheel_core::store::{ErrorKind, PLACEMENT, StoreError};
-use duewheel_store_medium::{EndedOwners, boot_ms, millis, random, refused_format};
+use duewheel_store_medium::{EndedOwners, boot_ms, hex, millis, random, refused_format};
 use redis::{Pipeline, Value};
 
 use crate::fault;
@@ -96,10 +96,6 @@ pub(crate) fn ended() -> &'static EndedOwners<String> {
 /// The error of a key whose format is not [`FORMAT`].
 pub(crate) fn unknown_format(key: &str, stored: &str) -> StoreError {
     refused_format(key, stored, [FORMAT, RESTORING], &EARLIER)
-}
-
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
 /// Acquires a shard; returns the result, and the time of the request.

@@ -181,16 +181,7 @@ impl MemoryStore {
         inner.waker = Some(wake.clone());
         let epoch = Epoch(inner.epoch);
         drop(inner);
-        MemoryStore {
-            group_bytes: AGREED_GROUP_BYTES,
-            recent: RecentEvents::default(),
-            table,
-            epoch,
-            disk: Some(disk.clone()),
-            pages: VecDeque::new(),
-            closed: false,
-            waker: Waker2(wake),
-        }
+        MemoryStore { table, epoch, disk: Some(disk.clone()), ..Self::with_waker(wake) }
     }
 
     /// The content of the store, for tests and views.

@@ -234,7 +234,7 @@ impl PostgresSettings {
     /// # Errors
     /// The URL or the schema is not valid.
     pub(crate) fn address(&self) -> Result<duewheel_store_postgres::Options, ConfigError> {
-        let named = |option: &str, error: &duewheel_store_postgres::BadPostgresOption| {
+        let named = |option: &str, error: &duewheel_store_postgres::BadOption| {
             ConfigError::Value(format!("--{option}: {error}"))
         };
         let options = duewheel_store_postgres::Options::parse(self.url.expose());

@@ -25,13 +25,13 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use crc32c::{crc32c, crc32c_append};
+use crc32c::crc32c;
 use duewheel_core::record::{BootAnchor, BootId, ClockPair, Reader, Record, Writer};
 use duewheel_core::store::StoreError;
 use duewheel_core::time::{EngineMs, WallMs};
 use duewheel_core::{Epoch, Lsn};
 
-use crate::disk::{Disk, DiskFile, FileAccess, SEGMENT_HEADER};
+use crate::disk::{Disk, DiskFile, SEGMENT_HEADER};
 use crate::fault::{Damage, ReadFault, failed};
 use crate::format::{self, FORMAT, Incarnation, align8, set_u32, set_u64, u32_at, u64_at, u128_at};
 use crate::manifest::SegmentEntry;
@@ -82,13 +82,16 @@ impl Header {
                 block[96..112].copy_from_slice(&anchor.boot.0.to_le_bytes());
             }
         }
-        let crc = checksum(&block);
+        let crc = format::checksum(&block);
         set_u32(&mut block, 12, crc);
         block
     }
 
     pub(crate) fn decode(block: &[u8], entry: &SegmentEntry) -> Result<Self, NoHeader> {
-        if block.len() < BLOCK || block[..8] != MAGIC || u32_at(block, 12) != checksum(&block[..BLOCK]) {
+        if block.len() < BLOCK
+            || block[..8] != MAGIC
+            || u32_at(block, 12) != format::checksum(&block[..BLOCK])
+        {
             return Err(NoHeader::Absent);
         }
         let names = (u64_at(block, 16), u64_at(block, 24), u64_at(block, 32));
@@ -134,19 +137,7 @@ impl SegmentReader {
     /// Opens a listed segment. It always has its full size: any other size is damage.
     pub(crate) fn open(disk: &dyn Disk, entry: &SegmentEntry) -> Result<Self, ReadFault> {
         let name = entry.no.segment();
-        let file = match disk.open(&name, FileAccess::Read) {
-            Ok(file) => file,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                let what = "the manifest lists this segment, which is missing";
-                return Err(Damage::new(name, 0, what).into());
-            }
-            Err(error) => return Err(failed("open", &name)(error).into()),
-        };
-        let size = file.size().map_err(failed("measure", &name))?;
-        if size != entry.bytes || size < BLOCK as u64 {
-            let what = format!("the file has {size} bytes, and should have {}", entry.bytes);
-            return Err(Damage::new(name, size.min(entry.bytes), what).into());
-        }
+        let file = format::open_listed(disk, &name, "segment", entry.bytes, |size| size >= BLOCK as u64)?;
         Ok(SegmentReader { entry: *entry, file, name, piece: Bytes::new(), piece_at: 0 })
     }
 
@@ -255,10 +246,6 @@ impl Sealed {
 pub(crate) struct Prepared {
     pub(crate) entry: SegmentEntry,
     pub(crate) file: Arc<dyn DiskFile>,
-}
-
-fn checksum(block: &[u8]) -> u32 {
-    crc32c_append(crc32c(&block[..12]), &block[16..])
 }
 
 // A frame contains one group, which is written as a whole or not at all, or a mark, which proves how far the journal
@@ -512,7 +499,7 @@ mod tests {
         let header = Header { first: Lsn(1), watermark: Lsn(0), epoch: Epoch(1), clock: None, anchor: None };
         let mut block = header.encode(&entry);
         set_u32(&mut block, 8, 9);
-        let crc = checksum(&block);
+        let crc = format::checksum(&block);
         set_u32(&mut block, 12, crc);
         assert_eq!(Header::decode(&block, &entry), Err(NoHeader::Format(9)));
     }

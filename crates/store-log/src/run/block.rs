@@ -3,10 +3,9 @@
 use std::io;
 use std::sync::Arc;
 
-use crc32c::{crc32c, crc32c_append};
 use duewheel_core::record::DecodeError;
 
-use crate::disk::{Disk, DiskFile, FileAccess};
+use crate::disk::{Disk, DiskFile};
 use crate::fault::{Damage, ReadFault, failed};
 use crate::format::{self, FORMAT, Incarnation, align8, set_u32, set_u64, u32_at, u64_at};
 use crate::manifest::RunEntry;
@@ -78,7 +77,7 @@ pub(crate) fn file_head(run: &RunEntry) -> [u8; FILE_HEAD] {
     set_u64(&mut head, 16, run.no.0);
     set_u64(&mut head, 24, run.incarnation.0);
     set_u64(&mut head, 32, run.last.0);
-    let crc = crc32c_append(crc32c(&head[..12]), &head[16..]);
+    let crc = format::checksum(&head);
     set_u32(&mut head, 12, crc);
     head
 }
@@ -102,14 +101,7 @@ pub(crate) fn finish(
 ) {
     let payload = u32::try_from(bytes.len() - start - HEAD).expect("a block has less than 4 GiB");
     bytes.resize(start + align8(bytes.len() - start), 0);
-    let bytes = &mut bytes[start..];
-    set_u32(bytes, 4, payload);
-    bytes[8..12].copy_from_slice(&[kind as u8, 0, 0, 0]);
-    set_u32(bytes, 12, entries);
-    set_u64(bytes, 16, incarnation.0);
-    set_u64(bytes, 24, at);
-    let crc = crc32c(&bytes[4..]);
-    set_u32(bytes, 0, crc);
+    format::seal_block(&mut bytes[start..], payload, kind as u8, entries, (incarnation, at));
 }
 
 /// The length of the block with this head.
@@ -127,20 +119,15 @@ pub(crate) fn check(
     if bytes.len() < HEAD || bytes.len() != block_length(bytes) {
         return Err("the block does not end where it should");
     }
-    if u32_at(bytes, 0) != crc32c(&bytes[4..]) {
-        return Err("the block's checksum does not match");
-    }
-    if u64_at(bytes, 16) != incarnation.0 || u64_at(bytes, 24) != at || bytes[9..12] != [0; 3] {
-        return Err("the block belongs to another place");
-    }
-    if bytes[8] != kind as u8 {
+    let (of, entries) = format::check_block(bytes, incarnation, at)?;
+    if of != kind as u8 {
         return Err("the block is of another kind than its place");
     }
     let payload = u32_at(bytes, 4) as usize;
     if bytes[HEAD + payload..].iter().any(|&b| b != 0) {
         return Err("the block is not filled with zeros");
     }
-    Ok(BlockHead { entries: u32_at(bytes, 12), payload, length: bytes.len() })
+    Ok(BlockHead { entries, payload, length: bytes.len() })
 }
 
 impl Footer {
@@ -207,18 +194,8 @@ impl RunFile {
     /// Opens a run's file and checks its length and head.
     pub(crate) fn open(disk: &dyn Disk, run: &RunEntry) -> Result<Self, ReadFault> {
         let name = run.no.run();
-        let file = match disk.open(&name, FileAccess::Read) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Err(Damage::new(name, 0, "the manifest lists this run, which is missing").into());
-            }
-            Err(error) => return Err(failed("open", &name)(error).into()),
-        };
-        let size = file.size().map_err(failed("measure", &name))?;
-        if size != run.bytes || size < (FILE_HEAD + FOOTER) as u64 || size > MAX_BYTES || size % 8 != 0 {
-            let what = format!("the file has {size} bytes, and should have {}", run.bytes);
-            return Err(Damage::new(name, size.min(run.bytes), what).into());
-        }
+        let is_possible = |size| size >= (FILE_HEAD + FOOTER) as u64 && size <= MAX_BYTES && size % 8 == 0;
+        let file = format::open_listed(disk, &name, "run", run.bytes, is_possible)?;
         let opened = RunFile { file, name, run: *run };
         let mut head = [0; FILE_HEAD];
         opened.read(&mut head, 0)?;
@@ -293,11 +270,7 @@ impl RunFile {
     }
 
     /// Checks a block that is exactly these bytes.
-    pub(crate) fn whole_block(&self, bytes: &[u8], kind: BlockKind, at: u64) -> Result<BlockHead, ReadFault> {
-        self.check(bytes, kind, at)
-    }
-
-    fn check(&self, bytes: &[u8], kind: BlockKind, at: u64) -> Result<BlockHead, ReadFault> {
+    pub(crate) fn check(&self, bytes: &[u8], kind: BlockKind, at: u64) -> Result<BlockHead, ReadFault> {
         Ok(check(bytes, kind, self.run.incarnation, at).map_err(|what| self.problem(at, what))?)
     }
 

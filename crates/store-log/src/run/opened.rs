@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use bytes::Bytes;
 use duewheel_core::message::Row;
@@ -16,7 +16,7 @@ use duewheel_core::{Due, Lsn, MessageId, QueueName};
 use roaring::RoaringTreemap;
 
 use crate::disk::Disk;
-use crate::fault::ReadFault;
+use crate::fault::{ReadFault, lock};
 use crate::format::u64_at;
 use crate::manifest::RunEntry;
 use crate::run::block::{self, BlockHead, BlockKind, Footer, HEAD, RunFile, bytes_between};
@@ -254,7 +254,7 @@ fn read_tail(file: &mut RunFile) -> Result<(Vec<u8>, Footer), ReadFault> {
     let run = file.run;
     let footer_at = run.bytes - block::FOOTER as u64;
     let footer_of = |bytes: &[u8]| -> Result<Footer, ReadFault> {
-        let head = file.whole_block(bytes, BlockKind::Footer, footer_at)?;
+        let head = file.check(bytes, BlockKind::Footer, footer_at)?;
         Ok(Footer::read(payload(bytes, head), footer_at).map_err(|what| file.problem(footer_at, what))?)
     };
     let from = match run.tail {
@@ -607,6 +607,6 @@ impl Interner {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashSet<QueueName>> {
-        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.names)
     }
 }

@@ -15,7 +15,7 @@ use roaring::RoaringTreemap;
 
 use crate::disk::{Disk, FileAccess};
 use crate::fault::{Damage, failed};
-use crate::format::{FileNo, u64_at};
+use crate::format::{FileNo, open_if_any, u64_at};
 use crate::manifest::{RunEntry, StateEntry};
 use crate::run::Mask;
 use crate::run::block::{BlockKind, FOOTER, Footer, HEAD};
@@ -443,14 +443,10 @@ fn read_file(
     report: &mut SalvageReport,
 ) -> Result<FileCoverage, StoreError> {
     let name = entry.no.state();
-    let file = match source.open(&name, FileAccess::Read) {
-        Ok(file) => file,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            report.damage.push(Damage::new(&*name, 0, "the state is missing"));
-            state.doubt_runs();
-            return Ok(FileCoverage::Part);
-        }
-        Err(error) => return Err(failed("open", &name)(error)),
+    let Some(file) = open_if_any(source, &name)? else {
+        report.damage.push(Damage::new(&*name, 0, "the state is missing"));
+        state.doubt_runs();
+        return Ok(FileCoverage::Part);
     };
     let noted = report.damage.len();
     let mut blocks = Blocks::new(file, name.clone(), entry.incarnation)?;

@@ -2,16 +2,17 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use crc32c::{crc32c, crc32c_append};
 use duewheel_core::store::StoreError;
 use duewheel_core::{Epoch, Lsn};
 
 use crate::disk::{Disk, DiskFile, FileAccess};
-use crate::fault::{Damage, failed};
-use crate::format::{FileNo, Incarnation, JOURNAL, MANIFEST, RUNS, STATE, align8, u32_at, u64_at};
+use crate::fault::{Damage, failed, lock};
+use crate::format::{
+    FileNo, Incarnation, JOURNAL, MANIFEST, RUNS, STATE, align8, check_block, checksum, u32_at, u64_at,
+};
 use crate::manifest::{Manifest, RunEntry, SegmentEntry, StateEntry};
 use crate::salvage::report::{SalvageReport, note};
 
@@ -114,7 +115,7 @@ impl SalvageFiles {
     ) -> Result<BlockFileHead, StoreError> {
         let (head, bytes) = head_of(source, name, FILE_HEAD + HEAD as u64)?;
         let is_right = head.len() >= FIRST_BLOCK
-            && head_checksum(&head) == u32_at(&head, 12)
+            && checksum(&head[..FIRST_BLOCK]) == u32_at(&head, 12)
             && u64_at(&head, 16) == no.0;
         let is_block = head.len() >= FIRST_BLOCK + HEAD && u64_at(&head, FIRST_BLOCK + 24) == FILE_HEAD;
         let incarnation = Incarnation(match head.len() {
@@ -189,11 +190,6 @@ struct BlockFileHead {
     continues: Option<StateEntry>,
 }
 
-/// The checksum of the head of a run or of a state.
-fn head_checksum(bytes: &[u8]) -> u32 {
-    crc32c_append(crc32c(&bytes[..12]), &bytes[16..FIRST_BLOCK])
-}
-
 /// The first bytes of a file, and its size.
 fn head_of(source: &ReadOnlyDisk<'_>, name: &str, bytes: u64) -> Result<(Vec<u8>, u64), StoreError> {
     let file = source.open(name, FileAccess::Read).map_err(failed("open", name))?;
@@ -233,7 +229,7 @@ impl<'a> ReadOnlyDisk<'a> {
 
     /// Pages that the disk could not read.
     pub(super) fn unreadable(&self) -> Vec<Damage> {
-        let mut places = self.unreadable.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut places = lock(&self.unreadable).clone();
         places.sort_unstable();
         places.dedup();
         places.into_iter().map(|(file, at)| Damage::new(file, at, "the disk cannot read this page")).collect()
@@ -277,7 +273,7 @@ impl DiskFile for ReadOnlyFile {
         for page in std::iter::once(first).chain(others.chunks_mut(PAGE)) {
             if self.file.read_at(page, page_at).is_err() {
                 page.fill(0);
-                let mut unreadable = self.unreadable.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut unreadable = lock(&self.unreadable);
                 unreadable.push((self.name.clone(), page_at));
             }
             page_at += page.len() as u64;
@@ -359,11 +355,9 @@ impl Blocks {
             return Ok(None);
         }
         let bytes = self.bytes(length)?;
-        if u32_at(&bytes, 0) != crc32c(&bytes[4..]) {
-            return Ok(None);
-        }
+        let Ok((kind, entries)) = check_block(&bytes, self.incarnation, at) else { return Ok(None) };
         let payload = bytes.slice(HEAD..HEAD + payload);
-        Ok(Some(Block { at, kind: bytes[8], entries: u32_at(&bytes, 12), payload }))
+        Ok(Some(Block { at, kind, entries, payload }))
     }
 
     /// Reads bytes at the present position; the file must have them.

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crc32c::crc32c;
 use duewheel_core::QueueName;
 use duewheel_core::record::Writer;
 use duewheel_core::store::{ErrorKind, Ledger, QueueRow, StoreError};
@@ -12,7 +11,7 @@ use roaring::RoaringTreemap;
 use super::{FILE_HEAD, HEAD, StateBlockKind, StateScope, head};
 use crate::disk::{Disk, DiskFile};
 use crate::fault::failed;
-use crate::format::{FileNo, Incarnation, STATE, align8, set_u32, set_u64};
+use crate::format::{FileNo, Incarnation, STATE, align8, seal_block};
 use crate::manifest::StateEntry;
 use crate::run::Mask;
 use crate::view::LiveRun;
@@ -295,13 +294,8 @@ impl StateWriter {
         let payload = u32::try_from(bytes.len() - HEAD)
             .map_err(|_| StoreError::new(ErrorKind::Full, "the state has an entry of 4 GiB"))?;
         bytes.resize(align8(bytes.len()), 0);
-        set_u32(&mut bytes, 4, payload);
-        bytes[8] = kind as u8;
-        set_u32(&mut bytes, 12, entries);
-        set_u64(&mut bytes, 16, self.entry.incarnation.0);
-        set_u64(&mut bytes, 24, self.written + self.ready.len() as u64);
-        let crc = crc32c(&bytes[4..]);
-        set_u32(&mut bytes, 0, crc);
+        let at = self.written + self.ready.len() as u64;
+        seal_block(&mut bytes, payload, kind as u8, entries, (self.entry.incarnation, at));
         self.ready.extend_from_slice(&bytes);
         if self.ready.len() >= PIECE { self.flush() } else { Ok(()) }
     }
