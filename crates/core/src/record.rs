@@ -395,7 +395,13 @@ impl Totals {
     /// The totals since `before`, which is an earlier state of the same totals.
     #[must_use]
     pub fn since(&self, before: &Totals) -> Totals {
-        let part = |of: fn(&Totals) -> u64| of(self).saturating_sub(of(before));
+        self.with(before, u64::saturating_sub)
+    }
+
+    /// Each total, combined with that of `other`.
+    #[must_use]
+    pub fn with(&self, other: &Totals, combine: impl Fn(u64, u64) -> u64) -> Totals {
+        let part = |of: fn(&Totals) -> u64| combine(of(self), of(other));
         Totals {
             enqueued: part(|t| t.enqueued),
             granted: part(|t| t.granted),

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use duewheel::core::engine::{Attempt, Grant, Op, Reserved, Settled, Target};
+use duewheel::core::engine::{Attempt, Grant, Op, Reserved, Settled, Target, WaiterId};
 use duewheel::core::id::SessionId;
 use duewheel::core::name::{BadName, QueueName};
 use duewheel::core::time::{EngineMs, WallMs, ceil_ms};
@@ -508,8 +508,10 @@ impl PushWorker {
             lease_ms: Some(job.lease_ms),
             queues,
             session: self.session,
-            max_of: Vec::new(),
             max_attempts: Some(job.client.target().max_attempts),
+            waiter: WaiterId(0), // the client replaces it
+            max_of: Vec::new(),
+            max_bytes: usize::MAX,
             deadline_margin_ms: None,
         };
         let reserved = tokio::select! {

@@ -23,8 +23,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::{JoinError, JoinHandle};
 
-use crate::message::Message;
-use crate::outcome::{HandlerOutcome, IntoOutcome};
+use crate::message::{HandlerOutcome, IntoOutcome, Message};
 use crate::queue::Queue;
 use crate::wheel::{HandlerError, Registered, WeakWheel};
 

@@ -66,7 +66,6 @@ mod enqueue;
 mod handler;
 mod message;
 mod opening;
-mod outcome;
 mod queue;
 #[cfg(feature = "testing")]
 #[doc(hidden)]
@@ -98,9 +97,8 @@ pub use duewheel_store_log as store_log;
 pub use duewheel_store_log::{BackupReport, Destination, FolderProblem};
 pub use enqueue::{Draft, EnqueueError, Receipt};
 pub use handler::{HandlerBuilder, HandlerResult};
-pub use message::Message;
+pub use message::{DeadLetter, HandlerOutcome, IntoOutcome, Message, NotYet};
 pub use opening::OpenError;
-pub use outcome::{DeadLetter, HandlerOutcome, IntoOutcome, NotYet};
 pub use queue::{Cancel, Change, Queue, QueueError, replay_of, same_content};
 pub use wheel::{AdvanceError, Duewheel, HandlerError, ShutdownError};
 

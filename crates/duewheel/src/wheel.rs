@@ -45,13 +45,7 @@ impl WeakWheel {
 
 #[derive(Debug)]
 struct WheelInner {
-    client: Client,
-    life: Lifecycle,
-    copier: Copier,
-    policy: Policy,
-    quotas: QuotaSource,
-    /// The state of a cluster node, kept with its handle; only `node.rs`, behind the feature `cluster`, knows its type.
-    node: Option<Arc<dyn Any + Send + Sync>>,
+    parts: WheelParts,
     session: SessionId,
     handlers: Mutex<Handlers>,
     stop: watch::Sender<bool>,
@@ -61,12 +55,14 @@ struct WheelInner {
 }
 
 /// The parts of a wheel whose store is open.
+#[derive(Debug)]
 pub(crate) struct WheelParts {
     pub(crate) client: Client,
     pub(crate) life: Lifecycle,
     pub(crate) copier: Copier,
     pub(crate) policy: Policy,
     pub(crate) quotas: QuotaSource,
+    /// The state of a cluster node, kept with its handle; only `cluster.rs`, behind the feature `cluster`, knows its type.
     pub(crate) node: Option<Arc<dyn Any + Send + Sync>>,
 }
 
@@ -92,16 +88,10 @@ pub enum ShutdownError {
 
 impl Duewheel {
     pub(crate) fn new(parts: WheelParts) -> Self {
-        let WheelParts { client, life, copier, policy, quotas, node } = parts;
-        let session = client.new_session();
+        let session = parts.client.new_session();
         Duewheel {
             inner: Arc::new(WheelInner {
-                client,
-                life,
-                copier,
-                policy,
-                quotas,
-                node,
+                parts,
                 session,
                 handlers: Mutex::default(),
                 stop: watch::Sender::new(false),
@@ -117,13 +107,13 @@ impl Duewheel {
 
     /// The source of the quotas, and the limits that apply to them.
     pub(crate) fn quota_source(&self) -> (&QuotaSource, &Policy) {
-        (&self.inner.quotas, &self.inner.policy)
+        (&self.inner.parts.quotas, &self.inner.parts.policy)
     }
 
     /// The interface for servers and other front ends: it submits any operations, many at a time. The crate
     /// `duewheel-shard` exports the types of its arguments and answers, such as [`duewheel_shard::client::Demand`].
     pub fn client(&self) -> &Client {
-        &self.inner.client
+        &self.inner.parts.client
     }
 
     /// All queues that have messages, consumers or settings, by name.
@@ -212,8 +202,8 @@ impl Duewheel {
     /// # Cancel safety
     /// See [`Duewheel::backup`].
     pub async fn backup_into(&self, destination: Destination) -> Result<BackupReport, BackupError> {
-        let end = self.inner.life.end_on_panic("a backup");
-        self.inner.copier.copy_to(destination, end).await
+        let end = self.inner.parts.life.end_on_panic("a backup");
+        self.inner.parts.copier.copy_to(destination, end).await
     }
 
     /// Accepts no new messages, lets running handlers finish until `deadline`, and closes. Calling it again is
@@ -225,7 +215,7 @@ impl Duewheel {
     /// # Cancel safety
     /// When the future is dropped, the shutdown stops where it is; another call continues it.
     pub async fn shutdown(&self, deadline: Duration) -> Result<(), ShutdownError> {
-        let life = &self.inner.life;
+        let life = &self.inner.parts.life;
         if life.has_ended() {
             return match life.ended().await {
                 DriverEnd::Stopped => Ok(()),
@@ -234,7 +224,7 @@ impl Duewheel {
         }
         self.inner.stop.send_replace(true);
         life.drain();
-        self.inner.client.end_routed_waits();
+        self.inner.parts.client.end_routed_waits();
         let (registered, runtime) = {
             let mut handlers = self.handlers();
             handlers.stopping = true;
@@ -266,7 +256,7 @@ impl Duewheel {
     /// unavailable, or there is a bug in duewheel. A server then exits; in a host process every further call returns
     /// [`CallError::Closed`].
     pub async fn ended(&self) -> String {
-        match self.inner.life.ended().await {
+        match self.inner.parts.life.ended().await {
             DriverEnd::Stopped => "the wheel was shut down".to_owned(),
             DriverEnd::Fenced(why) | DriverEnd::Failed(why) => why,
         }
@@ -275,11 +265,11 @@ impl Duewheel {
     /// The value of [`WheelParts::node`], if it has this type.
     #[cfg_attr(not(feature = "cluster"), expect(dead_code, reason = "only nodes have one"))]
     pub(crate) fn node<T: Any>(&self) -> Option<&T> {
-        self.inner.node.as_ref()?.downcast_ref()
+        self.inner.parts.node.as_ref()?.downcast_ref()
     }
 
     pub(crate) fn lifecycle(&self) -> &Lifecycle {
-        &self.inner.life
+        &self.inner.parts.life
     }
 
     pub(crate) fn advancing(&self) -> &tokio::sync::Mutex<()> {
@@ -331,7 +321,7 @@ impl Drop for WheelInner {
     fn drop(&mut self) {
         self.stop.send_replace(true);
         self.abort.send_replace(true);
-        self.life.stop();
+        self.parts.life.stop();
     }
 }
 

@@ -45,7 +45,7 @@ impl Counted {
 
     /// Adds the counts of another run or another process.
     pub fn add(&mut self, other: &Counted) {
-        self.totals = sum(self.totals, other.totals);
+        self.totals = self.totals.with(&other.totals, u64::saturating_add);
         self.lease_expired += other.lease_expired;
         self.lease_lost += other.lease_lost;
         self.held_back += other.held_back;
@@ -62,21 +62,6 @@ impl Counted {
             *self.store.entry(name).or_default() += count;
         }
         self.unowned_ms += other.unowned_ms;
-    }
-}
-
-fn sum(a: Totals, b: Totals) -> Totals {
-    Totals {
-        enqueued: a.enqueued + b.enqueued,
-        granted: a.granted + b.granted,
-        acked: a.acked + b.acked,
-        cancelled: a.cancelled + b.cancelled,
-        replaced: a.replaced + b.replaced,
-        purged: a.purged + b.purged,
-        died: a.died + b.died,
-        expired: a.expired + b.expired,
-        paused: a.paused + b.paused,
-        superseded: a.superseded + b.superseded,
     }
 }
 

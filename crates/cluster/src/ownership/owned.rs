@@ -142,6 +142,12 @@ enum OwnershipState {
     Closing(ServedShard),
 }
 
+impl OwnershipState {
+    fn served(&self) -> Option<&ServedShard> {
+        if let OwnershipState::Serving(here) = self { Some(here) } else { None }
+    }
+}
+
 struct ServedShard {
     inbox: Arc<Inbox>,
     shared: Arc<DriverShared>,
@@ -280,13 +286,8 @@ impl Owned {
 
     /// The route to a shard, if this node serves it.
     pub(crate) fn route(&self, shard: ShardId) -> Option<ShardRoute> {
-        match self.states.get(shard.0 as usize) {
-            Some(OwnershipState::Serving(here)) => Some(ShardRoute::Here(here.inbox.clone())),
-            Some(
-                OwnershipState::Away { .. } | OwnershipState::Opening { .. } | OwnershipState::Closing(_),
-            )
-            | None => None,
-        }
+        let here = self.states.get(shard.0 as usize)?.served()?;
+        Some(ShardRoute::Here(here.inbox.clone()))
     }
 
     pub(crate) fn stage(&self, shard: ShardId) -> ShardStage {
@@ -304,21 +305,12 @@ impl Owned {
 
     /// The shards whose drivers hang.
     pub(crate) fn hanging(&self) -> Option<HangingShards> {
-        let all = (0..).map(ShardId).zip(&self.states);
-        HangingShards::among(all.filter_map(|(shard, state)| match state {
-            OwnershipState::Serving(here) => Some((shard, here.shared.health())),
-            OwnershipState::Away { .. } | OwnershipState::Opening { .. } | OwnershipState::Closing(_) => None,
-        }))
+        HangingShards::among(self.here().map(|(shard, here)| (shard, here.shared.health())))
     }
 
     /// The first shard that this node should serve and does not, with the reason, and the number of others.
     pub(crate) fn trouble(&mut self) -> Option<String> {
-        let here = self.states.iter().enumerate().filter_map(|(at, state)| match state {
-            OwnershipState::Serving(here) => {
-                Some((ShardId(u32::try_from(at).unwrap_or(u32::MAX)), here.shared.health().trouble))
-            }
-            OwnershipState::Away { .. } | OwnershipState::Opening { .. } | OwnershipState::Closing(_) => None,
-        });
+        let here = self.here().map(|(shard, here)| (shard, here.shared.health().trouble));
         for (shard, trouble) in here.collect::<Vec<_>>() {
             match trouble {
                 Some(why) => self.note_ill(shard, why, false),
@@ -356,14 +348,12 @@ impl Owned {
 
     /// The lowest level that the latest answers of all shards here have reached; `None` without a shard.
     pub(crate) fn level(&self) -> Option<Level> {
-        self.here().map(|here| here.shared.level()).reduce(Level::and)
+        self.here().map(|(_, here)| here.shared.level()).reduce(Level::and)
     }
 
-    fn here(&self) -> impl Iterator<Item = &ServedShard> {
-        self.states.iter().filter_map(|state| match state {
-            OwnershipState::Serving(here) => Some(here),
-            OwnershipState::Away { .. } | OwnershipState::Opening { .. } | OwnershipState::Closing(_) => None,
-        })
+    /// The shards that are served.
+    fn here(&self) -> impl Iterator<Item = (ShardId, &ServedShard)> {
+        (0..).map(ShardId).zip(&self.states).filter_map(|(shard, state)| Some((shard, state.served()?)))
     }
 
     fn take_opened(&mut self, shard: ShardId, opened: Result<Shard, NotOpened>, changes: &mut Changes) {

@@ -127,18 +127,7 @@ fn counts(a: Counts, b: Counts) -> Counts {
 
 /// A queue is paused in all shards at once, so that counts as one pause.
 fn totals(a: Totals, b: Totals) -> Totals {
-    Totals {
-        enqueued: a.enqueued.saturating_add(b.enqueued),
-        granted: a.granted.saturating_add(b.granted),
-        acked: a.acked.saturating_add(b.acked),
-        cancelled: a.cancelled.saturating_add(b.cancelled),
-        replaced: a.replaced.saturating_add(b.replaced),
-        purged: a.purged.saturating_add(b.purged),
-        died: a.died.saturating_add(b.died),
-        expired: a.expired.saturating_add(b.expired),
-        paused: a.paused.max(b.paused),
-        superseded: a.superseded.saturating_add(b.superseded),
-    }
+    Totals { paused: a.paused.max(b.paused), ..a.with(&b, u64::saturating_add) }
 }
 
 /// Figures of all shards. Each shard counts the queues of which it has something, so the cluster has at least as many

@@ -260,7 +260,7 @@ impl Peer {
         let hello = Hello {
             magic: MAGIC,
             versions: terms.speaks,
-            takes: terms.limits.into(),
+            takes: terms.limits,
             from: NodeIdentity::from(&terms.me),
             to: NodeIdentity::from(&self.node),
         };
@@ -280,7 +280,7 @@ impl Peer {
                 if !(terms.speaks.lowest..=terms.speaks.highest).contains(&version) {
                     return Err(io::Error::other("it chose a version that this node has not offered"));
                 }
-                Agreed { version, limits: terms.limits.and(takes.into()), by }
+                Agreed { version, limits: terms.limits.and(takes), by }
             }
             Welcome::Stranger => {
                 return Err(io::Error::other("it knows another secret of the cluster than this node"));

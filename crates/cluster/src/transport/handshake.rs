@@ -51,35 +51,12 @@ impl From<&Node> for NodeIdentity {
     }
 }
 
-/// The size of the largest frame that a node accepts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct FrameCapacity {
-    bytes: u64,
-    parts: u64,
-    body: u64,
-}
-
-impl From<FrameLimits> for FrameCapacity {
-    fn from(limits: FrameLimits) -> Self {
-        let FrameLimits { bytes, parts, body } = limits;
-        FrameCapacity { bytes: bytes as u64, parts: parts as u64, body: body as u64 }
-    }
-}
-
-impl From<FrameCapacity> for FrameLimits {
-    fn from(takes: FrameCapacity) -> Self {
-        let [bytes, parts, body] =
-            [takes.bytes, takes.parts, takes.body].map(|n| usize::try_from(n).unwrap_or(usize::MAX));
-        FrameLimits { bytes, parts, body }
-    }
-}
-
 /// The first message of the node that connects.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Hello {
     pub(super) magic: [u8; 8],
     pub(super) versions: SupportedVersions,
-    pub(super) takes: FrameCapacity,
+    pub(super) takes: FrameLimits,
     pub(super) from: NodeIdentity,
     pub(super) to: NodeIdentity,
 }
@@ -92,7 +69,7 @@ pub(super) struct Proofs(pub(super) Vec<[u8; 32]>);
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Welcome {
     /// The request is accepted, with this version.
-    Come { version: u32, takes: FrameCapacity, proof: [u8; 32] },
+    Come { version: u32, takes: FrameLimits, proof: [u8; 32] },
     /// The connecting node has given no valid proof.
     Stranger,
     /// The owner speaks these versions.

@@ -175,9 +175,9 @@ pub(super) async fn introduce(
     };
     let proof = keyring.prove(by, binding, &said);
     let proof = proof.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
-    let come = Welcome::Come { version, takes: terms.limits.into(), proof };
+    let come = Welcome::Come { version, takes: terms.limits, proof };
     send_greeting(&mut stream, &come).await?;
-    let limits = terms.limits.and(hello.takes.into());
+    let limits = terms.limits.and(hello.takes);
     Ok((stream, hello.from, Agreed { version, limits, by }))
 }
 

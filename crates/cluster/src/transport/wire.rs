@@ -49,8 +49,8 @@ pub(crate) const LENGTH: usize = 4;
 /// The largest size of a message of the handshake, in bytes.
 pub(crate) const MAX_GREETING: usize = 1_024;
 
-/// The limits of a frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The limits of a frame. Each node tells the other its own in the greeting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct FrameLimits {
     /// The largest number of bytes behind the length.
     pub(crate) bytes: usize,
@@ -136,7 +136,7 @@ pub(crate) type PeerFrameHead = PeerFrame<u32, u32>;
 pub(crate) type ReceivedFrame = PeerFrame<Option<Vec<Op>>, Vec<Option<Result<Reply, CallError>>>>;
 
 impl<Ops, Replies> PeerFrame<Ops, Replies> {
-    /// The same frame with operations and answers in another form.
+    /// Converts operations and answers into another form.
     pub(super) fn with<O, R>(
         self,
         ops: impl FnOnce(Ops) -> Result<O, WireError>,

@@ -34,7 +34,6 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll, Waker};
 
 use duewheel::CallError;
-use duewheel_core::SessionId;
 use duewheel_core::engine::Reply;
 use duewheel_core::mutant::{self, Mutant};
 use duewheel_judge::history::{

@@ -103,7 +103,7 @@ async fn tls_relay_is_refused_by_both() {
     );
     // An owner that is asked over this session would prove it for this session alone.
     let proof = [9; 32];
-    let come = Welcome::Come { version: PROTOCOL, takes: terms.limits.into(), proof };
+    let come = Welcome::Come { version: PROTOCOL, takes: terms.limits, proof };
     near.write_all(&greeting(&come).unwrap()).await.unwrap();
     near.flush().await.unwrap();
     assert!(refusal(&peer).await.contains("does not know the cluster's secret"));
@@ -148,7 +148,7 @@ async fn greeted(to: &Node, magic: [u8; 8], versions: SupportedVersions) -> Welc
     let stream = TcpStream::connect(&*to.advertise).await.unwrap();
     let (mut stream, binding) = PeerTls::generate().unwrap().connect(stream, &to.advertise).await.unwrap();
     let from = NodeIdentity { name: "other".into(), number: 7 };
-    let hello = Hello { magic, versions, takes: limits().into(), from, to: NodeIdentity::from(to) };
+    let hello = Hello { magic, versions, takes: limits(), from, to: NodeIdentity::from(to) };
     let hello = greeting(&(&hello, "and what later versions say besides")).unwrap();
     let proofs = Keyring::from(&secrets(&SECRET)).prove_all(&binding, &hello[LENGTH..]);
     stream.write_all(&[hello, greeting(&proofs).unwrap()].concat()).await.unwrap();

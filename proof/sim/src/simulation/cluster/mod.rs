@@ -28,7 +28,6 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use duewheel::CallError;
-use duewheel_core::SessionId;
 use duewheel_core::engine::Reply;
 use duewheel_core::mutant::{self, Mutant};
 use duewheel_core::policy::Policy;
