@@ -1,7 +1,8 @@
 //! Moves messages between wheel, ready sets, leases and the dead. No other file changes these structures, so the counts
 //! stay right.
 //!
-//! A purge is one record, and is answered at once. Purged messages are dropped from memory when the engine reaches them.
+//! A purge is one record, and is answered at once. Purged messages are dropped from memory when the engine reaches
+//! them.
 
 use std::sync::Arc;
 
@@ -43,8 +44,8 @@ impl Engine {
         slot
     }
 
-    /// Leaves a row that is in no structure to the store. It stays until the end of the batch: an operation may have found
-    /// it in memory, so it was not looked up.
+    /// Leaves a row that is in no structure to the store. It stays until the end of the batch: an operation may have
+    /// found it in memory, so it was not looked up.
     pub(super) fn leave_to_store(&mut self, slot: RowIdx) {
         let entry = self.rows.get_mut(slot);
         entry.place = RowLocation::Far;

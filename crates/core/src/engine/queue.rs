@@ -1,5 +1,5 @@
-//! Queues: their messages in order, their waiting consumers, the part of them that is in memory, and the totals of those
-//! that have ended.
+//! Queues: their messages in order, their waiting consumers, the part of them that is in memory, and the totals of
+//! those that have ended.
 //!
 //! A queue without settings that is empty leaves its totals: a queue of the name goes on with them within a day, and
 //! longer if nobody needs their place.
