@@ -11,7 +11,7 @@ use crate::policy::{OWN_DEDUPE, OWN_DEDUPE_WINDOW_MS};
 use crate::random::{SpreadBy, offset_ms};
 use crate::record::{Created, DedupeRow, EnqueueDefaults, Gone, Record};
 use crate::store::{Capacity, Level};
-use crate::time::Due;
+use crate::time::{Due, WallMs};
 
 use super::Engine;
 use super::dedupe;
@@ -19,8 +19,6 @@ use super::input::{Enqueue, IfExists, InitialState, Past, When};
 use super::queue::Event;
 use super::reply::{Answered, EnqueueRefusal, Enqueued, KeyHolder, Limit, RefusedPart};
 use super::rows::RowIdx;
-
-type RefusedEnqueue = EnqueueRefusal;
 
 /// Why a due time was refused.
 pub(super) enum BadWhen {
@@ -39,6 +37,12 @@ fn spread_due(e: &Enqueue, id: MessageId, due: Due) -> Due {
     due.plus(offset_ms(&e.queue, by, spread))
 }
 
+/// The answer to an enqueue that was accepted now.
+fn accepted(id: MessageId, due_at: WallMs, generation: u32, created: Created) -> Enqueued {
+    let (kept, answered, level) = (None, Answered::Now, Level::default());
+    Enqueued { id, due_at, generation, created, kept, answered, level }
+}
+
 /// The size of the answer that is remembered for an enqueue; `None` if it is in no limit.
 fn answer_size(e: &Enqueue) -> Option<u64> {
     let id = e.dedupe_id.as_deref().filter(|id| !id.starts_with(OWN_DEDUPE))?;
@@ -46,7 +50,7 @@ fn answer_size(e: &Enqueue) -> Option<u64> {
 }
 
 impl Engine {
-    pub(super) fn enqueue(&mut self, e: Enqueue) -> Result<Enqueued, RefusedEnqueue> {
+    pub(super) fn enqueue(&mut self, e: Enqueue) -> Result<Enqueued, EnqueueRefusal> {
         self.check_limits(&e)?;
         let content = match &e.dedupe_id {
             None => 0,
@@ -59,32 +63,25 @@ impl Engine {
                     let is_same =
                         id.starts_with(OWN_DEDUPE) || first.content == dedupe::content(&e, &defaults);
                     return if is_same {
-                        Ok(Enqueued {
-                            id: first.id,
-                            due_at: first.due_at,
-                            generation: first.generation,
-                            created: first.created,
-                            kept: None,
-                            answered: Answered::Before,
-                            level: Level::default(),
-                        })
+                        let answer = accepted(first.id, first.due_at, first.generation, first.created);
+                        Ok(Enqueued { answered: Answered::Before, ..answer })
                     } else {
-                        Err(RefusedEnqueue::DedupeMismatch(first.id))
+                        Err(EnqueueRefusal::DedupeMismatch(first.id))
                     };
                 }
                 dedupe::content(&e, &defaults)
             }
         };
         let due = self.due(e.when).map_err(|bad| match bad {
-            BadWhen::InThePast => RefusedEnqueue::InThePast,
-            BadWhen::TooFar(max) => RefusedEnqueue::TooFar(max),
+            BadWhen::InThePast => EnqueueRefusal::InThePast,
+            BadWhen::TooFar(max) => EnqueueRefusal::TooFar(max),
         })?;
         if !matches!(e.when, When::At { past: Past::Keep, .. })
             && matches!(e.options.expiry, Some(Expiry::At(at)) if at < self.now.wall)
         {
-            return Err(RefusedEnqueue::Expired);
+            return Err(EnqueueRefusal::Expired);
         }
-        self.check_ahead(&e.options, due).map_err(RefusedEnqueue::OutOfRange)?;
+        self.check_ahead(&e.options, due).map_err(EnqueueRefusal::OutOfRange)?;
 
         let holder = match (&e.key, self.queues.find(&e.queue)) {
             // The dead hold no keys.
@@ -97,17 +94,11 @@ impl Engine {
             let old = self.rows.get(slot);
             let KeyHolder { id, state } = self.key_holder(slot);
             match e.if_exists {
-                IfExists::Reject => return Err(RefusedEnqueue::KeyExists(KeyHolder { id, state })),
+                IfExists::Reject => return Err(EnqueueRefusal::KeyExists(KeyHolder { id, state })),
                 IfExists::Keep => {
-                    let answer = Enqueued {
-                        id,
-                        due_at: self.now.wall_of(old.life.due),
-                        generation: old.life.generation,
-                        created: Created::Kept,
-                        kept: Some(state),
-                        answered: Answered::Now,
-                        level: Level::default(),
-                    };
+                    let due_at = self.now.wall_of(old.life.due);
+                    let answer = accepted(id, due_at, old.life.generation, Created::Kept);
+                    let answer = Enqueued { kept: Some(state), ..answer };
                     if e.dedupe_id.is_some() {
                         // A kept message needs no room, but remembering that it was kept does.
                         self.check_capacity(&e)?;
@@ -116,7 +107,7 @@ impl Engine {
                     self.remember(&e, content, &answer);
                     return Ok(answer);
                 }
-                IfExists::Replace if state == State::Leased => return Err(RefusedEnqueue::Leased(id)),
+                IfExists::Replace if state == State::Leased => return Err(EnqueueRefusal::Leased(id)),
                 IfExists::Replace | IfExists::Supersede => {
                     generation = old.life.generation.saturating_add(1);
                     let is_leased = state == State::Leased;
@@ -145,15 +136,7 @@ impl Engine {
             self.change_life(slot, |life| life.marks.superseded_by = Some(id));
         }
         let due = spread_due(&e, id, due);
-        let answer = Enqueued {
-            id,
-            due_at: self.now.wall_of(due),
-            generation,
-            created,
-            kept: None,
-            answered: Answered::Now,
-            level: Level::default(),
-        };
+        let answer = accepted(id, self.now.wall_of(due), generation, created);
         self.remember(&e, content, &answer);
         self.accept(e, id, due, generation);
         Ok(answer)
@@ -225,40 +208,40 @@ impl Engine {
         }
     }
 
-    fn check_limits(&self, e: &Enqueue) -> Result<(), RefusedEnqueue> {
+    fn check_limits(&self, e: &Enqueue) -> Result<(), EnqueueRefusal> {
         let policy = &self.policy;
         if e.body.len() > policy.max_body {
-            return Err(RefusedEnqueue::TooLarge(RefusedPart::Body, policy.max_body));
+            return Err(EnqueueRefusal::TooLarge(RefusedPart::Body, policy.max_body));
         }
         let headers: usize = e.headers.iter().map(|(k, v)| k.len() + v.len()).sum();
         if headers > policy.max_headers {
-            return Err(RefusedEnqueue::TooLarge(RefusedPart::Headers, policy.max_headers));
+            return Err(EnqueueRefusal::TooLarge(RefusedPart::Headers, policy.max_headers));
         }
         if let Some(id) = &e.dedupe_id {
             if id.len() > policy.max_dedupe_id {
-                return Err(RefusedEnqueue::TooLarge(RefusedPart::DedupeId, policy.max_dedupe_id));
+                return Err(EnqueueRefusal::TooLarge(RefusedPart::DedupeId, policy.max_dedupe_id));
             }
             if id.is_empty() {
-                return Err(RefusedEnqueue::OutOfRange(RefusedPart::DedupeId));
+                return Err(EnqueueRefusal::OutOfRange(RefusedPart::DedupeId));
             }
         }
         if e.dedupe_window_ms.is_some_and(|ms| ms == 0 || ms > self.dedupe_window_ms(&e.queue)) {
-            return Err(RefusedEnqueue::OutOfRange(RefusedPart::DedupeWindow));
+            return Err(EnqueueRefusal::OutOfRange(RefusedPart::DedupeWindow));
         }
         if e.options.lease_ms.is_some_and(|ms| ms == 0 || ms > policy.max_lease_ms) {
-            return Err(RefusedEnqueue::OutOfRange(RefusedPart::Lease));
+            return Err(EnqueueRefusal::OutOfRange(RefusedPart::Lease));
         }
         if e.options.backoff.is_some_and(|b| b.min_ms > b.max_ms || b.max_ms > policy.max_delay_ms) {
-            return Err(RefusedEnqueue::OutOfRange(RefusedPart::Backoff));
+            return Err(EnqueueRefusal::OutOfRange(RefusedPart::Backoff));
         }
         Ok(())
     }
 
-    fn check_capacity(&self, e: &Enqueue) -> Result<(), RefusedEnqueue> {
+    fn check_capacity(&self, e: &Enqueue) -> Result<(), EnqueueRefusal> {
         match self.room {
             Capacity::Enough => {}
-            Capacity::Busy => return Err(RefusedEnqueue::Busy),
-            Capacity::SettleOnly | Capacity::RemoveOnly => return Err(RefusedEnqueue::DiskFull),
+            Capacity::Busy => return Err(EnqueueRefusal::Busy),
+            Capacity::SettleOnly | Capacity::RemoveOnly => return Err(EnqueueRefusal::DiskFull),
         }
         let policy = &self.policy;
         let (messages, bytes) = (policy.max_messages as u64, policy.max_message_bytes as u64);
@@ -271,11 +254,11 @@ impl Engine {
         } else {
             return Ok(());
         };
-        Err(RefusedEnqueue::Overloaded(full))
+        Err(EnqueueRefusal::Overloaded(full))
     }
 
     /// Charges the tenant's quota, if the queue has one.
-    fn accept_by_quota(&mut self, e: &Enqueue, replaced: Option<RowIdx>) -> Result<(), RefusedEnqueue> {
+    fn accept_by_quota(&mut self, e: &Enqueue, replaced: Option<RowIdx>) -> Result<(), EnqueueRefusal> {
         let answer = answer_size(e);
         if self.tenants.is_empty() && answer.is_none() {
             return Ok(());
@@ -291,7 +274,7 @@ impl Engine {
     }
 
     /// Charges the tenant's quota for an answer alone.
-    fn accept_answer(&mut self, e: &Enqueue) -> Result<(), RefusedEnqueue> {
+    fn accept_answer(&mut self, e: &Enqueue) -> Result<(), EnqueueRefusal> {
         let Some(size) = answer_size(e) else { return Ok(()) };
         let tenant = self.queues.tenant_of(&e.queue);
         self.make_place_for_answer(&e.queue, Some(size))?;

@@ -1,5 +1,5 @@
-//! Messages of this batch that went directly to the store because they are due behind the horizon, and look-ups that the
-//! store has left for the next batch.
+//! Messages of this batch that went directly to the store because they are due behind the horizon, and look-ups that
+//! the store has left for the next batch.
 //!
 //! Nearly every message of a large backlog is one of these, so they cost as little as can be: a row in a list, and a
 //! key in a small table. Only an operation of the same batch that names one of them brings it into memory.

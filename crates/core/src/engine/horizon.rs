@@ -20,7 +20,7 @@ use crate::store::Cursor;
 use crate::time::{Class, Due, Now};
 
 use super::Engine;
-use super::rows::{QueueIdx, RowIdx, RowLocation};
+use super::rows::{QueueIdx, RowIdx};
 
 /// The end of every sequence.
 pub(super) const END: Cursor = (u64::MAX, MessageId(u64::MAX));
@@ -214,17 +214,12 @@ impl Engine {
         self.uncount_near(slot);
         let entry = self.rows.get_mut(slot);
         self.near_weight -= entry.message.weight() as u64;
-        // The row stays until the end of the batch: an operation may have found it in memory, so it was not looked up.
-        entry.place = RowLocation::Far;
         let (idx, id, due) = (entry.queue, entry.message.id, entry.life.due.raw());
-        self.far.push((slot, id));
+        self.leave_to_store(slot);
         let backlog = &mut self.queues.get_mut(idx).backlog[class as usize];
         let Some(limit) = backlog.limit else { return };
         let before = (due, MessageId(id.0 - 1));
-        backlog.limit = Some(limit.min(before));
-        if backlog.catching.is_some() {
-            backlog.dropped = Some(backlog.dropped.map_or(before, |dropped| dropped.min(before)));
-        }
+        backlog.move_back(limit, before);
         if limit > before {
             self.note_hunger(idx);
         }

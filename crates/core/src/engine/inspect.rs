@@ -1,5 +1,5 @@
-//! Read-only operations: one message, a queue, the ring; and the counts of grants and leases. None changes anything, and
-//! none counts messages one by one.
+//! Read-only operations: one message, a queue, the ring; and the counts of grants and leases. None changes anything,
+//! and none counts messages one by one.
 
 use std::sync::Arc;
 

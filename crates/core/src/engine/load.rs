@@ -119,10 +119,7 @@ impl Engine {
         let known = self.horizon.known[class as usize].unwrap_or((0, MessageId(0)));
         let queue = self.queues.get_mut(idx);
         let backlog = &mut queue.backlog[class as usize];
-        backlog.limit = Some(backlog.limit.unwrap_or(known).min(before));
-        if backlog.catching.is_some() {
-            backlog.dropped = Some(backlog.dropped.map_or(before, |dropped| dropped.min(before)));
-        }
+        backlog.move_back(known, before);
         self.loading.limited[class as usize].insert(idx);
         self.leave_out(idx, class);
         self.note_no_room(idx);

@@ -76,8 +76,7 @@ pub use reply::{
 
 use crate::hash_key::HashKey;
 use crate::id::{Epoch, LeaseToken, Lsn, MessageId, ReplyTo, SessionId};
-use crate::message::{Died, PastAttempt};
-use crate::message::{Kind, State};
+use crate::message::{Died, Kind, PastAttempt, State};
 use crate::name::QueueName;
 use crate::policy::Policy;
 use crate::random::mixed;
@@ -90,10 +89,8 @@ use answers::AnswerLogs;
 use dedupe::Dedupe;
 use events::Following;
 use expiry::Withheld;
-use fresh::Fresh;
-use fresh::Unmade;
-use horizon::Horizon;
-use horizon::Loading;
+use fresh::{Fresh, Unmade};
+use horizon::{Horizon, Loading};
 use inspect::GrantFigures;
 use limits::GrantLimiter;
 pub use question::GivenUp;
@@ -101,13 +98,11 @@ use question::{Gathers, ToMany};
 use queue::Queues;
 use quota::Tenants;
 use ready::ReadyMemory;
-use rows::QueueIdx;
-use rows::{RowIdx, Rows};
+use rows::{QueueIdx, RowIdx, Rows};
 use schedule::Schedule;
 use settle::Acked;
 use timeout::{Closing, PurgedMessages, Rerank};
-use waiters::Matching;
-use waiters::Waiters;
+use waiters::{Matching, Waiters};
 
 /// The configuration of an engine.
 #[derive(Clone, Debug, Default)]

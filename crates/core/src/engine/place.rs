@@ -1,7 +1,8 @@
 //! Moves messages between wheel, ready sets, leases and the dead. No other file changes these structures, so the counts
 //! stay right.
 //!
-//! A purge is one record, and is answered at once. Purged messages are dropped from memory when the engine reaches them.
+//! A purge is one record, and is answered at once. Purged messages are dropped from memory when the engine reaches
+//! them.
 
 use std::sync::Arc;
 
@@ -38,11 +39,17 @@ impl Engine {
 
     /// Takes a row into memory for this batch, as one that is in the store alone.
     pub(super) fn insert_far(&mut self, row: Row, born: Lsn, changed: Lsn) -> RowIdx {
-        let id = row.message.id;
         let slot = self.insert_nowhere(row, born, changed);
-        self.rows.get_mut(slot).place = RowLocation::Far;
-        self.far.push((slot, id));
+        self.leave_to_store(slot);
         slot
+    }
+
+    /// Leaves a row that is in no structure to the store. It stays until the end of the batch: an operation may have
+    /// found it in memory, so it was not looked up.
+    pub(super) fn leave_to_store(&mut self, slot: RowIdx) {
+        let entry = self.rows.get_mut(slot);
+        entry.place = RowLocation::Far;
+        self.far.push((slot, entry.message.id));
     }
 
     fn insert_nowhere(&mut self, row: Row, born: Lsn, changed: Lsn) -> RowIdx {
@@ -125,9 +132,10 @@ impl Engine {
                 RowLocation::Far
             }
         };
-        self.rows.get_mut(slot).place = place;
         if matches!(place, RowLocation::Far) {
-            self.far.push((slot, id));
+            self.leave_to_store(slot);
+        } else {
+            self.rows.get_mut(slot).place = place;
         }
     }
 

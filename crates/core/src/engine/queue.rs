@@ -1,5 +1,5 @@
-//! Queues: their messages in order, their waiting consumers, the part of them that is in memory, and the totals of those
-//! that have ended.
+//! Queues: their messages in order, their waiting consumers, the part of them that is in memory, and the totals of
+//! those that have ended.
 //!
 //! A queue without settings that is empty leaves its totals: a queue of the name goes on with them within a day, and
 //! longer if nobody needs their place.
@@ -395,6 +395,14 @@ pub(super) struct Backlog {
 }
 
 impl Backlog {
+    /// Moves the limit back to before a message that is not in memory. Without a limit everything up to `known` is.
+    pub(super) fn move_back(&mut self, known: Cursor, before: Cursor) {
+        self.limit = Some(self.limit.unwrap_or(known).min(before));
+        if self.catching.is_some() {
+            self.dropped = Some(self.dropped.map_or(before, |dropped| dropped.min(before)));
+        }
+    }
+
     /// Whether a page of it may be requested, because none is loading.
     pub(super) fn lacks_a_page(&self) -> bool {
         self.limit.is_some() && self.catching.is_none()

@@ -22,7 +22,7 @@ use crate::mutant::{self, Mutant};
 use crate::time::EngineMs;
 
 use super::Engine;
-use super::rows::{GrantRank, QueueIdx, RowLocation};
+use super::rows::{GrantRank, QueueIdx};
 
 /// The end of a queue's demand may be noted late by this time, in ms, so that not each reserve moves it.
 const DEMAND_GRAIN_MS: u64 = 1_000;
@@ -210,10 +210,9 @@ impl Engine {
 
     /// Removes the last ready message of a queue from memory.
     fn evict_last(&mut self, idx: QueueIdx) {
-        let Some((&(_, id), &slot)) = self.queues.get(idx).ready.last_key_value() else { return };
+        let Some((_, &slot)) = self.queues.get(idx).ready.last_key_value() else { return };
         self.take_out(slot);
-        self.rows.get_mut(slot).place = RowLocation::Far;
-        self.far.push((slot, id));
+        self.leave_to_store(slot);
         self.keep_out(slot);
     }
 

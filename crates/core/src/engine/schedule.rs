@@ -12,7 +12,7 @@ use super::rows::RowIdx;
 /// The rings. Each entry is a row's slot; the message id breaks ties.
 #[derive(Debug)]
 pub(super) struct Schedule {
-    /// One for each clock class.
+    /// The ring of each clock class.
     rings: [Wheel<RowIdx>; 2],
     leases: Wheel<RowIdx>,
 }

@@ -1,9 +1,9 @@
-//! The work that time causes: leases end, messages come due, waits and pauses end. A step does a bounded part of it: each
-//! kind of work has a budget of rows and of bytes of records, and the rest is done in the next step.
+//! The work that time causes: leases end, messages come due, waits and pauses end. A step does a bounded part of it:
+//! each kind of work has a budget of rows and of bytes of records, and the rest is done in the next step.
 //!
 //! Two operations take several steps: the end of the leases and waits of closed connections, and the new order of the
-//! ready messages of a queue after a change of its settings. Until the latter is answered, messages may be granted in the
-//! old order.
+//! ready messages of a queue after a change of its settings. Until the latter is answered, messages may be granted in
+//! the old order.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound::{Excluded, Unbounded};

@@ -1,5 +1,5 @@
-//! Waiting reserves: their order, when they end, and the queues that have messages for them, by the reason why these are
-//! not matched yet.
+//! Waiting reserves: their order, when they end, and the queues that have messages for them, by the reason why these
+//! are not matched yet.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -526,7 +526,7 @@ macro_rules! parts {
     };
 }
 parts! {
-    /// One record.
+    /// A record.
     record: Record;
     /// A message and its life, as a checkpoint holds them.
     row: Row;
@@ -572,8 +572,8 @@ impl Writer {
         self.blob(&m.body);
     }
 
-    /// The *head* of a life, which scans read. A record has it and the rest together, a row of a run has weight, key and
-    /// content between them.
+    /// The *head* of a life, which scans read. A record has it and the rest together, a row of a run has weight, key
+    /// and content between them.
     fn life_head(&mut self, life: &Life) {
         let (stage, when) = match &life.stage {
             Stage::Waiting { token: None } => (0, None),

@@ -1,14 +1,14 @@
-//! Bytes: numbers, texts and tagged fields, of which everything else consists, and the two forms in which structures state
-//! their fields once for both directions.
+//! Bytes: numbers, texts and tagged fields, of which everything else consists, and the two forms in which structures
+//! state their fields once for both directions.
 //!
 //! Integers are LEB128 varints (unsigned), texts and bytes have a varint length in front.
 //!
 //! # Tagged fields
 //!
 //! The end of a structure, to which later versions add. A section is the number of its fields, then the fields by
-//! ascending number. A field is its *head*, then its value: a varint, or a length and bytes. The head is 4 × the number,
-//! plus 2 if a reader that does not know the field must refuse the structure, plus 1 if the value is bytes. A reader skips
-//! an unknown field without that bit. Head and forms are those of Protocol Buffers
+//! ascending number. A field is its *head*, then its value: a varint, or a length and bytes. The head is 4 × the
+//! number, plus 2 if a reader that does not know the field must refuse the structure, plus 1 if the value is bytes. A
+//! reader skips an unknown field without that bit. Head and forms are those of Protocol Buffers
 //! (<https://protobuf.dev/programming-guides/encoding/>); the bit is the *ancillary bit* of PNG chunks, inverted
 //! (<https://www.w3.org/TR/png-3/#5Chunk-naming-conventions>).
 
@@ -495,8 +495,9 @@ macro_rules! codes {
 }
 pub(super) use codes;
 
-/// A section of tagged fields, each stated once: its number, its place in the arguments of the function that writes it and
-/// of the one that reads it, and how it is set if it has no place of its own. No number is ever used for another field.
+/// A section of tagged fields, each stated once: its number, its place in the arguments of the function that writes it
+/// and of the one that reads it, and how it is set if it has no place of its own. No number is ever used for another
+/// field.
 macro_rules! section {
     ($what:literal, $put:ident, $take:ident ($($arg:ident: $t:ty),*)
         $($number:literal => $value:expr $(, $new:ident => $set:expr)?;)*) => {

@@ -1,5 +1,5 @@
-//! Reads the first fields of stored rows, and of records that put new messages, without decoding the rest: for scans and
-//! ledgers, which read millions of them, and for flushes, which copy them.
+//! Reads the first fields of stored rows, and of records that put new messages, without decoding the rest: for scans
+//! and ledgers, which read millions of them, and for flushes, which copy them.
 
 use super::codec::{LAST_OF_A_LIFE, LAST_OF_A_MESSAGE, PUT};
 use super::fields::{Writer, skip_fields, varint};
