@@ -1,7 +1,9 @@
-//! Drain mode: no new message is accepted, everything else continues.
+//! Drain mode, in which no new message is accepted and everything else continues; and the stop of a listener.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+use tokio::sync::watch;
 
 /// Whether the server accepts new messages. Clones share one switch. SIGUSR1 turns drain mode on, as in beanstalkd; it
 /// is off again after a restart.
@@ -25,5 +27,21 @@ impl Drain {
     /// Whether new messages are refused.
     pub fn is_on(&self) -> bool {
         self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Tells a listener to stop: no new connections, and each open one ends after its current request.
+#[derive(Clone, Debug)]
+pub struct Stop(watch::Sender<bool>);
+
+impl Stop {
+    pub(crate) fn new() -> (Stop, watch::Receiver<bool>) {
+        let (sender, stopped) = watch::channel(false);
+        (Stop(sender), stopped)
+    }
+
+    /// Stops the listener.
+    pub fn stop(&self) {
+        self.0.send_replace(true);
     }
 }

@@ -19,271 +19,154 @@ use crate::json::{IdText, written};
 use crate::repeated;
 use crate::schema::{ResourceSchema, StateSchema};
 
-mod quota;
+/// The table of codes: name, word, HTTP status, reply of beanstalkd's protocol where the code has one of its own, and
+/// meaning.
+macro_rules! codes {
+    ($($(#[$doc:meta])* $code:ident $word:literal $status:ident $($reply:literal)?: $summary:literal;)*) => {
+        /// The stable code of an error. Codes are never renamed or reused.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum ErrorCode {
+            $($(#[$doc])* $code,)*
+        }
 
-use quota::{over_quota, over_settings, whole_seconds};
+        impl ErrorCode {
+            /// All codes, by status.
+            pub const ALL: [ErrorCode; [$($word),*].len()] = [$(ErrorCode::$code),*];
 
-/// The stable code of an error. Codes are never renamed or reused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum ErrorCode {
+            /// The code in JSON.
+            pub fn as_str(self) -> &'static str {
+                match self {
+                    $(ErrorCode::$code => $word,)*
+                }
+            }
+
+            /// The meaning of the code, in one sentence.
+            pub fn summary(self) -> &'static str {
+                match self {
+                    $(ErrorCode::$code => $summary,)*
+                }
+            }
+
+            /// The HTTP status of the code.
+            pub fn status(self) -> StatusCode {
+                match self {
+                    $(ErrorCode::$code => StatusCode::$status,)*
+                }
+            }
+
+            /// The reply of beanstalkd's protocol for the code, where the case has no reply of its own.
+            pub fn beanstalk(self) -> &'static str {
+                match self {
+                    $($(ErrorCode::$code => $reply,)?)*
+                    _ => "INTERNAL_ERROR\r\n",
+                }
+            }
+        }
+    };
+}
+
+// beanstalkd has no reply `FORBIDDEN`; a listener that is limited to some queues has no better one. `OUT_OF_MEMORY`: "The
+// client should try again later."
+codes! {
     /// The request does not follow the documentation.
-    BadRequest,
+    BadRequest "bad_request" BAD_REQUEST:
+        "Something about the request is not as documented; `field` names it.";
     /// Missing or invalid credentials.
-    Unauthorized,
+    Unauthorized "unauthorized" UNAUTHORIZED:
+        "The token is missing or not valid.";
     /// The token does not permit this.
-    Forbidden,
+    Forbidden "forbidden" FORBIDDEN "FORBIDDEN\r\n":
+        "The token does not allow this call.";
     /// The request comes from a web page of another origin.
-    CrossOrigin,
+    CrossOrigin "cross_origin" FORBIDDEN:
+        "The call comes from a web page of another origin, or names a host that is not this server.";
     /// No such path.
-    NotFound,
+    NotFound "not_found" NOT_FOUND:
+        "There is nothing at this path, or no such queue.";
     /// Nothing is pending under this id or key.
-    MessageNotFound,
+    MessageNotFound "message_not_found" NOT_FOUND "NOT_FOUND\r\n":
+        "Nothing is pending under this id or key: it was delivered, cancelled, or never there.";
     /// The path does not support the method.
-    MethodNotAllowed,
+    MethodNotAllowed "method_not_allowed" METHOD_NOT_ALLOWED:
+        "The path does not have this method.";
     /// The request's body did not arrive in time.
-    RequestTimeout,
+    RequestTimeout "request_timeout" REQUEST_TIMEOUT:
+        "The body of the request did not arrive in time.";
     /// Another message has the key.
-    KeyExists,
+    KeyExists "key_exists" CONFLICT:
+        "Another message has this key.";
     /// A consumer has the message.
-    Leased,
+    Leased "leased" CONFLICT:
+        "A consumer has the message.";
     /// The message is dead.
-    Dead,
+    Dead "dead" CONFLICT:
+        "The message is dead.";
     /// The message is not dead.
-    NotDead,
+    NotDead "not_dead" CONFLICT:
+        "The message is not dead.";
     /// The message is neither done nor dead.
-    NotDone,
+    NotDone "not_done" CONFLICT:
+        "The message is neither done nor dead.";
     /// The lease has ended, or is no longer the message's latest.
-    LeaseLost,
+    LeaseLost "lease_lost" CONFLICT "NOT_FOUND\r\n":
+        "The lease is over: the message was settled, or another consumer has it or had it since.";
     /// The message no longer has the generation that the request names.
-    GenerationMismatch,
+    GenerationMismatch "generation_mismatch" CONFLICT:
+        "The message was changed meanwhile.";
     /// The `dedupe_id` stands for another content.
-    DedupeMismatch,
+    DedupeMismatch "dedupe_mismatch" CONFLICT:
+        "The `dedupe_id` was used for another content in this queue.";
     /// The queue is paused.
-    Paused,
+    Paused "paused" CONFLICT:
+        "The queue is paused.";
     /// The queue is in use.
-    InUse,
+    InUse "in_use" CONFLICT:
+        "Consumers wait on the queue, or connections use it.";
     /// The body is too large.
-    BodyTooLarge,
+    BodyTooLarge "body_too_large" PAYLOAD_TOO_LARGE "JOB_TOO_BIG\r\n":
+        "The request, or the body of a message in it, has more bytes than it may have.";
     /// The body is neither JSON nor NDJSON.
-    UnsupportedMediaType,
+    UnsupportedMediaType "unsupported_media_type" UNSUPPORTED_MEDIA_TYPE:
+        "The body of the request is neither JSON nor NDJSON, or is encoded.";
     /// The due time has passed.
-    InThePast,
-    /// The request has too many bytes of headers.
-    HeadersTooLarge,
+    InThePast "in_the_past" UNPROCESSABLE_ENTITY:
+        "The due time has passed.";
     /// A limit is reached.
-    Overloaded,
+    Overloaded "overloaded" TOO_MANY_REQUESTS "OUT_OF_MEMORY\r\n":
+        "A limit of the server is reached, or its store is behind.";
     /// The tenant has used up its quota.
-    OverQuota,
+    OverQuota "over_quota" TOO_MANY_REQUESTS "OUT_OF_MEMORY\r\n":
+        "The quota of this queue is used up.";
+    /// The request has too many bytes of headers.
+    HeadersTooLarge "headers_too_large" REQUEST_HEADER_FIELDS_TOO_LARGE:
+        "The request has too many bytes of headers.";
     /// A bug in duewheel.
-    Internal,
+    Internal "internal" INTERNAL_SERVER_ERROR:
+        "A bug in duewheel.";
     /// The server is shutting down.
-    Draining,
+    Draining "draining" SERVICE_UNAVAILABLE "DRAINING\r\n":
+        "The server accepts nothing new because it is about to stop.";
     /// The store failed.
-    StorageUnavailable,
+    StorageUnavailable "storage_unavailable" SERVICE_UNAVAILABLE:
+        "The store does not work; `outcome` says whether the request may have been applied.";
     /// The outcome of a line of a batch is unknown: it may have been applied.
-    Unknown,
+    Unknown "unknown" SERVICE_UNAVAILABLE:
+        "It is unknown whether this line was applied.";
     /// No room for new messages.
-    DiskFull,
+    DiskFull "disk_full" INSUFFICIENT_STORAGE "OUT_OF_MEMORY\r\n":
+        "The disk has no room for new or changed messages.";
 }
 
 impl ErrorCode {
-    /// All codes, by status.
-    pub const ALL: [ErrorCode; 29] = [
-        ErrorCode::BadRequest,
-        ErrorCode::Unauthorized,
-        ErrorCode::Forbidden,
-        ErrorCode::CrossOrigin,
-        ErrorCode::NotFound,
-        ErrorCode::MessageNotFound,
-        ErrorCode::MethodNotAllowed,
-        ErrorCode::RequestTimeout,
-        ErrorCode::KeyExists,
-        ErrorCode::Leased,
-        ErrorCode::Dead,
-        ErrorCode::NotDead,
-        ErrorCode::NotDone,
-        ErrorCode::LeaseLost,
-        ErrorCode::GenerationMismatch,
-        ErrorCode::DedupeMismatch,
-        ErrorCode::Paused,
-        ErrorCode::InUse,
-        ErrorCode::BodyTooLarge,
-        ErrorCode::UnsupportedMediaType,
-        ErrorCode::InThePast,
-        ErrorCode::Overloaded,
-        ErrorCode::OverQuota,
-        ErrorCode::HeadersTooLarge,
-        ErrorCode::Internal,
-        ErrorCode::Draining,
-        ErrorCode::StorageUnavailable,
-        ErrorCode::Unknown,
-        ErrorCode::DiskFull,
-    ];
-
-    /// The code in JSON.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            ErrorCode::BadRequest => "bad_request",
-            ErrorCode::Unauthorized => "unauthorized",
-            ErrorCode::Forbidden => "forbidden",
-            ErrorCode::CrossOrigin => "cross_origin",
-            ErrorCode::NotFound => "not_found",
-            ErrorCode::MessageNotFound => "message_not_found",
-            ErrorCode::MethodNotAllowed => "method_not_allowed",
-            ErrorCode::RequestTimeout => "request_timeout",
-            ErrorCode::KeyExists => "key_exists",
-            ErrorCode::Leased => "leased",
-            ErrorCode::Dead => "dead",
-            ErrorCode::NotDead => "not_dead",
-            ErrorCode::NotDone => "not_done",
-            ErrorCode::LeaseLost => "lease_lost",
-            ErrorCode::GenerationMismatch => "generation_mismatch",
-            ErrorCode::DedupeMismatch => "dedupe_mismatch",
-            ErrorCode::Paused => "paused",
-            ErrorCode::InUse => "in_use",
-            ErrorCode::BodyTooLarge => "body_too_large",
-            ErrorCode::UnsupportedMediaType => "unsupported_media_type",
-            ErrorCode::InThePast => "in_the_past",
-            ErrorCode::HeadersTooLarge => "headers_too_large",
-            ErrorCode::Overloaded => "overloaded",
-            ErrorCode::OverQuota => "over_quota",
-            ErrorCode::Internal => "internal",
-            ErrorCode::Draining => "draining",
-            ErrorCode::StorageUnavailable => "storage_unavailable",
-            ErrorCode::Unknown => "unknown",
-            ErrorCode::DiskFull => "disk_full",
-        }
-    }
-
     /// The `type` of a problem: the section about the code in the page that the server has at `/errors`.
     pub(crate) fn reference(self) -> String {
         format!("/errors#{}", self.as_str())
     }
 
-    /// The meaning of the code, in one sentence.
-    pub fn summary(self) -> &'static str {
-        match self {
-            ErrorCode::BadRequest => "Something about the request is not as documented; `field` names it.",
-            ErrorCode::Unauthorized => "The token is missing or not valid.",
-            ErrorCode::Forbidden => "The token does not allow this call.",
-            ErrorCode::CrossOrigin => {
-                "The call comes from a web page of another origin, or names a host that is not this server."
-            }
-            ErrorCode::NotFound => "There is nothing at this path, or no such queue.",
-            ErrorCode::MessageNotFound => {
-                "Nothing is pending under this id or key: it was delivered, cancelled, or never there."
-            }
-            ErrorCode::MethodNotAllowed => "The path does not have this method.",
-            ErrorCode::RequestTimeout => "The body of the request did not arrive in time.",
-            ErrorCode::KeyExists => "Another message has this key.",
-            ErrorCode::Leased => "A consumer has the message.",
-            ErrorCode::Dead => "The message is dead.",
-            ErrorCode::NotDead => "The message is not dead.",
-            ErrorCode::NotDone => "The message is neither done nor dead.",
-            ErrorCode::LeaseLost => {
-                "The lease is over: the message was settled, or another consumer has it or had it since."
-            }
-            ErrorCode::GenerationMismatch => "The message was changed meanwhile.",
-            ErrorCode::DedupeMismatch => "The `dedupe_id` was used for another content in this queue.",
-            ErrorCode::Paused => "The queue is paused.",
-            ErrorCode::InUse => "Consumers wait on the queue, or connections use it.",
-            ErrorCode::BodyTooLarge => {
-                "The request, or the body of a message in it, has more bytes than it may have."
-            }
-            ErrorCode::UnsupportedMediaType => {
-                "The body of the request is neither JSON nor NDJSON, or is encoded."
-            }
-            ErrorCode::InThePast => "The due time has passed.",
-            ErrorCode::HeadersTooLarge => "The request has too many bytes of headers.",
-            ErrorCode::Overloaded => "A limit of the server is reached, or its store is behind.",
-            ErrorCode::OverQuota => "The quota of this queue is used up.",
-            ErrorCode::Internal => "A bug in duewheel.",
-            ErrorCode::Draining => "The server accepts nothing new because it is about to stop.",
-            ErrorCode::StorageUnavailable => {
-                "The store does not work; `outcome` says whether the request may have been applied."
-            }
-            ErrorCode::Unknown => "It is unknown whether this line was applied.",
-            ErrorCode::DiskFull => "The disk has no room for new or changed messages.",
-        }
-    }
-
-    /// The HTTP status of the code.
-    pub fn status(self) -> StatusCode {
-        match self {
-            ErrorCode::BadRequest => StatusCode::BAD_REQUEST,
-            ErrorCode::Unauthorized => StatusCode::UNAUTHORIZED,
-            ErrorCode::Forbidden | ErrorCode::CrossOrigin => StatusCode::FORBIDDEN,
-            ErrorCode::NotFound | ErrorCode::MessageNotFound => StatusCode::NOT_FOUND,
-            ErrorCode::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
-            ErrorCode::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
-            ErrorCode::KeyExists
-            | ErrorCode::Leased
-            | ErrorCode::Dead
-            | ErrorCode::NotDead
-            | ErrorCode::NotDone
-            | ErrorCode::LeaseLost
-            | ErrorCode::GenerationMismatch
-            | ErrorCode::DedupeMismatch
-            | ErrorCode::Paused
-            | ErrorCode::InUse => StatusCode::CONFLICT,
-            ErrorCode::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
-            ErrorCode::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            ErrorCode::InThePast => StatusCode::UNPROCESSABLE_ENTITY,
-            ErrorCode::HeadersTooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
-            ErrorCode::Overloaded | ErrorCode::OverQuota => StatusCode::TOO_MANY_REQUESTS,
-            ErrorCode::Internal => StatusCode::INTERNAL_SERVER_ERROR,
-            ErrorCode::Draining | ErrorCode::StorageUnavailable | ErrorCode::Unknown => {
-                StatusCode::SERVICE_UNAVAILABLE
-            }
-            ErrorCode::DiskFull => StatusCode::INSUFFICIENT_STORAGE,
-        }
-    }
-
-    /// The reply of beanstalkd's protocol for the code, where the case has no reply of its own.
-    pub fn beanstalk(self) -> &'static str {
-        match self {
-            ErrorCode::BodyTooLarge => "JOB_TOO_BIG\r\n",
-            ErrorCode::Draining => "DRAINING\r\n",
-            // "The client should try again later."
-            ErrorCode::Overloaded | ErrorCode::OverQuota | ErrorCode::DiskFull => "OUT_OF_MEMORY\r\n",
-            ErrorCode::MessageNotFound | ErrorCode::LeaseLost => "NOT_FOUND\r\n",
-            // beanstalkd has no such reply; a listener that is limited to some queues has no better one.
-            ErrorCode::Forbidden => "FORBIDDEN\r\n",
-            ErrorCode::BadRequest
-            | ErrorCode::Unauthorized
-            | ErrorCode::CrossOrigin
-            | ErrorCode::NotFound
-            | ErrorCode::MethodNotAllowed
-            | ErrorCode::RequestTimeout
-            | ErrorCode::KeyExists
-            | ErrorCode::Leased
-            | ErrorCode::Dead
-            | ErrorCode::NotDead
-            | ErrorCode::NotDone
-            | ErrorCode::GenerationMismatch
-            | ErrorCode::DedupeMismatch
-            | ErrorCode::Paused
-            | ErrorCode::InUse
-            | ErrorCode::UnsupportedMediaType
-            | ErrorCode::InThePast
-            | ErrorCode::HeadersTooLarge
-            | ErrorCode::Internal
-            | ErrorCode::StorageUnavailable
-            | ErrorCode::Unknown => "INTERNAL_ERROR\r\n",
-        }
-    }
-
     /// Whether the same request may succeed a little later; the answer then asks the client to wait.
     pub(crate) fn is_passing(self) -> bool {
-        matches!(
-            self,
-            ErrorCode::Overloaded
-                | ErrorCode::OverQuota
-                | ErrorCode::Draining
-                | ErrorCode::StorageUnavailable
-                | ErrorCode::Unknown
-                | ErrorCode::DiskFull
-        )
+        [StatusCode::TOO_MANY_REQUESTS, StatusCode::SERVICE_UNAVAILABLE, StatusCode::INSUFFICIENT_STORAGE]
+            .contains(&self.status())
     }
 }
 
@@ -773,6 +656,45 @@ fn range_of(part: RefusedPart) -> &'static str {
         | RefusedPart::MaxAttempts
         | RefusedPart::Backoff => "is outside of its range",
     }
+}
+
+/// The explanation for people.
+fn over_quota(over: &OverQuota) -> String {
+    let OverQuota { quota, resource, limit, used, retry_ms } = over;
+    match (resource, retry_ms) {
+        (Resource::Enqueues, Some(ms)) => {
+            format!("quota {quota:?} allows {limit} enqueues a second; the next one is accepted in {ms} ms")
+        }
+        (Resource::Enqueues, None) => format!("quota {quota:?} allows {limit} enqueues a second"),
+        (Resource::Messages, _) => format!(
+            "quota {quota:?} allows {limit} unsettled messages, and {used} are held; ack, cancel or purge makes room"
+        ),
+        (Resource::Bytes, _) => format!(
+            "quota {quota:?} allows {limit} bytes, {used} are held, remembered answers included, and this does not fit; ack, cancel or \
+             purge makes room"
+        ),
+        (Resource::Answers, _) => format!(
+            "quota {quota:?} allows {limit} remembered answers, and {used} are held, the oldest of them young; wait, give a \
+             shorter dedupe_window, or send without a dedupe_id"
+        ),
+        (Resource::Leases, _) => {
+            format!("quota {quota:?} allows {limit} leases, and {used} are held; ack or nack ends one")
+        }
+    }
+}
+
+/// The explanation for people, of a queue that may get no settings.
+fn over_settings(over: &OverQuota) -> String {
+    let OverQuota { quota, limit, used, .. } = over;
+    format!(
+        "quota {quota:?} allows {limit} messages, and as many queues with settings or a pause, of which there are {used}; \
+         remove such a queue first"
+    )
+}
+
+/// The whole seconds after which a retry may succeed, at least one.
+fn whole_seconds(retry_ms: Option<u64>) -> u64 {
+    retry_ms.map_or(1, |ms| ms.div_ceil(1_000).max(1))
 }
 
 #[cfg(test)]

@@ -88,27 +88,13 @@ impl Serialize for HeaderPairs<'_> {
     }
 }
 
-/// A list whose elements are made while they are written, one after the other.
+/// A list whose elements are made while they are written, one after the other: of source values, by a function.
 #[derive(Debug)]
-pub(crate) enum Elements<'a, S, T> {
-    /// Source values, and the function that makes an element of each.
-    Of(&'a [S], fn(&'a S) -> T),
-    /// Elements that are made already.
-    Made(Vec<T>),
-}
-
-impl<'a, S, T> Elements<'a, S, T> {
-    pub(crate) fn new(items: &'a [S], make: fn(&'a S) -> T) -> Self {
-        Elements::Of(items, make)
-    }
-}
+pub(crate) struct Elements<'a, S, T>(pub(crate) &'a [S], pub(crate) fn(&'a S) -> T);
 
 impl<S, T: Serialize> Serialize for Elements<'_, S, T> {
     fn serialize<Z: Serializer>(&self, s: Z) -> Result<Z::Ok, Z::Error> {
-        match self {
-            Elements::Of(items, make) => s.collect_seq(items.iter().map(make)),
-            Elements::Made(items) => s.collect_seq(items),
-        }
+        s.collect_seq(self.0.iter().map(self.1))
     }
 }
 
@@ -138,7 +124,7 @@ mod tests {
         assert_eq!(shown(&Base64Text(b"\xff\x00")), "\"/wA=\"");
         let headers: [(Box<str>, Box<str>); 2] = [("x-\"y".into(), "1".into()), ("b".into(), "2".into())];
         assert_eq!(shown(&HeaderPairs(&headers)), r#"{"x-\"y":"1","b":"2"}"#);
-        assert_eq!(shown(&Elements::new(&[1u8, 2], |n| n + 1)), "[2,3]");
+        assert_eq!(shown(&Elements(&[1u8, 2], |n| n + 1)), "[2,3]");
     }
 
     fn shown(value: &impl Serialize) -> String {

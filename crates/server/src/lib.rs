@@ -27,7 +27,6 @@ mod json;
 mod log;
 #[cfg(feature = "otel")]
 mod otel;
-mod peer_files;
 mod private;
 mod reload;
 mod repeated;
@@ -37,7 +36,6 @@ mod sealing;
 pub mod serve;
 pub mod service;
 mod signals;
-pub mod stop;
 mod store;
 mod stored;
 mod telemetry;

@@ -5,22 +5,24 @@
 //! exchanging a link, without a signal; so the files are checked by their names, through all links, and compared by
 //! their metadata.
 
+use std::fmt::Display;
 use std::fs::metadata;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use duewheel::core::engine::{Quota, Resource};
-use duewheel::{Duewheel, PeerCertificates};
+use duewheel::{CertificatePart, Duewheel, PeerCertificates};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::auth::Guard;
 use crate::config::{ConfigError, PeerFiles, Settings, read_quotas};
-use crate::peer_files::certificates;
 use crate::tls::Tls;
+use crate::{private, tls};
 
 /// The interval at which the files are checked for changes.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -230,6 +232,28 @@ fn set_quotas(file: &Path, wheel: &Duewheel) -> Result<usize, ConfigError> {
     warn_of_empty_shares(&quotas, wheel.client().shards());
     wheel.set_quotas(quotas).map_err(|bad| ConfigError::Value(bad.to_string()))?;
     Ok(n)
+}
+
+/// The largest number of bytes of a private key that are read; keys are much shorter.
+const MAX_KEY: u64 = 64 * 1024;
+/// Reads these files.
+///
+/// # Errors
+/// A file cannot be read, or its content is not valid; the error names the option and the file.
+pub(crate) fn certificates(files: &PeerFiles) -> Result<PeerCertificates, ConfigError> {
+    let PeerFiles { own: tls::Files { cert, key }, ca } = files;
+    let named = |option: &str, file: &Path, why: &dyn Display| {
+        ConfigError::Value(format!("--{option} {}: {why}", file.display()))
+    };
+    let read = |option, file: &Path| std::fs::read(file).map_err(|why| named(option, file, &why));
+    let secret = private::read(key, MAX_KEY).map_err(|why| named("peer-key", key, &why))?;
+    let secret = secret.map_err(|what| named("peer-key", key, &what))?;
+    let pem = (read("peer-cert", cert)?, secret, read("peer-ca", ca)?);
+    PeerCertificates::from_pem(&pem.0, &pem.1, &pem.2).map_err(|why| match why.part {
+        CertificatePart::Certificate => named("peer-cert", cert, &why),
+        CertificatePart::Key => named("peer-key", key, &why),
+        CertificatePart::Authority => named("peer-ca", ca, &why),
+    })
 }
 
 #[cfg(test)]

@@ -21,8 +21,7 @@ use crate::claim::Claim;
 use crate::config::{LevelOption, Settings, VirtualClockOption};
 use crate::drain::Drain;
 use crate::http::{App, Audience, HttpListener, StartWords, Starting};
-use crate::peer_files;
-use crate::reload::{Reload, Watched, warn_of_empty_shares};
+use crate::reload::{self, Reload, Watched, warn_of_empty_shares};
 use crate::sealing;
 use crate::service::{GivenSockets, ServiceManager};
 use crate::signals::Signals;
@@ -87,7 +86,7 @@ pub async fn serve(
     let all_tls = tls.iter().chain(&beanstalk_tls).cloned().collect();
     let sealing = sealing::of(&settings)?;
     let traces = telemetry::start(&settings)?;
-    let peers = settings.store.peer_files().map(peer_files::certificates).transpose()?;
+    let peers = settings.store.peer_files().map(reload::certificates).transpose()?;
     let reload = Reload::new(&settings, Arc::clone(&guard), all_tls, peers.clone());
     let mut stop = Signals::new(reload, watched)?;
     let drain = Drain::default();

@@ -7,18 +7,15 @@
 //! Without a file every client that reaches the listener is trusted; then it must be on loopback, or `--insecure http`
 //! must be given.
 
-mod access;
 mod guard;
 mod host;
-mod prefixes;
 mod scope;
 mod table;
 mod token;
 
-pub(crate) use access::{About, AccessRule};
 pub use guard::{Caller, Guard};
 pub use host::Hosts;
-pub use prefixes::Prefixes;
 pub use scope::Scope;
-pub use table::{TokenEntry, TokenTable, TokensError, block};
+pub(crate) use scope::{About, AccessRule};
+pub use table::{Prefixes, TokenEntry, TokenTable, TokensError, block};
 pub use token::{Hash, Token};

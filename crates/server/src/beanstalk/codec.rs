@@ -349,6 +349,7 @@ const REPLACE_KEY: &[u8] = b"replace-key ";
 const SUPERSEDE_KEY: &[u8] = b"supersede-key ";
 const DELETE_KEY: &[u8] = b"delete-key ";
 const PEEK_KEY: &[u8] = b"peek-key ";
+const PAUSE_TUBE: &[u8] = b"pause-tube";
 
 fn is_ours(line: &[u8]) -> bool {
     [PUT_KEY, REPLACE_KEY, SUPERSEDE_KEY, DELETE_KEY, PEEK_KEY].iter().any(|word| line.starts_with(word))
@@ -378,7 +379,7 @@ fn parse(line: &[u8], max_body: usize) -> Parsed {
         Some(command) => DecodedInput { kind: Some(kind), what: Ok(command) },
         None if kind == CommandKind::Other && !is_known(line) => refused(None, ErrorReply::UnknownCommand),
         // beanstalkd counts this command before it checks the name.
-        None if kind == CommandKind::PauseTube && pause_numbers(line).is_some() => {
+        None if line.strip_prefix(PAUSE_TUBE).is_some_and(|rest| pause_numbers(rest).is_some()) => {
             refused(Some(CommandKind::PauseTube), ErrorReply::BadFormat)
         }
         None => refused(None, ErrorReply::BadFormat),
@@ -392,93 +393,55 @@ fn is_known(line: &[u8]) -> bool {
     UNCOUNTED.iter().any(|word| line.starts_with(word))
 }
 
+/// Parses what follows the word of a command.
+type ParseArguments = fn(&[u8]) -> Option<Command>;
+
+/// Every command but a put, in the order in which the beginning of a line is compared with its word.
+#[rustfmt::skip]
+const COMMANDS: [(&[u8], CommandKind, ParseArguments); 26] = [
+    (b"peek ", CommandKind::Peek, |rest| Arguments(rest).only_id().map(Command::Peek)),
+    (b"peek-ready", CommandKind::PeekReady, |rest| bare(rest, Command::PeekReady)),
+    (b"peek-delayed", CommandKind::PeekDelayed, |rest| bare(rest, Command::PeekDelayed)),
+    (b"peek-buried", CommandKind::PeekBuried, |rest| bare(rest, Command::PeekBuried)),
+    // Bytes after the number are ignored.
+    (b"reserve-with-timeout ", CommandKind::ReserveWithTimeout, |rest| Some(Command::Reserve(Some(Arguments(rest).u32()?)))),
+    (b"reserve-job ", CommandKind::Other, |rest| Arguments(rest).only_id().map(Command::ReserveJob)),
+    (b"reserve", CommandKind::Reserve, |rest| bare(rest, Command::Reserve(None))),
+    (b"delete ", CommandKind::Delete, |rest| Arguments(rest).only_id().map(Command::Delete)),
+    (b"release ", CommandKind::Release, |rest| Arguments(rest).release()),
+    (b"bury ", CommandKind::Bury, |rest| Arguments(rest).bury()),
+    (b"kick ", CommandKind::Kick, |rest| strtoul(rest).map(Command::Kick)),
+    (b"kick-job ", CommandKind::Other, |rest| Arguments(rest).only_id().map(Command::KickJob)),
+    (b"touch ", CommandKind::Touch, |rest| Arguments(rest).only_id().map(Command::Touch)),
+    (b"stats-job ", CommandKind::StatsJob, |rest| Arguments(rest).only_id().map(Command::StatsJob)),
+    (b"stats-tube ", CommandKind::StatsTube, |rest| queue_name(rest).map(Command::StatsTube)),
+    (b"stats", CommandKind::Stats, |rest| bare(rest, Command::Stats)),
+    (b"use ", CommandKind::Use, |rest| queue_name(rest).map(Command::Use)),
+    (b"watch ", CommandKind::Watch, |rest| queue_name(rest).map(Command::Watch)),
+    (b"ignore ", CommandKind::Ignore, |rest| queue_name(rest).map(Command::Ignore)),
+    (b"list-tubes-watched", CommandKind::ListTubesWatched, |rest| bare(rest, Command::ListTubesWatched)),
+    (b"list-tube-used", CommandKind::ListTubeUsed, |rest| bare(rest, Command::ListTubeUsed)),
+    (b"list-tubes", CommandKind::ListTubes, |rest| bare(rest, Command::ListTubes)),
+    (b"quit", CommandKind::Other, |_| Some(Command::Quit)),
+    (PAUSE_TUBE, CommandKind::PauseTube, |rest| {
+        let (name, seconds) = pause_numbers(rest)?;
+        Some(Command::PauseTube { queue: queue_name(name)?, seconds })
+    }),
+    (DELETE_KEY, CommandKind::Other, |rest| Arguments(rest).only_key().map(Command::DeleteKey)),
+    (PEEK_KEY, CommandKind::Other, |rest| Arguments(rest).only_key().map(Command::PeekKey)),
+];
+
+/// A command without arguments.
+fn bare(rest: &[u8], command: Command) -> Option<Command> {
+    rest.is_empty().then_some(command)
+}
+
 /// Parses every command but a put. `None`: it is malformed, or (with [`CommandKind::Other`]) perhaps unknown.
 fn parse_simple(line: &[u8]) -> (CommandKind, Option<Command>) {
-    let rest = |word: &str| line.strip_prefix(word.as_bytes());
-    let bare = |word: &str, command: Command| (line.len() == word.len()).then_some(command);
-    if let Some(rest) = rest("peek ") {
-        return (CommandKind::Peek, Arguments(rest).only_id().map(Command::Peek));
-    }
-    if rest("peek-ready").is_some() {
-        return (CommandKind::PeekReady, bare("peek-ready", Command::PeekReady));
-    }
-    if rest("peek-delayed").is_some() {
-        return (CommandKind::PeekDelayed, bare("peek-delayed", Command::PeekDelayed));
-    }
-    if rest("peek-buried").is_some() {
-        return (CommandKind::PeekBuried, bare("peek-buried", Command::PeekBuried));
-    }
-    if let Some(rest) = rest("reserve-with-timeout ") {
-        // Bytes after the number are ignored.
-        let seconds = Arguments(rest).u32();
-        return (CommandKind::ReserveWithTimeout, seconds.map(|s| Command::Reserve(Some(s))));
-    }
-    if let Some(rest) = rest("reserve-job ") {
-        return (CommandKind::Other, Arguments(rest).only_id().map(Command::ReserveJob));
-    }
-    if rest("reserve").is_some() {
-        return (CommandKind::Reserve, bare("reserve", Command::Reserve(None)));
-    }
-    if let Some(rest) = rest("delete ") {
-        return (CommandKind::Delete, Arguments(rest).only_id().map(Command::Delete));
-    }
-    if let Some(rest) = rest("release ") {
-        return (CommandKind::Release, Arguments(rest).release());
-    }
-    if let Some(rest) = rest("bury ") {
-        return (CommandKind::Bury, Arguments(rest).bury());
-    }
-    if let Some(rest) = rest("kick ") {
-        return (CommandKind::Kick, strtoul(rest).map(Command::Kick));
-    }
-    if let Some(rest) = rest("kick-job ") {
-        return (CommandKind::Other, Arguments(rest).only_id().map(Command::KickJob));
-    }
-    if let Some(rest) = rest("touch ") {
-        return (CommandKind::Touch, Arguments(rest).only_id().map(Command::Touch));
-    }
-    if let Some(rest) = rest("stats-job ") {
-        return (CommandKind::StatsJob, Arguments(rest).only_id().map(Command::StatsJob));
-    }
-    if let Some(rest) = rest("stats-tube ") {
-        return (CommandKind::StatsTube, queue_name(rest).map(Command::StatsTube));
-    }
-    if rest("stats").is_some() {
-        return (CommandKind::Stats, bare("stats", Command::Stats));
-    }
-    if let Some(rest) = rest("use ") {
-        return (CommandKind::Use, queue_name(rest).map(Command::Use));
-    }
-    if let Some(rest) = rest("watch ") {
-        return (CommandKind::Watch, queue_name(rest).map(Command::Watch));
-    }
-    if let Some(rest) = rest("ignore ") {
-        return (CommandKind::Ignore, queue_name(rest).map(Command::Ignore));
-    }
-    if rest("list-tubes-watched").is_some() {
-        return (CommandKind::ListTubesWatched, bare("list-tubes-watched", Command::ListTubesWatched));
-    }
-    if rest("list-tube-used").is_some() {
-        return (CommandKind::ListTubeUsed, bare("list-tube-used", Command::ListTubeUsed));
-    }
-    if rest("list-tubes").is_some() {
-        return (CommandKind::ListTubes, bare("list-tubes", Command::ListTubes));
-    }
-    if rest("quit").is_some() {
-        return (CommandKind::Other, Some(Command::Quit));
-    }
-    if rest("pause-tube").is_some() {
-        let named = pause_numbers(line)
-            .and_then(|(name, seconds)| queue_name(name).map(|queue| Command::PauseTube { queue, seconds }));
-        return (CommandKind::PauseTube, named);
-    }
-    if let Some(rest) = line.strip_prefix(DELETE_KEY) {
-        return (CommandKind::Other, Arguments(rest).only_key().map(Command::DeleteKey));
-    }
-    if let Some(rest) = line.strip_prefix(PEEK_KEY) {
-        return (CommandKind::Other, Arguments(rest).only_key().map(Command::PeekKey));
-    }
-    (CommandKind::Other, None)
+    let parsed = COMMANDS
+        .iter()
+        .find_map(|(word, kind, arguments)| Some((*kind, arguments(line.strip_prefix(*word)?))));
+    parsed.unwrap_or((CommandKind::Other, None))
 }
 
 /// Whether a line, which may be incomplete, begins as one of HTTP, or as a handshake of TLS.
@@ -520,8 +483,8 @@ fn parse_put(mut words: Arguments<'_>, key: Option<(Key, IfTaken)>, max_body: us
 }
 
 /// The name, unchecked, and the seconds of a `pause-tube`. beanstalkd permits no space before the name.
-fn pause_numbers(line: &[u8]) -> Option<(&[u8], u32)> {
-    let mut words = Arguments(line.strip_prefix(b"pause-tube")?);
+fn pause_numbers(rest: &[u8]) -> Option<(&[u8], u32)> {
+    let mut words = Arguments(rest);
     words.skip_spaces();
     let is_name = |b: &u8| b.is_ascii_alphanumeric() || b"-+/;.$_()".contains(b);
     let end = words.0.iter().position(|b| !is_name(b)).unwrap_or(words.0.len());

@@ -22,7 +22,7 @@ use super::session::{Session, SessionNext, default_queue};
 use super::socket::{self, SocketMode, identity};
 use super::{BeanstalkApp, BeanstalkState};
 use crate::claim::Claim;
-use crate::stop::Stop;
+use crate::drain::Stop;
 use crate::tls::Tls;
 
 /// Bytes of input held while the session is busy, besides the body that is being read.

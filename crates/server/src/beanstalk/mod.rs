@@ -8,7 +8,6 @@
 //! Codec and session do no I/O; the listener does nothing else. The words of a session and of the engine: tube = queue,
 //! job = message, TTR = lease, delayed = Scheduled, ready = Ready, reserved = Leased, buried = Dead.
 
-mod answer;
 mod batch;
 mod codec;
 #[cfg(feature = "fuzzing")]
@@ -17,7 +16,6 @@ pub mod fuzzing;
 mod listener;
 mod reach;
 mod replies;
-mod role;
 mod session;
 mod socket;
 mod stats;

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use duewheel::core::engine::Reply;
 use duewheel::core::{MessageId, QueueName};
 
-use super::answer::EngineAnswer;
 use super::batch::{Brings, brings, is_alone, sees_what_follows};
 use super::codec::{Command, DecodedInput};
+use super::replies::EngineAnswer;
 use super::replies::no_answer;
 use crate::auth::Prefixes;
 use crate::error::ErrorCode;

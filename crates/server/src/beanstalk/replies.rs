@@ -1,11 +1,10 @@
 //! The protocol's replies as bytes.
 
 use duewheel::core::MessageId;
-use duewheel::core::engine::{ChangeRefusal, SettleRefusal};
+use duewheel::core::engine::{ChangeRefusal, Reply, SettleRefusal};
 use duewheel::core::message::MessageContent;
 use duewheel::{CallError, Outcome};
 
-use super::answer::EngineAnswer;
 use crate::error::{ErrorCode, Problem};
 
 /// The reply to a session whose lease is not, or no longer, the message's.
@@ -85,3 +84,5 @@ pub(super) fn block(out: &mut Vec<u8>, text: &str) {
 fn digits(out: &mut Vec<u8>, n: u64) {
     out.extend_from_slice(itoa::Buffer::new().format(n).as_bytes());
 }
+
+pub(super) type EngineAnswer = Result<Reply, CallError>;

@@ -17,12 +17,12 @@ use duewheel::core::message::{MaxAttempts, Options, QueueLimit, State};
 use duewheel::core::policy::ReadyOrder;
 use duewheel::core::{Key, MessageId, QueueName, SessionId};
 
-use super::answer::EngineAnswer;
 use super::batch::{BatchStep, Brings, brings, is_alone, sees_what_follows};
 use super::codec::{Command, CommandKind, DecodedInput, IfTaken, Put};
 use super::reach::PermittedQueues;
+use super::replies::EngineAnswer;
 use super::replies::{block, found, line, lost, no_answer, unchanged};
-use super::role::ClientRole;
+use super::stats::ClientRole;
 use super::{BeanstalkState, stats};
 use crate::auth::Prefixes;
 use crate::error::{ErrorCode, Problem};

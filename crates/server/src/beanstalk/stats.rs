@@ -3,6 +3,7 @@
 
 use std::fmt::Write as _;
 use std::fs;
+use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 
 use duewheel::core::QueueName;
@@ -189,4 +190,27 @@ fn processor_time() -> (String, String) {
         format!("{}.{:06}", hundredths / 100, hundredths % 100 * 10_000)
     };
     (time(11), time(12))
+}
+
+/// Whether the client has put or reserved jobs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ClientRole {
+    Not,
+    Counted,
+}
+
+impl ClientRole {
+    pub(super) fn begin(&mut self, counter: &AtomicUsize) {
+        if *self == ClientRole::Not {
+            *self = ClientRole::Counted;
+            counter.fetch_add(1, Relaxed);
+        }
+    }
+
+    pub(super) fn end(&mut self, counter: &AtomicUsize) {
+        if *self == ClientRole::Counted {
+            *self = ClientRole::Not;
+            counter.fetch_sub(1, Relaxed);
+        }
+    }
 }

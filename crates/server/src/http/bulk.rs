@@ -16,9 +16,8 @@ use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::call::Call;
-use super::limits::{self, either};
 use super::strict::{self, Object, Strings, Text, U32_MAX, Whole};
-use super::{Answer, App, listing, reply, target_url};
+use super::{Answer, App, listing, reply, target};
 use crate::auth::Caller;
 use crate::error::{ErrorCode, Problem};
 use crate::json::InstantText;
@@ -190,7 +189,7 @@ impl BulkFields<'_> {
             (true, true) | (false, false) => {}
         }
         let has_queue = self.to_queue.is_some();
-        let delay = either(self.delay_ms, self.delay, "delay")?;
+        let delay = strict::either(self.delay_ms, self.delay, "delay")?;
         let shift = shift(self.shift_ms, self.shift.as_ref())?;
         // Into its own queue is what a redrive does anyway.
         let to_queue = self.to_queue.map(|to| to.0.into_owned()).filter(|to| to != queue.as_str());
@@ -333,7 +332,7 @@ pub(crate) async fn bulk(mut call: Call) -> Answer {
         call.caller.need_queue(&to)?;
         call.app.accepts()?;
         // The job has no caller: what this one may do is decided now.
-        request.urls = target_url::moves(&call.app, &call.caller, &to).await?;
+        request.urls = target::url_moves(&call.app, &call.caller, &to).await?;
     }
     let jobs = jobs(&call.app)?;
     if dry_run {
@@ -396,7 +395,7 @@ fn reaches(caller: &Caller, view: &BulkView) -> bool {
 
 /// The problem of a field, by its name in the request. `as_text` lists the lengths of time that were sent as text.
 fn of_bad(BadBulk { field, what }: BadBulk, as_text: &[&'static str]) -> Problem {
-    let problem = Problem::field(limits::sent_as(field, as_text), what);
+    let problem = Problem::field(strict::sent_as(field, as_text), what);
     match field {
         "key_prefix" | "state" | "dead_reason" | "dead_note" => problem.within("filter"),
         _ => problem,

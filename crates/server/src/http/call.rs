@@ -13,6 +13,7 @@ use http_body_util::BodyExt;
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
+use super::openapi::Parameter;
 use super::reading::{BodyShare, Coming, ReadBody};
 use super::{App, reach, request_id, strict};
 use crate::auth::{About, AccessRule, Caller};
@@ -40,7 +41,7 @@ impl Call {
     pub(crate) async fn new(
         app: App,
         request: axum::extract::Request,
-        query: &'static [&'static str],
+        query: &'static [Parameter],
         access: AccessRule,
     ) -> Result<Self, Problem> {
         let (parts, body) = request.into_parts();
@@ -59,11 +60,7 @@ impl Call {
     }
 
     /// Returns the id that must be looked up to determine whether the token covers its message.
-    fn check(
-        &self,
-        query: &'static [&'static str],
-        access: AccessRule,
-    ) -> Result<Option<MessageId>, Problem> {
+    fn check(&self, query: &'static [Parameter], access: AccessRule) -> Result<Option<MessageId>, Problem> {
         self.check_headers(access)?;
         let id = self.check_access(access)?;
         self.check_query(query)?;
@@ -171,7 +168,11 @@ impl Call {
         self.segment(3, "job").map(Cow::into_owned)
     }
 
-    pub(crate) fn key(&self) -> Result<Target, Problem> {
+    /// The message of the path: by its id, or by its queue and key.
+    pub(crate) fn message(&self) -> Result<Target, Problem> {
+        if self.parts.uri.path().starts_with("/v1/messages/") {
+            return self.id().map(Target::Id);
+        }
         let queue = self.queue()?;
         let text = self.segment(5, "key")?;
         let key = Key::new(&text).map_err(|what| Problem::field("key", what))?;
@@ -180,17 +181,19 @@ impl Call {
 
     // ----- query -----
 
-    fn check_query(&self, allowed: &[&str]) -> Result<(), Problem> {
+    fn check_query(&self, allowed: &[Parameter]) -> Result<(), Problem> {
         let Some(query) = self.parts.uri.query() else { return Ok(()) };
         let mut seen: Vec<Cow<'_, str>> = Vec::new();
         for (name, _) in pairs(query) {
             let name = percent::decode(name)
                 .map_err(|bad| Problem::new(ErrorCode::BadRequest, format!("query: {bad}")))?;
-            if !allowed.contains(&&*name) && !allowed.iter().any(|form| names_of(form, &name).is_some()) {
-                let hint = if allowed.is_empty() {
+            let fits = |one: &Parameter| one.name == name || names_of(one.name, &name).is_some();
+            if !allowed.iter().any(fits) {
+                let names: Vec<&str> = allowed.iter().map(|one| one.name).collect();
+                let hint = if names.is_empty() {
                     "none is".to_owned()
                 } else {
-                    format!("only {} are", allowed.join(", "))
+                    format!("only {} are", names.join(", "))
                 };
                 return Err(Problem::field(
                     name.into_owned(),

@@ -14,7 +14,7 @@ use hyper::service::Service;
 use hyper_util::service::TowerToHyperService;
 
 use super::line::{EnqueueLine, TimeField};
-use super::{App, ndjson, routes, strict};
+use super::{App, enqueue, routes, strict};
 use crate::error::Problem;
 
 /// Parses the body of an enqueue; returns the message, and the field that determines its due time.
@@ -27,7 +27,7 @@ pub fn line(bytes: &[u8], queue: &QueueName) -> Result<(Enqueue, TimeField), Pro
 
 /// The lines of a batch.
 pub fn lines(bytes: &[u8], queue: &QueueName) -> Vec<Result<Enqueue, Problem>> {
-    ndjson::parse(bytes, queue)
+    enqueue::parse(bytes, queue)
         .into_iter()
         .map(|line| {
             line.map(|op| match op {

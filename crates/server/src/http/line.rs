@@ -1,19 +1,25 @@
-//! An enqueue request: validated, and converted to the engine's types.
+//! An enqueue request, validated and converted to the engine's types; and the answer to an accepted one.
 
+use axum::http::StatusCode;
 use bytes::Bytes;
-use duewheel::core::engine::{Enqueue, IfExists, InitialState, Past, When};
-use duewheel::core::message::{Expiry, Headers, MaxAttempts, Options, QueueLimit};
+use duewheel::core::engine::{Answered, Enqueue, Enqueued, IfExists, InitialState, Past, When};
+use duewheel::core::message::{Expiry, Headers, MaxAttempts, Options, QueueLimit, State};
 use duewheel::core::policy::{Backoff, OWN_DEDUPE};
+use duewheel::core::record::Created;
 use duewheel::core::{Key, QueueName};
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::strict::{self, Object, Positive, Strings, Text, U32_MAX, Whole};
-use super::{limits, target_url};
+use super::strict::{self, Object, Positive, Strings, Text, U32_MAX, Whole, words};
+use super::target;
 use crate::error::Problem;
+use crate::json::{IdText, InstantText};
 use crate::rfc3339;
-use crate::schema::{AnyJsonSchema, Base64Schema, DelaySchema, InstantSchema, KeySchema, TargetUrlSchema};
+use crate::schema::{
+    AnyJsonSchema, Base64Schema, DelaySchema, InstantSchema, KeySchema, LevelSchema, QueueSchema,
+    StateSchema, TargetUrlSchema,
+};
 use crate::span::{self, SpanText};
 
 /// A new message. Exactly one of `body`, `json` and `body_base64`, and exactly one of `delay_ms`, `delay` and `due_at`.
@@ -42,7 +48,6 @@ pub(crate) struct EnqueueLine<'a> {
     #[schemars(with = "Option<InstantSchema>")]
     due_at: Option<Text<'a>>,
     /// The handling of a `due_at` that has passed: refuse it (the default), make it due now (`fire`), or keep it.
-    #[serde(default, deserialize_with = "strict::word")]
     past: Option<PastWord>,
     /// The words from which `due_at` was computed, such as `1 month`: an enqueue that is repeated with its `dedupe_id` is
     /// compared by them, not by the instant.
@@ -52,7 +57,6 @@ pub(crate) struct EnqueueLine<'a> {
     key: Option<Text<'a>>,
     /// What happens if the key is taken: reject, which is the default, keep the existing message, replace it unless it is
     /// leased, or supersede it: a leased one ends with its lease.
-    #[serde(default, deserialize_with = "strict::word")]
     if_exists: Option<IfExistsWord>,
     /// Makes a repeated enqueue return the first answer, as long as the queue remembers it.
     #[schemars(length(min = 1, max = 256), extend("format" = "duewheel-key"))]
@@ -97,42 +101,28 @@ pub(crate) struct EnqueueLine<'a> {
     expires_at: Option<Text<'a>>,
     /// The initial state of the message, if it differs from the one that the due time determines: for programs that
     /// move messages here from elsewhere.
-    #[serde(default, deserialize_with = "strict::word")]
     state: Option<StateWord>,
 }
 
-/// The initial state of a message.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-#[schemars(inline)]
-pub(crate) enum StateWord {
-    Dead,
+words! {
+    /// The initial state of a message.
+    #[schemars(inline)]
+    StateWord { Dead "dead" }
 }
 
-/// What happens with a due time that has passed.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-#[schemars(rename = "Past")]
-pub(crate) enum PastWord {
-    Refuse,
-    Fire,
-    Keep,
-}
+words! {
+    /// What happens with a due time that has passed.
+    #[schemars(rename = "Past")]
+    PastWord = Past { Refuse "refuse", Fire "fire", Keep "keep" }
 
-/// What happens if the key is taken.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-#[schemars(rename = "IfExists")]
-pub(crate) enum IfExistsWord {
-    Reject,
-    Keep,
-    Replace,
-    Supersede,
+    /// What happens if the key is taken.
+    #[schemars(rename = "IfExists")]
+    IfExistsWord = IfExists { Reject "reject", Keep "keep", Replace "replace", Supersede "supersede" }
 }
 
 /// The delay before the next attempt: it doubles from `min` to `max`, with jitter. Both are given, each as a number of
 /// milliseconds or as text.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Backoff", transform = crate::schema::backoff_rules)]
 pub(crate) struct BackoffFields {
@@ -177,9 +167,9 @@ impl EnqueueLine<'_> {
         let (when, time) = when(self.delay_ms, self.delay, self.due_at, self.past)?
             .ok_or_else(|| Problem::field("delay_ms", "one of delay_ms, delay and due_at must be given"))?;
         let mut headers = headers(self.headers.map(|h| h.0).unwrap_or_default(), self.json);
-        target_url::check_headers(&headers)?;
+        target::check_headers(&headers)?;
         if let Some(url) = &self.target_url {
-            target_url::put(&mut headers, &target_url::read(url)?);
+            target::put_url(&mut headers, &target::read_url(url)?);
         }
         let enqueue = Enqueue {
             queue: queue.clone(),
@@ -188,21 +178,16 @@ impl EnqueueLine<'_> {
             headers,
             when,
             due_words: self.due_words.map(|words| due_words(words, time)).transpose()?,
-            if_exists: match self.if_exists {
-                None | Some(IfExistsWord::Reject) => IfExists::Reject,
-                Some(IfExistsWord::Keep) => IfExists::Keep,
-                Some(IfExistsWord::Replace) => IfExists::Replace,
-                Some(IfExistsWord::Supersede) => IfExists::Supersede,
-            },
+            if_exists: self.if_exists.map(IfExists::from).unwrap_or_default(),
             dedupe_id: self.dedupe_id.map(dedupe_id).transpose()?,
-            dedupe_window_ms: limits::either(self.dedupe_window_ms, self.dedupe_window, "dedupe_window")?,
+            dedupe_window_ms: strict::either(self.dedupe_window_ms, self.dedupe_window, "dedupe_window")?,
             priority: self.priority.map(Whole::get),
             options: Options {
-                lease_ms: limits::either(self.lease_ms, self.lease, "lease")?,
+                lease_ms: strict::either(self.lease_ms, self.lease, "lease")?,
                 max_attempts: self.max_attempts.and_then(|n| MaxAttempts::new(n.get())),
                 queue_limit: QueueLimit::Yields,
                 backoff: self.backoff.map(|b| b.0.check()).transpose()?,
-                spread_ms: limits::either(self.spread_ms, self.spread, "spread")?,
+                spread_ms: strict::either(self.spread_ms, self.spread, "spread")?,
                 expiry: expiry(self.expires_in_ms, self.expires_in, self.expires_at.as_ref())?,
             },
             begins: match self.state {
@@ -221,7 +206,7 @@ fn expiry(
     expires_in: Option<SpanText>,
     expires_at: Option<&Text<'_>>,
 ) -> Result<Option<Expiry>, Problem> {
-    let after = limits::either(expires_in_ms, expires_in, "expires_in")?;
+    let after = strict::either(expires_in_ms, expires_in, "expires_in")?;
     match (after, expires_at) {
         (Some(_), Some(_)) => Err(Problem::field("expires_at", "goes instead of expires_in, not with it")),
         (after, None) => Ok(after.map(Expiry::In)),
@@ -305,12 +290,7 @@ pub(crate) fn when(
         (None, Some(SpanText(ms)), None) => (When::After(ms), "delay"),
         (None, None, Some(text)) => {
             let due_at = rfc3339::parse(&text.0).map_err(|what| Problem::field("due_at", what))?;
-            let past = match past {
-                None | Some(PastWord::Refuse) => Past::Refuse,
-                Some(PastWord::Fire) => Past::Fire,
-                Some(PastWord::Keep) => Past::Keep,
-            };
-            (When::At { due_at, past }, "due_at")
+            (When::At { due_at, past: past.map(Past::from).unwrap_or_default() }, "due_at")
         }
         (None, None, None) => return Ok(None),
         (_, Some(_), Some(_)) | (Some(_), _, Some(_)) => {
@@ -321,4 +301,73 @@ pub(crate) fn when(
         }
     };
     Ok(Some(when))
+}
+
+/// 201 for a new message, 200 for an existing one.
+pub(crate) fn status(done: &Enqueued) -> StatusCode {
+    match done.created {
+        Created::New | Created::Replacing(_) | Created::Superseding(_) => StatusCode::CREATED,
+        Created::Kept => StatusCode::OK,
+    }
+}
+
+/// A message that was accepted, or that existed already.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Enqueued")]
+pub(crate) struct EnqueuedAnswer<'a> {
+    pub(super) id: IdText,
+    #[schemars(with = "QueueSchema")]
+    pub(super) queue: &'a str,
+    #[schemars(with = "Option<KeySchema>")]
+    pub(super) key: Option<&'a str>,
+    pub(super) due_at: InstantText,
+    /// The generation, which each change by the producer raises.
+    pub(super) generation: u32,
+    /// Whether the message is new.
+    pub(super) created: bool,
+    /// The state of the message that was kept; not in a repeated answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<StateSchema>")]
+    pub(super) state: Option<&'static str>,
+    /// The message that it has replaced.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) replaced: Option<IdText>,
+    /// The leased message whose key it has taken: that one ends with its lease.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) superseded: Option<IdText>,
+    /// The `dedupe_id` was remembered: this is the answer to an earlier enqueue, which nothing was added to. Its message
+    /// may have ended since.
+    #[serde(skip_serializing_if = "is_false")]
+    #[schemars(default)]
+    pub(super) replayed: bool,
+    #[schemars(with = "LevelSchema")]
+    pub(super) durability: &'static str,
+}
+
+pub(super) fn is_false(flag: &bool) -> bool {
+    !flag
+}
+
+impl<'a> EnqueuedAnswer<'a> {
+    pub(crate) fn of(done: &Enqueued, queue: &'a QueueName, key: Option<&'a Key>) -> Self {
+        EnqueuedAnswer {
+            id: IdText(done.id),
+            queue: queue.as_str(),
+            key: key.map(Key::as_str),
+            due_at: InstantText(done.due_at),
+            generation: done.generation,
+            created: done.created != Created::Kept,
+            state: done.kept.map(State::as_str),
+            replaced: match done.created {
+                Created::Replacing(old) => Some(IdText(old)),
+                Created::New | Created::Kept | Created::Superseding(_) => None,
+            },
+            superseded: match done.created {
+                Created::Superseding(old) => Some(IdText(old)),
+                Created::New | Created::Kept | Created::Replacing(_) => None,
+            },
+            replayed: done.answered == Answered::Before,
+            durability: done.level.as_str(),
+        }
+    }
 }

@@ -1,5 +1,6 @@
 //! Accepts connections and serves them, with all limits in place, until stopped.
 
+use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -19,9 +20,9 @@ use tokio_rustls::server::TlsStream;
 
 use super::request_id::Identified;
 use super::stall::Stall;
-use super::{App, plain, routes};
+use super::{App, routes};
 use crate::claim::Claim;
-use crate::stop::Stop;
+use crate::drain::Stop;
 use crate::tls::Tls;
 
 /// The read buffer of a connection. It is larger than the limit of headers, so that too many of them are mostly
@@ -133,8 +134,8 @@ impl HttpListener {
             testing::place("http connection");
             app.counters.connections.fetch_add(1, Ordering::Relaxed);
             let header_timeout = app.limits.header_timeout;
-            if tls.is_some() && plain::is_plain(&stream, header_timeout, stop.before_request()).await {
-                plain::answer(stream).await;
+            if tls.is_some() && is_plain_http(&stream, header_timeout, stop.before_request()).await {
+                answer_plain_http(stream).await;
                 app.counters.connections.fetch_sub(1, Ordering::Relaxed);
                 return;
             }
@@ -258,13 +259,47 @@ fn turn_away(mut stream: TcpStream, turned_away: &Arc<Semaphore>) {
     });
 }
 
+/// The first byte of every TLS connection: a handshake record.
+const HANDSHAKE: u8 = 0x16;
+const SAY_HTTPS: &str = r#"{"type":"about:blank","title":"Bad Request","status":400,"code":"bad_request","detail":"this is an HTTPS port: say https:// instead of http://"}"#;
+/// How long the client may take to read it.
+const LINGER: Duration = Duration::from_millis(500);
+
+/// Whether the client has begun with something other than TLS, within `time` and before `stopped` ends. Nothing is
+/// consumed. Cancel safe.
+async fn is_plain_http(stream: &TcpStream, time: Duration, stopped: impl Future<Output = ()>) -> bool {
+    let mut first = [0];
+    let peeked = tokio::select! {
+        peeked = tokio::time::timeout(time, stream.peek(&mut first)) => peeked,
+        () = stopped => return false,
+    };
+    matches!(peeked, Ok(Ok(1))) && first[0] != HANDSHAKE && first[0].is_ascii_uppercase()
+}
+
+/// Answers such a client, and closes the connection.
+async fn answer_plain_http(mut stream: TcpStream) {
+    let talk = async {
+        let head = format!(
+            "HTTP/1.1 400 Bad Request\r\ncontent-type: application/problem+json\r\nconnection: close\r\n\
+             content-length: {}\r\n\r\n{SAY_HTTPS}",
+            SAY_HTTPS.len()
+        );
+        stream.write_all(head.as_bytes()).await?;
+        stream.shutdown().await?;
+        // Closing with unread bytes would reset the connection, and the answer would be lost.
+        let mut unread = [0; 4_096];
+        while stream.read(&mut unread).await? > 0 {}
+        std::io::Result::Ok(())
+    };
+    let _ = tokio::time::timeout(LINGER, talk).await;
+}
+
 #[cfg(test)]
 mod tests {
+    use super::*;
     use axum::routing::get;
     use tokio::io::DuplexStream;
     use tokio::time::sleep;
-
-    use super::*;
 
     const FIRST_REQUEST: Duration = Duration::from_secs(1);
 

@@ -12,8 +12,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::call::Call;
+use super::message::MessageAnswer;
 use super::queue_view::QueueAnswer;
-use super::view::MessageAnswer;
 use super::{Answer, App, held, queue, reply, write_large};
 use crate::beanstalk::exists;
 use crate::error::Problem;
@@ -41,10 +41,7 @@ pub(crate) async fn messages(call: Call) -> Answer {
     let bytes: usize = page.views.iter().map(|v| v.message.weight() + 512).sum();
     let write = move || {
         let next = page.next.map(|next| next.to_string());
-        written(
-            bytes + 128,
-            &MessagesAnswer { messages: Elements::new(&page.views, MessageAnswer::of), next },
-        )
+        written(bytes + 128, &MessagesAnswer { messages: Elements(&page.views, MessageAnswer::of), next })
     };
     Ok(held(StatusCode::OK, room, write_large(bytes, write).await?))
 }

@@ -1,77 +1,37 @@
-//! A message by its id or its key: get, cancel, postpone, fire, replay.
+//! A message by its id or its key: get, cancel, postpone, fire, replay; and its present state in JSON.
 
 use axum::http::StatusCode;
 use duewheel::core::engine::{Applied, ChangeRefusal, DedupeId, Edit, Op, Outline, Target, View};
-use duewheel::core::message::{Headers, MaxAttempts};
+use duewheel::core::message::{DeadReason, Expiry, Headers, MaxAttempts, Options, PastAttempt};
+use duewheel::core::policy::Backoff;
 use duewheel::core::{Key, MessageContent};
 use duewheel_delivery::{MessageUrl, deliveries};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::answer_budget::AnswerPermit;
+use super::answer::AnswerPermit;
 use super::call::Call;
-use super::enqueued::{EnqueuedAnswer, status};
-use super::limits;
+use super::line::{EnqueuedAnswer, status};
 use super::line::{PastWord, body, headers, when};
-use super::strict::{self, Positive, Strings, Text, U32_MAX, Whole};
-use super::target_url;
-use super::target_view::DeliveryAnswer;
-use super::view::{MessageAnswer, OutlineAnswer};
-use super::{Answer, App, held, reply};
+use super::queue_view::BackoffAnswer;
+use super::strict::{self, Given, Positive, Strings, Text, U32_MAX, Whole};
+use super::target::DeliveryAnswer;
+use super::{Answer, App, held, reply, target};
 use crate::auth::{Caller, Scope};
 use crate::error::{ErrorCode, Problem};
-use crate::json::{IdText, written};
+use crate::json::{Base64Text, Elements, HeaderPairs, IdText, InstantText, written};
 use crate::schema::{
-    AnyJsonSchema, Base64Schema, DelaySchema, InstantSchema, KeySchema, LevelSchema, QueueSchema,
-    TargetUrlSchema,
+    AnyJsonSchema, Base64Schema, DeadReasonSchema, DelaySchema, DoneOutcomeSchema, EndedSchema,
+    InstantSchema, KeySchema, LevelSchema, MessageStateSchema, QueueSchema, StateSchema, TargetUrlSchema,
 };
 use crate::span::SpanText;
 
 /// How often a change of headers is tried whose message is changed by others at the same time.
 const TRIES: u32 = 5;
 
-pub(crate) async fn get_by_id(call: Call) -> Answer {
-    let target = Target::Id(call.id()?);
-    get(call, target).await
-}
-
-pub(crate) async fn get_by_key(call: Call) -> Answer {
-    let target = call.key()?;
-    get(call, target).await
-}
-
-pub(crate) async fn cancel_by_id(call: Call) -> Answer {
-    let target = Target::Id(call.id()?);
-    cancel(call, target).await
-}
-
-pub(crate) async fn cancel_by_key(call: Call) -> Answer {
-    let target = call.key()?;
-    cancel(call, target).await
-}
-
-pub(crate) async fn postpone_by_id(call: Call) -> Answer {
-    let target = Target::Id(call.id()?);
-    postpone(call, target).await
-}
-
-pub(crate) async fn postpone_by_key(call: Call) -> Answer {
-    let target = call.key()?;
-    postpone(call, target).await
-}
-
-pub(crate) async fn fire_by_id(call: Call) -> Answer {
-    let target = Target::Id(call.id()?);
-    fire(call, target).await
-}
-
-pub(crate) async fn fire_by_key(call: Call) -> Answer {
-    let target = call.key()?;
-    fire(call, target).await
-}
-
-async fn get(call: Call, target: Target) -> Answer {
+pub(crate) async fn get(call: Call) -> Answer {
+    let target = call.message()?;
     let room = room(&call.app).await?;
     let found = recall(&call.app, &call.caller, target).await?;
     let mut answer = MessageAnswer::of(&found);
@@ -116,8 +76,8 @@ pub(crate) async fn replay(mut call: Call) -> Answer {
         ));
     };
     let queue = message.queue.clone();
-    if target_url::is_in(&message) {
-        target_url::check(&call.app, &call.caller, &queue).await?;
+    if target::has_url(&message) {
+        target::check_url(&call.app, &call.caller, &queue).await?;
     }
     let done = call.app.ask(message).await?.map_err(|refusal| Problem::from_enqueue(refusal, "id"))?;
     Ok(reply(status(&done), &EnqueuedAnswer::of(&done, &queue, key.as_ref())))
@@ -137,7 +97,8 @@ pub(super) fn dedupe_id(forget: Option<bool>) -> DedupeId {
     if forget == Some(true) { DedupeId::Freed } else { DedupeId::Stays }
 }
 
-async fn cancel(mut call: Call, target: Target) -> Answer {
+pub(crate) async fn cancel(mut call: Call) -> Answer {
+    let target = call.message()?;
     let asked: CancelRequest = call.json(call.app.policy.max_batch_bytes).await?;
     let was = call.app.ask(Op::cancel_with(target, dedupe_id(asked.forget_dedupe))).await?;
     let was = was.map_err(|refusal| Problem::from_change(refusal, "due_at"))?;
@@ -190,7 +151,6 @@ pub(crate) struct PostponeRequest<'a> {
     #[schemars(with = "Option<InstantSchema>")]
     due_at: Option<Text<'a>>,
     /// The handling of a `due_at` that has passed: refuse it (the default), make it due now (`fire`), or keep it.
-    #[serde(default, deserialize_with = "strict::word")]
     past: Option<PastWord>,
     /// The body, if it is UTF-8 text.
     body: Option<Text<'a>>,
@@ -206,9 +166,9 @@ pub(crate) struct PostponeRequest<'a> {
     headers: Option<Strings>,
     /// The URL that the message is sent to instead of to the target of its queue; `null`: it goes to the target. Needs
     /// the scope `push-any`.
-    #[serde(default, deserialize_with = "strict::given")]
+    #[serde(default)]
     #[schemars(with = "Option<TargetUrlSchema>")]
-    target_url: Option<Option<Text<'a>>>,
+    target_url: Given<Text<'a>>,
     /// Priority; lower is granted first.
     priority: Option<Whole<0, U32_MAX>>,
     max_attempts: Option<Whole<1, U32_MAX>>,
@@ -221,22 +181,23 @@ pub(crate) struct PostponeRequest<'a> {
     if_generation: Option<Whole<0, U32_MAX>>,
 }
 
-async fn postpone(mut call: Call, target: Target) -> Answer {
+pub(crate) async fn postpone(mut call: Call) -> Answer {
+    let target = call.message()?;
     let (asked, time) = {
         let bytes = call.json_bytes(call.app.max_single_bytes()).await?;
         let asked: PostponeRequest<'_> = strict::parse(&bytes)?;
         let (when, time) = when(asked.delay_ms, asked.delay, asked.due_at, asked.past)?.unzip();
         let headers = asked.headers.map(|given| headers(given.0, asked.json));
-        headers.as_ref().map_or(Ok(()), target_url::check_headers)?;
-        let url = asked.target_url.as_ref();
-        let url = url.map(|url| url.as_ref().map(target_url::read).transpose()).transpose()?;
+        headers.as_ref().map_or(Ok(()), target::check_headers)?;
+        let url = asked.target_url.0.as_ref();
+        let url = url.map(|url| url.as_ref().map(target::read_url).transpose()).transpose()?;
         let edit = Edit {
             when,
             body: body(asked.body, asked.json, asked.body_base64)?,
             headers,
             priority: asked.priority.map(Whole::get),
             max_attempts: asked.max_attempts.and_then(|n| MaxAttempts::new(n.get())),
-            lease_ms: limits::either(asked.lease_ms, asked.lease, "lease")?,
+            lease_ms: strict::either(asked.lease_ms, asked.lease, "lease")?,
         };
         let if_generation = asked.if_generation.map(Whole::get);
         (UrlChange { edit, if_generation, url }, time.unwrap_or("due_at"))
@@ -273,7 +234,7 @@ async fn change_headers(
         let found = app.ask(Op::get(target.clone())).await?.ok_or_else(Problem::message_not_found)?;
         let message = &found.message;
         if let Some(Some(_)) = asked.url {
-            target_url::check(app, caller, &message.queue).await?;
+            target::check_url(app, caller, &message.queue).await?;
         }
         let expected = asked.if_generation.unwrap_or(found.generation);
         if expected != found.generation {
@@ -302,7 +263,7 @@ impl UrlChange {
             None => message.headers.iter().filter(is_other).cloned().collect(),
         };
         match &self.url {
-            Some(Some(url)) => target_url::put(&mut headers, url),
+            Some(Some(url)) => target::put_url(&mut headers, url),
             Some(None) => {}
             None => headers.extend(message.headers.iter().filter(|header| !is_other(header)).cloned()),
         }
@@ -310,7 +271,8 @@ impl UrlChange {
     }
 }
 
-async fn fire(mut call: Call, target: Target) -> Answer {
+pub(crate) async fn fire(mut call: Call) -> Answer {
+    let target = call.message()?;
     let Nothing {} = call.json(call.app.policy.max_batch_bytes).await?;
     changed(call.app.ask(Op::fire(target)).await?, "due_at")
 }
@@ -328,4 +290,250 @@ pub(super) async fn room(app: &App) -> Result<AnswerPermit, Problem> {
 fn changed(done: Result<Applied<Box<Outline>>, ChangeRefusal>, time: &'static str) -> Answer {
     let now = done.map_err(|refusal| Problem::from_change(refusal, time))?;
     Ok(reply(StatusCode::OK, &OutlineAnswer::of(&now)))
+}
+
+/// The members of a message that only its producer can change.
+#[derive(Debug, JsonSchema, Serialize)]
+pub(crate) struct ContentAnswer<'a> {
+    pub(super) id: IdText,
+    #[schemars(with = "QueueSchema")]
+    pub(super) queue: &'a str,
+    #[schemars(with = "Option<KeySchema>")]
+    pub(super) key: Option<&'a str>,
+    /// The body, if it is UTF-8 text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) body: Option<&'a str>,
+    /// The body, if it is not UTF-8 text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) body_base64: Option<Base64Text<'a>>,
+    pub(super) headers: HeaderPairs<'a>,
+    /// Where it is sent instead of to the target of its queue.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<TargetUrlSchema>")]
+    pub(super) target_url: Option<&'a str>,
+}
+
+impl<'a> ContentAnswer<'a> {
+    pub(crate) fn of(message: &'a MessageContent) -> Self {
+        let (body, body_base64) = match std::str::from_utf8(&message.body) {
+            Ok(text) => (Some(text), None),
+            Err(_) => (None, Some(Base64Text(&message.body))),
+        };
+        ContentAnswer {
+            id: IdText(message.id),
+            queue: message.queue.as_str(),
+            key: message.key.as_ref().map(|key| key.as_str()),
+            body,
+            body_base64,
+            headers: HeaderPairs(&message.headers),
+            target_url: MessageUrl::of(message),
+        }
+    }
+}
+
+/// The present state of a message. It has `body`, or `body_base64` if the bytes are not UTF-8 text.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Message")]
+pub(crate) struct MessageAnswer<'a> {
+    #[serde(flatten)]
+    pub(super) content: ContentAnswer<'a>,
+    #[schemars(with = "MessageStateSchema")]
+    pub(super) state: &'static str,
+    /// How it ended, if it is done.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<DoneOutcomeSchema>")]
+    pub(super) outcome: Option<&'static str>,
+    /// When it ended, if it is done.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) ended_at: Option<InstantText>,
+    pub(super) due_at: InstantText,
+    /// Milliseconds until it is due; 0 when it is.
+    pub(super) due_in_ms: u64,
+    /// Grants so far.
+    pub(super) attempt: u32,
+    /// Grants of these that do not count against `max_attempts`.
+    pub(super) forgiven: u32,
+    pub(super) max_attempts: u32,
+    /// The generation, which each change by the producer raises.
+    pub(super) generation: u32,
+    /// Priority; lower is granted first.
+    pub(super) priority: u32,
+    pub(super) lease_ms: u64,
+    pub(super) enqueued_at: InstantText,
+    /// The deadline of the lease, while it is leased.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) lease_until: Option<InstantText>,
+    /// The message that has taken its key while it was leased: it is not granted again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) superseded_by: Option<IdText>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<DeadReasonSchema>")]
+    pub(super) dead_reason: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) dead_at: Option<InstantText>,
+    /// When it expires, if it does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) expires_at: Option<InstantText>,
+    /// Settings that the message has itself. All others are its queue's.
+    #[serde(skip_serializing_if = "OwnSettingsAnswer::is_empty")]
+    pub(super) own: OwnSettingsAnswer,
+    /// The last attempts that have ended.
+    pub(super) history: Elements<'a, PastAttempt, PastAttemptAnswer<'a>>,
+    /// The last ten attempts to deliver it to a target, as far as they are kept; only where one message is asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) deliveries: Option<Vec<DeliveryAnswer>>,
+}
+
+impl<'a> MessageAnswer<'a> {
+    pub(crate) fn of(view: &'a View) -> Self {
+        let (done, dead) = match view.dead {
+            Some((DeadReason::Done(outcome), at)) => (Some((outcome, at)), None),
+            dead => (None, dead),
+        };
+        MessageAnswer {
+            content: ContentAnswer::of(&view.message),
+            state: view.state.as_str(),
+            outcome: done.map(|(outcome, _)| outcome.as_str()),
+            ended_at: done.map(|(_, at)| InstantText(at)),
+            due_at: InstantText(view.due_at),
+            due_in_ms: view.due_in_ms,
+            attempt: view.attempt,
+            forgiven: view.forgiven,
+            max_attempts: view.max_attempts,
+            generation: view.generation,
+            priority: view.priority,
+            lease_ms: view.lease_ms,
+            enqueued_at: InstantText(view.message.enqueued_at),
+            lease_until: view.lease_until.map(InstantText),
+            superseded_by: view.marks.superseded_by.map(IdText),
+            dead_reason: dead.map(|(reason, _)| reason.as_str()),
+            dead_at: dead.map(|(_, at)| InstantText(at)),
+            expires_at: view.expires_at.map(InstantText),
+            own: OwnSettingsAnswer::of(&view.message.options),
+            history: Elements(&view.history, PastAttemptAnswer::of),
+            deliveries: None,
+        }
+    }
+}
+
+/// The settings that a message has itself.
+#[derive(Debug, Default, JsonSchema, Serialize)]
+#[schemars(rename = "OwnSettings")]
+pub(crate) struct OwnSettingsAnswer {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) lease_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) max_attempts: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) backoff: Option<BackoffAnswer>,
+    /// The due time was drawn from this many milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) spread_ms: Option<u64>,
+    /// The message expires this long after its due time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) expires_in_ms: Option<u64>,
+    /// The message expires at this instant.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) expires_at: Option<InstantText>,
+}
+
+impl OwnSettingsAnswer {
+    fn of(options: &Options) -> Self {
+        OwnSettingsAnswer {
+            lease_ms: options.lease_ms,
+            max_attempts: options.max_attempts.map(|n| n.count()),
+            backoff: options.backoff.map(|Backoff { min_ms, max_ms }| BackoffAnswer { min_ms, max_ms }),
+            spread_ms: options.spread_ms,
+            expires_in_ms: match options.expiry {
+                Some(Expiry::In(ms)) => Some(ms),
+                Some(Expiry::At(_)) | None => None,
+            },
+            expires_at: match options.expiry {
+                Some(Expiry::At(at)) => Some(InstantText(at)),
+                Some(Expiry::In(_)) | None => None,
+            },
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        let OwnSettingsAnswer { lease_ms, max_attempts, backoff, spread_ms, expires_in_ms, expires_at } =
+            self;
+        [lease_ms, spread_ms, expires_in_ms].into_iter().all(Option::is_none)
+            && max_attempts.is_none()
+            && backoff.is_none()
+            && expires_at.is_none()
+    }
+}
+
+/// An attempt that has ended.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "PastAttempt")]
+pub(crate) struct PastAttemptAnswer<'a> {
+    pub(super) attempt: u32,
+    pub(super) granted_at: InstantText,
+    pub(super) ended_at: InstantText,
+    #[schemars(with = "EndedSchema")]
+    pub(super) how: &'static str,
+    /// The reason that the consumer gave.
+    pub(super) note: &'a str,
+}
+
+impl<'a> PastAttemptAnswer<'a> {
+    fn of(past: &'a PastAttempt) -> Self {
+        PastAttemptAnswer {
+            attempt: past.attempt,
+            granted_at: InstantText(past.granted_at),
+            ended_at: InstantText(past.ended_at),
+            how: past.how.as_str(),
+            note: &past.note,
+        }
+    }
+}
+
+/// The state of a message after a change, without its body, headers and history.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Outline")]
+pub(crate) struct OutlineAnswer<'a> {
+    pub(super) id: IdText,
+    #[schemars(with = "QueueSchema")]
+    pub(super) queue: &'a str,
+    #[schemars(with = "Option<KeySchema>")]
+    pub(super) key: Option<&'a str>,
+    #[schemars(with = "StateSchema")]
+    pub(super) state: &'static str,
+    pub(super) due_at: InstantText,
+    /// Milliseconds until it is due; 0 when it is.
+    pub(super) due_in_ms: u64,
+    /// Grants so far.
+    pub(super) attempt: u32,
+    pub(super) max_attempts: u32,
+    /// The generation, which each change by the producer raises.
+    pub(super) generation: u32,
+    /// Priority; lower is granted first.
+    pub(super) priority: u32,
+    pub(super) lease_ms: u64,
+    pub(super) enqueued_at: InstantText,
+    #[schemars(with = "LevelSchema")]
+    pub(super) durability: &'static str,
+}
+
+impl<'a> OutlineAnswer<'a> {
+    pub(crate) fn of(changed: &'a Applied<Box<Outline>>) -> Self {
+        let outline = &changed.what;
+        OutlineAnswer {
+            id: IdText(outline.id),
+            queue: outline.queue.as_str(),
+            key: outline.key.as_ref().map(|key| key.as_str()),
+            state: outline.state.as_str(),
+            due_at: InstantText(outline.due_at),
+            due_in_ms: outline.due_in_ms,
+            attempt: outline.attempt,
+            max_attempts: outline.max_attempts,
+            generation: outline.generation,
+            priority: outline.priority,
+            lease_ms: outline.lease_ms,
+            enqueued_at: InstantText(outline.enqueued_at),
+            durability: changed.level.as_str(),
+        }
+    }
 }

@@ -6,25 +6,23 @@ use std::time::Duration;
 use axum::http::StatusCode;
 use duewheel::core::QueueName;
 use duewheel::core::engine::{
-    Attended, Counts, Op, QUEUE_LATENESS_MS, QueueLateness, QueueView, Reply, Resource,
+    Attended, Counts, LATENESS_MS, Op, QUEUE_LATENESS_MS, QueueLateness, QueueView, Reply, Resource, Stats,
 };
 use duewheel::core::record::{Pause, Totals};
 use duewheel_shard::client::LocalShard;
-use duewheel_shard::figures::is_counter;
+use duewheel_shard::figures::{Counted, is_counter};
 use duewheel_shard::inbox::Pending;
+use page::{MetricsPage, by_state, columns, labels, micros, seconds};
 
 use super::call::Call;
 use super::queue::is_unused_default;
 use super::queue_view::totals;
-use super::{Answer, App, figures, typed};
+use super::{Answer, App, typed};
 use crate::error::Problem;
 
-mod engine;
+mod figures;
 mod page;
 mod process;
-mod spans;
-
-use page::{MetricsPage, by_state, labels, micros, seconds};
 
 /// The number of queues that get figures of their own, so that scrapers can process the answer.
 const MAX_QUEUES: usize = 1_000;
@@ -43,7 +41,7 @@ pub(crate) async fn metrics(call: Call) -> Answer {
     let mut page = MetricsPage::with_capacity(8_192 + queues.len() * 400 + shards.len() * 8_192);
     process::write_process(&mut page);
     process::write_server(&mut page, app);
-    spans::write(&mut page, app);
+    write_spans(&mut page, app);
     let waiters = app.client.waiting();
     page.one(
         "duewheel_waiters",
@@ -51,7 +49,7 @@ pub(crate) async fn metrics(call: Call) -> Answer {
         "Reserves that wait for a message, of callers of this node.",
         waiters,
     );
-    engine::write(&mut page, &shards);
+    write_engines(&mut page, &shards);
     write_queues(&mut page, &queues, app.client.now().wall.0);
     if asked.is_all() {
         page.one(
@@ -210,66 +208,50 @@ fn sum(a: &Counts, b: &Counts) -> Counts {
 }
 
 fn write_queues(page: &mut MetricsPage, queues: &BTreeMap<QueueName, QueueFigures>, now_ms: u64) {
-    page.head(
-        "duewheel_queue_messages",
-        "gauge",
-        "Unsettled messages by queue and state in the shards of this node, of the first 1000 queues.",
+    // A queue's name contains neither quotes nor backslashes.
+    let of = |name: &QueueName| format!("queue=\"{name}\"");
+    page.family(
+        (
+            "duewheel_queue_messages",
+            "gauge",
+            "Unsettled messages by queue and state in the shards of this node, of the first 1000 queues.",
+        ),
+        queues.iter().flat_map(|(name, queue)| {
+            by_state(&queue.counts)
+                .map(|(state, count)| (format!("{},state=\"{}\"", of(name), state.as_str()), count))
+        }),
     );
-    for (name, queue) in queues {
-        for (state, count) in by_state(&queue.counts) {
-            // A queue's name contains neither quotes nor backslashes.
-            let labels = format!("queue=\"{name}\",state=\"{}\"", state.as_str());
-            page.line("duewheel_queue_messages", &labels, count);
-        }
-    }
-    page.head(
-        "duewheel_queue_oldest_overdue_seconds",
-        "gauge",
-        "How long the longest overdue ready message has been due, of the first 1000 queues.",
+    page.family(
+        (
+            "duewheel_queue_oldest_overdue_seconds",
+            "gauge",
+            "How long the longest overdue ready message has been due, of the first 1000 queues.",
+        ),
+        queues.iter().map(|(name, queue)| {
+            (of(name), seconds(queue.oldest_ready.map_or(0, |at| now_ms.saturating_sub(at))))
+        }),
     );
-    for (name, queue) in queues {
-        let overdue = queue.oldest_ready.map_or(0, |at| now_ms.saturating_sub(at));
-        let labels = format!("queue=\"{name}\"");
-        page.text("duewheel_queue_oldest_overdue_seconds", &labels, &seconds(overdue));
-    }
-    for (metric, help, of) in QUEUE_GAUGES {
-        page.head(metric, "gauge", help);
-        for (name, queue) in queues {
-            page.line(metric, &format!("queue=\"{name}\""), of(queue));
-        }
+    for (metric, help, value) in QUEUE_GAUGES {
+        page.family((metric, "gauge", help), queues.iter().map(|(name, queue)| (of(name), value(queue))));
     }
     for (place, (total, help, _)) in totals(&Totals::default()).into_iter().enumerate() {
-        let metric = format!("duewheel_queue_{total}_total");
-        page.head(&metric, "counter", &format!("{help} By queue, of the first 1000 queues."));
-        for (name, queue) in queues {
-            for (shard, counted) in &queue.totals {
-                page.line(&metric, &labels(shard, &format!("queue=\"{name}\"")), totals(counted)[place].2);
-            }
-        }
+        let lines = queues.iter().flat_map(|(name, queue)| {
+            let line = move |(shard, counted): &(LocalShard, Totals)| {
+                (labels(shard, &of(name)), totals(counted)[place].2)
+            };
+            queue.totals.iter().map(line)
+        });
+        let help = format!("{help} By queue, of the first 1000 queues.");
+        page.family((&format!("duewheel_queue_{total}_total"), "counter", &help), lines);
     }
-    write_lateness(page, queues);
-}
-
-/// Queues that have granted a message since the start have it; the others have no lines.
-fn write_lateness(page: &mut MetricsPage, queues: &BTreeMap<QueueName, QueueFigures>) {
+    // Queues that have granted a message since the start have it; the others have no lines.
     let name = "duewheel_queue_lateness_seconds";
     let help = "granted_at - due_at of first attempts since the start, by queue, of the first 1000 queues.";
     page.head(name, "histogram", help);
     for (queue, figures) in queues {
         for (shard, QueueLateness { counts, sum_ms }) in &figures.lateness {
-            let of_queue = format!("queue=\"{queue}\"");
-            let mut sum = 0;
-            for (column, count) in counts.iter().enumerate() {
-                sum += count;
-                let edge = QUEUE_LATENESS_MS.get(column).map_or("+Inf".to_owned(), |ms| seconds(*ms));
-                page.line(
-                    &format!("{name}_bucket"),
-                    &labels(shard, &format!("{of_queue},le=\"{edge}\"")),
-                    sum,
-                );
-            }
-            page.text(&format!("{name}_sum"), &labels(shard, &of_queue), &seconds(*sum_ms));
-            page.line(&format!("{name}_count"), &labels(shard, &of_queue), sum);
+            let columns = columns(&QUEUE_LATENESS_MS, counts.iter().copied());
+            page.histogram(name, &labels(shard, &of(queue)), columns, &seconds(*sum_ms));
         }
     }
 }
@@ -317,36 +299,30 @@ fn write_quotas(page: &mut MetricsPage, shards: &[LocalShard]) {
     }
     let shown =
         || quotas.iter().take(MAX_QUOTAS).flat_map(|one| Resource::ALL.map(|resource| (one, resource)));
-    let labels = |prefix: &str, resource: Resource| {
-        // A prefix contains neither quotes nor backslashes, like a queue's name.
-        format!("quota=\"{prefix}\",resource=\"{resource}\"")
-    };
-    page.head(
-        "duewheel_quota_limit",
-        "gauge",
-        "What a quota allows over all shards, of the first 1000 quotas.",
+    // A prefix contains neither quotes nor backslashes, like a queue's name.
+    let labels = |prefix: &str, resource: Resource| format!("quota=\"{prefix}\",resource=\"{resource}\"");
+    page.family(
+        ("duewheel_quota_limit", "gauge", "What a quota allows over all shards, of the first 1000 quotas."),
+        shown().filter_map(|((prefix, one), resource)| {
+            Some((labels(prefix, resource), one.limits[resource as usize]?))
+        }),
     );
-    for ((prefix, one), resource) in shown() {
-        if let Some(limit) = one.limits[resource as usize] {
-            page.line("duewheel_quota_limit", &labels(prefix, resource), limit);
-        }
-    }
-    page.head(
-        "duewheel_quota_used",
-        "gauge",
-        "What is used of a quota in the shards of this node; of enqueues, how many of the burst.",
+    page.family(
+        (
+            "duewheel_quota_used",
+            "gauge",
+            "What is used of a quota in the shards of this node; of enqueues, how many of the burst.",
+        ),
+        shown().map(|((prefix, one), resource)| (labels(prefix, resource), one.used[resource as usize])),
     );
-    for ((prefix, one), resource) in shown() {
-        page.line("duewheel_quota_used", &labels(prefix, resource), one.used[resource as usize]);
-    }
-    page.head(
-        "duewheel_quota_refused_total",
-        "counter",
-        "Refusals by this node since its start; of leases, reserves that were held back.",
+    page.family(
+        (
+            "duewheel_quota_refused_total",
+            "counter",
+            "Refusals by this node since its start; of leases, reserves that were held back.",
+        ),
+        shown().map(|((prefix, one), resource)| (labels(prefix, resource), one.refused[resource as usize])),
     );
-    for ((prefix, one), resource) in shown() {
-        page.line("duewheel_quota_refused_total", &labels(prefix, resource), one.refused[resource as usize]);
-    }
 }
 
 fn write_cluster(page: &mut MetricsPage, app: &App) {
@@ -355,12 +331,15 @@ fn write_cluster(page: &mut MetricsPage, app: &App) {
         let kind = if is_counter(name) { "counter" } else { "gauge" };
         page.one(&format!("duewheel_cluster_{name}"), kind, figures::of_cluster(name), value);
     }
-    let name = "duewheel_cluster_forwarded_total";
-    page.head(name, "counter", "Submissions that this node has sent to another one, by that node's name.");
-    for (peer, count) in app.wheel.cluster_forwards() {
+    page.family(
+        (
+            "duewheel_cluster_forwarded_total",
+            "counter",
+            "Submissions that this node has sent to another one, by that node's name.",
+        ),
         // A node's name contains neither quotes nor backslashes.
-        page.line(name, &format!("peer=\"{peer}\""), count);
-    }
+        app.wheel.cluster_forwards().into_iter().map(|(peer, count)| (format!("peer=\"{peer}\""), count)),
+    );
 }
 
 /// Writes the histograms of the stores.
@@ -384,16 +363,11 @@ fn write_store_histograms(page: &mut MetricsPage, shards: &[LocalShard]) {
             if std::mem::take(&mut is_first) {
                 page.head(&name, "histogram", histogram.help);
             }
-            let mut all = 0;
-            for (_, edge, count) in columns {
-                all += count;
-                page.line(&format!("{name}_bucket"), &labels(shard, &format!("le=\"{edge}\"")), all);
-            }
             let sum = figures.get(histogram.sum).copied().unwrap_or(0);
             let is_time = histogram.sum.ends_with("_microseconds_total");
             let sum = if is_time { micros(sum) } else { sum.to_string() };
-            page.text(&format!("{name}_sum"), &labels(shard, ""), &sum);
-            page.line(&format!("{name}_count"), &labels(shard, ""), all);
+            let columns = columns.into_iter().map(|(_, edge, count)| (edge.to_owned(), count));
+            page.histogram(&name, &labels(shard, ""), columns, &sum);
         }
     }
 }
@@ -426,5 +400,106 @@ fn write_stores(page: &mut MetricsPage, shards: &[LocalShard]) {
                 None => page.line(&name, &labels, value),
             }
         }
+    }
+}
+
+/// A gauge of the shards that this node owns.
+type Gauge = (&'static str, &'static str, fn(&Stats) -> u64);
+
+const GAUGES: [Gauge; 4] = [
+    ("duewheel_message_bytes", "Weight of all unsettled messages.", |stats| stats.bytes),
+    ("duewheel_resident_messages", "Messages in memory.", |stats| stats.resident),
+    ("duewheel_resident_bytes", "Weight of the messages in memory.", |stats| stats.resident_bytes),
+    ("duewheel_queues", "Queues; one that is in several shards counts in each.", |stats| stats.queues),
+];
+
+/// A counter of this process.
+type Counter = (&'static str, &'static str, fn(&Counted) -> u64);
+
+const COUNTERS: [Counter; 3] = [
+    ("duewheel_lease_expired_total", "Leases that ran out since the start.", |counted| counted.lease_expired),
+    (
+        "duewheel_lease_lost_total",
+        "Settlements refused because of a stale token since the start.",
+        |counted| counted.lease_lost,
+    ),
+    (
+        "duewheel_reserve_held_back_total",
+        "Reserves answered without a message because too many are leased, since the start.",
+        |counted| counted.held_back,
+    ),
+];
+
+/// Writes the states of the shards that this node owns, and the counters of these and of shards that it owned before.
+fn write_engines(page: &mut MetricsPage, shards: &[LocalShard]) {
+    let owned: Vec<(&LocalShard, Stats)> =
+        shards.iter().filter_map(|shard| Some((shard, shard.stats()?))).collect();
+    page.family(
+        ("duewheel_messages", "gauge", "Unsettled messages by state."),
+        owned.iter().flat_map(|(shard, stats)| {
+            by_state(&stats.counts)
+                .map(|(state, count)| (labels(shard, &format!("state=\"{}\"", state.as_str())), count))
+        }),
+    );
+    for (name, help, of) in GAUGES {
+        page.family((name, "gauge", help), owned.iter().map(|(shard, stats)| (labels(shard, ""), of(stats))));
+    }
+    let counted: Vec<(&LocalShard, Counted)> = shards.iter().map(|shard| (shard, shard.counted())).collect();
+    for (place, (name, help, _)) in totals(&Counted::default().totals).into_iter().enumerate() {
+        let value =
+            |(shard, counted): &(&LocalShard, Counted)| (labels(shard, ""), totals(&counted.totals)[place].2);
+        let help = format!("{help} Since the start.");
+        page.family((&format!("duewheel_{name}_total"), "counter", &help), counted.iter().map(value));
+    }
+    for (name, help, of) in COUNTERS {
+        let value = |(shard, counted): &(&LocalShard, Counted)| (labels(shard, ""), of(counted));
+        page.family((name, "counter", help), counted.iter().map(value));
+    }
+    if counted.iter().any(|(shard, _)| shard.shard().is_some()) {
+        let name = "duewheel_shard_unowned_seconds_total";
+        let help = "How long a shard had no owner before this node took it, as far as this node has seen.";
+        let value =
+            |(shard, counted): &(&LocalShard, Counted)| (labels(shard, ""), seconds(counted.unowned_ms));
+        page.family((name, "counter", help), counted.iter().map(value));
+    }
+    let name = "duewheel_lateness_seconds";
+    page.head(name, "histogram", "granted_at - due_at of first attempts since the start.");
+    for (shard, counted) in &counted {
+        let columns = columns(&LATENESS_MS, counted.lateness.iter().copied());
+        page.histogram(name, &labels(shard, ""), columns, &seconds(counted.lateness_sum_ms));
+    }
+}
+
+/// Counts of spans; nothing if none are made.
+fn write_spans(page: &mut MetricsPage, app: &App) {
+    let Some(counts) = app.traces().map(|traces| traces.counts()) else { return };
+    page.one(
+        "duewheel_otel_spans_exported_total",
+        "counter",
+        "Spans that the collector has taken.",
+        counts.exported,
+    );
+    page.one(
+        "duewheel_otel_spans_dropped_total",
+        "counter",
+        "Spans that were dropped: too many waited, or their export failed.",
+        counts.dropped,
+    );
+    page.one("duewheel_otel_spans_waiting", "gauge", "Spans that wait for their export.", counts.waiting);
+    page.one("duewheel_otel_export_failures_total", "counter", "Exports that failed.", counts.failures);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    /// Story: the help of eight counters was "Messages since the start.", which described none of them.
+    #[test]
+    fn help_of_totals_is_specific() {
+        let all = totals(&Counted::default().totals);
+        let helps: BTreeSet<&str> = all.iter().map(|(_, help, _)| *help).collect();
+        assert_eq!(helps.len(), all.len());
+        assert!(helps.iter().all(|help| help.ends_with('.') && help.len() > 5), "{helps:?}");
     }
 }

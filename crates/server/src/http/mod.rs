@@ -4,67 +4,44 @@
 //! into one buffer. All paths are in one table, `routes`.
 
 mod answer;
-mod answer_budget;
 mod app;
-mod backup;
 mod budget;
 mod bulk;
 mod call;
-mod cancel;
-mod clock;
-mod cluster;
-#[cfg(test)]
-mod contract;
-mod dashboard;
-mod durations;
 mod enqueue;
-mod enqueued;
-mod errors;
 mod events;
 mod feed;
-mod figures;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
 mod health;
-mod histogram;
 mod home;
-mod identity;
-mod limits;
 mod line;
 mod listener;
 mod listing;
 mod message;
 mod metrics;
-mod ndjson;
 mod openapi;
-mod plain;
 mod queue;
 mod queue_config;
 mod queue_view;
-mod quota;
 mod reach;
 mod reading;
-mod redrive_to;
 mod request_id;
 mod reserve;
 mod routes;
 mod schedule;
 mod schedule_view;
+mod server;
 mod settle;
-mod settle_many;
 mod stall;
 mod starting;
 mod stats;
 mod strict;
 mod target;
-mod target_url;
-mod target_view;
-mod traced;
-mod view;
 #[cfg(test)]
-mod walk;
-mod wheel;
+mod tests;
+mod traced;
 
 pub(crate) use answer::Answer;
 use answer::{held, reply, typed, write_large};

@@ -1,31 +1,32 @@
-//! Operations on a queue: get, pause, resume, purge, redrive.
+//! Operations on a queue: get, pause, resume, purge, redrive; and on many of its messages: cancel, redrive into another
+//! queue.
 
 use std::collections::BTreeMap;
 
 use axum::http::StatusCode;
-use duewheel::core::MessageId;
-use duewheel::core::engine::{Attended, ChangeRefusal, Counts, Op, QueueView};
-use duewheel::core::message::State;
-use duewheel::core::name::QueueName;
+use duewheel::core::engine::{
+    Applied, Attended, ChangeRefusal, Counts, Enqueue, EnqueueRefusal, Op, Outline, QueueView, Target,
+};
+use duewheel::core::policy::OWN_DEDUPE;
 use duewheel::core::record::{Pause, Totals};
 use duewheel::core::store::Level;
+use duewheel::core::{Key, MessageId, QueueName, State, WallMs};
+use duewheel::same_content;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::call::Call;
-use super::cancel::level_of;
-use super::limits;
-use super::message::Nothing;
+use super::message::{CancelledWord, Nothing, dedupe_id, room};
 use super::queue_view::QueueAnswer;
 use super::reach::of_queue;
-use super::redrive_to::{MovedMessage, redrive_to};
 use super::settle::RefusedId;
-use super::strict::{self, Id, Positive};
-use super::{Answer, App, check_batch, reply};
+use super::strict::{self, Id, Positive, Text};
+use super::{Answer, App, check_batch, reply, target};
+use crate::auth::Caller;
 use crate::beanstalk::default_queue;
-use crate::error::{ErrorCode, Problem};
+use crate::error::{ErrorCode, ItemProblem, Problem};
 use crate::json::IdText;
-use crate::schema::{DelaySchema, LevelSchema, QueueSchema};
+use crate::schema::{DelaySchema, KeySchema, LevelSchema, QueueSchema};
 use crate::span::SpanText;
 
 /// Dead messages that are asked why they stay dead, in one call.
@@ -93,7 +94,7 @@ pub(crate) async fn pause(mut call: Call) -> Answer {
     let for_ms = {
         let bytes = call.json_bytes(call.app.policy.max_batch_bytes).await?;
         let asked: PauseFor = strict::parse_optional(&bytes)?;
-        limits::either_within(asked.for_ms, asked.r#for, ("for", "for_ms"), limit)?
+        strict::either_within(asked.for_ms, asked.r#for, ("for", "for_ms"), limit)?
     };
     let done = call.app.ask(Op::pause(queue.clone(), for_ms)).await?.map_err(Problem::from_settings)?;
     let durability = done.level.as_str();
@@ -308,4 +309,178 @@ pub(crate) fn is_unused_default(queue: &QueueView) -> bool {
         && queue.totals == Totals::default()
         && !queue.settings.keep_a_queue()
         && queue.pause == Pause::Running
+}
+
+/// Messages to cancel, by key, by id, or both.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(transform = crate::schema::cancel_rules)]
+pub(crate) struct CancelMany<'a> {
+    #[serde(borrow)]
+    #[schemars(with = "Option<Vec<KeySchema>>")]
+    keys: Option<Vec<Text<'a>>>,
+    ids: Option<Vec<Id>>,
+    /// The answers that are remembered for the `dedupe_id`s of the cancelled messages are forgotten.
+    forget_dedupe: Option<bool>,
+}
+
+pub(crate) async fn cancel_many(mut call: Call) -> Answer {
+    let queue = call.queue()?;
+    let (keys, ids, dedupe_id) = {
+        let bytes = call.json_bytes(call.app.policy.max_batch_bytes).await?;
+        let asked: CancelMany<'_> = strict::parse(&bytes)?;
+        if asked.keys.is_none() && asked.ids.is_none() {
+            return Err(Problem::field("keys", "keys or ids must be given"));
+        }
+        let keys = asked.keys.unwrap_or_default();
+        let ids = asked.ids.unwrap_or_default();
+        check_batch(keys.len() + ids.len(), &call.app.policy)?;
+        let key = |(n, text): (usize, &Text<'_>)| {
+            Key::new(&text.0).map_err(|what| Problem::field(format!("keys[{n}]"), what))
+        };
+        (
+            keys.iter().enumerate().map(key).collect::<Result<Vec<_>, _>>()?,
+            ids,
+            dedupe_id(asked.forget_dedupe),
+        )
+    };
+    let ids: Vec<MessageId> = ids.into_iter().map(|id| id.0).collect();
+    let cancel = |target| Op::cancel_with(target, dedupe_id);
+    let by_key = keys.iter().map(|key| cancel(Target::Key(queue.clone(), key.clone()))).collect();
+    let key_results = call.app.ask_many(by_key).await?;
+    let id_results = of_queue(&call.app, &queue, &ids, |id| cancel(Target::Id(id))).await?;
+
+    let key_results: Vec<_> = key_results.into_iter().map(level_of).collect();
+    let id_results: Vec<_> = id_results.into_iter().map(level_of).collect();
+    let by_key = keys.iter().zip(&key_results).map(|(key, result)| match result {
+        Ok(level) => CancelResult::Key(CancelledKey::of(key.as_str(), *level)),
+        Err(problem) => {
+            CancelResult::KeyRefused(RefusedKey { key: key.as_str(), problem: ItemProblem::of(problem) })
+        }
+    });
+    let by_id = ids.iter().zip(&id_results).map(|(id, result)| match result {
+        Ok(level) => CancelResult::Id(CancelledId::of(*id, *level)),
+        Err(problem) => CancelResult::IdRefused(RefusedId::of(*id, problem)),
+    });
+    Ok(reply(StatusCode::OK, &CancelResults { results: by_key.chain(by_id).collect() }))
+}
+
+/// A result for each key, then for each id, in order.
+#[derive(Debug, JsonSchema, Serialize)]
+pub(crate) struct CancelResults<'a> {
+    pub(super) results: Vec<CancelResult<'a>>,
+}
+
+/// The result for one message.
+#[derive(Debug, JsonSchema, Serialize)]
+#[serde(untagged)]
+pub(crate) enum CancelResult<'a> {
+    Key(CancelledKey<'a>),
+    Id(CancelledId),
+    KeyRefused(RefusedKey<'a>),
+    IdRefused(RefusedId<'a>),
+}
+
+/// The message with this key was cancelled.
+#[derive(Debug, JsonSchema, Serialize)]
+pub(crate) struct CancelledKey<'a> {
+    #[schemars(with = "KeySchema")]
+    pub(super) key: &'a str,
+    pub(super) result: CancelledWord,
+    #[schemars(with = "LevelSchema")]
+    pub(super) durability: &'static str,
+}
+
+impl<'a> CancelledKey<'a> {
+    pub(super) fn of(key: &'a str, level: Level) -> Self {
+        CancelledKey { key, result: CancelledWord::Cancelled, durability: level.as_str() }
+    }
+}
+
+/// The message with this id was cancelled.
+#[derive(Debug, JsonSchema, Serialize)]
+pub(crate) struct CancelledId {
+    pub(super) id: IdText,
+    pub(super) result: CancelledWord,
+    #[schemars(with = "LevelSchema")]
+    pub(super) durability: &'static str,
+}
+
+impl CancelledId {
+    pub(super) fn of(id: MessageId, level: Level) -> Self {
+        CancelledId { id: IdText(id), result: CancelledWord::Cancelled, durability: level.as_str() }
+    }
+}
+
+/// Why the message with this key was not cancelled.
+#[derive(Debug, JsonSchema, Serialize)]
+pub(crate) struct RefusedKey<'a> {
+    #[schemars(with = "KeySchema")]
+    pub(super) key: &'a str,
+    #[serde(flatten)]
+    pub(super) problem: ItemProblem<'a>,
+}
+
+/// The durability level of the change of one of many messages, or why it was refused.
+pub(super) fn level_of(
+    result: Result<Result<Applied<Box<Outline>>, ChangeRefusal>, Problem>,
+) -> Result<Level, Problem> {
+    result?.map(|changed| changed.level).map_err(|refusal| Problem::from_change(refusal, "due_at"))
+}
+
+/// A dead message that became another one.
+#[derive(Debug)]
+pub(super) struct MovedMessage {
+    pub(super) id: MessageId,
+    pub(super) level: Level,
+}
+
+/// Enqueues the content of a dead message in `to`, and removes the message once the new one is durable. The same request
+/// again, after one without an answer, finds the message gone, or finishes what was begun: the new message has a dedupe
+/// id of the old one.
+pub(super) async fn redrive_to(
+    (app, caller): (&App, &Caller),
+    from: &QueueName,
+    id: MessageId,
+    to: &QueueName,
+) -> Result<MovedMessage, Problem> {
+    let _room = room(app).await?;
+    let found = app.ask(Op::get(Target::Id(id))).await?;
+    let found = found.filter(|found| found.message.queue == *from).ok_or_else(Problem::message_not_found)?;
+    let not_dead = || Problem::new(ErrorCode::NotDead, "the message is not dead");
+    let (State::Dead, Some((_, died))) = (found.state, found.dead) else { return Err(not_dead()) };
+    let copy = Enqueue {
+        key: found.message.key.clone(),
+        // Of this death: once redriven in its own queue the message may die, and be moved, again.
+        dedupe_id: Some(format!("{OWN_DEDUPE}redrive/{}/{}", id.0, died.0).into()),
+        ..same_content(&found, to.clone(), app.client.now().wall, 0)
+    };
+    if target::has_url(&copy) {
+        target::check_url(app, caller, to).await?;
+    }
+    let moved = match app.ask(copy).await? {
+        Ok(done) => MovedMessage { id: done.id, level: done.level },
+        // An earlier call has made the copy, and a setting of the old queue has changed since then.
+        Err(EnqueueRefusal::DedupeMismatch(id)) => MovedMessage { id, level: Level::default() },
+        Err(refusal) => return Err(Problem::from_enqueue(refusal, "to_queue")),
+    };
+    finish(app, (id, died), moved).await
+}
+
+/// Removes the dead message of which there is a copy now. If it has been redriven in its own queue since, the copy is
+/// cancelled, unless a consumer was quicker.
+async fn finish(
+    app: &App,
+    (id, died): (MessageId, WallMs),
+    moved: MovedMessage,
+) -> Result<MovedMessage, Problem> {
+    match app.ask(Op::remove_dead(id, died)).await? {
+        Ok(removed) => Ok(MovedMessage { level: removed.level, ..moved }),
+        Err(ChangeRefusal::NotDead) => match app.ask(Op::cancel(Target::Id(moved.id))).await? {
+            Ok(_) => Err(Problem::from_change(ChangeRefusal::NotDead, "to_queue")),
+            Err(ChangeRefusal::NotFound | ChangeRefusal::Leased) => Ok(moved),
+            Err(refusal) => Err(Problem::from_change(refusal, "to_queue")),
+        },
+        Err(refusal) => Err(Problem::from_change(refusal, "to_queue")),
+    }
 }

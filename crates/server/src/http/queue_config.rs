@@ -1,23 +1,25 @@
 //! The settings of a queue: get, replace, change; and the removal of a queue.
 
+use std::borrow::Cow;
+
 use axum::http::StatusCode;
 use duewheel::core::QueueName;
 use duewheel::core::engine::{Op, QueueView, SettingsRefusal};
 use duewheel::core::message::MaxAttempts;
-use duewheel::core::policy::{
-    Defaults, GrantLimits, Lasting, OnExpiry, QueueSettings, ReadyOrder, TraceMode,
-};
+use duewheel::core::policy::{Defaults, Lasting, QueueSettings};
 use duewheel::core::record::Pause;
 use duewheel_delivery::{ShownTarget, TargetError, TargetView};
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 
 use super::call::Call;
-use super::limits::{self, GrantRateFields, LimitsAnswer, OnExpiryWord, TraceWord};
 use super::line::BackoffFields;
 use super::queue::is_unused_default;
-use super::queue_view::{BackoffAnswer, OrderWord, QueueAnswer, SettingsAnswer};
-use super::strict::{self, Object, Positive, U32_MAX, Whole};
+use super::queue_view::{
+    BackoffAnswer, GrantRateFields, LimitsAnswer, OnExpiryWord, OrderWord, QueueAnswer, SettingsAnswer,
+    TraceWord,
+};
+use super::strict::{self, Given, Object, Positive, U32_MAX, Whole};
 use super::target::targets;
 use super::{Answer, App, reply};
 use crate::auth::Caller;
@@ -26,61 +28,123 @@ use crate::hourly::HourlyRate;
 use crate::schema::{DelaySchema, LevelSchema, QueueSchema};
 use crate::span::{SpanText, TimeSpan};
 
-/// The settings of a queue. A member that is left out takes the server's default.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-#[schemars(rename = "Config", transform = crate::schema::config_rules)]
-pub(crate) struct ConfigRequest {
+/// Changes of the settings of a queue: a member that is left out stays as it is, and `null` resets it to the server's
+/// default. At least one member.
+#[derive(Debug, Default, Deserialize, JsonSchema, PartialEq)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(rename = "ConfigChange", extend("minProperties" = 1), transform = crate::schema::config_rules)]
+pub(crate) struct ConfigChange {
     #[schemars(extend("x-limit" = "max_lease_ms"))]
-    lease_ms: Option<Positive>,
+    lease_ms: Given<Positive>,
     /// `lease_ms` as text, in place of the number.
     #[schemars(with = "Option<DelaySchema>")]
-    lease: Option<SpanText>,
+    lease: Given<SpanText>,
     /// Number of grants after which the message is dead; 4294967295 for never.
-    max_attempts: Option<Whole<1, U32_MAX>>,
+    max_attempts: Given<Whole<1, U32_MAX>>,
     /// Priority; lower is granted first.
-    priority: Option<Whole<0, U32_MAX>>,
-    backoff: Option<Object<BackoffFields>>,
+    priority: Given<Whole<0, U32_MAX>>,
+    backoff: Given<Object<BackoffFields>>,
     /// How long a `dedupe_id` is remembered.
     #[schemars(extend("x-limit" = "max_dedupe_window_ms"))]
-    dedupe_window_ms: Option<Whole>,
+    dedupe_window_ms: Given<Whole>,
     /// `dedupe_window_ms` as text, in place of the number.
     #[schemars(with = "Option<DelaySchema>")]
-    dedupe_window: Option<SpanText>,
+    dedupe_window: Given<SpanText>,
     /// Dead messages are removed after this time.
     #[schemars(extend("x-limit" = "max_delay_ms"))]
-    dead_ttl_ms: Option<Whole>,
+    dead_ttl_ms: Given<Whole>,
     /// `dead_ttl_ms` as text, in place of the number.
     #[schemars(with = "Option<DelaySchema>")]
-    dead_ttl: Option<SpanText>,
-    #[serde(default, deserialize_with = "strict::word")]
-    order: Option<OrderWord>,
+    dead_ttl: Given<SpanText>,
+    order: Given<OrderWord>,
     /// Messages granted a second, to all consumers together.
-    rate: Option<Object<GrantRateFields>>,
+    rate: Given<Object<GrantRateFields>>,
     /// Messages granted a second while the next one has been due for more than 10 s, if that is less than `rate`.
-    catchup_rate: Option<HourlyRate>,
+    catchup_rate: Given<HourlyRate>,
     /// Leases at a time; at least the number of shards.
-    concurrency: Option<Whole<1, U32_MAX>>,
+    concurrency: Given<Whole<1, U32_MAX>>,
     /// How long after its due time a message without an expiry of its own expires.
     #[schemars(extend("x-limit" = "max_delay_ms"))]
-    expires_in_ms: Option<Positive>,
+    expires_in_ms: Given<Positive>,
     /// `expires_in_ms` as text, in place of the number.
     #[schemars(with = "Option<DelaySchema>")]
-    expires_in: Option<SpanText>,
+    expires_in: Given<SpanText>,
     /// What happens with an expired message.
-    #[serde(default, deserialize_with = "strict::word")]
-    on_expiry: Option<OnExpiryWord>,
+    on_expiry: Given<OnExpiryWord>,
     /// Messages that have ended are kept as done for this number of milliseconds.
     #[schemars(extend("x-limit" = "max_keep_done_ms"))]
-    keep_done_ms: Option<Positive>,
+    keep_done_ms: Given<Positive>,
     /// `keep_done_ms` as text, in place of the number.
     #[schemars(with = "Option<DelaySchema>")]
-    keep_done: Option<SpanText>,
+    keep_done: Given<SpanText>,
     /// How the traces of deliveries belong to those of the messages' creation.
-    #[serde(default, deserialize_with = "strict::word")]
-    trace: Option<TraceWord>,
-    /// The target that its messages are delivered to.
-    target: Option<String>,
+    trace: Given<TraceWord>,
+    /// The target that its messages are delivered to; `null` for none.
+    target: Given<String>,
+}
+
+/// The settings of a queue: a change of the server's defaults.
+#[derive(Debug, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct ConfigRequest(ConfigChange);
+
+impl JsonSchema for ConfigRequest {
+    fn schema_name() -> Cow<'static, str> {
+        "Config".into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let mut schema = ConfigChange::json_schema(generator);
+        schema.remove("minProperties");
+        let description = "The settings of a queue. A member that is left out takes the server's default.";
+        schema.insert("description".into(), description.into());
+        schema
+    }
+}
+
+impl ConfigChange {
+    fn apply(self, to: &mut QueueSettings) -> Result<(), Problem> {
+        /// A length that was given by either of its fields; `null` resets it.
+        fn length<const MIN: u64>(
+            to: &mut Option<u64>,
+            ms: Given<Whole<MIN>>,
+            text: Given<SpanText>,
+            field: &'static str,
+        ) -> Result<(), Problem> {
+            let is_given = ms.0.is_some() || text.0.is_some();
+            let length = strict::either(ms.value(), text.value(), field)?;
+            Given(is_given.then_some(length)).put(to, Some);
+            Ok(())
+        }
+        length(&mut to.lease_ms, self.lease_ms, self.lease, "lease")?;
+        self.max_attempts.put(&mut to.max_attempts, |n| MaxAttempts::new(n.get()));
+        self.priority.put(&mut to.priority, |n| Some(n.get()));
+        let backoff = self.backoff.0.map(|given| given.map(|fields| fields.0.check()).transpose());
+        Given(backoff.transpose()?).put(&mut to.backoff, Some);
+        length(&mut to.dedupe_window_ms, self.dedupe_window_ms, self.dedupe_window, "dedupe_window")?;
+        length(&mut to.dead_ttl_ms, self.dead_ttl_ms, self.dead_ttl, "dead_ttl")?;
+        self.order.put(&mut to.order, |word| Some(word.into()));
+        self.rate.put(&mut to.limits.rate, |rate| Some(rate.0.into()));
+        self.catchup_rate.put(&mut to.limits.catchup_per_hour, |rate| Some(rate.0));
+        self.concurrency.put(&mut to.limits.concurrency, |n| Some(n.get()));
+        length(&mut to.expires_in_ms, self.expires_in_ms, self.expires_in, "expires_in")?;
+        self.on_expiry.put(&mut to.on_expiry, |word| Some(word.into()));
+        length(&mut to.keep_done_ms, self.keep_done_ms, self.keep_done, "keep_done")?;
+        self.trace.put(&mut to.trace, |word| Some(word.into()));
+        to.lasting = Lasting::Always;
+        Ok(())
+    }
+
+    /// The names of the lengths of time that were sent as text.
+    fn as_text(&self) -> Vec<&'static str> {
+        strict::named([
+            ("lease", self.lease.value()),
+            ("dedupe_window", self.dedupe_window.value()),
+            ("dead_ttl", self.dead_ttl.value()),
+            ("expires_in", self.expires_in.value()),
+            ("keep_done", self.keep_done.value()),
+        ])
+    }
 }
 
 /// A queue with its new settings.
@@ -96,46 +160,39 @@ pub(crate) struct ConfiguredAnswer<'a> {
 pub(crate) async fn configure(mut call: Call) -> Answer {
     let queue = call.queue()?;
     let bytes = call.json_bytes(call.app.policy.max_batch_bytes).await?;
-    let asked: ConfigRequest = strict::parse(&bytes)?;
-    let as_text = limits::named([
-        ("lease", asked.lease),
-        ("dedupe_window", asked.dedupe_window),
-        ("dead_ttl", asked.dead_ttl),
-        ("expires_in", asked.expires_in),
-        ("keep_done", asked.keep_done),
-    ]);
-    let settings = QueueSettings {
-        lease_ms: limits::either(asked.lease_ms, asked.lease, "lease")?,
-        max_attempts: asked.max_attempts.and_then(|n| MaxAttempts::new(n.get())),
-        priority: asked.priority.map(Whole::get),
-        backoff: asked.backoff.map(|b| b.0.check()).transpose()?,
-        dedupe_window_ms: limits::either(asked.dedupe_window_ms, asked.dedupe_window, "dedupe_window")?,
-        dead_ttl_ms: limits::either(asked.dead_ttl_ms, asked.dead_ttl, "dead_ttl")?,
-        order: asked.order.map(ReadyOrder::from),
-        lasting: Lasting::Always,
-        limits: GrantLimits {
-            rate: asked.rate.map(|rate| rate.0.into()),
-            catchup_per_hour: asked.catchup_rate.map(|rate| rate.0),
-            concurrency: asked.concurrency.map(Whole::get),
-        },
-        expires_in_ms: limits::either(asked.expires_in_ms, asked.expires_in, "expires_in")?,
-        on_expiry: asked.on_expiry.map(OnExpiry::from),
-        keep_done_ms: limits::either(asked.keep_done_ms, asked.keep_done, "keep_done")?,
-        trace: asked.trace.map(TraceMode::from),
-    };
+    let ConfigRequest(mut asked) = strict::parse(&bytes)?;
+    // A target that is not named goes.
+    asked.target = Given(Some(asked.target.value()));
     let _alone = call.app.settings.lock().await;
-    set(&call.app, &call.caller, queue, settings, Some(asked.target), &as_text).await
+    set(&call.app, &call.caller, queue, QueueSettings::default(), asked).await
 }
 
-/// Sets everything; a target that is not named stays. `as_text` names the lengths of time that were sent as text.
+pub(crate) async fn change(mut call: Call) -> Answer {
+    let queue = call.queue()?;
+    let bytes = call.json_bytes(call.app.policy.max_batch_bytes).await?;
+    let asked: ConfigChange = strict::parse(&bytes)?;
+    if asked == ConfigChange::default() {
+        let why = "nothing is to be changed: give at least one of lease, max_attempts, priority, backoff, \
+                   dedupe_window, dead_ttl, order, rate, catchup_rate, concurrency, expires_in, on_expiry, \
+                   keep_done, trace and target; null resets it";
+        return Err(Problem::new(ErrorCode::BadRequest, why));
+    }
+    // Two changes of different members at the same time must both count.
+    let _alone = call.app.settings.lock().await;
+    let settings = present(&call.app, &queue).await?;
+    set(&call.app, &call.caller, queue, settings, asked).await
+}
+
+/// Sets what is asked, and all other settings to these; a target that is not named stays.
 async fn set(
     app: &App,
     caller: &Caller,
     queue: QueueName,
-    settings: QueueSettings,
-    target: Option<Option<String>>,
-    as_text: &[&'static str],
+    mut settings: QueueSettings,
+    asked: ConfigChange,
 ) -> Answer {
+    let (as_text, target) = (asked.as_text(), asked.target.0.clone());
+    asked.apply(&mut settings)?;
     let targets = targets(app)?;
     let limited = caller.limits().is_some();
     // A target without queues of its own is for those who may use all queues; others do not exist for them.
@@ -149,7 +206,7 @@ async fn set(
         targets.check_choice(&queue, name, &may).await.map_err(of_target)?;
     }
     let done = app.ask(Op::configure(queue.clone(), settings)).await?;
-    let done = done.map_err(|refusal| refused(refusal, as_text))?;
+    let done = done.map_err(|refusal| refused(refusal, &as_text))?;
     let target = match target {
         Some(target) => {
             let chosen = targets.choose(&queue, target.as_deref(), &may).await;
@@ -168,9 +225,9 @@ async fn set(
 /// The problem of refused settings, with the field that was sent: `keep_done` where that was given for `keep_done_ms`.
 fn refused(refusal: SettingsRefusal, as_text: &[&'static str]) -> Problem {
     match refusal {
-        SettingsRefusal::OutOfRange(field, limit) if as_text.contains(&limits::sent_as(field, as_text)) => {
+        SettingsRefusal::OutOfRange(field, limit) if as_text.contains(&strict::sent_as(field, as_text)) => {
             Problem::field(
-                limits::sent_as(field, as_text),
+                strict::sent_as(field, as_text),
                 format_args!("must be at most {}", TimeSpan(limit)),
             )
         }
@@ -265,197 +322,6 @@ pub(crate) async fn config(call: Call) -> Answer {
 
 async fn present(app: &App, queue: &QueueName) -> Result<QueueSettings, Problem> {
     Ok(app.ask(Op::queue(queue.clone())).await?.map(|view| view.settings).unwrap_or_default())
-}
-
-/// Changes of the settings of a queue: a member that is left out stays as it is, and `null` resets it to the server's
-/// default. At least one member.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-#[schemars(rename = "ConfigChange", extend("minProperties" = 1), transform = crate::schema::config_rules)]
-pub(crate) struct ConfigChange {
-    #[serde(default, deserialize_with = "strict::given")]
-    #[schemars(with = "Option<Positive>", extend("x-limit" = "max_lease_ms"))]
-    lease_ms: Option<Option<Positive>>,
-    /// `lease_ms` as text, in place of the number.
-    #[serde(default, deserialize_with = "strict::given")]
-    #[schemars(with = "Option<DelaySchema>")]
-    lease: Option<Option<SpanText>>,
-    /// Number of grants after which the message is dead; 4294967295 for never.
-    #[serde(default, deserialize_with = "strict::given")]
-    #[schemars(with = "Option<Whole<1, U32_MAX>>")]
-    max_attempts: Option<Option<Whole<1, U32_MAX>>>,
-    /// Priority; lower is granted first.
-    #[serde(default, deserialize_with = "strict::given")]
-    #[schemars(with = "Option<Whole<0, U32_MAX>>")]
-    priority: Option<Option<Whole<0, U32_MAX>>>,
-    #[serde(default, deserialize_with = "strict::given")]
-    #[schemars(with = "Option<BackoffFields>")]
-    backoff: Option<Option<Object<BackoffFields>>>,
-    /// How long a `dedupe_id` is remembered.
-    #[serde(default, deserialize_with = "strict::given")]
-    #[schemars(with = "Option<Whole>", extend("x-limit" = "max_dedupe_window_ms"))]
-    dedupe_window_ms: Option<Option<Whole>>,
-    /// `dedupe_window_ms` as text, in place of the number.
-    #[serde(default, deserialize_with = "strict::given")]
-    #[schemars(with = "Option<DelaySchema>")]
-    dedupe_window: Option<Option<SpanText>>,
-    /// Dead messages are removed after this time.
-    #[serde(default, deserialize_with = "strict::given")]
-    #[schemars(with = "Option<Whole>", extend("x-limit" = "max_delay_ms"))]
-    dead_ttl_ms: Option<Option<Whole>>,
-    /// `dead_ttl_ms` as text, in place of the number.
-    #[serde(default, deserialize_with = "strict::given")]
-    #[schemars(with = "Option<DelaySchema>")]
-    dead_ttl: Option<Option<SpanText>>,
-    #[serde(default, deserialize_with = "strict::given_word")]
-    #[schemars(with = "Option<OrderWord>")]
-    order: Option<Option<OrderWord>>,
-    /// Messages granted a second, to all consumers together.
-    #[serde(default, deserialize_with = "strict::given")]
-    #[schemars(with = "Option<GrantRateFields>")]
-    rate: Option<Option<Object<GrantRateFields>>>,
-    /// Messages granted a second while the next one has been due for more than 10 s, if that is less than `rate`.
-    #[serde(default, deserialize_with = "strict::given")]
-    #[schemars(with = "Option<HourlyRate>")]
-    catchup_rate: Option<Option<HourlyRate>>,
-    /// Leases at a time; at least the number of shards.
-    #[serde(default, deserialize_with = "strict::given")]
-    #[schemars(with = "Option<Whole<1, U32_MAX>>")]
-    concurrency: Option<Option<Whole<1, U32_MAX>>>,
-    /// How long after its due time a message without an expiry of its own expires.
-    #[serde(default, deserialize_with = "strict::given")]
-    #[schemars(with = "Option<Positive>", extend("x-limit" = "max_delay_ms"))]
-    expires_in_ms: Option<Option<Positive>>,
-    /// `expires_in_ms` as text, in place of the number.
-    #[serde(default, deserialize_with = "strict::given")]
-    #[schemars(with = "Option<DelaySchema>")]
-    expires_in: Option<Option<SpanText>>,
-    /// What happens with an expired message.
-    #[serde(default, deserialize_with = "strict::given_word")]
-    #[schemars(with = "Option<OnExpiryWord>")]
-    on_expiry: Option<Option<OnExpiryWord>>,
-    /// Messages that have ended are kept as done for this number of milliseconds.
-    #[serde(default, deserialize_with = "strict::given")]
-    #[schemars(with = "Option<Positive>", extend("x-limit" = "max_keep_done_ms"))]
-    keep_done_ms: Option<Option<Positive>>,
-    /// `keep_done_ms` as text, in place of the number.
-    #[serde(default, deserialize_with = "strict::given")]
-    #[schemars(with = "Option<DelaySchema>")]
-    keep_done: Option<Option<SpanText>>,
-    /// How the traces of deliveries belong to those of the messages' creation.
-    #[serde(default, deserialize_with = "strict::given_word")]
-    #[schemars(with = "Option<TraceWord>")]
-    trace: Option<Option<TraceWord>>,
-    /// The target that its messages are delivered to; `null` for none.
-    #[serde(default, deserialize_with = "strict::given")]
-    #[schemars(with = "Option<String>")]
-    target: Option<Option<String>>,
-}
-
-impl ConfigChange {
-    fn is_empty(&self) -> bool {
-        let ConfigChange {
-            lease_ms,
-            lease,
-            max_attempts,
-            priority,
-            backoff,
-            dedupe_window_ms,
-            dedupe_window,
-            dead_ttl_ms,
-            dead_ttl,
-            order,
-            rate,
-            catchup_rate,
-            concurrency,
-            expires_in_ms,
-            expires_in,
-            on_expiry,
-            keep_done_ms,
-            keep_done,
-            trace,
-            target,
-        } = self;
-        lease_ms.is_none()
-            && lease.is_none()
-            && dedupe_window.is_none()
-            && dead_ttl.is_none()
-            && max_attempts.is_none()
-            && priority.is_none()
-            && backoff.is_none()
-            && dedupe_window_ms.is_none()
-            && dead_ttl_ms.is_none()
-            && order.is_none()
-            && rate.is_none()
-            && catchup_rate.is_none()
-            && concurrency.is_none()
-            && expires_in_ms.is_none()
-            && expires_in.is_none()
-            && on_expiry.is_none()
-            && keep_done_ms.is_none()
-            && keep_done.is_none()
-            && trace.is_none()
-            && target.is_none()
-    }
-
-    fn apply(self, to: &mut QueueSettings) -> Result<(), Problem> {
-        fn put<T>(to: &mut Option<T>, change: Option<Option<T>>) {
-            if let Some(value) = change {
-                *to = value;
-            }
-        }
-        /// A length that was given by either of its fields; `null` resets it.
-        fn length<const MIN: u64>(
-            ms: Option<Option<Whole<MIN>>>,
-            text: Option<Option<SpanText>>,
-            field: &'static str,
-        ) -> Result<Option<Option<u64>>, Problem> {
-            let is_given = ms.is_some() || text.is_some();
-            let length = limits::either(ms.flatten(), text.flatten(), field)?;
-            Ok(is_given.then_some(length))
-        }
-        put(&mut to.lease_ms, length(self.lease_ms, self.lease, "lease")?);
-        put(&mut to.max_attempts, self.max_attempts.map(|n| n.and_then(|n| MaxAttempts::new(n.get()))));
-        put(&mut to.priority, self.priority.map(|n| n.map(Whole::get)));
-        put(&mut to.backoff, self.backoff.map(|b| b.map(|b| b.0.check()).transpose()).transpose()?);
-        put(&mut to.dedupe_window_ms, length(self.dedupe_window_ms, self.dedupe_window, "dedupe_window")?);
-        put(&mut to.dead_ttl_ms, length(self.dead_ttl_ms, self.dead_ttl, "dead_ttl")?);
-        put(&mut to.order, self.order.map(|word| word.map(ReadyOrder::from)));
-        put(&mut to.limits.rate, self.rate.map(|rate| rate.map(|rate| rate.0.into())));
-        put(&mut to.limits.catchup_per_hour, self.catchup_rate.map(|rate| rate.map(|rate| rate.0)));
-        put(&mut to.limits.concurrency, self.concurrency.map(|n| n.map(Whole::get)));
-        put(&mut to.expires_in_ms, length(self.expires_in_ms, self.expires_in, "expires_in")?);
-        put(&mut to.on_expiry, self.on_expiry.map(|word| word.map(OnExpiry::from)));
-        put(&mut to.keep_done_ms, length(self.keep_done_ms, self.keep_done, "keep_done")?);
-        put(&mut to.trace, self.trace.map(|word| word.map(TraceMode::from)));
-        to.lasting = Lasting::Always;
-        Ok(())
-    }
-}
-
-pub(crate) async fn change(mut call: Call) -> Answer {
-    let queue = call.queue()?;
-    let bytes = call.json_bytes(call.app.policy.max_batch_bytes).await?;
-    let asked: ConfigChange = strict::parse(&bytes)?;
-    if asked.is_empty() {
-        let why = "nothing is to be changed: give at least one of lease, max_attempts, priority, backoff, \
-                   dedupe_window, dead_ttl, order, rate, catchup_rate, concurrency, expires_in, on_expiry, \
-                   keep_done, trace and target; null resets it";
-        return Err(Problem::new(ErrorCode::BadRequest, why));
-    }
-    // Two changes of different members at the same time must both count.
-    let _alone = call.app.settings.lock().await;
-    let mut settings = present(&call.app, &queue).await?;
-    let target = asked.target.clone();
-    let as_text = limits::named([
-        ("lease", asked.lease.flatten()),
-        ("dedupe_window", asked.dedupe_window.flatten()),
-        ("dead_ttl", asked.dead_ttl.flatten()),
-        ("expires_in", asked.expires_in.flatten()),
-        ("keep_done", asked.keep_done.flatten()),
-    ]);
-    asked.apply(&mut settings)?;
-    set(&call.app, &call.caller, queue, settings, target, &as_text).await
 }
 
 /// A queue that is gone.

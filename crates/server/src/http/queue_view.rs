@@ -1,13 +1,16 @@
-//! The present state of a queue in JSON.
+//! The present state of a queue in JSON, and its settings.
 
 use duewheel::core::WallMs;
 use duewheel::core::engine::{Attended, Counts, QueueView, Rates};
-use duewheel::core::policy::{Backoff, QueueSettings, ReadyOrder};
+use duewheel::core::policy::{
+    Backoff, GrantLimits, GrantRate, OnExpiry, QueueSettings, ReadyOrder, TraceMode,
+};
 use duewheel::core::record::{Pause, Totals};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::limits::{LimitsAnswer, OnExpiryWord, TraceWord};
+use super::strict::{U32_MAX, Whole, words};
+use crate::hourly::HourlyRate;
 use crate::json::{InstantText, Thousandths};
 use crate::schema::QueueSchema;
 
@@ -172,30 +175,77 @@ pub(crate) struct SettingsAnswer {
     pub(super) target: Option<String>,
 }
 
-/// The order of ready messages of equal priority: by due time, which is the default, or in the order in which they were
-/// accepted.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema, Serialize)]
-#[serde(rename_all = "lowercase")]
-#[schemars(rename = "Order")]
-pub(crate) enum OrderWord {
-    Due,
-    Arrival,
+words! {
+    /// The order of ready messages of equal priority: by due time, which is the default, or in the order in which they
+    /// were accepted.
+    #[schemars(rename = "Order")]
+    OrderWord = ReadyOrder { Due "due", Arrival "arrival" }
+
+    /// What happens with a message that has expired when it would be granted: it is granted and the grant says `late`,
+    /// which is the default, or it is dead, or it is removed.
+    #[schemars(rename = "OnExpiry")]
+    OnExpiryWord = OnExpiry { DeliverLate "deliver_late", Dead "dead", Drop "drop" }
+
+    /// How the trace of a delivery belongs to that of its message's creation: `link`, which is the default, is a trace of
+    /// its own with a link, `child` a span of the same trace.
+    #[schemars(rename = "Trace")]
+    TraceWord = TraceMode { Link "link", Child "child" }
 }
 
-impl From<ReadyOrder> for OrderWord {
-    fn from(order: ReadyOrder) -> Self {
-        match order {
-            ReadyOrder::Due => OrderWord::Due,
-            ReadyOrder::Arrival => OrderWord::Arrival,
-        }
+/// Grants a second, over time and at once.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "GrantRate")]
+pub(crate) struct GrantRateFields {
+    /// Messages granted a second, over time: a whole number, or a fraction that is a whole number an hour.
+    per_second: HourlyRate,
+    /// Messages that may be granted at once after a pause; by default those of 10 ms, at least one.
+    burst: Option<Whole<1, U32_MAX>>,
+}
+
+impl From<GrantRateFields> for GrantRate {
+    fn from(fields: GrantRateFields) -> Self {
+        GrantRate { per_hour: fields.per_second.0, burst: fields.burst.map(Whole::get) }
     }
 }
 
-impl From<OrderWord> for ReadyOrder {
-    fn from(word: OrderWord) -> Self {
-        match word {
-            OrderWord::Due => ReadyOrder::Due,
-            OrderWord::Arrival => ReadyOrder::Arrival,
+/// The rate of a queue's grants, as it was set.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "GrantRateSettings")]
+pub(crate) struct GrantRateAnswer {
+    pub(super) per_second: HourlyRate,
+    /// `null`: the messages of 10 ms, at least one.
+    pub(super) burst: Option<u32>,
+}
+
+impl GrantRateAnswer {
+    pub(super) fn of(GrantRate { per_hour, burst }: GrantRate) -> Self {
+        GrantRateAnswer { per_second: HourlyRate(per_hour), burst }
+    }
+}
+
+/// The limits and the expiry in effect; `null` where there is none.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "GrantSettings")]
+pub(crate) struct LimitsAnswer {
+    /// Messages granted a second; `null` for no limit.
+    pub(super) rate: Option<GrantRateAnswer>,
+    /// Messages granted a second while the next one has been due for more than 10 s; `null` for `rate` alone.
+    pub(super) catchup_rate: Option<HourlyRate>,
+    /// Leases at a time; `null` for no limit of the queue's own.
+    pub(super) concurrency: Option<u32>,
+    /// How long after its due time a message without an expiry of its own expires; `null` for never.
+    pub(super) expires_in_ms: Option<u64>,
+}
+
+impl LimitsAnswer {
+    pub(super) fn of(settings: &QueueSettings) -> Self {
+        let GrantLimits { rate, catchup_per_hour, concurrency } = settings.limits;
+        LimitsAnswer {
+            rate: rate.map(GrantRateAnswer::of),
+            catchup_rate: catchup_per_hour.map(HourlyRate),
+            concurrency,
+            expires_in_ms: settings.expires_in_ms,
         }
     }
 }

@@ -10,10 +10,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::call::Call;
-use super::limits::{self, at_most};
+use super::message::ContentAnswer;
 use super::strict::{self, Object, Positive, Text, Whole};
 use super::traced::TracedCall;
-use super::view::ContentAnswer;
 use super::{Answer, App, held, reply, write_large};
 use crate::error::{Problem, overloaded};
 use crate::json::{Elements, InstantText, TokenText, written};
@@ -100,7 +99,7 @@ impl ReserveOfMany<'_> {
                 return Err(Problem::field(field("queue"), "is there twice"));
             }
             if let Some(Whole(max)) = max {
-                let max = at_most(field("max"), max, policy.max_reserve as u64)?;
+                let max = strict::at_most(field("max"), max, policy.max_reserve as u64)?;
                 queues.max_of.push((name.clone(), max.try_into().unwrap_or(usize::MAX)));
             }
             queues.names.push(name);
@@ -137,7 +136,7 @@ pub(crate) async fn reserve_of_many(mut call: Call) -> Answer {
 
 async fn grant(app: &App, traced: TracedCall, queues: ReserveQueues, asked: ReserveRequest) -> Answer {
     let policy = &app.policy;
-    let max = asked.max.map_or(Ok(1), |n| at_most("max", n.0, policy.max_reserve as u64))?;
+    let max = asked.max.map_or(Ok(1), |n| strict::at_most("max", n.0, policy.max_reserve as u64))?;
     // While other consumers do not read the messages that they have reserved, each request gets one at a time.
     let max = if app.rooms.has(policy.max_reserve_bytes) { max.try_into().unwrap_or(1) } else { 1 };
     let demand = Reserve {
@@ -147,9 +146,9 @@ async fn grant(app: &App, traced: TracedCall, queues: ReserveQueues, asked: Rese
         max_attempts: None,
         max,
         max_bytes: usize::MAX,
-        wait_ms: limits::either_within(asked.wait_ms, asked.wait, ("wait", "wait_ms"), policy.max_wait_ms)?
+        wait_ms: strict::either_within(asked.wait_ms, asked.wait, ("wait", "wait_ms"), policy.max_wait_ms)?
             .unwrap_or(0),
-        lease_ms: limits::either_within(
+        lease_ms: strict::either_within(
             asked.lease_ms,
             asked.lease,
             ("lease", "lease_ms"),
@@ -169,7 +168,7 @@ async fn grant(app: &App, traced: TracedCall, queues: ReserveQueues, asked: Rese
         Reserved::Grants(grants) => {
             let bytes: usize = grants.iter().map(|g| g.message.weight() + GRANT_BYTES).sum();
             let write = move || {
-                let messages = Elements::new(&grants, GrantAnswer::of);
+                let messages = Elements(&grants, GrantAnswer::of);
                 written(bytes + 32, &GrantsAnswer { messages, held_back: None })
             };
             let out = write_large(bytes, write).await?;
@@ -177,7 +176,7 @@ async fn grant(app: &App, traced: TracedCall, queues: ReserveQueues, asked: Rese
             Ok(held(StatusCode::OK, room, out))
         }
         Reserved::HeldBack(why) => {
-            let messages = Elements::new(&[], GrantAnswer::of);
+            let messages = Elements(&[], GrantAnswer::of);
             Ok(reply(StatusCode::OK, &GrantsAnswer { messages, held_back: Some(why.as_str()) }))
         }
         Reserved::TooManyQueues => Err(overloaded("as many queues exist as the limits allow")),

@@ -14,32 +14,59 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, MethodRouter, on};
 use bytes::Bytes;
 use duewheel::Policy;
+use schemars::json_schema;
 use serde_json::Value;
 
+use super::app::RouteDurations;
+use super::bulk::{self, BulkCountAnswer, BulkFields, JobAnswer, JobsAnswer};
 use super::call::Call;
-use super::durations::RouteDurations;
-use super::openapi::operation::OperationDoc;
-use super::openapi::{
-    self, Described, Security, events as doc_events, jobs as doc_jobs, operations as doc,
-    schedules as doc_schedules, targets as doc_targets,
+use super::enqueue::{self, LineAnswer};
+use super::events::{self, EventAnswer};
+use super::health::{self, HealthAnswer, ProbeAnswer, TroubledAnswer};
+use super::line::{EnqueueLine, EnqueuedAnswer};
+use super::listing::{self, DeadAnswer, MessagesAnswer, QueuesAnswer};
+use super::message::{
+    self as messages, CancelRequest, CancelledAnswer, MessageAnswer, Nothing, OutlineAnswer, PostponeRequest,
+    ReplayRequest,
 };
-use super::{
-    Answer, App, backup, bulk, cancel, clock, cluster, dashboard, enqueue, errors, events, health, histogram,
-    home, identity, listing, message as messages, metrics, queue as queues, queue_config, quota, reserve,
-    schedule as schedules, settle, settle_many, stats, target as targets, typed, wheel,
+use super::openapi::{self, Described, OperationDoc, Parameter, Security, Tag, limit_schema, schema_of};
+use super::queue::{
+    self as queues, CancelMany, CancelResults, PauseFor, PausedAnswer, PurgedAnswer, Redrive, RedrivenAnswer,
+    ResumedAnswer,
 };
+use super::queue_config::{self, ConfigAnswer, ConfigChange, ConfigRequest, ConfiguredAnswer, RemovedAnswer};
+use super::queue_view::QueueAnswer;
+use super::reserve::{self, GrantsAnswer, ReserveOfMany, ReserveRequest};
+use super::schedule::{
+    self as schedules, BackfillRequest, BackfilledAnswer, ScheduleRemoved, TriggerRequest, TriggeredAnswer,
+};
+use super::schedule_view::{PreviewAnswer, PreviewRequest, ScheduleAnswer, ScheduleRequest, SchedulesAnswer};
+use super::server::{
+    self as servers, AdvanceRequest, AdvancedAnswer, BackedUpAnswer, BackupRequest, ClusterAnswer,
+    IdentityAnswer, QuotasAnswer, TokensAnswer,
+};
+use super::settle::{
+    self, Ack, AckMany, AckResults, Extend, ExtendMany, ExtendResults, ExtendedAnswer, Nack, NackMany,
+    NackResults, SettledAnswer,
+};
+use super::stats::{self, HistogramAnswer, StatsAnswer, WheelAnswer};
+use super::target::{
+    self as targets, PauseTargetRequest, TargetAnswer, TargetRemoved, TargetRequest, TargetsAnswer,
+    TestedAnswer,
+};
+use super::{Answer, App, home, metrics, typed};
 use crate::auth::{About, AccessRule, Scope};
-use crate::error::{ErrorCode, Problem};
+use crate::error::ErrorCode::{
+    self, Dead, DedupeMismatch, DiskFull, GenerationMismatch, InThePast, InUse, KeyExists, LeaseLost, Leased,
+    MessageNotFound, NotDone, NotFound, OverQuota, Overloaded, Paused,
+};
+use crate::error::Problem;
 use crate::json::written;
+use crate::schema::{DeadReasonSchema, InstantSchema, QueueSchema, StateSchema};
 
-/// A route: its method, path and permission, its description and its handler.
-pub(crate) struct HttpRoute {
-    pub(crate) method: Method,
-    pub(crate) path: &'static str,
-    pub(crate) query: &'static [&'static str],
-    pub(crate) access: AccessRule,
-    /// The description of the route in `openapi.json`.
-    pub(crate) doc: fn() -> OperationDoc,
+/// A route: its description and its handler.
+struct HttpRoute {
+    described: Described,
     handler: MethodRouter<App>,
     durations: Arc<RouteDurations>,
 }
@@ -60,99 +87,405 @@ const fn server(scope: Scope) -> AccessRule {
     AccessRule::Needs(scope, About::Server)
 }
 
+fn produce(id: &'static str, summary: &'static str) -> OperationDoc {
+    OperationDoc::new(Tag::Produce, id, summary)
+}
+
+fn consume(id: &'static str, summary: &'static str) -> OperationDoc {
+    OperationDoc::new(Tag::Consume, id, summary)
+}
+
+fn look(id: &'static str, summary: &'static str) -> OperationDoc {
+    OperationDoc::new(Tag::Look, id, summary)
+}
+
+fn operate(id: &'static str, summary: &'static str) -> OperationDoc {
+    OperationDoc::new(Tag::Operate, id, summary)
+}
+
+const fn parameter(name: &'static str, description: &'static str, schema: openapi::SchemaOf) -> Parameter {
+    Parameter { name, description, schema }
+}
+
+const AFTER: Parameter = parameter(
+    "after",
+    "The `next` of an earlier page.",
+    |_| json_schema!({ "type": "string", "format": "duewheel-cursor" }),
+);
+
+const LIST_OF_MESSAGES: &[Parameter] = &[
+    parameter("state", "Only messages in this state.", schema_of::<StateSchema>),
+    parameter("due_from", "Only messages that are due at this instant or later.", schema_of::<InstantSchema>),
+    parameter("due_to", "Only messages that are due before this instant.", schema_of::<InstantSchema>),
+    parameter("key_prefix", "Only messages whose key begins with this.", text),
+    parameter(
+        listing::HEADER,
+        "Only messages with this value of a header, whose name stands in the place of NAME.",
+        text,
+    ),
+    parameter("dead_reason", "Only dead messages with this reason.", schema_of::<DeadReasonSchema>),
+    parameter("dead_note", "Only dead messages whose last attempt has this note.", text),
+    AFTER,
+    parameter("limit", "The most messages of a page.", |_| limit_schema(Some(listing::MESSAGES), "max_page")),
+];
+
+const LIST_OF_QUEUES: &[Parameter] = &[
+    parameter("after", "The `next` of an earlier page.", schema_of::<QueueSchema>),
+    parameter("limit", "The most queues of a page.", |_| limit_schema(Some(listing::QUEUES), "max_page")),
+];
+
+const LIST_OF_SCHEDULES: &[Parameter] = &[
+    AFTER_NAME,
+    parameter("limit", "The largest number of schedules; 100 by default.", |_| {
+        limit_schema(None, "max_page")
+    }),
+];
+
+const LIST_OF_TARGETS: &[Parameter] = &[
+    AFTER_NAME,
+    parameter("limit", "The largest number of targets; 100 by default.", |_| limit_schema(None, "max_page")),
+];
+
+const AFTER_NAME: Parameter = parameter("after", "The `next` of the page before.", text);
+
+const HISTOGRAM: &[Parameter] = &[
+    parameter("from", "The start of the first bucket; now by default.", schema_of::<InstantSchema>),
+    parameter("to", "The end of the last bucket; a day after `from` by default.", schema_of::<InstantSchema>),
+    parameter("buckets", "How many.", |_| limit_schema(Some(stats::COLUMNS), "max_histogram")),
+];
+
+const EVENTS: &[Parameter] = &[
+    parameter("queue", "Only events of this queue.", schema_of::<QueueSchema>),
+    parameter(
+        "since",
+        "The id of an event: those behind it follow. The header Last-Event-ID, which clients send when they connect \
+         again, goes before it. Without either the stream begins now.",
+        |_| json_schema!({ "type": "string", "pattern": "^[0-9]+(\\.[0-9]+)*$" }),
+    ),
+];
+
+const METRICS: &[Parameter] = &[parameter(
+    "queue",
+    "Figures of this queue alone; with `*` at the end, of all queues whose names begin with what is before it.",
+    |_| json_schema!({ "type": "string", "format": "duewheel-queues", "minLength": 1 }),
+)];
+
+fn text(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    json_schema!({ "type": "string" })
+}
+
+/// The operations of a producer on one message by its id.
+const OF_A_MESSAGE: &[&str] = &["get", "cancel", "postpone", "fire"];
+/// The reasons for which a change of a waiting message may be refused.
+const CHANGE: &[ErrorCode] = &[MessageNotFound, Leased, Dead];
+const POSTPONE: &str =
+    "Change a message that waits: its due time, body, headers or settings; what is left out stays";
+const GRANTED: &str = "The messages, in the order in which they are granted; none when none has come.";
+const RESULTS: &str = "A result for each message, in order.";
+
 /// All routes.
 #[rustfmt::skip]
-pub(crate) fn table() -> Vec<HttpRoute> {
+fn table() -> Vec<HttpRoute> {
     use Scope::{Admin, Cancel, Consume, Enqueue, Metrics};
-    const NO: &[&str] = &[];
+    use AccessRule::{Identified, Needs, Open};
+    const NO: &[Parameter] = &[];
     vec![
-        post("/v1/queues/{queue}/messages", NO, queue(Enqueue), enqueue::enqueue, doc::enqueue),
-        get("/v1/queues/{queue}/messages", &["state", "due_from", "due_to", "key_prefix", listing::HEADER, "dead_reason", "dead_note", "after", "limit"], queue(Admin), listing::messages, doc_jobs::list_messages),
-        post("/v1/queues/{queue}/reserve", NO, queue(Consume), reserve::reserve, doc::reserve),
-        post("/v1/queues/{queue}/cancel", NO, queue(Cancel), cancel::cancel_many, doc::cancel_many),
+        post("/v1/queues/{queue}/messages", NO, queue(Enqueue), enqueue::enqueue,
+            produce("enqueue", "Schedule a message, or a message a line")
+                .takes::<EnqueueLine<'_>>()
+                .takes_lines::<EnqueueLine<'_>>()
+                .gives::<EnqueuedAnswer<'_>>(201, "A new message.")
+                .leads_to(OF_A_MESSAGE)
+                .gives::<EnqueuedAnswer<'_>>(200, "The message that was there (`if_exists: keep`, or a repeated \
+                    `dedupe_id`); or, for a message a line, a result a line.")
+                .gives_lines::<LineAnswer<'_>>(200, "")
+                .refuses(&[KeyExists, Leased, DedupeMismatch, InThePast, OverQuota, DiskFull])),
+        get("/v1/queues/{queue}/messages", LIST_OF_MESSAGES, queue(Admin), listing::messages,
+            look("list_messages", "A page of messages in due order, dead ones in the order in which they died")
+                .gives::<MessagesAnswer<'_>>(200, "The page.")),
+        post("/v1/queues/{queue}/reserve", NO, queue(Consume), reserve::reserve,
+            consume("reserve", "Lease messages, waiting for the first if asked to")
+                .may_take::<ReserveRequest>()
+                .gives::<GrantsAnswer<'_>>(200, GRANTED)),
+        post("/v1/queues/{queue}/cancel", NO, queue(Cancel), queues::cancel_many,
+            produce("cancel_many", "Cancel many messages, by key and by id")
+                .takes::<CancelMany<'_>>()
+                .gives::<CancelResults<'_>>(200, "A result for each key, then for each id, in order.")),
 
-        get("/v1/messages/{id}", NO, AccessRule::Needs(Cancel, About::Recalled), messages::get_by_id, doc::get),
-        delete("/v1/messages/{id}", NO, message(Cancel), messages::cancel_by_id, doc::cancel),
-        patch("/v1/messages/{id}", NO, message(Cancel), messages::postpone_by_id, doc::postpone),
-        post("/v1/messages/{id}/fire", NO, message(Cancel), messages::fire_by_id, doc::fire),
-        post("/v1/messages/{id}/replay", NO, AccessRule::Needs(Cancel, About::Recalled), messages::replay, doc::replay),
-        get("/v1/queues/{queue}/keys/{key}", NO, queue(Cancel), messages::get_by_key, doc::get_by_key),
-        delete("/v1/queues/{queue}/keys/{key}", NO, queue(Cancel), messages::cancel_by_key, doc::cancel_by_key),
-        patch("/v1/queues/{queue}/keys/{key}", NO, queue(Cancel), messages::postpone_by_key, doc::postpone_by_key),
-        post("/v1/queues/{queue}/keys/{key}/fire", NO, queue(Cancel), messages::fire_by_key, doc::fire_by_key),
+        get("/v1/messages/{id}", NO, Needs(Cancel, About::Recalled), messages::get,
+            getting("get")),
+        delete("/v1/messages/{id}", NO, message(Cancel), messages::cancel,
+            cancelling("cancel")),
+        patch("/v1/messages/{id}", NO, message(Cancel), messages::postpone,
+            postponing("postpone")),
+        post("/v1/messages/{id}/fire", NO, message(Cancel), messages::fire,
+            firing("fire")),
+        post("/v1/messages/{id}/replay", NO, Needs(Cancel, About::Recalled), messages::replay,
+            produce("replay", "Enqueue the content of a done or dead message again")
+                .may_take::<ReplayRequest>()
+                .gives::<EnqueuedAnswer<'_>>(201, "A new message, due now.")
+                .refuses(&[MessageNotFound, NotDone, KeyExists, OverQuota, DiskFull])),
+        get("/v1/queues/{queue}/keys/{key}", NO, queue(Cancel), messages::get,
+            getting("get_by_key").like("get")),
+        delete("/v1/queues/{queue}/keys/{key}", NO, queue(Cancel), messages::cancel,
+            cancelling("cancel_by_key").like("cancel")),
+        patch("/v1/queues/{queue}/keys/{key}", NO, queue(Cancel), messages::postpone,
+            postponing("postpone_by_key").like("postpone")),
+        post("/v1/queues/{queue}/keys/{key}/fire", NO, queue(Cancel), messages::fire,
+            firing("fire_by_key").like("fire")),
 
-        post("/v1/messages/{id}/ack", NO, AccessRule::Needs(Consume, About::Lease), settle::ack, doc::ack),
-        post("/v1/messages/{id}/nack", NO, message(Consume), settle::nack, doc::nack),
-        post("/v1/messages/{id}/extend", NO, message(Consume), settle::extend, doc::extend),
-        post("/v1/ack", NO, several(Consume), settle_many::ack_many, doc::ack_many),
-        post("/v1/nack", NO, several(Consume), settle_many::nack_many, doc::nack_many),
-        post("/v1/extend", NO, several(Consume), settle_many::extend_many, doc::extend_many),
-        post("/v1/reserve", NO, several(Consume), reserve::reserve_of_many, doc::reserve_of_many),
+        post("/v1/messages/{id}/ack", NO, Needs(Consume, About::Lease), settle::ack,
+            consume("ack", "Done")
+                .takes::<Ack<'_>>()
+                .gives::<SettledAnswer>(200, "The message is done.")
+                .refuses(&[LeaseLost, MessageNotFound])),
+        post("/v1/messages/{id}/nack", NO, message(Consume), settle::nack,
+            consume("nack", "Nack a message: it is ready again after a delay, or dead")
+                .takes::<Nack<'_>>()
+                .gives::<SettledAnswer>(200, "The state of the message from now on.")
+                .refuses(&[LeaseLost, KeyExists, MessageNotFound])),
+        post("/v1/messages/{id}/extend", NO, message(Consume), settle::extend,
+            consume("extend", "Push a lease's deadline")
+                .takes::<Extend<'_>>()
+                .gives::<ExtendedAnswer>(200, "The lease lasts until then.")
+                .refuses(&[LeaseLost, MessageNotFound])),
+        post("/v1/ack", NO, several(Consume), settle::ack_many,
+            consume("ack_many", "Ack many messages").takes::<AckMany<'_>>().gives::<AckResults<'_>>(200, RESULTS)),
+        post("/v1/nack", NO, several(Consume), settle::nack_many,
+            consume("nack_many", "Nack many messages").takes::<NackMany<'_>>().gives::<NackResults<'_>>(200, RESULTS)),
+        post("/v1/extend", NO, several(Consume), settle::extend_many,
+            consume("extend_many", "Push the deadlines of many leases")
+                .takes::<ExtendMany<'_>>()
+                .gives::<ExtendResults<'_>>(200, RESULTS)),
+        post("/v1/reserve", NO, several(Consume), reserve::reserve_of_many,
+            consume("reserve_of_many", "Lease messages of several queues, waiting for the first if asked to")
+                .takes::<ReserveOfMany<'_>>()
+                .gives::<GrantsAnswer<'_>>(200, GRANTED)),
 
-        get("/v1/queues", &["after", "limit"], several(Metrics), listing::queues, doc::list_queues),
-        get("/v1/queues/{queue}", NO, queue(Metrics), queues::show, doc::get_queue),
-        get("/v1/queues/{queue}/histogram", &["from", "to", "buckets"], queue(Metrics), histogram::histogram, doc::histogram),
-        get("/v1/queues/{queue}/dead", &["after"], queue(Admin), listing::dead, doc_jobs::dead),
-        delete("/v1/queues/{queue}", NO, queue(Admin), queue_config::remove, doc::remove_queue),
-        get("/v1/queues/{queue}/config", NO, queue(Admin), queue_config::config, doc::get_config),
-        put("/v1/queues/{queue}/config", NO, queue(Admin), queue_config::configure, doc::configure),
-        patch("/v1/queues/{queue}/config", NO, queue(Admin), queue_config::change, doc::change_config),
-        post("/v1/queues/{queue}/pause", NO, queue(Admin), queues::pause, doc::pause),
-        post("/v1/queues/{queue}/resume", NO, queue(Admin), queues::resume, doc::resume),
-        post("/v1/queues/{queue}/purge", NO, queue(Admin), queues::purge, doc::purge),
-        post("/v1/queues/{queue}/redrive", NO, queue(Admin), queues::redrive, doc::redrive),
+        get("/v1/queues", LIST_OF_QUEUES, several(Metrics), listing::queues,
+            look("list_queues", "All queues by name").gives::<QueuesAnswer<'_>>(200, "The page.")),
+        get("/v1/queues/{queue}", NO, queue(Metrics), queues::show,
+            look("get_queue", "A queue; one that does not exist is shown as empty")
+                .gives::<QueueAnswer<'_>>(200, "The queue.")),
+        get("/v1/queues/{queue}/histogram", HISTOGRAM, queue(Metrics), stats::histogram,
+            look("histogram", "How many messages are due when")
+                .gives::<HistogramAnswer>(200, "Scheduled and ready messages by due time.")),
+        get("/v1/queues/{queue}/dead", &[AFTER], queue(Admin), listing::dead,
+            look("dead_by_reason", "Dead messages counted by reason: of a page of at most 20,000, in the order in which \
+                they died")
+                .gives::<DeadAnswer<'_>>(200, "The counts of the page.")),
+        delete("/v1/queues/{queue}", NO, queue(Admin), queue_config::remove,
+            operate("remove_queue", "Remove a queue with its messages and settings")
+                .gives::<RemovedAnswer<'_>>(200, "The queue is gone.")
+                .refuses(&[NotFound, Leased, InUse])),
+        get("/v1/queues/{queue}/config", NO, queue(Admin), queue_config::config,
+            operate("get_config", "The settings of a queue, as set and as in effect")
+                .gives::<ConfigAnswer<'_>>(200, "The settings.")),
+        put("/v1/queues/{queue}/config", NO, queue(Admin), queue_config::configure,
+            operate("configure", "Replace the settings of a queue")
+                .takes::<ConfigRequest>()
+                .gives::<ConfiguredAnswer<'_>>(200, "The queue as it is now.")),
+        patch("/v1/queues/{queue}/config", NO, queue(Admin), queue_config::change,
+            operate("change_config", "Change some settings of a queue; null resets one")
+                .takes::<ConfigChange>()
+                .gives::<ConfiguredAnswer<'_>>(200, "The queue as it is now.")),
+        post("/v1/queues/{queue}/pause", NO, queue(Admin), queues::pause,
+            operate("pause", "Grant nothing, until resumed or for a time")
+                .may_take::<PauseFor>()
+                .gives::<PausedAnswer<'_>>(200, "The queue is paused.")),
+        post("/v1/queues/{queue}/resume", NO, queue(Admin), queues::resume,
+            operate("resume", "Grant again")
+                .may_take::<Nothing>()
+                .gives::<ResumedAnswer<'_>>(200, "The queue is not paused.")),
+        post("/v1/queues/{queue}/purge", NO, queue(Admin), queues::purge,
+            operate("purge", "Remove all messages that are not leased")
+                .may_take::<Nothing>()
+                .gives::<PurgedAnswer>(200, "The messages are removed.")),
+        post("/v1/queues/{queue}/redrive", NO, queue(Admin), queues::redrive,
+            operate("redrive", "Make dead messages ready again, in the order in which they died")
+                .may_take::<Redrive>()
+                .gives::<RedrivenAnswer<'_>>(200, "The messages are ready.")
+                .refuses(&[Paused, OverQuota, DiskFull])),
 
-        post("/v1/queues/{queue}/bulk", NO, queue(Admin), bulk::bulk, doc_jobs::bulk),
-        get("/v1/jobs", NO, several(Admin), bulk::list, doc_jobs::list),
-        get("/v1/jobs/{job}", NO, several(Admin), bulk::show, doc_jobs::get),
-        delete("/v1/jobs/{job}", NO, several(Admin), bulk::cancel, doc_jobs::cancel),
+        post("/v1/queues/{queue}/bulk", NO, queue(Admin), bulk::bulk,
+            operate("bulk", "Cancel, postpone, fire or redrive many messages")
+                .takes::<BulkFields<'_>>()
+                .gives::<BulkCountAnswer>(200, "The messages are counted.")
+                .gives::<JobAnswer>(202, "The job has begun.")
+                .refuses(&[OverQuota, DiskFull])),
+        get("/v1/jobs", NO, several(Admin), bulk::list,
+            look("list_jobs", "List jobs, the newest first").gives::<JobsAnswer>(200, "All jobs.")),
+        get("/v1/jobs/{job}", NO, several(Admin), bulk::show,
+            look("get_job", "Look at a job").gives::<JobAnswer>(200, "The job.").refuses(&[NotFound])),
+        delete("/v1/jobs/{job}", NO, several(Admin), bulk::cancel,
+            operate("cancel_job", "End a job; what it has changed stays")
+                .gives::<JobAnswer>(200, "The job has ended.")
+                .refuses(&[NotFound, DiskFull])),
 
-        get("/v1/schedules", &["after", "limit"], several(Admin), schedules::list, doc_schedules::list),
-        put("/v1/schedules/{name}", NO, several(Admin), schedules::put, doc_schedules::put),
-        get("/v1/schedules/{name}", NO, several(Admin), schedules::show, doc_schedules::get),
-        patch("/v1/schedules/{name}", NO, several(Admin), schedules::change, doc_schedules::change),
-        delete("/v1/schedules/{name}", NO, several(Admin), schedules::remove, doc_schedules::remove),
-        post("/v1/schedules/{name}/trigger", NO, several(Admin), schedules::trigger, doc_schedules::trigger),
-        post("/v1/schedules/{name}/backfill", NO, several(Admin), schedules::backfill, doc_schedules::backfill),
-        post("/v1/schedules/preview", NO, several(Admin), schedules::preview, doc_schedules::preview),
+        get("/v1/schedules", LIST_OF_SCHEDULES, several(Admin), schedules::list,
+            look("list_schedules", "List schedules by name").gives::<SchedulesAnswer>(200, "A page.")),
+        put("/v1/schedules/{name}", NO, several(Admin), schedules::put,
+            operate("put_schedule", "Create a schedule, or give it other settings")
+                .takes::<ScheduleRequest<'_>>()
+                .gives::<ScheduleAnswer>(200, "The schedule.")
+                .refuses(&[KeyExists, InThePast, DiskFull])),
+        get("/v1/schedules/{name}", NO, several(Admin), schedules::show,
+            look("get_schedule", "Look at a schedule")
+                .gives::<ScheduleAnswer>(200, "The schedule.")
+                .refuses(&[NotFound, KeyExists])),
+        patch("/v1/schedules/{name}", NO, several(Admin), schedules::change,
+            operate("change_schedule", "Change some settings of a schedule; `null` resets one")
+                .takes::<ScheduleRequest<'_>>()
+                .gives::<ScheduleAnswer>(200, "The schedule.")
+                .refuses(&[NotFound, KeyExists, InThePast, DiskFull])),
+        delete("/v1/schedules/{name}", NO, several(Admin), schedules::remove,
+            operate("remove_schedule", "Remove a schedule, and its occurrence that is not due")
+                .gives::<ScheduleRemoved>(200, "The schedule is removed.")
+                .refuses(&[NotFound])),
+        post("/v1/schedules/{name}/trigger", NO, several(Admin), schedules::trigger,
+            operate("trigger_schedule", "Enter one message of a schedule now")
+                .may_take::<TriggerRequest<'_>>()
+                .gives::<TriggeredAnswer>(201, "The message.")
+                .refuses(&[NotFound, KeyExists, OverQuota, DiskFull])),
+        post("/v1/schedules/{name}/backfill", NO, several(Admin), schedules::backfill,
+            operate("backfill_schedule", "Enter the occurrences of a time past")
+                .takes::<BackfillRequest<'_>>()
+                .gives::<BackfilledAnswer>(200, "The occurrences have entered.")
+                .refuses(&[NotFound, KeyExists, OverQuota, DiskFull])),
+        post("/v1/schedules/preview", NO, several(Admin), schedules::preview,
+            look("preview_schedule", "See when a schedule would occur, without saving it")
+                .takes::<PreviewRequest>()
+                .gives::<PreviewAnswer>(200, "The next occurrences.")),
 
-        get("/v1/targets", &["after", "limit"], server(Admin), targets::list, doc_targets::list),
-        put("/v1/targets/{name}", NO, server(Admin), targets::put, doc_targets::put),
-        get("/v1/targets/{name}", NO, server(Admin), targets::show, doc_targets::get),
-        delete("/v1/targets/{name}", NO, server(Admin), targets::remove, doc_targets::remove),
-        post("/v1/targets/{name}/pause", NO, server(Admin), targets::pause, doc_targets::pause),
-        post("/v1/targets/{name}/resume", NO, server(Admin), targets::resume, doc_targets::resume),
-        post("/v1/targets/{name}/test", NO, server(Admin), targets::test, doc_targets::test),
+        get("/v1/targets", LIST_OF_TARGETS, server(Admin), targets::list,
+            look("list_targets", "List targets by name").gives::<TargetsAnswer>(200, "A page.")),
+        put("/v1/targets/{name}", NO, server(Admin), targets::put,
+            operate("put_target", "Create a target, or give it other settings")
+                .takes::<TargetRequest>()
+                .gives::<TargetAnswer>(200, "The target.")
+                .refuses(&[InUse, OverQuota, DiskFull])),
+        get("/v1/targets/{name}", NO, server(Admin), targets::show,
+            look("get_target", "Look at a target").gives::<TargetAnswer>(200, "The target.").refuses(&[NotFound])),
+        delete("/v1/targets/{name}", NO, server(Admin), targets::remove,
+            operate("remove_target", "Remove a target that no queue is delivered to")
+                .gives::<TargetRemoved>(200, "The target is removed.")
+                .refuses(&[NotFound, InUse])),
+        post("/v1/targets/{name}/pause", NO, server(Admin), targets::pause,
+            operate("pause_target", "Let the messages of a target wait until it is resumed")
+                .may_take::<PauseTargetRequest<'_>>()
+                .gives::<TargetAnswer>(200, "The target.")
+                .refuses(&[NotFound, KeyExists, DiskFull])),
+        post("/v1/targets/{name}/resume", NO, server(Admin), targets::resume,
+            operate("resume_target", "Resume deliveries to a paused target")
+                .gives::<TargetAnswer>(200, "The target.")
+                .refuses(&[NotFound, KeyExists, DiskFull])),
+        post("/v1/targets/{name}/test", NO, server(Admin), targets::test,
+            operate("test_target", "Send one signed message now")
+                .gives::<TestedAnswer>(200, "The answer of the target.")
+                .refuses(&[NotFound, KeyExists, OverQuota, DiskFull])),
 
-        get("/v1/quotas", NO, several(Metrics), quota::quotas, doc::quotas),
-        get("/v1/histogram", &["from", "to", "buckets"], server(Metrics), histogram::all_queues, doc::histogram_of_all),
-        get("/v1/stats", NO, server(Metrics), stats::stats, doc::stats),
-        get("/v1/stats/stream", NO, server(Metrics), stats::stream, doc::stats_stream),
-        get("/v1/events", &["queue", "since"], several(Admin), events::events, doc_events::events),
-        get("/v1/wheel", NO, server(Metrics), wheel::wheel, doc::wheel),
-        get("/v1/cluster", NO, server(Metrics), cluster::cluster, doc::cluster),
-        get("/v1/token", NO, AccessRule::Identified, identity::token, doc::token),
-        get("/v1/tokens", NO, server(Admin), identity::tokens, doc::tokens),
-        post("/v1/clock/advance", NO, server(Admin), clock::advance, doc::advance),
-        post("/v1/backup", NO, server(Admin), backup::backup, doc::backup),
+        get("/v1/quotas", NO, several(Metrics), servers::quotas,
+            look("quotas", "All quotas, and what is used of them")
+                .gives::<QuotasAnswer<'_>>(200, "All quotas within reach.")),
+        get("/v1/histogram", HISTOGRAM, server(Metrics), stats::histogram_of_all,
+            look("histogram_of_all", "How many messages of all queues are due when")
+                .like("histogram")
+                .gives::<HistogramAnswer>(200, "Scheduled and ready messages by due time.")),
+        get("/v1/stats", NO, server(Metrics), stats::stats,
+            look("stats", "Figures of the whole server").gives::<StatsAnswer>(200, "The figures.")),
+        get("/v1/stats/stream", NO, server(Metrics), stats::stream,
+            look("stats_stream", "The figures every second, as server-sent events")
+                .gives_text("text/event-stream", "An event `stats` every second, with the figures in JSON, until the reader \
+                    ends the connection or the server stops.")),
+        get("/v1/events", EVENTS, several(Admin), events::events,
+            look("events", "What happens to messages, as server-sent events")
+                .gives_other(200, "Events until the reader ends the connection or the server stops. `data` is an Event in \
+                    JSON; an event `missed` says from which id to which events were not kept.", "text/event-stream",
+                    |generator| { generator.subschema_for::<EventAnswer<'_>>(); text(generator) })
+                .refuses(&[Overloaded])),
+        get("/v1/wheel", NO, server(Metrics), stats::wheel,
+            look("wheel", "The rings in memory").gives::<WheelAnswer<'_>>(200, "The rings.")),
+        get("/v1/cluster", NO, server(Metrics), servers::cluster,
+            look("cluster", "The nodes, and the owners of the shards")
+                .gives::<ClusterAnswer<'_>>(200, "The cluster as the node that answers sees it.")
+                .refuses(&[NotFound])),
+        get("/v1/token", NO, Identified, servers::token,
+            look("token", "Who the caller is, and what its token allows")
+                .gives::<IdentityAnswer<'_>>(200, "The caller.")),
+        get("/v1/tokens", NO, server(Admin), servers::tokens,
+            look("tokens", "All tokens by name, without the tokens themselves")
+                .gives::<TokensAnswer<'_>>(200, "The tokens; none where the server asks for none.")),
+        post("/v1/clock/advance", NO, server(Admin), servers::advance,
+            operate("advanceClock", "For tests: let time pass, on a server with --virtual-clock")
+                .takes::<AdvanceRequest>()
+                .gives::<AdvancedAnswer>(200, "The time has passed.")
+                .refuses(&[NotFound])),
+        post("/v1/backup", NO, server(Admin), servers::backup,
+            operate("backup", "Copy the data folder, while everything goes on")
+                .takes::<BackupRequest<'_>>()
+                .gives::<BackedUpAnswer<'_>>(200, "The copy is complete.")
+                .refuses(&[DiskFull])),
 
-        get("/healthz", NO, AccessRule::Open, health::health, doc::health),
-        get("/livez", NO, AccessRule::Open, health::live, doc::live),
-        get("/readyz", NO, AccessRule::Open, health::ready, doc::ready),
-        get("/metrics", &["queue"], server(Metrics), metrics::metrics, doc::metrics),
-        get("/openapi.json", NO, AccessRule::Open, openapi, doc::openapi),
-        get("/errors", NO, AccessRule::Open, errors::page, doc::errors),
-        get("/", NO, AccessRule::Open, home, doc::home),
+        get("/healthz", NO, Open, health::health,
+            look("health", "Whether all is well, the store and the cluster included")
+                .gives::<HealthAnswer<'_>>(200, "All is well.")
+                .gives::<TroubledAnswer<'_>>(503, "The server starts or drains, its driver has stalled, or its store or \
+                    cluster has a problem.")),
+        get("/livez", NO, Open, health::live,
+            look("live", "Whether the process works: 503 when only a restart helps")
+                .gives::<ProbeAnswer>(200, "Yes.")
+                .gives::<ProbeAnswer>(503, "A thread has stalled for two minutes, or there was a bug; never for the store.")),
+        get("/readyz", NO, Open, health::ready,
+            look("ready", "Whether to send requests here: 503 while stopping")
+                .gives::<ProbeAnswer>(200, "Yes.")
+                .gives::<ProbeAnswer>(503, "The server starts or was told to stop, a thread has stalled, the store does not \
+                    return from a call, or there was a bug.")),
+        get("/metrics", METRICS, server(Metrics), metrics::metrics,
+            look("metrics", "Figures in Prometheus' text format")
+                .gives_text("text/plain", "The figures at the moment of the request.")),
+        get("/openapi.json", NO, Open, openapi,
+            look("openapi", "This description")
+                .gives_other(200, "The description.", "application/json", |_| json_schema!({ "type": "object" }))),
+        get("/errors", NO, Open, home::errors,
+            look("errors", "What the codes of problems mean, for people")
+                .gives_text("text/html", "The page; each code is an anchor.")),
+        get("/", NO, Open, home, look("home", "A page for people").gives_text("text/html", "The page.")),
     ]
+}
+
+fn getting(id: &'static str) -> OperationDoc {
+    look(id, "Look at a message").gives::<MessageAnswer<'_>>(200, "The message.").refuses(&[MessageNotFound])
+}
+
+fn cancelling(id: &'static str) -> OperationDoc {
+    produce(id, "Cancel a message")
+        .may_take::<CancelRequest>()
+        .gives::<CancelledAnswer<'_>>(200, "The message was taken back.")
+        .refuses(&[MessageNotFound, Leased])
+}
+
+fn postponing(id: &'static str) -> OperationDoc {
+    produce(id, POSTPONE)
+        .takes::<PostponeRequest<'_>>()
+        .gives::<OutlineAnswer<'_>>(200, "The message as it is now: the same id, the generation one higher.")
+        .refuses(CHANGE)
+        .refuses(&[GenerationMismatch, InThePast, OverQuota, DiskFull])
+}
+
+fn firing(id: &'static str) -> OperationDoc {
+    produce(id, "Make a message due now")
+        .may_take::<Nothing>()
+        .gives::<OutlineAnswer<'_>>(200, "The message as it is now.")
+        .refuses(CHANGE)
+        .refuses(&[Paused, OverQuota, DiskFull])
 }
 
 /// `GET /`: the dashboard for a browser, else a page that lists all routes.
 async fn home(call: Call) -> Answer {
-    if dashboard::is_browser(call.headers()) {
-        return Ok(dashboard::page(call.headers()));
+    if home::is_browser(call.headers()) {
+        return Ok(home::dashboard(call.headers()));
     }
-    let table = table();
-    Ok(home::page(table.iter().map(|route| (&route.method, route.path, route.query, route.access))))
+    Ok(home::list_of_calls(described()))
 }
 
 /// `GET /openapi.json`, for machines.
@@ -169,13 +502,12 @@ pub(super) fn description(app: &App) -> Bytes {
 
 /// The description of the whole table, as in `openapi.json`.
 pub(crate) fn document(policy: &Policy, security: Security) -> Value {
-    let described = |route: HttpRoute| Described {
-        method: route.method,
-        path: route.path,
-        access: route.access,
-        doc: route.doc,
-    };
-    openapi::document(table().into_iter().map(described), policy, security)
+    openapi::document(described(), policy, security)
+}
+
+/// All routes as `openapi.json` describes them.
+pub(crate) fn described() -> impl Iterator<Item = Described> {
+    table().into_iter().map(|route| route.described)
 }
 
 /// The router for the table, over this state.
@@ -196,10 +528,10 @@ impl Unbound {
         let mut durations = Vec::new();
         for route in table() {
             durations.push(route.durations);
-            router = router.route(route.path, route.handler);
+            router = router.route(route.described.path, route.handler);
         }
         // They are no part of the API, and not described.
-        for asset in dashboard::assets() {
+        for asset in home::assets() {
             let serve = move |State(app): State<App>, headers: HeaderMap| async move {
                 answer(&app, Ok(asset.answer(&headers)))
             };
@@ -227,10 +559,10 @@ macro_rules! methods {
     ($($name:ident $method:ident),*) => {$(
         fn $name<H, F>(
             path: &'static str,
-            query: &'static [&'static str],
+            query: &'static [Parameter],
             access: AccessRule,
             handler: H,
-            doc: fn() -> OperationDoc,
+            doc: OperationDoc,
         ) -> HttpRoute
         where
             H: Fn(Call) -> F + Clone + Send + Sync + 'static,
@@ -255,7 +587,8 @@ macro_rules! methods {
                 }
             };
             let handler = on(MethodFilter::$method, serve);
-            HttpRoute { method: Method::$method, path, query, access, doc, handler, durations }
+            let described = Described { method: Method::$method, path, query, access, doc };
+            HttpRoute { described, handler, durations }
         }
     )*};
 }

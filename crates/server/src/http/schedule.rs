@@ -15,7 +15,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::call::Call;
-use super::enqueued::is_false;
+use super::line::is_false;
 use super::schedule_view::{
     ListedSchedule, OccurrenceAnswer, PreviewAnswer, PreviewRequest, ScheduleAnswer, ScheduleRequest,
     SchedulesAnswer, as_request, instant,

@@ -24,8 +24,8 @@ use super::listener::{StopOfConnection, shake_hands, talk};
 use super::reply;
 use crate::auth::Hosts;
 use crate::claim::Claim;
+use crate::drain::Stop;
 use crate::error::{ErrorCode, Extra, Problem};
-use crate::stop::Stop;
 use crate::tls::Tls;
 
 /// The largest number of connections at a time; further ones wait in the system's backlog.

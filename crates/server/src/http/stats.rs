@@ -8,8 +8,8 @@ use axum::body::Body;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use duewheel::core::WallMs;
 use duewheel::core::engine::{Histogram, LATENESS_MS, Op, Stats, WheelView};
+use duewheel::core::{QueueName, WallMs};
 use http_body_util::channel::{Channel, Sender};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -20,7 +20,8 @@ use super::queue_view::{CountsAnswer, TotalsAnswer};
 use super::{Answer, App, reply};
 use crate::auth::Scope;
 use crate::error::Problem;
-use crate::json::{InstantText, written};
+use crate::json::{Elements, InstantText, written};
+use crate::rfc3339;
 
 /// The time between two events of the stream.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -233,6 +234,132 @@ impl LaterAnswer {
             counts: found.counts.clone(),
             after: found.after,
         }
+    }
+}
+
+const DAY_MS: u64 = 86_400_000;
+/// The number of buckets by default.
+pub(crate) const COLUMNS: usize = 48;
+
+pub(crate) async fn histogram(call: Call) -> Answer {
+    let queue = call.queue()?;
+    histogram_of(call, Some(queue)).await
+}
+
+/// The histogram over all queues.
+pub(crate) async fn histogram_of_all(call: Call) -> Answer {
+    histogram_of(call, None).await
+}
+
+async fn histogram_of(call: Call, queue: Option<QueueName>) -> Answer {
+    let from = instant(&call, "from")?.unwrap_or(call.app.client.now().wall);
+    let to = instant(&call, "to")?.unwrap_or(WallMs(from.0.saturating_add(DAY_MS)));
+    let columns = call.count_param("buckets", COLUMNS, call.app.policy.max_histogram)?;
+    if to <= from {
+        return Err(Problem::field("to", "must be after from"));
+    }
+    let found = call.app.ask(Op::histogram(queue, from, to, columns)).await?;
+    let starts = std::iter::successors(Some(found.from.0), |at| Some(at.saturating_add(found.width_ms)));
+    let bucket = |(from, count): (u64, &u64)| BucketAnswer { from: InstantText(WallMs(from)), count: *count };
+    let answer = HistogramAnswer {
+        from: InstantText(found.from),
+        width_ms: found.width_ms,
+        resolution_ms: found.resolution_ms,
+        before: found.before,
+        after: found.after,
+        buckets: starts.zip(&found.counts).map(bucket).collect(),
+    };
+    Ok(reply(StatusCode::OK, &answer))
+}
+
+/// Scheduled and ready messages by due time.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Histogram")]
+pub(crate) struct HistogramAnswer {
+    /// The start of the first bucket.
+    pub(super) from: InstantText,
+    /// The width of a bucket.
+    pub(super) width_ms: u64,
+    /// A message that is due closer than this to the edge of a bucket may be counted in the next one.
+    pub(super) resolution_ms: u64,
+    /// Messages due before the first bucket: if that begins now, the overdue ones.
+    pub(super) before: u64,
+    /// Messages due after the last bucket.
+    pub(super) after: u64,
+    pub(super) buckets: Vec<BucketAnswer>,
+}
+
+/// The messages that are due in one bucket.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Bucket")]
+pub(crate) struct BucketAnswer {
+    pub(super) from: InstantText,
+    pub(super) count: u64,
+}
+
+fn instant(call: &Call, field: &'static str) -> Result<Option<WallMs>, Problem> {
+    call.param(field)?
+        .map(|text| rfc3339::parse(&text).map_err(|what| Problem::field(field, what)))
+        .transpose()
+}
+
+pub(crate) async fn wheel(call: Call) -> Answer {
+    let wheel = call.app.ask(Op::wheel()).await?;
+    let [at, after] = wheel.pointers.map(|pointer| pointer as u64);
+    let [slots_at, slots_after] = &wheel.occupied;
+    let answer = WheelAnswer {
+        slots: wheel.slots as u64,
+        tick_ms: wheel.tick_ms,
+        messages: wheel.messages,
+        pointer: PointersAnswer { at, after },
+        occupied: OccupiedAnswer {
+            at: Elements(slots_at, SlotAnswer::of),
+            after: Elements(slots_after, SlotAnswer::of),
+        },
+    };
+    Ok(reply(StatusCode::OK, &answer))
+}
+
+/// The rings in memory: one for messages due at an instant (`at`), one for messages due after a delay (`after`).
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Wheel")]
+pub(crate) struct WheelAnswer<'a> {
+    /// Slots of each ring.
+    pub(super) slots: u64,
+    pub(super) tick_ms: u64,
+    /// Messages on both rings.
+    pub(super) messages: u64,
+    pub(super) pointer: PointersAnswer,
+    pub(super) occupied: OccupiedAnswer<'a>,
+}
+
+/// The slot that each ring has reached.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Pointers")]
+pub(crate) struct PointersAnswer {
+    pub(super) at: u64,
+    pub(super) after: u64,
+}
+
+/// The slots that are not empty.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Occupied")]
+pub(crate) struct OccupiedAnswer<'a> {
+    pub(super) at: Elements<'a, (usize, u64), SlotAnswer>,
+    pub(super) after: Elements<'a, (usize, u64), SlotAnswer>,
+}
+
+/// The number of messages on a slot.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Slot")]
+pub(crate) struct SlotAnswer {
+    pub(super) slot: u64,
+    pub(super) messages: u64,
+}
+
+impl SlotAnswer {
+    fn of(&(slot, messages): &(usize, u64)) -> Self {
+        SlotAnswer { slot: slot as u64, messages }
     }
 }
 

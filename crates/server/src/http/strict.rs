@@ -11,12 +11,13 @@ use std::marker::PhantomData;
 use duewheel::core::MessageId;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::value::MapAccessDeserializer;
-use serde::de::{Deserialize, Deserializer, Error, IntoDeserializer, MapAccess, Unexpected, Visitor};
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, Unexpected, Visitor};
 use serde_json::value::RawValue;
 
 use crate::error::{ErrorCode, Problem};
 use crate::repeated;
 use crate::schema::{HeadersSchema, IdInSchema, same_schema};
+use crate::span::{self, SpanText, TimeSpan};
 
 /// The largest depth of arrays and objects. The types of requests need far less; the limit only makes the refusal
 /// clear.
@@ -135,25 +136,76 @@ impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
     }
 }
 
-/// Reads one of the words of an enum. (serde_json itself would accept `{"word": null}`, and would report a number as invalid
-/// JSON.)
-pub(crate) fn word<'de, D: Deserializer<'de>, T: Deserialize<'de>>(d: D) -> Result<Option<T>, D::Error> {
-    let text = Option::<Text<'de>>::deserialize(d)?;
-    text.map(|text| T::deserialize(text.0.as_ref().into_deserializer())).transpose()
+/// Enums of words, which stand for the values of a type of the engine. They are read from strings alone: serde_json
+/// itself would accept `{"word": null}`, and would report a number as invalid JSON.
+macro_rules! words {
+    ($(#[$meta:meta])* $word:ident { $($variant:ident $text:literal),* }) => {
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, schemars::JsonSchema, serde::Serialize)]
+        $(#[$meta])*
+        pub(crate) enum $word {
+            $(#[serde(rename = $text)] $variant,)*
+        }
+
+        impl<'de> serde::Deserialize<'de> for $word {
+            fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+                let text = $crate::http::strict::Text::deserialize(d)?;
+                match &*text.0 {
+                    $($text => Ok($word::$variant),)*
+                    other => Err(serde::de::Error::unknown_variant(other, &[$($text),*])),
+                }
+            }
+        }
+    };
+    ($($(#[$meta:meta])* $word:ident = $of:ident { $($variant:ident $text:literal),* })*) => {$(
+        words! { $(#[$meta])* $word { $($variant $text),* } }
+
+        impl From<$word> for $of {
+            fn from(word: $word) -> Self {
+                match word {
+                    $($word::$variant => $of::$variant,)*
+                }
+            }
+        }
+
+        impl From<$of> for $word {
+            fn from(of: $of) -> Self {
+                match of {
+                    $($of::$variant => $word::$variant,)*
+                }
+            }
+        }
+    )*};
 }
+pub(crate) use words;
 
 /// A member that may be `null`: `Some(None)` for that, `None` for one that is left out.
-pub(crate) fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
-    d: D,
-) -> Result<Option<Option<T>>, D::Error> {
-    Option::deserialize(d).map(Some)
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Given<T>(pub(crate) Option<Option<T>>);
+
+impl<T> Given<T> {
+    /// The value, if it is given and not `null`.
+    pub(crate) fn value(self) -> Option<T> {
+        self.0.flatten()
+    }
+
+    /// Sets a setting, or resets it; a member that is left out changes nothing.
+    pub(crate) fn put<U>(self, to: &mut Option<U>, read: impl FnOnce(T) -> Option<U>) {
+        if let Some(value) = self.0 {
+            *to = value.and_then(read);
+        }
+    }
 }
 
-/// Reads one of the words of an enum, as a member that was given.
-pub(crate) fn given_word<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
-    d: D,
-) -> Result<Option<Option<T>>, D::Error> {
-    word(d).map(Some)
+impl<T> Default for Given<T> {
+    fn default() -> Self {
+        Given(None)
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Given<T> {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        Option::deserialize(d).map(|value| Given(Some(value)))
+    }
 }
 
 /// A whole number from `MIN` to `MAX`, written with digits alone.
@@ -319,6 +371,50 @@ impl<'de> Deserialize<'de> for Members {
     }
 }
 
+/// A length of time that is given as a number of milliseconds or as text, by at most one of two fields.
+pub(super) fn either<const MIN: u64>(
+    ms: Option<Whole<MIN>>,
+    text: Option<SpanText>,
+    field: &'static str,
+) -> Result<Option<u64>, Problem> {
+    let ms = span::either(ms.map(|ms| ms.0), text, field).map_err(|what| Problem::field(field, what))?;
+    match ms {
+        Some(ms) if ms < MIN => Err(Problem::field(field, "must be longer than 0")),
+        ms => Ok(ms),
+    }
+}
+
+/// A length of time as [`either`] reads it, at most `limit`; a refusal names the field that was sent.
+pub(super) fn either_within<const MIN: u64>(
+    ms: Option<Whole<MIN>>,
+    text: Option<SpanText>,
+    (field, field_ms): (&'static str, &'static str),
+    limit: u64,
+) -> Result<Option<u64>, Problem> {
+    match either(ms, text, field)? {
+        Some(ms) if ms > limit && text.is_some() => {
+            Err(Problem::field(field, format_args!("must be at most {}", TimeSpan(limit))))
+        }
+        Some(ms) => at_most(field_ms, ms, limit).map(Some),
+        None => Ok(None),
+    }
+}
+
+/// Checks a number against a limit of the policy.
+pub(crate) fn at_most(field: impl Into<Cow<'static, str>>, n: u64, limit: u64) -> Result<u64, Problem> {
+    if n > limit { Err(Problem::field(field, format_args!("must be at most {limit}"))) } else { Ok(n) }
+}
+
+/// The names of the lengths of time that were sent as text.
+pub(super) fn named<const N: usize>(texts: [(&'static str, Option<SpanText>); N]) -> Vec<&'static str> {
+    texts.into_iter().filter_map(|(name, text)| text.map(|_| name)).collect()
+}
+
+/// The name under which a field was sent: `keep_done` for `keep_done_ms`, if it is among `as_text`.
+pub(super) fn sent_as(field: &'static str, as_text: &[&'static str]) -> &'static str {
+    field.strip_suffix("_ms").filter(|name| as_text.contains(name)).unwrap_or(field)
+}
+
 impl JsonSchema for Text<'_> {
     fn inline_schema() -> bool {
         true
@@ -347,6 +443,7 @@ same_schema! {
     impl[] Id as IdInSchema;
     impl[] Strings as HeadersSchema;
     impl[T: JsonSchema] Object<T> as T;
+    impl[T: JsonSchema] Given<T> as Option<T>;
 }
 
 #[cfg(test)]
@@ -364,15 +461,12 @@ mod tests {
         id: Option<Id>,
         inner: Option<Object<Inner>>,
         headers: Option<Strings>,
-        #[serde(default, deserialize_with = "word")]
         word: Option<Word>,
     }
 
-    #[derive(Debug, serde::Deserialize)]
-    #[serde(rename_all = "lowercase")]
-    enum Word {
-        Keep,
-        Replace,
+    words! {
+        /// A word.
+        Word { Keep "keep", Replace "replace" }
     }
 
     #[derive(Debug, serde::Deserialize)]
@@ -467,5 +561,45 @@ mod tests {
         assert_eq!(id("99999999999999999999"), Some(MessageId(u64::MAX)));
         assert_eq!(id("+1"), None);
         let _: Sample<'_> = parse_optional(b"").unwrap();
+    }
+
+    #[derive(Debug, serde::Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Lengths {
+        wait_ms: Option<Whole<1>>,
+        wait: Option<SpanText>,
+    }
+
+    fn length(json: &str) -> Result<Option<u64>, Problem> {
+        let Lengths { wait_ms, wait } = parse(json.as_bytes())?;
+        either_within(wait_ms, wait, ("wait", "wait_ms"), 172_800_000)
+    }
+
+    #[test]
+    fn lengths_are_numbers_or_texts() {
+        for text in ["48h", "2 days", "PT48H", "2d"] {
+            assert_eq!(length(&format!(r#"{{"wait": "{text}"}}"#)).unwrap(), Some(172_800_000), "{text}");
+        }
+        assert_eq!(length(r#"{"wait_ms": 90}"#).unwrap(), Some(90));
+        assert_eq!(length("{}").unwrap(), None);
+        for (json, field) in [
+            (r#"{"wait": 90}"#, "wait"),
+            (r#"{"wait": "90"}"#, "wait"),
+            (r#"{"wait": "0s"}"#, "wait"),
+            (r#"{"wait": "1 month"}"#, "wait"),
+            (r#"{"wait": "48h1ms"}"#, "wait"),
+            (r#"{"wait": "99999999999999999999s"}"#, "wait"),
+            (r#"{"wait": "1s", "wait_ms": 1}"#, "wait"),
+            (r#"{"wait_ms": 0}"#, "wait_ms"),
+            (r#"{"wait_ms": 172800001}"#, "wait_ms"),
+            (r#"{"wait_ms": "90s"}"#, "wait_ms"),
+        ] {
+            let problem = length(json).unwrap_err();
+            assert_eq!(
+                (problem.code, problem.field.as_deref()),
+                (ErrorCode::BadRequest, Some(field)),
+                "{json}"
+            );
+        }
     }
 }

@@ -1,16 +1,28 @@
-//! `/v1/targets`: put, look, remove, pause, resume, test. For tokens without limits only: a target has secrets.
+//! Targets: `/v1/targets`, for tokens without limits only, because a target has secrets, which no answer shows; and
+//! `target_url` of a message: which tokens may give one, and which queues take one.
+
+use std::borrow::Cow;
 
 use axum::http::StatusCode;
 use axum::response::Response;
-use duewheel_delivery::{TargetError, TargetView, Targets};
-use schemars::JsonSchema;
+use duewheel::core::engine::Enqueue;
+use duewheel::core::message::Headers;
+use duewheel::core::{QueueName, WallMs};
+use duewheel_delivery::{
+    DeliveryAttempt, MessageUrl, NetworkSettings, PushRate, PushVerdict, RetrySettings, ShownTarget,
+    TargetAttempt, TargetError, TargetSettings, TargetState, TargetStatus, TargetView, Targets, TestedTarget,
+    UrlMoves,
+};
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 
 use super::call::Call;
 use super::strict::{self, Text};
-use super::target_view::{TargetAnswer, TargetAttemptAnswer, TargetRequest, TargetsAnswer, TestedAnswer};
 use super::{Answer, App, reply};
+use crate::auth::{Caller, Scope};
 use crate::error::{ErrorCode, Problem};
+use crate::json::{IdText, InstantText};
+use crate::schema::{DelaySchema, HeadersSchema, QueueSchema};
 
 /// The number of targets of a page by default.
 const TARGETS: usize = 100;
@@ -138,4 +150,445 @@ impl From<TargetError> for Problem {
             _ => Problem::internal(),
         }
     }
+}
+
+/// The settings of a target, as they are sent.
+#[derive(Debug, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct TargetRequest(pub(super) TargetSettings);
+
+impl JsonSchema for TargetRequest {
+    fn schema_name() -> Cow<'static, str> {
+        TargetFields::schema_name()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        TargetFields::json_schema(generator)
+    }
+}
+
+/// A target: where messages are sent, and how. What is left out has its default.
+#[derive(JsonSchema)]
+#[schemars(rename = "Target", deny_unknown_fields, transform = crate::schema::target_rules)]
+#[expect(dead_code, reason = "only its schema is used; TargetSettings has its fields")]
+struct TargetFields {
+    /// `http` or `https`, without user information and fragment.
+    #[schemars(length(max = 4096))]
+    url: String,
+    /// `POST` (default), `PUT` or `PATCH`.
+    method: Option<MethodWord>,
+    /// Headers of each request, at most 50; not those that belong to the connection, nor `webhook-` and `duewheel-`.
+    #[schemars(with = "Option<HeadersSchema>")]
+    headers: Option<()>,
+    /// `whsec_` and base64 (24 to 64 bytes, HMAC-SHA256) or `whsk_` and base64 (Ed25519). Each of them signs.
+    #[schemars(length(max = 3))]
+    secrets: Option<Vec<String>>,
+    /// How long a request may take; 30,000 by default.
+    #[schemars(range(min = 1, max = 900_000))]
+    timeout_ms: Option<u64>,
+    /// `timeout_ms` as text, in place of the number.
+    #[schemars(with = "Option<DelaySchema>")]
+    timeout: Option<()>,
+    /// Requests at a time; 10 by default.
+    #[schemars(range(min = 1, max = 10_000))]
+    concurrency: Option<u32>,
+    /// Requests a second; without it there is no limit.
+    rate: Option<RateFields>,
+    /// When failed attempts are repeated: `delays`, or `min_ms` and `max_ms`.
+    retry: Option<RetryFields>,
+    /// Attempts after which a message is dead; 10 by default.
+    #[schemars(range(min = 1))]
+    max_attempts: Option<u32>,
+    /// Status codes that make a message dead at once, 300 to 599.
+    #[schemars(length(max = 100), inner(range(min = 300, max = 599)))]
+    dead_on: Option<Vec<u16>>,
+    /// The only authorities that sign the target's certificate, in PEM; by default those of the web.
+    ca_pem: Option<String>,
+    /// The client certificate of requests with its private key, in PEM.
+    client_pem: Option<String>,
+    /// The addresses that requests may go to: `public` (default), `any`, or a list of networks.
+    networks: Option<NetworksFields>,
+    /// What the names of queues begin with that may be delivered to it; by default all may, and only a token without
+    /// limits may choose it.
+    #[schemars(length(max = 100))]
+    queues: Option<Vec<String>>,
+}
+
+/// The method of requests.
+#[derive(JsonSchema)]
+#[schemars(inline)]
+#[expect(dead_code, reason = "only its schema is used")]
+enum MethodWord {
+    #[schemars(rename = "POST")]
+    Post,
+    #[schemars(rename = "PUT")]
+    Put,
+    #[schemars(rename = "PATCH")]
+    Patch,
+}
+
+/// A limit of requests a second.
+#[derive(JsonSchema)]
+#[schemars(rename = "TargetRateSettings", deny_unknown_fields)]
+#[expect(dead_code, reason = "only its schema is used")]
+struct RateFields {
+    /// Requests a second.
+    #[schemars(range(min = 1, max = 1_000_000))]
+    per_second: u32,
+    /// Requests that may go at once after a pause; by default a second's worth.
+    #[schemars(range(min = 1, max = 1_000_000))]
+    burst: Option<u32>,
+}
+
+/// When failed attempts are repeated.
+#[derive(JsonSchema)]
+#[schemars(rename = "TargetRetrySettings", deny_unknown_fields, transform = crate::schema::retry_rules)]
+#[expect(dead_code, reason = "only its schema is used")]
+struct RetryFields {
+    /// The delay after the first, second, … failed attempt, such as `5s`; the last one repeats.
+    #[schemars(length(min = 1, max = 100))]
+    delays: Option<Vec<String>>,
+    /// The first of delays that double.
+    min_ms: Option<u64>,
+    /// `min_ms` as text, in place of the number.
+    #[schemars(with = "Option<DelaySchema>")]
+    min: Option<()>,
+    /// The longest of them.
+    max_ms: Option<u64>,
+    /// `max_ms` as text, in place of the number.
+    #[schemars(with = "Option<DelaySchema>")]
+    max: Option<()>,
+}
+
+/// A limit of requests a second.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "TargetRate")]
+pub(crate) struct TargetRateAnswer {
+    per_second: u32,
+    /// Requests that may go at once after a pause; `null` for a second's worth.
+    burst: Option<u32>,
+}
+
+/// When failed attempts are repeated: after `delays`, or after `min_ms` and then twice as long each time, up to `max_ms`.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "TargetRetry")]
+pub(crate) struct TargetRetryAnswer {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    delays: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    min_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_ms: Option<u64>,
+}
+
+/// The addresses that requests may go to.
+#[derive(Debug, JsonSchema, Serialize)]
+#[serde(untagged)]
+#[schemars(rename = "TargetNetworks")]
+pub(crate) enum NetworksFields {
+    One(String),
+    Several(Vec<String>),
+}
+
+/// A target as it is.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "TargetAnswer")]
+pub(crate) struct TargetAnswer {
+    pub(super) name: String,
+    /// The state: `active`; `slowed` while it answers with a `Retry-After`; `open` while its breaker lets messages
+    /// wait; `paused` until it is resumed.
+    pub(super) state: &'static str,
+    /// Why it is paused, or how the last attempt to an open or slowed one has failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) reason: Option<String>,
+    /// The time at which the state began, if that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) since: Option<InstantText>,
+    /// Why nothing is delivered until it is put anew.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) error: Option<String>,
+    /// The queues that are delivered to it.
+    #[schemars(with = "Vec<QueueSchema>")]
+    pub(super) delivers: Vec<String>,
+    /// The settings of the target; left out if they cannot be read.
+    #[serde(flatten)]
+    pub(super) settings: Option<TargetSettingsAnswer>,
+    pub(super) created_at: InstantText,
+    /// What the node that answers has delivered since it began to; only the node that delivers has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) counts: Option<PushCountsAnswer>,
+    /// The newest attempts of the node that answers, at most 50, the one that has ended last first. Only where one
+    /// target is asked for; left out if the node has made none since it was started.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) attempts: Option<Vec<TargetAttemptAnswer>>,
+}
+
+/// The settings of a target, with the defaults filled in.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "TargetSettings")]
+pub(crate) struct TargetSettingsAnswer {
+    /// The URL; its query is masked.
+    pub(super) url: String,
+    pub(super) method: String,
+    /// The names of the headers.
+    pub(super) headers: Vec<String>,
+    /// The last four characters of each secret.
+    pub(super) secrets: Vec<String>,
+    pub(super) timeout_ms: u64,
+    pub(super) concurrency: u32,
+    /// Left out: there is no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) rate: Option<TargetRateAnswer>,
+    pub(super) retry: TargetRetryAnswer,
+    pub(super) max_attempts: u32,
+    pub(super) dead_on: Vec<u16>,
+    pub(super) networks: NetworksFields,
+    /// The queues that may be delivered to it; all of them by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) queues: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) ca_pem: Option<String>,
+    /// Whether requests show a certificate of ours.
+    pub(super) client_certificate: bool,
+}
+
+/// How attempts to deliver have ended.
+#[derive(Debug, Default, JsonSchema, Serialize)]
+#[schemars(rename = "PushCounts")]
+pub(crate) struct PushCountsAnswer {
+    /// Messages that were delivered.
+    pub(super) delivered: u64,
+    /// Attempts that have failed.
+    pub(super) failed: u64,
+    /// Attempts that do not count against `max_attempts`.
+    pub(super) forgiven: u64,
+    /// Messages that have died.
+    pub(super) dead: u64,
+    /// Requests under way.
+    pub(super) in_flight: u64,
+}
+
+impl PushCountsAnswer {
+    fn of(status: &TargetStatus) -> Self {
+        PushCountsAnswer {
+            delivered: status.counts.delivered,
+            failed: status.counts.failed,
+            forgiven: status.counts.forgiven,
+            dead: status.counts.dead,
+            in_flight: status.in_flight as u64,
+        }
+    }
+}
+
+impl TargetSettingsAnswer {
+    fn of(shown: ShownTarget) -> Self {
+        TargetSettingsAnswer {
+            url: shown.url,
+            method: shown.method,
+            headers: shown.headers,
+            secrets: shown.secrets,
+            timeout_ms: shown.timeout_ms,
+            concurrency: shown.concurrency,
+            rate: shown.rate.map(|PushRate { per_second, burst }| TargetRateAnswer { per_second, burst }),
+            retry: {
+                let RetrySettings { delays, min_ms, max_ms } = shown.retry;
+                TargetRetryAnswer { delays, min_ms, max_ms }
+            },
+            max_attempts: shown.max_attempts,
+            dead_on: shown.dead_on,
+            networks: match shown.networks {
+                NetworkSettings::One(word) => NetworksFields::One(word),
+                NetworkSettings::Several(words) => NetworksFields::Several(words),
+            },
+            queues: shown.queues,
+            ca_pem: shown.ca_pem,
+            client_certificate: shown.client_certificate,
+        }
+    }
+}
+
+impl TargetAnswer {
+    /// A target. `status`: what this node sees of it, if it delivers; `seen`: what the node has recorded that does.
+    pub(super) fn of(view: TargetView, status: Option<&TargetStatus>, seen: Option<TargetState>) -> Self {
+        let here = status.map(|status| TargetState {
+            stage: status.stage,
+            reason: status.reason.clone(),
+            since: Some(status.since),
+        });
+        TargetAnswer::in_state(TargetState::of(&view, here.or(seen)), view, status)
+    }
+
+    /// A target that was changed now, of which nobody has seen anything yet.
+    pub(super) fn changed(view: TargetView, status: Option<&TargetStatus>) -> Self {
+        TargetAnswer::in_state(TargetState::of(&view, None), view, status)
+    }
+
+    fn in_state(state: TargetState, view: TargetView, status: Option<&TargetStatus>) -> Self {
+        let TargetState { stage, reason, since } = state;
+        TargetAnswer {
+            state: stage.as_str(),
+            reason,
+            since: since.map(|since| InstantText(WallMs::from_system_time_up(since))),
+            error: view.error,
+            delivers: view.queues.iter().map(|queue| queue.as_str().to_owned()).collect(),
+            settings: view.shown.map(TargetSettingsAnswer::of),
+            created_at: InstantText(WallMs(view.created_ms)),
+            counts: status.map(PushCountsAnswer::of),
+            attempts: None,
+            name: view.name,
+        }
+    }
+}
+
+/// A page of targets, by name.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Targets")]
+pub(crate) struct TargetsAnswer {
+    pub(super) targets: Vec<TargetAnswer>,
+    /// The `after` of the next page; `null` on the last one.
+    pub(super) next: Option<String>,
+}
+
+/// What came back from a test.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "TargetTested")]
+pub(crate) struct TestedAnswer {
+    /// When the request was sent.
+    pub(super) at: InstantText,
+    /// Whether a message would be acked.
+    pub(super) delivered: bool,
+    /// The status of the answer; `null` if there was none.
+    pub(super) status: Option<u16>,
+    /// How it ended: `status_200`, `timeout`, `dns_error`, …
+    pub(super) class: String,
+    /// How long it took.
+    pub(super) ms: u64,
+    /// The first KiB of the answer, without control characters, behind a remark in parentheses if it was cut or is a
+    /// redirect. Of a failure of TLS, the reason.
+    pub(super) answer: String,
+    /// The `webhook-id` of the request.
+    pub(super) webhook_id: String,
+}
+
+impl TestedAnswer {
+    pub(super) fn of(tested: TestedTarget) -> Self {
+        let TestedTarget { at, webhook_id, outcome, .. } = tested;
+        TestedAnswer {
+            at: InstantText(WallMs::from_system_time_up(at)),
+            status: outcome.class.status(),
+            delivered: outcome.verdict == PushVerdict::Delivered,
+            class: outcome.class.to_string(),
+            ms: u64::try_from(outcome.took.as_millis()).unwrap_or(u64::MAX),
+            answer: outcome.answer,
+            webhook_id,
+        }
+    }
+}
+
+/// An attempt to deliver a message to a target.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "DeliveryAttempt")]
+pub(crate) struct DeliveryAnswer {
+    /// When it began.
+    pub(super) at: InstantText,
+    /// How long it took.
+    pub(super) ms: u64,
+    /// The status of the answer; `null` if there was none.
+    pub(super) status: Option<u16>,
+    /// How it ended: `status_500`, `timeout`, `dns_error`, …
+    pub(super) class: String,
+    /// The first KiB of the answer, without control characters, behind a remark in parentheses if it was cut or is a
+    /// redirect. Of a failure of TLS, the reason.
+    pub(super) answer: String,
+}
+
+impl DeliveryAnswer {
+    pub(super) fn of(attempt: DeliveryAttempt) -> Self {
+        let DeliveryAttempt { at_ms, ms, status, class, answer } = attempt;
+        DeliveryAnswer { at: InstantText(WallMs(at_ms)), ms, status, class, answer }
+    }
+}
+
+/// An attempt to deliver a message, in the list of its target.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "TargetAttempt")]
+pub(crate) struct TargetAttemptAnswer {
+    /// The message.
+    pub(super) message: IdText,
+    /// The queue of the message.
+    #[schemars(with = "QueueSchema")]
+    pub(super) queue: String,
+    /// Which attempt of the message it was.
+    pub(super) attempt: u32,
+    /// When it began.
+    pub(super) at: InstantText,
+    /// How long it took.
+    pub(super) ms: u64,
+    /// The status of the answer; `null` if there was none.
+    pub(super) status: Option<u16>,
+    /// How it ended: `status_500`, `timeout`, `dns_error`, …
+    pub(super) class: String,
+    /// The first 200 bytes of the answer, without control characters.
+    pub(super) answer: String,
+}
+
+impl TargetAttemptAnswer {
+    pub(super) fn of(one: TargetAttempt) -> Self {
+        let DeliveryAttempt { at_ms, ms, status, class, answer } = one.attempt;
+        TargetAttemptAnswer {
+            message: IdText(one.id),
+            queue: one.queue.as_str().to_owned(),
+            attempt: one.number,
+            at: InstantText(WallMs(at_ms)),
+            ms,
+            status,
+            class,
+            answer,
+        }
+    }
+}
+
+/// Checks a URL.
+pub(super) fn read_url(text: &Text<'_>) -> Result<MessageUrl, Problem> {
+    MessageUrl::new(&text.0).map_err(|bad| Problem::field(bad.field, bad.what))
+}
+
+/// Refuses the header that holds the URL, which has a field of its own.
+pub(super) fn check_headers(headers: &Headers) -> Result<(), Problem> {
+    match headers.iter().find(|(name, _)| MessageUrl::is_its_header(name)) {
+        Some((name, _)) => {
+            Err(Problem::field(format!("headers.{name}"), "is set by duewheel; give target_url"))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Adds the URL to headers.
+pub(super) fn put_url(headers: &mut Headers, url: &MessageUrl) {
+    let (name, value) = url.header();
+    headers.push((name.into(), value.into()));
+}
+
+/// Whether a new message has a URL.
+pub(super) fn has_url(message: &Enqueue) -> bool {
+    MessageUrl::in_headers(&message.headers).is_some()
+}
+
+/// Whether this caller may put messages with URLs into this queue.
+///
+/// # Errors
+/// `forbidden` without the scope; `bad_request` if the queue has no target, whose worker would send them.
+pub(super) async fn check_url(app: &App, caller: &Caller, queue: &QueueName) -> Result<(), Problem> {
+    caller.need(Scope::PushAny)?;
+    if targets(app)?.target_of(queue).await?.is_some() {
+        return Ok(());
+    }
+    let why = format_args!("the queue {queue} has no target, whose worker would send the message there");
+    Err(Problem::field("target_url", why))
+}
+
+/// Whether a job of this caller may move messages with URLs into this queue, by the same rules as [`check_url`].
+pub(super) async fn url_moves(app: &App, caller: &Caller, queue: &QueueName) -> Result<UrlMoves, Problem> {
+    let may = caller.need(Scope::PushAny).is_ok() && targets(app)?.target_of(queue).await?.is_some();
+    Ok(if may { UrlMoves::Allowed } else { UrlMoves::Refused })
 }

@@ -5,7 +5,6 @@
 
 mod client;
 mod context;
-mod export;
 mod sampler;
 mod spans;
 
@@ -27,9 +26,9 @@ use opentelemetry_sdk::trace::{BatchConfigBuilder, BatchSpanProcessor, SdkTracer
 use crate::config::{ConfigError, OtlpSettings};
 use crate::traces::SpanCounts;
 use client::CollectorClient;
+use client::{BoundedProcessor, CountedExporter, ExportCounts};
 use context::span_context;
 use duewheel_delivery::TraceContext;
-use export::{BoundedProcessor, CountedExporter, ExportCounts};
 use sampler::LinkSampler;
 
 /// How many grants are remembered, so that the span of their settlement names their queue and links to their creation.

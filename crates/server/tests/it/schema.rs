@@ -159,6 +159,40 @@ pub(crate) fn validate(schema: &'static Value, value: &Value) -> Result<(), Stri
     Ok(())
 }
 
+/// The examples are written by hand, in `openapi/examples.json`.
+#[test]
+fn openapi_examples_fit_their_schemas() {
+    let mut checked = 0;
+    for (path, item) in SPEC["paths"].as_object().expect("paths") {
+        for (method, operation) in item.as_object().expect("item").iter().filter(|(m, _)| *m != "parameters")
+        {
+            let answers = operation["responses"].as_object().expect("responses").values().map(resolve);
+            let media =
+                answers.chain([&operation["requestBody"]]).filter_map(|body| body["content"].as_object());
+            for (content_type, form) in media.flatten() {
+                let Some(example) = form.get("example") else { continue };
+                let lines = example.as_str().filter(|_| content_type == "application/x-ndjson");
+                let values: Vec<Value> = match lines {
+                    Some(lines) => {
+                        lines.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+                    }
+                    None => vec![example.clone()],
+                };
+                for value in values {
+                    let fits = validate(&form["schema"], &value);
+                    fits.unwrap_or_else(|e| panic!("{method} {path}: {e}\n{value:#}"));
+                    checked += 1;
+                }
+            }
+            for parameter in operation["parameters"].as_array().into_iter().flatten() {
+                let fits = validate(&parameter["schema"], &parameter["example"]);
+                fits.unwrap_or_else(|e| panic!("{method} {path}: {e}: {parameter:#}"));
+            }
+        }
+    }
+    assert!(checked >= 100, "{checked} examples");
+}
+
 #[test]
 fn the_validator_refuses_what_it_should() {
     let schema = &SPEC["components"]["schemas"]["Enqueue"];

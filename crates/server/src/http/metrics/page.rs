@@ -1,6 +1,6 @@
 //! The text of `/metrics`: families, lines and labels.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 
 use duewheel::core::State;
 use duewheel::core::engine::Counts;
@@ -38,11 +38,49 @@ impl MetricsPage {
         };
     }
 
-    /// Adds a family with one line, which has no labels.
-    pub(super) fn one(&mut self, name: &str, kind: &str, help: &str, value: u64) {
+    /// Adds a family with these lines: labels and values.
+    pub(super) fn family<V: fmt::Display>(
+        &mut self,
+        (name, kind, help): (&str, &str, &str),
+        lines: impl IntoIterator<Item = (String, V)>,
+    ) {
         self.head(name, kind, help);
-        let _ = writeln!(self.0, "{name} {value}");
+        for (labels, value) in lines {
+            self.text(name, &labels, &value.to_string());
+        }
     }
+
+    /// Adds a family with one line, which has no labels.
+    pub(super) fn one(&mut self, name: &str, kind: &str, help: &str, value: impl fmt::Display) {
+        self.family((name, kind, help), [(String::new(), value)]);
+    }
+
+    /// Adds the lines of a histogram with these labels: its columns by upper edge, and the sum of its values.
+    pub(super) fn histogram(
+        &mut self,
+        name: &str,
+        labels: &str,
+        columns: impl IntoIterator<Item = (String, u64)>,
+        sum: &str,
+    ) {
+        let (bucket, comma) = (format!("{name}_bucket"), if labels.is_empty() { "" } else { "," });
+        let mut all = 0;
+        for (edge, count) in columns {
+            all += count;
+            self.line(&bucket, &format!("{labels}{comma}le=\"{edge}\""), all);
+        }
+        self.text(&format!("{name}_sum"), labels, sum);
+        self.line(&format!("{name}_count"), labels, all);
+    }
+}
+
+/// The columns of a histogram: each with its upper edge, and one for everything above.
+pub(super) fn columns<'a>(
+    edges_ms: &'a [u64],
+    counts: impl IntoIterator<Item = u64> + 'a,
+) -> impl Iterator<Item = (String, u64)> + 'a {
+    let edges = edges_ms.iter().map(|ms| seconds(*ms)).chain(["+Inf".to_owned()]);
+    edges.zip(counts.into_iter().chain(std::iter::repeat(0)))
 }
 
 /// The labels of a line about a shard; there is no label `shard` where there is no cluster.

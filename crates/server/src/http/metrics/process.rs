@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 use duewheel_delivery::TargetStage;
 
 use super::super::App;
-use super::super::durations::EDGES_MS;
-use super::page::{MetricsPage, micros, seconds};
+use super::super::app::EDGES_MS;
+use super::page::{MetricsPage, columns, micros, seconds};
 
 /// Writes the figures of this server: version, health, requests.
 pub(super) fn write_server(page: &mut MetricsPage, app: &App) {
@@ -19,12 +19,12 @@ pub(super) fn write_server(page: &mut MetricsPage, app: &App) {
         1,
     );
     let health = app.client.health();
-    page.head(
+    page.one(
         "duewheel_tick_age_seconds",
         "gauge",
         "Time since the last round of the driver that came on with what waits.",
+        seconds(health.tick_age_ms),
     );
-    page.text("duewheel_tick_age_seconds", "", &seconds(health.tick_age_ms));
     page.one("duewheel_healthy", "gauge", "1 while the driver works.", u64::from(health.trouble.is_none()));
     page.one(
         "duewheel_drain_mode",
@@ -64,14 +64,7 @@ fn write_durations(page: &mut MetricsPage, app: &App) {
         for of in route.all() {
             let labels =
                 format!("method=\"{}\",route=\"{}\",status=\"{}xx\"", route.method, route.path, of.class);
-            let mut sum = 0;
-            for (column, count) in of.columns.iter().enumerate() {
-                sum += count;
-                let edge = EDGES_MS.get(column).map_or("+Inf".to_owned(), |ms| seconds(*ms));
-                page.line(&format!("{name}_bucket"), &format!("{labels},le=\"{edge}\""), sum);
-            }
-            page.text(&format!("{name}_sum"), &labels, &micros(of.sum_us));
-            page.line(&format!("{name}_count"), &labels, sum);
+            page.histogram(name, &labels, columns(&EDGES_MS, of.columns), &micros(of.sum_us));
         }
     }
 }
@@ -100,8 +93,7 @@ pub(super) fn write_process(page: &mut MetricsPage) {
     if let Ok(stat) = process.stat() {
         let ticks = procfs::ticks_per_second().max(1);
         let cpu_ms = (stat.utime + stat.stime).saturating_mul(1_000) / ticks;
-        page.head("process_cpu_seconds_total", "counter", "Processor time of this process.");
-        page.text("process_cpu_seconds_total", "", &seconds(cpu_ms));
+        page.one("process_cpu_seconds_total", "counter", "Processor time of this process.", seconds(cpu_ms));
         let resident = stat.rss.saturating_mul(procfs::page_size());
         page.one("process_resident_memory_bytes", "gauge", "Memory of this process.", resident);
         page.one("process_virtual_memory_bytes", "gauge", "Address space of this process.", stat.vsize);
@@ -109,12 +101,12 @@ pub(super) fn write_process(page: &mut MetricsPage) {
         if let Ok(boot) = procfs::boot_time_secs() {
             let start_ms =
                 boot.saturating_mul(1_000).saturating_add(stat.starttime.saturating_mul(1_000) / ticks);
-            page.head(
+            page.one(
                 "process_start_time_seconds",
                 "gauge",
                 "When this process began, in seconds since 1970.",
+                seconds(start_ms),
             );
-            page.text("process_start_time_seconds", "", &seconds(start_ms));
         }
     }
     if let Ok(open) = process.fd_count() {
@@ -133,17 +125,17 @@ pub(super) fn write_process(_: &mut MetricsPage) {}
 /// Writes the counts of this node's worker of schedules.
 fn write_schedules(page: &mut MetricsPage, app: &App) {
     let Some(counts) = app.schedule_counts() else { return };
-    let name = "duewheel_schedule_occurrences_total";
-    page.head(name, "counter", "Occurrences of schedules, by what this node made of them.");
     let outcomes = [
         ("entered", counts.entered),
         ("missed", counts.missed),
         ("skipped", counts.skipped),
         ("blocked", counts.blocked),
     ];
-    for (outcome, count) in outcomes {
-        page.line(name, &format!("outcome=\"{outcome}\""), count);
-    }
+    let help = "Occurrences of schedules, by what this node made of them.";
+    page.family(
+        ("duewheel_schedule_occurrences_total", "counter", help),
+        outcomes.map(|(outcome, count)| (format!("outcome=\"{outcome}\""), count)),
+    );
     page.one(
         "duewheel_schedule_looks_failed_total",
         "counter",
@@ -185,20 +177,16 @@ fn write_targets(page: &mut MetricsPage, app: &App) {
             page.line(name, &format!("target={target:?},outcome=\"{outcome}\""), count);
         }
     }
-    let name = "duewheel_pushes_in_flight";
-    page.head(name, "gauge", "Requests to targets of this node that are under way.");
-    for (target, status) in &statuses {
-        page.line(name, &format!("target={target:?}"), status.in_flight as u64);
-    }
-    let name = "duewheel_target_open";
-    page.head(
-        name,
-        "gauge",
-        "Whether the breaker of a target of this node is open, so that its messages wait.",
+    let of = |target: &String| format!("target={target:?}");
+    page.family(
+        ("duewheel_pushes_in_flight", "gauge", "Requests to targets of this node that are under way."),
+        statuses.iter().map(|(target, status)| (of(target), status.in_flight as u64)),
     );
-    for (target, status) in &statuses {
-        page.line(name, &format!("target={target:?}"), u64::from(status.stage == TargetStage::Open));
-    }
+    let help = "Whether the breaker of a target of this node is open, so that its messages wait.";
+    page.family(
+        ("duewheel_target_open", "gauge", help),
+        statuses.iter().map(|(target, status)| (of(target), u64::from(status.stage == TargetStage::Open))),
+    );
     page.one(
         "duewheel_push_restarts_total",
         "counter",

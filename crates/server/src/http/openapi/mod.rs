@@ -1,28 +1,30 @@
 //! `openapi.json`, made from the table of routes and from the types of requests and answers.
 //!
-//! [`operations`] adds what types cannot express: summaries, examples, and the problems that an operation may have. The
-//! document of a server with tokens names the scope of each operation; that of an open server announces no security,
-//! because nothing is required.
+//! A row of the table has what types cannot express: summary, group, and the problems that an operation may have.
+//! `examples.json` has the examples; the integration tests compare each with its schema. The document of a server with
+//! tokens names the scope of each operation; that of an open server announces no security, because nothing is required.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
 
 use axum::http::Method;
 use duewheel::Policy;
 use schemars::generate::SchemaSettings;
-use schemars::{JsonSchema, SchemaGenerator};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value, json};
 
 use crate::auth::AccessRule;
 use crate::error::{ErrorCode, Problem, ProblemAnswer};
 use crate::schema::{IdSchema, JobSchema, KeySchema, QueueSchema, ScheduleNameSchema};
-use operation::{Link, MediaDoc, OperationDoc, Tag};
 
-pub(crate) mod events;
-pub(crate) mod jobs;
-pub(crate) mod operation;
-pub(crate) mod operations;
-pub(crate) mod schedules;
-pub(crate) mod targets;
+/// The examples of operations by id: those of query parameters, and of each content type of the request and of each
+/// status.
+static EXAMPLES: LazyLock<Value> =
+    LazyLock::new(|| serde_json::from_str(include_str!("examples.json")).unwrap_or_default());
+
+/// The content type of one message on each line.
+const LINES: &str = "application/x-ndjson";
+const JSON: &str = "application/json";
 
 /// Whether a server requires tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,13 +35,193 @@ pub(crate) enum Security {
     Tokens,
 }
 
-/// A route with its description.
+/// A route as `openapi.json` describes it.
 #[derive(Debug)]
 pub(crate) struct Described {
     pub(crate) method: Method,
     pub(crate) path: &'static str,
+    pub(crate) query: &'static [Parameter],
     pub(crate) access: AccessRule,
-    pub(crate) doc: fn() -> OperationDoc,
+    pub(crate) doc: OperationDoc,
+}
+
+/// A query parameter, which may always be left out.
+#[derive(Debug)]
+pub(crate) struct Parameter {
+    pub(crate) name: &'static str,
+    pub(crate) description: &'static str,
+    pub(crate) schema: SchemaOf,
+}
+
+/// Makes the schema of one type; those of the types in it are kept by the generator.
+pub(crate) type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
+
+/// The description of an operation.
+#[derive(Debug)]
+pub(crate) struct OperationDoc {
+    id: &'static str,
+    tag: Tag,
+    summary: &'static str,
+    /// The operation whose examples it has.
+    examples: &'static str,
+    pub(crate) request: Vec<MediaDoc>,
+    is_request_required: bool,
+    answers: Vec<AnswerDoc>,
+    /// Codes of problems that not every operation has.
+    problems: Vec<ErrorCode>,
+}
+
+/// A form of a body: its content type and its schema.
+#[derive(Debug)]
+pub(crate) struct MediaDoc {
+    content_type: &'static str,
+    pub(crate) schema: SchemaOf,
+}
+
+/// An answer that is not a problem.
+#[derive(Debug)]
+struct AnswerDoc {
+    status: u16,
+    description: &'static str,
+    media: Vec<MediaDoc>,
+    /// Operations that take the id of this answer.
+    links: &'static [&'static str],
+}
+
+/// Groups of operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tag {
+    Produce,
+    Consume,
+    Look,
+    Operate,
+}
+
+impl Tag {
+    const ALL: [Tag; 4] = [Tag::Produce, Tag::Consume, Tag::Look, Tag::Operate];
+
+    /// The name of the group, and its description.
+    fn words(self) -> (&'static str, &'static str) {
+        match self {
+            Tag::Produce => ("produce", "Schedule messages, change them, and take them back."),
+            Tag::Consume => ("consume", "Lease messages, and report their outcomes."),
+            Tag::Look => ("look", "See what is pending, and the state of the server."),
+            Tag::Operate => ("operate", "Set, pause and empty queues; make copies."),
+        }
+    }
+}
+
+impl OperationDoc {
+    pub(crate) fn new(tag: Tag, id: &'static str, summary: &'static str) -> Self {
+        OperationDoc {
+            id,
+            tag,
+            summary,
+            examples: id,
+            request: Vec::new(),
+            is_request_required: true,
+            answers: Vec::new(),
+            problems: Vec::new(),
+        }
+    }
+
+    /// Shows the examples of another operation.
+    pub(crate) fn like(mut self, id: &'static str) -> Self {
+        self.examples = id;
+        self
+    }
+
+    /// Sets the body in JSON.
+    pub(crate) fn takes<T: JsonSchema>(mut self) -> Self {
+        self.request.push(MediaDoc { content_type: JSON, schema: schema_of::<T> });
+        self
+    }
+
+    /// Sets the body in JSON, which may be left out.
+    pub(crate) fn may_take<T: JsonSchema>(mut self) -> Self {
+        self.is_request_required = false;
+        self.takes::<T>()
+    }
+
+    /// Also accepts a body with an object on each line.
+    pub(crate) fn takes_lines<T: JsonSchema>(mut self) -> Self {
+        self.request.push(MediaDoc { content_type: LINES, schema: schema_of::<T> });
+        self
+    }
+
+    /// Sets an answer in JSON.
+    pub(crate) fn gives<T: JsonSchema>(self, status: u16, description: &'static str) -> Self {
+        self.gives_other(status, description, JSON, schema_of::<T>)
+    }
+
+    /// Sets an answer with an object on each line.
+    pub(crate) fn gives_lines<T: JsonSchema>(self, status: u16, description: &'static str) -> Self {
+        self.gives_other(status, description, LINES, schema_of::<T>)
+    }
+
+    /// Sets an answer that is text.
+    pub(crate) fn gives_text(self, content_type: &'static str, description: &'static str) -> Self {
+        self.gives_other(200, description, content_type, |_| json_schema!({ "type": "string" }))
+    }
+
+    /// Sets an answer of another content type, or adds one to an answer with this status.
+    pub(crate) fn gives_other(
+        mut self,
+        status: u16,
+        description: &'static str,
+        content_type: &'static str,
+        schema: SchemaOf,
+    ) -> Self {
+        let media = MediaDoc { content_type, schema };
+        match self.answers.iter_mut().find(|answer| answer.status == status) {
+            Some(answer) => answer.media.push(media),
+            None => self.answers.push(AnswerDoc { status, description, media: vec![media], links: &[] }),
+        }
+        self
+    }
+
+    /// Links the last answer to operations on the message whose id it has.
+    pub(crate) fn leads_to(mut self, operations: &'static [&'static str]) -> Self {
+        if let Some(answer) = self.answers.last_mut() {
+            answer.links = operations;
+        }
+        self
+    }
+
+    /// Adds the reasons for which the operation may be refused, besides those of all operations.
+    pub(crate) fn refuses(mut self, codes: &[ErrorCode]) -> Self {
+        self.problems.extend_from_slice(codes);
+        self
+    }
+
+    /// An example: of the request, of a status, or of the query.
+    fn example(&self, of: &str, name: &str) -> &'static Value {
+        &EXAMPLES[self.examples][of][name]
+    }
+
+    /// The forms of a body by content type, each with its example.
+    fn content(&self, of: &str, media: &[MediaDoc], generator: &mut SchemaGenerator) -> Map<String, Value> {
+        let form = |media: &MediaDoc| {
+            let example = self.example(of, media.content_type);
+            let schema = (media.schema)(generator);
+            (media.content_type.to_owned(), json!({ "schema": schema, "example": example }))
+        };
+        media.iter().map(form).collect()
+    }
+}
+
+/// The schema of a type, as [`SchemaOf`].
+pub(crate) fn schema_of<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
+    generator.subschema_for::<T>()
+}
+
+/// A whole number from 1 to a limit of the policy.
+pub(crate) fn limit_schema(default: Option<usize>, name: &str) -> Schema {
+    let mut schema = json_schema!({ "type": "integer", "minimum": 1, "x-limit": name });
+    if let Some(default) = default {
+        schema.insert("default".into(), default.into());
+    }
+    schema
 }
 
 /// The whole document about these routes.
@@ -107,25 +289,25 @@ impl Assembly {
     }
 
     fn operation(&mut self, route: &Described) -> Value {
-        let doc = (route.doc)();
+        let doc = &route.doc;
         let mut out = json!({
             "operationId": doc.id,
             "summary": doc.summary,
             "tags": [doc.tag.words().0],
         });
-        if !doc.query.is_empty() {
-            let query = doc.query.iter().map(|parameter| {
+        if !route.query.is_empty() {
+            let query = route.query.iter().map(|parameter| {
                 json!({
                     "name": parameter.name, "in": "query", "required": false, "description": parameter.description,
-                    "schema": (parameter.schema)(&mut self.requests), "example": parameter.example,
+                    "schema": (parameter.schema)(&mut self.requests),
+                    "example": doc.example("query", parameter.name),
                 })
             });
             out["parameters"] = query.collect();
         }
-        if let Some(request) = &doc.request {
-            let content: Map<String, Value> =
-                request.media.iter().map(|media| form(media, &mut self.requests)).collect();
-            out["requestBody"] = json!({ "required": request.required, "content": content });
+        if !doc.request.is_empty() {
+            let content = doc.content("request", &doc.request, &mut self.requests);
+            out["requestBody"] = json!({ "required": doc.is_request_required, "content": content });
         }
         if let (Security::Tokens, access) = (self.security, route.access) {
             out["security"] = match access {
@@ -134,23 +316,23 @@ impl Assembly {
                 AccessRule::Needs(scope, _) => json!([{ "bearer": [scope.as_str()] }]),
             };
         }
-        out["responses"] = self.responses(route, &doc);
+        out["responses"] = self.responses(route);
         out
     }
 
-    fn responses(&mut self, route: &Described, doc: &OperationDoc) -> Value {
+    fn responses(&mut self, route: &Described) -> Value {
         let mut responses = Map::new();
-        for answer in &doc.answers {
-            let content: Map<String, Value> =
-                answer.media.iter().map(|media| form(media, &mut self.answers)).collect();
+        for answer in &route.doc.answers {
+            let status = answer.status.to_string();
+            let content = route.doc.content(&status, &answer.media, &mut self.answers);
             let mut response = json!({ "description": answer.description, "content": content });
             if !answer.links.is_empty() {
-                response["links"] = answer.links.iter().map(link).collect::<Map<_, _>>().into();
+                response["links"] = answer.links.iter().map(|id| link(id)).collect::<Map<_, _>>().into();
             }
-            responses.insert(answer.status.to_string(), response);
+            responses.insert(status, response);
         }
         let mut by_status: BTreeMap<u16, Vec<ErrorCode>> = BTreeMap::new();
-        for code in problems_of(route, doc, self.security) {
+        for code in problems_of(route, self.security) {
             by_status.entry(code.status().as_u16()).or_default().push(code);
         }
         for (status, codes) in by_status {
@@ -230,15 +412,10 @@ impl Assembly {
     }
 }
 
-fn form(media: &MediaDoc, generator: &mut SchemaGenerator) -> (String, Value) {
-    let schema = (media.schema)(generator);
-    (media.content_type.to_owned(), json!({ "schema": schema, "example": media.example }))
-}
-
-fn link(link: &Link) -> (String, Value) {
-    let parameters: Map<String, Value> =
-        link.parameters.iter().map(|(name, at)| ((*name).to_owned(), (*at).into())).collect();
-    (link.operation.to_owned(), json!({ "operationId": link.operation, "parameters": parameters }))
+/// A link from the id of an answer to another operation.
+fn link(operation: &str) -> (String, Value) {
+    let parameters = json!({ "id": "$response.body#/id" });
+    (operation.to_owned(), json!({ "operationId": operation, "parameters": parameters }))
 }
 
 fn path_parameter<T: JsonSchema>(
@@ -260,12 +437,12 @@ fn parameters_of(path: &str) -> Vec<Value> {
 }
 
 /// The codes of all problems that an operation may have.
-fn problems_of(route: &Described, doc: &OperationDoc, security: Security) -> BTreeSet<ErrorCode> {
+fn problems_of(route: &Described, security: Security) -> BTreeSet<ErrorCode> {
     use ErrorCode as Code;
     let mut codes: BTreeSet<Code> =
         [Code::BadRequest, Code::CrossOrigin, Code::HeadersTooLarge, Code::Overloaded, Code::Internal].into();
-    codes.extend(&doc.problems);
-    if doc.request.is_some() {
+    codes.extend(&route.doc.problems);
+    if !route.doc.request.is_empty() {
         codes.extend([Code::RequestTimeout, Code::BodyTooLarge, Code::UnsupportedMediaType]);
     }
     if route.access == AccessRule::Identified && security == Security::Tokens {

@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use duewheel::Policy;
 use serde_json::Value;
 
-use super::openapi::Security;
-use super::routes::{self, document};
 use crate::auth::{About, AccessRule};
 use crate::error::ErrorCode;
+use crate::http::openapi::Security;
+use crate::http::routes::{self, document};
 
 fn spec() -> Value {
     document(&Policy::default(), Security::Tokens)
@@ -22,7 +22,7 @@ fn committed_openapi_is_current() {
         std::fs::write(concat!(env!("CARGO_MANIFEST_DIR"), "/openapi.json"), &made).expect("openapi.json");
         return;
     }
-    let same = made == include_str!("../../openapi.json");
+    let same = made == include_str!("../../../openapi.json");
     assert!(
         same,
         "the API has changed: DUEWHEEL_OPENAPI=write cargo test -p duewheel-server --lib contract:: writes it again"
@@ -57,7 +57,10 @@ fn openapi_calls_have_examples_and_limits() {
             answers += media(&operation["responses"]["200"]) + media(&operation["responses"]["201"]);
         }
     }
-    assert!(requests >= 15 && answers >= routes::table().len(), "{requests} requests, {answers} answers");
+    assert!(
+        requests >= 15 && answers >= routes::described().count(),
+        "{requests} requests, {answers} answers"
+    );
     assert_eq!(spec["components"]["schemas"]["Reserve"]["properties"]["max"]["maximum"], 10_000);
 }
 
@@ -110,9 +113,10 @@ fn openapi_operations_match_routes() {
             described.insert((path.clone(), method.to_uppercase(), query));
         }
     }
-    let routed: BTreeSet<_> = routes::table()
-        .into_iter()
-        .map(|r| (r.path.to_owned(), r.method.to_string(), r.query.iter().map(|q| (*q).to_owned()).collect()))
+    let routed: BTreeSet<_> = routes::described()
+        .map(|r| {
+            (r.path.to_owned(), r.method.to_string(), r.query.iter().map(|q| q.name.to_owned()).collect())
+        })
         .collect();
     assert_eq!(routed, described);
 }
@@ -120,7 +124,7 @@ fn openapi_operations_match_routes() {
 #[test]
 fn openapi_scopes_match_routes() {
     let spec = spec();
-    for route in routes::table() {
+    for route in routes::described() {
         let operation = &spec["paths"][route.path][route.method.as_str().to_lowercase()];
         let described = match route.access {
             AccessRule::Open => serde_json::json!([]),
@@ -134,7 +138,7 @@ fn openapi_scopes_match_routes() {
 
 #[test]
 fn route_access_follows_its_path() {
-    for route in routes::table() {
+    for route in routes::described() {
         let (queue, id) = (route.path.contains("{queue}"), route.path.contains("{id}"));
         let about = match route.access {
             AccessRule::Open
@@ -145,7 +149,7 @@ fn route_access_follows_its_path() {
         };
         assert_eq!(about, (queue, id), "{} {}", route.method, route.path);
     }
-    let open = routes::table().into_iter().filter(|route| route.access == AccessRule::Open);
+    let open = routes::described().filter(|route| route.access == AccessRule::Open);
     assert_eq!(
         open.map(|route| route.path).collect::<Vec<_>>(),
         ["/healthz", "/livez", "/readyz", "/openapi.json", "/errors", "/"]
@@ -173,7 +177,7 @@ fn openapi_ids_and_references_are_valid() {
     let mut ids = Vec::new();
     walk(&spec, &spec, &mut ids);
     let unique: BTreeSet<&String> = ids.iter().collect();
-    assert_eq!((unique.len(), ids.len()), (ids.len(), routes::table().len()));
+    assert_eq!((unique.len(), ids.len()), (ids.len(), routes::described().count()));
 }
 
 /// Story: generators of clients made no class of a schema that has alternatives beside its members, and clients refused
@@ -208,11 +212,12 @@ fn openapi_schemas_allow_future_members() {
 
 #[test]
 fn http_page_names_routes_and_codes() {
-    let page = include_str!("../../../../docs/http.md");
-    for route in routes::table() {
+    let page = include_str!("../../../../../docs/http.md");
+    for route in routes::described() {
         assert!(page.contains(route.path), "docs/http.md does not name {}", route.path);
         for parameter in route.query {
-            assert!(page.contains(&format!("`{parameter}")), "docs/http.md does not name {parameter}");
+            let name = parameter.name;
+            assert!(page.contains(&format!("`{name}")), "docs/http.md does not name {name}");
         }
     }
     assert!(page.contains("errors.md"), "codes are in docs/errors.md: {:?}", ErrorCode::ALL);

@@ -9,9 +9,10 @@ use duewheel::core::engine::{Enqueue, Op, Quota};
 use http_body_util::BodyExt;
 use serde_json::Value;
 
-use super::super::routes::{HttpRoute, table};
 use super::{ELSEWHERE, MINE, TIME_LIMIT, WalkServer};
 use crate::auth::{About, AccessRule, Scope};
+use crate::http::openapi::Described;
+use crate::http::routes::described;
 
 /// The answer to a token that reaches none of the queues that a call is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +44,7 @@ fn call(body: &'static str, beyond: Beyond) -> BeyondCall {
 ///
 /// # Panics
 /// There is none for a route that needs one.
-fn calls(route: &HttpRoute) -> Vec<BeyondCall> {
+fn calls(route: &Described) -> Vec<BeyondCall> {
     use Beyond::{ItemsNotFound, LeftOut, OfNoQueue, Refused};
     const LEASED: &str = r#"{"messages": [{"id": "ID", "lease_token": "TOKEN"}]}"#;
     let not_found = Refused(404, "not_found");
@@ -142,7 +143,7 @@ impl FilledServer {
     }
 
     /// One call of the table by the holder of a token.
-    async fn send(&self, route: &HttpRoute, call: &BeyondCall, token: &str) -> Response {
+    async fn send(&self, route: &Described, call: &BeyondCall, token: &str) -> Response {
         let path = route.path.replace("{id}", &self.id).replace("{job}", &self.job);
         let path = path.replace("{name}", call.name) + call.query;
         let body = call.body.replace("ID", &self.id).replace("TOKEN", &self.lease_token);
@@ -198,7 +199,7 @@ fn is_kept_within(at: &str, call: &BeyondCall, (status, text): &(u16, String)) {
 #[tokio::test(flavor = "multi_thread")]
 async fn multi_queue_routes_respect_token_prefix() {
     let mut walked = 0;
-    for route in table() {
+    for route in described() {
         let AccessRule::Needs(_, About::Several | About::Lease) = route.access else { continue };
         for call in calls(&route) {
             walked += 1;

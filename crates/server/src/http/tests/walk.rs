@@ -24,10 +24,11 @@ use hyper_util::service::TowerToHyperService;
 use schemars::SchemaGenerator;
 use serde_json::Value;
 
-use super::routes::{HttpRoute, router, table};
-use super::{App, HttpLimits};
 use crate::auth::{About, AccessRule, Guard, Hosts, Scope, Token, TokenEntry, block};
 use crate::drain::Drain;
+use crate::http::openapi::Described;
+use crate::http::routes::{described, router};
+use crate::http::{App, HttpLimits};
 
 const MINE: &str = "mine/q";
 const ELSEWHERE: &str = "elsewhere/";
@@ -86,7 +87,7 @@ impl WalkServer {
         token.reveal().to_owned()
     }
 
-    async fn call(&self, route: &HttpRoute, tokens: &[&str], body: Body) -> Response {
+    async fn call(&self, route: &Described, tokens: &[&str], body: Body) -> Response {
         let path = route
             .path
             .replace("{queue}", "mine%2Fq")
@@ -147,7 +148,7 @@ async fn guarded_routes_refuse_strangers() {
     let expired = server.token(&Scope::ALL, None, Some(WallMs(1)));
     let before = server.state().await;
     let mut refused = 0;
-    for route in table() {
+    for route in described() {
         let at = format!("{} {}", route.method, route.path);
         let strangers: [&[&str]; 5] = [&[], &[&wrong], &[&expired], &["dw_"], &[&wrong, &wrong]];
         for tokens in strangers {
@@ -162,7 +163,7 @@ async fn guarded_routes_refuse_strangers() {
             refused += 1;
         }
     }
-    let guarded = table().iter().filter(|route| route.access != AccessRule::Open).count();
+    let guarded = described().filter(|route| route.access != AccessRule::Open).count();
     assert_eq!(refused, guarded * 5);
     assert_eq!(server.state().await, before, "nothing was applied");
 }
@@ -176,7 +177,7 @@ async fn token_needs_scope_and_queue() {
     });
     let elsewhere = server.token(&Scope::ALL, Some(ELSEWHERE), None);
     let before = server.state().await;
-    for route in table() {
+    for route in described() {
         let at = format!("{} {}", route.method, route.path);
         let AccessRule::Needs(scope, about) = route.access else { continue };
         let token = &without.iter().find(|(without, _)| *without == scope).unwrap().1;
@@ -218,7 +219,7 @@ async fn message_url_needs_push_any_scope() {
     let (without, with) = (server.token(&others, None, None), server.token(&Scope::ALL, None, None));
     let url = r#""target_url": "https://customer.example/hook""#;
     let mut walked = 0;
-    for route in table() {
+    for route in described() {
         let body = match (&route.method, route.path) {
             (&Method::POST, "/v1/queues/{queue}/messages") => {
                 format!(r#"{{"body": "a", "delay_ms": 0, {url}}}"#)
@@ -240,15 +241,12 @@ async fn message_url_needs_push_any_scope() {
         assert_eq!((status, code.as_str()), (400, "bad_request"), "{}: {detail}", route.path);
         assert!(detail.starts_with("target_url: ") && detail.contains("no target"), "{detail}");
     }
-    let takes_it = |route: &HttpRoute| {
+    let takes_it = |route: &Described| {
         let mut schemas = SchemaGenerator::default();
-        let request = (route.doc)().request;
-        request.into_iter().flat_map(|request| request.media).for_each(|form| {
-            (form.schema)(&mut schemas);
-        });
+        route.doc.request.iter().for_each(|form| drop((form.schema)(&mut schemas)));
         serde_json::to_string(schemas.definitions()).unwrap().contains("\"target_url\"")
     };
-    assert_eq!(walked, table().iter().filter(|route| takes_it(route)).count(), "every route that takes it");
+    assert_eq!(walked, described().filter(takes_it).count(), "every route that takes it");
 }
 
 /// A stream that has begun ends when its token is revoked.
@@ -256,7 +254,7 @@ async fn message_url_needs_push_any_scope() {
 async fn a_stream_ends_with_its_token() {
     let mut server = WalkServer::start().await;
     let token = server.token(&[Scope::Metrics], None, None);
-    let stream = table().into_iter().find(|route| route.path == "/v1/stats/stream").expect("a route");
+    let stream = described().find(|route| route.path == "/v1/stats/stream").expect("a route");
     let mut body = server.call(&stream, &[&token], Body::empty()).await.into_body();
     body.frame().await.expect("an event").expect("no error");
     server.entries.clear();
@@ -268,7 +266,7 @@ async fn a_stream_ends_with_its_token() {
 /// Each token has one scope and, where possible, only the one queue.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_right_token_is_let_through() {
-    for route in table() {
+    for route in described() {
         let mut server = WalkServer::start().await;
         let at = format!("{} {}", route.method, route.path);
         let AccessRule::Needs(scope, about) = route.access else { continue };
