@@ -1,113 +1,78 @@
-//! `duewheel cluster show`, `reset` and `rotate-secret`.
+//! `duewheel cluster show`, `reset` and `rotate-secret`, `store init` and `store backup`.
 
 use std::io::{Write as _, stdout};
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand};
+use clap::Args;
+use duewheel_store_log::{copy_shards, spoil};
 use duewheel_store_medium::SecretRotation;
+use serde_json::json;
 
-use super::remote::Remote;
-use super::table::{self, cell};
-use super::{ClientCommand, CommandEnd, CommandFailure, ServerArgs, client};
-use crate::config::{Options, StoreChoice};
-use crate::store::{give_up_lost, reset, rotate_secret};
+use super::CommandFailure;
+use super::session::{ClientArgs, ClientCommand, RunCommand, Session, StoreOptions, commands, print_answer};
+use super::table::{self, cell, counted, elements, member};
+use crate::config::StoreChoice;
+use crate::store::{give_up_lost, init_postgres, reset, rotate_secret};
+use crate::stored;
 
-#[derive(Args, Debug)]
-pub(super) struct ClusterArgs {
-    #[command(subcommand)]
-    command: ClusterCommand,
+commands! {
+    pub(super) enum ClusterCommand {
+        /// Show the nodes, and which of them owns which shards
+        Show(ClientArgs<ShowArgs>),
+        /// Give up data that the store has lost. On Redis: create the missing shards, and keep the others; in an empty Redis it
+        /// creates a new cluster, and all nodes must be stopped. On PostgreSQL: open the shards again that are refused because
+        /// they have lost changes or files. No id is given again
+        Reset(ResetArgs),
+        /// Replace the secret by which nodes authenticate each other, while they work. Takes two leases of a shard
+        /// (--shard-lease). Run an interrupted rotation again to complete it, and once more for a new secret
+        RotateSecret(RotateSecretArgs),
+    }
 }
 
-#[derive(Debug, Subcommand)]
-enum ClusterCommand {
-    /// Show the nodes, and which of them owns which shards
-    Show(ShowArgs),
-    /// Give up data that the store has lost. On Redis: create the missing shards, and keep the others; in an empty Redis it
-    /// creates a new cluster, and all nodes must be stopped. On PostgreSQL: open the shards again that are refused because
-    /// they have lost changes or files. No id is given again
-    Reset(Box<ResetArgs>),
-    /// Replace the secret by which nodes authenticate each other, while they work. Takes two leases of a shard
-    /// (--shard-lease). Run an interrupted rotation again to complete it, and once more for a new secret
-    RotateSecret(Box<RotateSecretArgs>),
-}
-
-/// The options of `serve` for the address of the store; the others are not used.
 #[derive(Args, Debug)]
-struct RotateSecretArgs {
-    /// The TOML file of `serve`; flags and environment take precedence
-    #[arg(long, env = "DUEWHEEL_CONFIG", value_name = "FILE")]
-    config: Option<PathBuf>,
+pub(super) struct RotateSecretArgs {
     #[command(flatten)]
-    options: Options,
+    store: StoreOptions,
 }
 
-/// The options of `serve` for the address of the store; the others are not used.
 #[derive(Args, Debug)]
-struct ResetArgs {
+pub(super) struct ResetArgs {
     /// Confirm that missing shards are given up permanently
     #[arg(long)]
     yes: bool,
-    /// The TOML file of `serve`; flags and environment take precedence
-    #[arg(long, env = "DUEWHEEL_CONFIG", value_name = "FILE")]
-    config: Option<PathBuf>,
     #[command(flatten)]
-    options: Options,
+    store: StoreOptions,
 }
 
 #[derive(Args, Debug)]
-struct ShowArgs {
-    #[command(flatten)]
-    server: ServerArgs,
-}
-
-impl ClusterArgs {
-    pub(super) fn run(self) -> CommandEnd {
-        match self.command {
-            ClusterCommand::Show(args) => client(args),
-            ClusterCommand::Reset(args) => args.run().into(),
-            ClusterCommand::RotateSecret(args) => args.run().into(),
-        }
-    }
-}
+pub(super) struct ShowArgs {}
 
 impl ClientCommand for ShowArgs {
-    fn server(&self) -> &ServerArgs {
-        &self.server
-    }
-
-    fn run(self) -> Result<(), CommandFailure> {
-        let cluster = Remote::new(&self.server)?.get("/v1/cluster")?;
-        let mut out = stdout().lock();
-        if self.server.json {
-            writeln!(out, "{cluster}")?;
-            return Ok(());
-        }
-        let rows = |list: &str, columns: &[&str]| -> Vec<Vec<String>> {
-            let entries = cluster[list].as_array().into_iter().flatten();
-            entries.map(|entry| columns.iter().map(|name| cell(entry, name)).collect()).collect()
-        };
-        table::print(
-            &mut out,
-            &["NODE", "ADDRESS", "SHARDS"],
-            &rows("nodes", &["name", "advertise", "shards"]),
-        )?;
-        writeln!(out)?;
-        let shards = rows("shards", &["shard", "owner", "wanted", "epoch", "unknown"]);
-        table::print(&mut out, &["SHARD", "OWNER", "WANTED", "EPOCH", "UNKNOWN"], &shards)?;
-        writeln!(
-            out,
-            "\nas {} saw it {} ms ago; shards without an owner: {}",
-            cell(&cluster, "node"),
-            cell(&cluster, "age_ms"),
-            cell(&cluster, "shards_without_owner")
-        )?;
-        Ok(())
+    fn run(self, session: &Session) -> Result<(), CommandFailure> {
+        let cluster = session.remote.get("/v1/cluster")?;
+        session.print(&cluster, |out| {
+            let nodes: [table::Column<'_>; 3] =
+                [("NODE", &member("name")), ("ADDRESS", &member("advertise")), ("SHARDS", &member("shards"))];
+            table::print_rows(out, elements(&cluster, "nodes"), &nodes)?;
+            writeln!(out)?;
+            let shards: [table::Column<'_>; 5] = [
+                ("SHARD", &member("shard")),
+                ("OWNER", &member("owner")),
+                ("WANTED", &member("wanted")),
+                ("EPOCH", &member("epoch")),
+                ("UNKNOWN", &member("unknown")),
+            ];
+            table::print_rows(out, elements(&cluster, "shards"), &shards)?;
+            let [node, age, without] =
+                ["node", "age_ms", "shards_without_owner"].map(|name| cell(&cluster, name));
+            writeln!(out, "\nas {node} saw it {age} ms ago; shards without an owner: {without}")
+        })
     }
 }
 
-impl ResetArgs {
+impl RunCommand for ResetArgs {
     fn run(self) -> Result<(), CommandFailure> {
-        let store = shared_store(self.config, self.options, "reset")?;
+        let store = shared_store(self.store, "reset")?;
         if !self.yes {
             let what =
                 "cluster reset gives up what the store has lost; say --yes if its data cannot be given back";
@@ -128,9 +93,9 @@ impl ResetArgs {
     }
 }
 
-impl RotateSecretArgs {
+impl RunCommand for RotateSecretArgs {
     fn run(self) -> Result<(), CommandFailure> {
-        let store = shared_store(self.config, self.options, "rotate-secret")?;
+        let store = shared_store(self.store, "rotate-secret")?;
         let say = |rotation: SecretRotation| {
             let wait = rotation.wait.as_secs_f32();
             let which = if rotation.is_new {
@@ -151,16 +116,99 @@ impl RotateSecretArgs {
 }
 
 /// The store that nodes share, for a command of this name.
-fn shared_store(
-    config: Option<PathBuf>,
-    options: Options,
-    command: &str,
-) -> Result<StoreChoice, CommandFailure> {
-    let file = config.as_deref().map(Options::from_file).transpose()?;
-    let store = options.over(file.unwrap_or_default()).settings()?.store;
+fn shared_store(options: StoreOptions, command: &str) -> Result<StoreChoice, CommandFailure> {
+    let store = options.settings()?.store;
     if store.is_log() {
         let what = format!("cluster {command} is for --store redis://…, redis-cluster://… and postgres://…");
         return Err(CommandFailure::Usage(what));
     }
     Ok(store)
+}
+
+commands! {
+    pub(super) enum StoreCommand {
+        /// Make the tables in PostgreSQL, or print the statements that make them. They may be repeated. A server makes missing
+        /// tables itself if its user may
+        Init(InitArgs),
+        /// Copy all shards on Redis or PostgreSQL into a data folder, for `duewheel restore`. On PostgreSQL this is one moment of
+        /// all shards, while nodes go on; on Redis all nodes must be stopped. Of a data folder `duewheel backup` makes a copy
+        Backup(StoreBackupArgs),
+    }
+}
+
+#[derive(Args, Debug)]
+pub(super) struct InitArgs {
+    /// Print the statements instead of running them
+    #[arg(long)]
+    print: bool,
+    /// Print also the statements that give this role the rights that the server needs, and no more
+    #[arg(long, value_name = "NAME", requires = "print")]
+    role: Option<String>,
+    #[command(flatten)]
+    store: StoreOptions,
+}
+
+#[derive(Args, Debug)]
+pub(super) struct StoreBackupArgs {
+    /// The copy: an empty folder, or a missing one
+    #[arg(value_name = "DEST")]
+    dest: PathBuf,
+    /// Print the result as JSON, and an error as one JSON object on standard error
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    store: StoreOptions,
+}
+
+impl RunCommand for StoreBackupArgs {
+    fn run(self) -> Result<(), CommandFailure> {
+        let Some(shards) = stored::to_copy(&self.store.settings()?)? else {
+            let what = "give --store redis://… or postgres://…; `duewheel backup` copies the data folder of a server";
+            return Err(CommandFailure::Usage(what.to_owned()));
+        };
+        let copied = copy_shards(&shards.disks, &self.dest).map_err(CommandFailure::failed)?;
+        if let Err(changed) = shards.still_unchanged() {
+            // If even that fails, the error above is reported.
+            let _ = spoil(&self.dest);
+            return Err(CommandFailure::failed(changed));
+        }
+        let (files, bytes) = (copied.files, copied.bytes);
+        let answer = json!({
+            "dest": self.dest.to_string_lossy(), "messages": copied.pending, "files": files, "bytes": bytes,
+        });
+        print_answer(self.json, &answer, |out| {
+            let (messages, files) = (counted(copied.pending, "message"), counted(files, "file"));
+            writeln!(out, "{messages} pending, in {files}, {bytes} bytes: {}", self.dest.display())
+        })
+    }
+}
+
+impl RunCommand for InitArgs {
+    fn run(self) -> Result<(), CommandFailure> {
+        let mut options = self.store.options()?;
+        if self.print && options.store.is_none() {
+            // The statements need no server.
+            options.store = Some("postgres://localhost/postgres".into());
+        }
+        let StoreChoice::Postgres(postgres) = options.settings()?.store else {
+            let what = "store init is for --store postgres://…; the other stores need no preparation";
+            return Err(CommandFailure::Usage(what.into()));
+        };
+        if !self.print {
+            init_postgres(&postgres)?;
+            writeln!(stdout(), "the tables are there, in schema {}", postgres.schema)?;
+            return Ok(());
+        }
+        let role = self.role.as_ref().map(|role| {
+            let bad = |error| CommandFailure::Usage(format!("--role: {error}"));
+            duewheel_store_postgres::role(&postgres.schema, role).map_err(bad)
+        });
+        let role = role.transpose()?;
+        let mut out = stdout().lock();
+        write!(out, "{}", duewheel_store_postgres::schema(&postgres.schema))?;
+        if let Some(role) = role {
+            write!(out, "\n{role}")?;
+        }
+        Ok(())
+    }
 }

@@ -1,7 +1,12 @@
-//! `duewheel demo`: three stories on a server of its own, which is killed in the middle.
+//! `duewheel demo`: three stories on a server of its own on a temporary folder, which is killed in the middle.
 
 use std::collections::BTreeMap;
-use std::io::{self, Write};
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -10,13 +15,13 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use jiff::Timestamp;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use super::demo_server::DemoServer;
-use super::interrupt::Interrupt;
-use super::remote::{ApiError, Remote};
+use super::CommandFailure;
+use super::remote::{ApiError, Remote, ServerArgs};
+use super::session::{Interrupt, RunCommand};
 use super::table::are;
-use super::{CommandFailure, ServerArgs};
 
 /// The number of SMS of one instant.
 const SMS: usize = 200;
@@ -36,8 +41,8 @@ pub(super) struct DemoArgs {
     seconds: u16,
 }
 
-impl DemoArgs {
-    pub(super) fn run(self) -> Result<(), CommandFailure> {
+impl RunCommand for DemoArgs {
+    fn run(self) -> Result<(), CommandFailure> {
         let interrupt = Interrupt::watch()?;
         let server = DemoServer::start()?;
         let stage = DemoStage::new(server, Duration::from_secs(u64::from(self.seconds)), interrupt)?;
@@ -101,7 +106,7 @@ impl DemoStage {
     }
 
     fn stories(&mut self) -> Result<(), CommandFailure> {
-        let address = self.server.url().to_owned();
+        let address = self.server.url.clone();
         self.say(&format!("a server runs on an empty folder; {address} in a browser shows it"))?;
         let closes = self.length.mul_f64(0.7);
         let timeout = json!({"body": "close order 42", "key": "order-42", "delay_ms": ms(closes)});
@@ -273,14 +278,7 @@ fn take(remote: &Remote, messages: &[Value], sender: &Sender<DemoGrant>) -> Resu
 }
 
 fn remote_of(server: &DemoServer) -> Result<Remote, CommandFailure> {
-    Remote::new(&ServerArgs {
-        json: false,
-        server: server.url().to_owned(),
-        token: None,
-        token_file: None,
-        ca_cert: None,
-        insecure: None,
-    })
+    Remote::new(&ServerArgs { server: server.url.clone(), ..ServerArgs::default() })
 }
 
 fn ms(time: Duration) -> u64 {
@@ -289,4 +287,103 @@ fn ms(time: Duration) -> u64 {
 
 fn seconds(time: Duration) -> String {
     format!("{} s", time.as_secs_f64())
+}
+
+/// How long a server may take to end after SIGTERM.
+const GRACE: Duration = Duration::from_secs(5);
+const OWNER_ONLY: u32 = 0o700;
+
+/// A server process and its folder.
+#[derive(Debug)]
+struct DemoServer {
+    folder: PathBuf,
+    child: Child,
+    /// The address of the server, the same after a restart.
+    url: String,
+}
+
+impl DemoServer {
+    /// Starts one on a free port of this machine and an empty folder.
+    ///
+    /// # Errors
+    /// The folder cannot be created, or the server does not start; then the error has what it logged.
+    fn start() -> Result<DemoServer, CommandFailure> {
+        let name = format!("duewheel-demo-{}-{}", std::process::id(), jiff::Timestamp::now().as_nanosecond());
+        let folder = std::env::temp_dir().join(name);
+        DirBuilder::new().mode(OWNER_ONLY).create(&folder).map_err(|error| {
+            CommandFailure::Failed(format!("cannot create {}: {error}", folder.display()))
+        })?;
+        match spawn(&folder, "127.0.0.1:0") {
+            Ok((child, url)) => Ok(DemoServer { folder, child, url }),
+            Err(failure) => {
+                let _ = fs::remove_dir_all(&folder);
+                Err(failure)
+            }
+        }
+    }
+
+    /// SIGKILL.
+    fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Starts it again on the same folder and port.
+    ///
+    /// # Errors
+    /// See [`DemoServer::start`].
+    fn start_again(&mut self) -> Result<(), CommandFailure> {
+        let address = self.url.trim_start_matches("http://").to_owned();
+        (self.child, self.url) = spawn(&self.folder, &address)?;
+        Ok(())
+    }
+
+    /// SIGTERM; SIGKILL if that takes too long.
+    fn stop(&mut self) {
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        if let Some(pid) = pid.filter(|_| matches!(self.child.try_wait(), Ok(None))) {
+            let _ = kill_process(pid, Signal::TERM);
+            let until = Instant::now() + GRACE;
+            while Instant::now() < until && matches!(self.child.try_wait(), Ok(None)) {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
+        self.kill();
+    }
+}
+
+impl Drop for DemoServer {
+    fn drop(&mut self) {
+        self.kill();
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn spawn(folder: &Path, address: &str) -> Result<(Child, String), CommandFailure> {
+    let log_file = folder.join("log");
+    let log = File::options().create(true).append(true).open(&log_file)?;
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(["serve", "--beanstalk", "off", "--log", "warn", "--http", address, "--data"]);
+    command.arg(folder.join("data"));
+    // Options of another server are none of its business.
+    for (name, _) in std::env::vars_os() {
+        if ["DUEWHEEL_", "OTEL_"].iter().any(|prefix| name.to_string_lossy().starts_with(prefix)) {
+            command.env_remove(name);
+        }
+    }
+    // Ctrl-C in the terminal is for this process, which then stops the server.
+    command.process_group(0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
+    let mut child = command.spawn()?;
+    let mut line = String::new();
+    if let Some(out) = child.stdout.take() {
+        let _ = BufReader::new(out).read_line(&mut line);
+    }
+    if let Some(url) = line.trim().strip_prefix("listening on ") {
+        return Ok((child, url.to_owned()));
+    }
+    let _ = child.kill();
+    let _ = child.wait();
+    let mut said = String::new();
+    let _ = File::open(&log_file).and_then(|mut file| file.read_to_string(&mut said));
+    Err(CommandFailure::Failed(format!("the server does not start: {}", said.trim())))
 }

@@ -9,17 +9,17 @@ use clap::{Args, ValueEnum};
 use duewheel::core::QueueName;
 use indicatif::{ProgressBar, ProgressStyle};
 use jiff::Zoned;
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+use super::CommandFailure;
 use super::failure::{is_of_the_request, refused_line, with_flags};
 use super::invocation::{self, print_json};
-use super::queue::queue_name;
-use super::queue_config::BackoffArg;
-use super::remote::{ApiError, Remote, ServerRefusal, segment};
+use super::queue::{BackoffArg, path, queue_name};
+use super::remote::{ApiError, Remote, ServerRefusal};
+use super::session::{ClientCommand, Session, fields};
 use super::table::{cell, were};
-use super::when::{GivenTime, ReadTime};
-use super::{ClientCommand, CommandFailure, ServerArgs, when};
-use crate::span::TimeSpan;
+use super::when::{self, GivenTime, Millis, ReadTime};
 
 /// Largest number of lines of one request.
 const BATCH_LINES: usize = 1_000;
@@ -36,6 +36,22 @@ pub(super) struct EnqueueArgs {
     body: Option<String>,
     #[command(flatten)]
     when: DueArgs,
+    #[command(flatten)]
+    message: MessageOptions,
+    /// Accept an empty body
+    #[arg(long)]
+    allow_empty: bool,
+    /// Make each line of standard input a message, and print the id of each
+    #[arg(long, conflicts_with_all = ["key", "dedupe_id"])]
+    lines: bool,
+    /// Print nothing; with --lines how many were enqueued, without their ids
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+/// The properties of a message, as a request has them.
+#[derive(Args, Debug, Serialize)]
+struct MessageOptions {
     /// Your own name for the message, unique among the pending ones of its queue
     #[arg(long, value_name = "K")]
     key: Option<String>,
@@ -46,10 +62,11 @@ pub(super) struct EnqueueArgs {
     #[arg(long, value_name = "ID")]
     dedupe_id: Option<String>,
     /// How long the answer is remembered; at most the queue's dedupe window
-    #[arg(long, value_name = "TIME", value_parser = when::span, requires = "dedupe_id")]
-    dedupe_window: Option<TimeSpan>,
+    #[arg(long = "dedupe-window", value_name = "TIME", requires = "dedupe_id")]
+    dedupe_window_ms: Option<Millis>,
     /// A header that is stored with the message; may be given several times
     #[arg(long = "header", value_name = "NAME=VALUE", value_parser = header)]
+    #[serde(skip)]
     headers: Vec<(String, String)>,
     /// Send the message to this URL instead of to the target of its queue; a token needs the scope push-any
     #[arg(long, value_name = "URL")]
@@ -64,28 +81,18 @@ pub(super) struct EnqueueArgs {
     #[arg(long, value_name = "TIME..TIME")]
     backoff: Option<BackoffArg>,
     /// Length of a lease
-    #[arg(long, value_name = "TIME", value_parser = when::span)]
-    lease: Option<TimeSpan>,
+    #[arg(long = "lease", value_name = "TIME")]
+    lease_ms: Option<Millis>,
     /// Due at an instant of its own within this time from the due time on
-    #[arg(long, value_name = "TIME", value_parser = when::span)]
-    spread: Option<TimeSpan>,
+    #[arg(long = "spread", value_name = "TIME")]
+    spread_ms: Option<Millis>,
     /// The message expires this time after its due time
-    #[arg(long, value_name = "TIME", value_parser = when::span, conflicts_with = "expires_at")]
-    expires_in: Option<TimeSpan>,
+    #[arg(long = "expires-in", value_name = "TIME", conflicts_with = "expires_at")]
+    expires_in_ms: Option<Millis>,
     /// The message expires at this instant, such as 2027-01-31T08:00:00Z or "tomorrow 9:00"
     #[arg(long, value_name = "INSTANT")]
+    #[serde(skip)]
     expires_at: Option<String>,
-    /// Accept an empty body
-    #[arg(long)]
-    allow_empty: bool,
-    /// Make each line of standard input a message, and print the id of each
-    #[arg(long, conflicts_with_all = ["key", "dedupe_id"])]
-    lines: bool,
-    /// Print nothing; with --lines how many were enqueued, without their ids
-    #[arg(long, short)]
-    quiet: bool,
-    #[command(flatten)]
-    server: ServerArgs,
 }
 
 /// When a message is due.
@@ -102,14 +109,16 @@ pub(super) struct DueArgs {
     past: Option<PastArg>,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
+#[derive(Clone, Copy, Debug, Serialize, ValueEnum)]
+#[serde(rename_all = "snake_case")]
 enum PastArg {
     Refuse,
     Fire,
     Keep,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
+#[derive(Clone, Copy, Debug, Serialize, ValueEnum)]
+#[serde(rename_all = "snake_case")]
 enum IfExistsArg {
     Reject,
     Keep,
@@ -155,36 +164,26 @@ impl DueArgs {
             }
         }
         if let Some(past) = self.past {
-            let word = match past {
-                PastArg::Refuse => "refuse",
-                PastArg::Fire => "fire",
-                PastArg::Keep => "keep",
-            };
-            request.insert("past".into(), word.into());
+            request.insert("past".into(), json!(past));
         }
         Ok(())
     }
 }
 
 impl ClientCommand for EnqueueArgs {
-    fn server(&self) -> &ServerArgs {
-        &self.server
-    }
-
-    fn run(self) -> Result<(), CommandFailure> {
-        let remote = Remote::new(&self.server)?;
-        let path = format!("/v1/queues/{}/messages", segment(self.queue.as_str()));
-        let request = self.request()?;
+    fn run(self, session: &Session) -> Result<(), CommandFailure> {
+        let path = format!("{}/messages", path(&self.queue));
+        let mut request = self.request()?;
         if self.lines {
             if self.body.as_deref().is_some_and(|body| body != "-") {
                 return Err(CommandFailure::Usage("--lines reads standard input; leave the body out".into()));
             }
-            let printed = match (self.server.json, self.quiet) {
+            let printed = match (session.is_json, self.quiet) {
                 (json, true) => PrintedLines::Summary { json },
                 (true, false) => PrintedLines::Answers,
                 (false, false) => PrintedLines::Ids,
             };
-            return LineSender::new(remote, path, request, printed, self.allow_empty).run();
+            return LineSender::new(&session.remote, path, request, printed, self.allow_empty).run();
         }
         let body = match self.body.as_deref() {
             Some(body) if body != "-" => body.as_bytes().to_vec(),
@@ -197,66 +196,42 @@ impl ClientCommand for EnqueueArgs {
         if body.is_empty() && !self.allow_empty {
             return Err(CommandFailure::Usage("BODY: is empty; say --allow-empty if that is meant".into()));
         }
-        let mut request = request;
         put_body(&mut request, body);
-        let answer = remote.post(&path, &Value::Object(request))?;
+        let answer = session.remote.post(&path, &Value::Object(request))?;
         if self.quiet {
             return Ok(());
         }
-        let mut out = io::stdout().lock();
-        if self.server.json {
-            print_json(&mut out, &answer)?;
-            return Ok(());
-        }
-        if answer["replayed"] == true {
-            writeln!(out, "{}", enqueued_before(&remote, &answer))?;
-            return Ok(());
-        }
-        let of = |name: &str| answer.get(name).and_then(Value::as_str);
+        let of = |name: &str| answer[name].as_str();
         let what = match (answer["created"].as_bool(), of("replaced"), of("superseded")) {
+            _ if answer["replayed"] == true && !session.is_json => {
+                return session.say(&answer, enqueued_before(&session.remote, &answer));
+            }
             (Some(false), ..) => format!("kept ({})", cell(&answer, "state")),
             (_, Some(old), _) => format!("enqueued in place of {old}"),
             (_, _, Some(old)) => format!("enqueued; supersedes {old}, which is leased"),
             _ => "enqueued".to_owned(),
         };
-        writeln!(out, "{}  {what}, due {}", cell(&answer, "id"), when::due(&answer))?;
-        Ok(())
+        session.say(&answer, format_args!("{}  {what}, due {}", cell(&answer, "id"), when::due(&answer)))
     }
 }
 
 impl EnqueueArgs {
     fn request(&self) -> Result<Map<String, Value>, CommandFailure> {
-        let mut request = Map::new();
+        let message = &self.message;
+        let mut request = fields(message)?;
         self.when.write(&mut request, Some(0))?;
         // A retry computes another instant from the same words.
         if let (Some(_), true, Some(words)) =
-            (&self.dedupe_id, request.contains_key("due_at"), self.when.relative_words())
+            (&message.dedupe_id, request.contains_key("due_at"), self.when.relative_words())
         {
             request.insert("due_words".into(), words.into());
         }
-        if !self.headers.is_empty() {
-            request.insert("headers".into(), headers(&self.headers)?);
+        if !message.headers.is_empty() {
+            request.insert("headers".into(), headers(&message.headers)?);
         }
-        let mut put =
-            |name: &str, value: Option<Value>| value.map(|value| request.insert(name.into(), value));
-        put("key", self.key.as_deref().map(Value::from));
-        put("target_url", self.target_url.as_deref().map(Value::from));
-        put("dedupe_id", self.dedupe_id.as_deref().map(Value::from));
-        put("priority", self.priority.map(Value::from));
-        put("max_attempts", self.max_attempts.map(Value::from));
-        put("backoff", self.backoff.map(BackoffArg::json));
-        put("lease_ms", self.lease.map(|time| time.0.into()));
-        put("dedupe_window_ms", self.dedupe_window.map(|time| time.0.into()));
-        put("spread_ms", self.spread.map(|time| time.0.into()));
-        put("expires_in_ms", self.expires_in.map(|time| time.0.into()));
-        put("expires_at", self.expires_at.as_deref().map(expires_at).transpose()?);
-        let if_exists = self.if_exists.map(|what| match what {
-            IfExistsArg::Reject => "reject",
-            IfExistsArg::Keep => "keep",
-            IfExistsArg::Replace => "replace",
-            IfExistsArg::Supersede => "supersede",
-        });
-        put("if_exists", if_exists.map(Value::from));
+        if let Some(text) = &message.expires_at {
+            request.insert("expires_at".into(), expires_at(text)?);
+        }
         Ok(request)
     }
 }
@@ -342,8 +317,8 @@ enum PrintedLines {
 }
 
 /// Sends lines of standard input.
-struct LineSender {
-    remote: Remote,
+struct LineSender<'a> {
+    remote: &'a Remote,
     path: String,
     /// The common fields of all messages.
     common: Map<String, Value>,
@@ -358,14 +333,14 @@ struct LineSender {
     progress: ProgressBar,
 }
 
-impl LineSender {
+impl<'a> LineSender<'a> {
     fn new(
-        remote: Remote,
+        remote: &'a Remote,
         path: String,
         common: Map<String, Value>,
         printed: PrintedLines,
         allow_empty: bool,
-    ) -> LineSender {
+    ) -> Self {
         // Draws only when standard error is a terminal.
         let progress = ProgressBar::new_spinner();
         if let Ok(style) =

@@ -13,14 +13,15 @@ use indicatif::{ProgressBar, ProgressStyle};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde_json::{Map, Value, json};
 
+use super::CommandFailure;
 use super::export_file::{
     ExportEnd, ExportHead, ExportLine, ExportedMessage, ExportedQueue, ExportedSchedule, ListedPage,
 };
 use super::invocation::{self, print_json};
 use super::queue::{path, queue_name};
 use super::remote::{ApiError, Remote, segment};
+use super::session::{ClientCommand, Session};
 use super::table::{counted, plain};
-use super::{ClientCommand, CommandFailure, ServerArgs};
 
 /// Messages of one page.
 const PAGE: usize = 1_000;
@@ -40,42 +41,27 @@ pub(super) struct ExportArgs {
     /// Only this queue; may be given several times
     #[arg(long = "queue", value_name = "QUEUE", value_parser = queue_name)]
     queues: Vec<QueueName>,
-    #[command(flatten)]
-    server: ServerArgs,
 }
 
 impl ClientCommand for ExportArgs {
-    fn server(&self) -> &ServerArgs {
-        &self.server
-    }
-
-    fn run(self) -> Result<(), CommandFailure> {
-        let remote = Remote::new(&self.server)?;
+    fn run(self, session: &Session) -> Result<(), CommandFailure> {
+        let remote = &session.remote;
         if self.file.as_os_str() == "-" {
-            let mut exporter = Exporter::new(remote, BufWriter::new(io::stdout().lock()));
-            let end = exporter.run(&self.queues)?;
-            match self.server.json {
+            let end = Exporter::new(remote, BufWriter::new(io::stdout().lock())).run(&self.queues)?;
+            match session.is_json {
                 true => print_json(&mut io::stderr(), &counts(end))?,
                 false => eprintln!("{}", words(end)),
             }
             return Ok(());
         }
         let part = PartFile::create(&self.file)?;
-        let mut exporter = Exporter::new(remote, BufWriter::new(&part.file));
-        let end = exporter.run(&self.queues)?;
-        drop(exporter);
-        let file = self.file.display().to_string();
+        let end = Exporter::new(remote, BufWriter::new(&part.file)).run(&self.queues)?;
         part.finish()?;
-        let mut out = io::stdout().lock();
-        if self.server.json {
-            let mut json = counts(end);
-            json["file"] = file.into();
-            print_json(&mut out, &json)?;
-        } else {
-            let are = if end.messages == 1 && end.schedules == 0 { "is" } else { "are" };
-            writeln!(out, "{} {are} in {file}", words(end))?;
-        }
-        Ok(())
+        let file = self.file.display().to_string();
+        let are = if end.messages == 1 && end.schedules == 0 { "is" } else { "are" };
+        let mut answer = counts(end);
+        answer["file"] = file.as_str().into();
+        session.say(&answer, format_args!("{} {are} in {file}", words(end)))
     }
 }
 
@@ -104,15 +90,15 @@ pub(super) fn settings_of(schedule: &Value) -> Map<String, Value> {
 }
 
 /// Writes what a server has.
-struct Exporter<W> {
-    remote: Remote,
+struct Exporter<'a, W> {
+    remote: &'a Remote,
     out: W,
     seen: ExportEnd,
     progress: ProgressBar,
 }
 
-impl<W: Write> Exporter<W> {
-    fn new(remote: Remote, out: W) -> Self {
+impl<'a, W: Write> Exporter<'a, W> {
+    fn new(remote: &'a Remote, out: W) -> Self {
         let progress = ProgressBar::new_spinner();
         if let Ok(style) =
             ProgressStyle::with_template("{spinner} {human_pos} exported, {per_sec}, {elapsed}")

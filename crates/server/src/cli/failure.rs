@@ -1,11 +1,11 @@
-//! Failures of commands, and their exit codes.
+//! Failures of commands and their exit codes, refusals of the server, and escaped segments of paths.
 
 use std::io::Write as _;
 use std::{fmt, io};
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Map, Value, json};
 
-use super::api_error::{ApiError, ServerRefusal};
 use super::invocation::{self, Invocation};
 use super::table::plain;
 use crate::config::ConfigError;
@@ -84,99 +84,23 @@ pub(super) fn is_of_the_request(refusal: &ServerRefusal) -> bool {
     known.is_some_and(|code| code.status().is_client_error())
 }
 
-/// The options of the command line, by the field of a request.
-const FLAGS: &[(&str, &str)] = &[
-    ("all", "--all"),
-    ("at", "--at"),
-    ("backoff", "--backoff"),
-    ("backoff.max_ms", "--backoff"),
-    ("backoff.min_ms", "--backoff"),
+/// The options and arguments that are not named as the field of a request that they give.
+const SPELLINGS: [(&str, &str); 15] = [
     ("body", "BODY"),
     ("body_base64", "BODY"),
-    ("buckets", "--buckets"),
     ("by", "TIME"),
-    ("by_ms", "TIME"),
     ("ca_pem", "--ca"),
-    ("catchup", "--catchup"),
-    ("catchup_rate", "--catchup-rate"),
     ("client_pem", "--client-cert"),
-    ("concurrency", "--concurrency"),
-    ("count", "--count"),
-    ("cron", "--cron"),
-    ("dead_note", "--dead-note"),
-    ("dead_on", "--dead-on"),
-    ("dead_reason", "--dead-reason"),
-    ("dead_ttl_ms", "--dead-ttl"),
-    ("dedupe_id", "--dedupe-id"),
-    ("dedupe_window", "--dedupe-window"),
-    ("dedupe_window_ms", "--dedupe-window"),
-    ("delay", "--delay"),
-    ("delay_ms", "--delay"),
-    ("dst_fold", "--dst-fold"),
-    ("dst_gap", "--dst-gap"),
     ("due_at", "--at"),
-    ("due_from", "--due-from"),
-    ("due_to", "--due-to"),
-    ("end", "--end"),
-    ("every", "--every"),
-    ("expires_at", "--expires-at"),
-    ("expires_in", "--expires-in"),
-    ("expires_in_ms", "--expires-in"),
-    ("for", "--for"),
-    ("for_ms", "--for"),
-    ("from", "--from"),
     ("headers", "--header"),
     ("id", "ID"),
     ("ids", "--id"),
-    ("if_exists", "--if-exists"),
-    ("if_generation", "--if-generation"),
-    ("jitter", "--jitter"),
-    ("keep_done", "--keep-done"),
-    ("keep_done_ms", "--keep-done"),
-    ("key", "--key"),
-    ("key_prefix", "--key-prefix"),
     ("last-event-id", "--since"),
-    ("lease_ms", "--lease"),
     ("lease_token", "TOKEN"),
-    ("limit", "--limit"),
-    ("max", "--max"),
-    ("max_attempts", "--max-attempts"),
-    ("method", "--method"),
-    ("missed", "--missed"),
-    ("networks", "--networks"),
-    ("note", "--note"),
-    ("on_expiry", "--on-expiry"),
-    ("order", "--order"),
-    ("overlap", "--overlap"),
-    ("past", "--past"),
-    ("paused", "--paused"),
-    ("priority", "--priority"),
     ("queue", "QUEUE"),
-    ("queues", "--queues"),
-    ("rate", "--rate"),
     ("rate.burst", "--burst"),
-    ("rate.per_second", "--rate"),
-    ("reason", "--reason"),
-    ("remaining", "--remaining"),
     ("retry", "--delays"),
-    ("retry.delays", "--delays"),
-    ("secrets", "--secrets"),
-    ("shift", "--shift"),
-    ("shift_ms", "--shift"),
-    ("since", "--since"),
-    ("spread", "--spread"),
-    ("spread_ms", "--spread"),
-    ("start", "--start"),
-    ("state", "--state"),
-    ("target", "--target"),
-    ("target_url", "--target-url"),
-    ("timeout_ms", "--timeout"),
-    ("to", "--to"),
-    ("to_queue", "--to-queue"),
-    ("trace", "--trace"),
     ("url", "URL"),
-    ("wait_ms", "--wait"),
-    ("zone", "--zone"),
 ];
 
 /// Fields whose value is not repeated: it may be long, or have a secret, such as a token in the query of a URL.
@@ -186,16 +110,25 @@ const NOT_REPEATED: [&str; 8] =
 /// Options that are sent as the field of another one.
 const INSTEAD: [(&str, &str); 1] = [("--at", "--delay")];
 
-/// How the command line calls a field of a request.
-fn flag_of(field: &str, request: Option<&Value>, typed: &Invocation) -> Option<&'static str> {
+/// How the command line calls a field of a request: `--dead-ttl` for `dead_ttl_ms`, if the command has that option.
+fn flag_of(field: &str, request: Option<&Value>, typed: &Invocation) -> Option<String> {
     // Most commands have it as an argument, and the path of the request has it.
     if field == "queue" && request.is_some_and(|request| request.get("queue").is_some()) {
-        return Some("--queue");
+        return Some("--queue".to_owned());
     }
     let field = bare(field);
-    let flag = FLAGS.iter().find(|(known, _)| *known == field).map(|(_, flag)| *flag)?;
+    let outer = field.split('.').next().unwrap_or(field);
+    let name = outer.strip_suffix("_ms").unwrap_or(outer);
+    let spelling = SPELLINGS.iter().find(|(known, _)| [field, name].contains(known));
+    let flag = match spelling {
+        Some((_, flag)) => (*flag).to_owned(),
+        None => {
+            let option = name.replace('_', "-");
+            typed.has_option(&option).then(|| format!("--{option}"))?
+        }
+    };
     let instead = INSTEAD.iter().find(|(sent, _)| *sent == flag).map(|(_, instead)| *instead);
-    Some(instead.filter(|instead| typed.text(instead).is_some()).unwrap_or(flag))
+    Some(instead.filter(|instead| typed.text(instead).is_some()).map_or(flag, str::to_owned))
 }
 
 /// A field without the filter that it is in.
@@ -244,7 +177,7 @@ fn named(mut refusal: ServerRefusal, request: Option<&Value>, typed: &Invocation
     let Some(flag) = flag_of(field, request, typed) else { return refusal };
     let prefix = format!("{field}: ");
     let Some(rest) = refusal.detail.strip_prefix(&prefix) else { return refusal };
-    let value = match (NOT_REPEATED.contains(&bare(field)), typed.text(flag)) {
+    let value = match (NOT_REPEATED.contains(&bare(field)), typed.text(&flag)) {
         (true, _) => String::new(),
         (false, Some(text)) => quoted(&text),
         (false, None) => request.map(|request| sent(field, request)).unwrap_or_default(),
@@ -252,12 +185,6 @@ fn named(mut refusal: ServerRefusal, request: Option<&Value>, typed: &Invocation
     let rest = rest.replace("min_ms", "the shortest time").replace("max_ms", "the longest time");
     refusal.detail = format!("{flag}{value}: {rest}");
     refusal
-}
-
-/// Whether some field of a request has this option.
-#[cfg(test)]
-pub(super) fn is_known(option: &str) -> bool {
-    option == "--queue" || FLAGS.iter().any(|(_, flag)| *flag == option)
 }
 
 fn coded(code: &str, detail: &str) -> Map<String, Value> {
@@ -383,6 +310,109 @@ impl From<io::Error> for CommandFailure {
     }
 }
 
+/// The characters that need no escape in a segment of a path (RFC 3986, "unreserved").
+const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// The failure of a request.
+#[derive(Debug)]
+pub(crate) enum ApiError {
+    /// The server cannot be reached, or the connection broke.
+    Unreachable(String),
+    /// The address is not that of a duewheel server that the caller can trust. Trying again does not help.
+    Mistaken(String),
+    /// The server refused.
+    Refused(ServerRefusal),
+}
+
+/// A refusal of the server, and its reason.
+#[derive(Debug)]
+pub(crate) struct ServerRefusal {
+    /// The stable code of the error.
+    pub(crate) code: String,
+    /// A sentence for people.
+    pub(crate) detail: String,
+    /// The field of the request that is not valid.
+    pub(crate) field: Option<String>,
+    /// The id of the existing message because of which the request was refused.
+    pub(crate) existing_id: Option<String>,
+    /// The state of that message, if it has the key.
+    pub(crate) state: Option<String>,
+}
+
+impl ApiError {
+    /// This failure with `before` and `behind` around its text; the code of a refusal stays.
+    #[must_use]
+    pub(crate) fn with_words(self, before: &str, behind: &str) -> ApiError {
+        match self {
+            ApiError::Unreachable(what) => ApiError::Unreachable(format!("{before}{what}{behind}")),
+            ApiError::Mistaken(what) => ApiError::Mistaken(format!("{before}{what}{behind}")),
+            ApiError::Refused(refusal) => {
+                let detail = format!("{before}{}{behind}", refusal.detail);
+                ApiError::Refused(ServerRefusal { detail, ..refusal })
+            }
+        }
+    }
+}
+
+impl fmt::Display for ApiError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ApiError::Unreachable(what) | ApiError::Mistaken(what) => f.write_str(what),
+            ApiError::Refused(refusal) => refusal.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for ServerRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.code, self.detail)?;
+        match (&self.existing_id, &self.state) {
+            (Some(id), Some(state)) => write!(f, " (id {id}, {state})"),
+            (Some(id), None) => write!(f, " (id {id})"),
+            (None, _) => Ok(()),
+        }
+    }
+}
+
+impl ServerRefusal {
+    /// The refusal in a problem document, or in a line of a batch.
+    pub(crate) fn from_json(problem: &Value) -> ServerRefusal {
+        let text = |name: &str| problem.get(name).and_then(Value::as_str).map(str::to_owned);
+        ServerRefusal {
+            code: text("code").unwrap_or_else(|| "no answer of a duewheel server".to_owned()),
+            detail: text("detail").unwrap_or_default(),
+            field: text("field"),
+            existing_id: text("existing_id"),
+            state: text("state"),
+        }
+    }
+
+    /// Whether a problem document was there at all: anything that answers on a port has a status.
+    pub(crate) fn is_known(problem: &Value) -> bool {
+        problem.get("code").is_some_and(Value::is_string)
+    }
+
+    /// Whether the request may succeed a little later.
+    pub(crate) fn is_passing(&self) -> bool {
+        self.is_full() || self.code == "draining"
+    }
+
+    /// Whether the request was refused for lack of space, of the server or within the quota of the queue's tenant.
+    pub(crate) fn is_full(&self) -> bool {
+        matches!(self.code.as_str(), "overloaded" | "over_quota")
+    }
+}
+
+/// A segment of a path.
+pub(crate) fn segment(text: &str) -> String {
+    // A segment of dots would be resolved as the parent on its way.
+    match text {
+        "." => "%2E".to_owned(),
+        ".." => "%2E%2E".to_owned(),
+        _ => utf8_percent_encode(text, SEGMENT).to_string(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -401,7 +431,7 @@ mod tests {
     fn refusal_names_flag_and_value() {
         let request = json!({"priority": -1, "delay": "1 fortnight", "body": "secret"});
         let told = |field: &str, detail: &str| {
-            with_flags(refusal("bad_request", field, detail), Some(&request)).detail
+            named(refusal("bad_request", field, detail), Some(&request), &Invocation::with(&[])).detail
         };
         assert_eq!(
             told("priority", "priority: must be a whole number"),
@@ -436,7 +466,7 @@ mod tests {
             ("headers", "--header: no"),
         ] {
             let refusal = refusal("bad_request", field, &format!("{field}: no"));
-            assert_eq!(with_flags(refusal, Some(&request)).detail, told);
+            assert_eq!(named(refusal, Some(&request), &Invocation::with(&[])).detail, told);
         }
     }
 
@@ -480,5 +510,36 @@ mod tests {
             assert_eq!(CommandFailure::Refused(refusal(code, "", "")).exit_code(), exit, "{code}");
         }
         assert_eq!(CommandFailure::Unreachable(String::new()).exit_code(), 5);
+    }
+
+    #[test]
+    fn segments_are_escaped() {
+        assert_eq!(segment("a/b c%ü?#"), "a%2Fb%20c%25%C3%BC%3F%23");
+        assert_eq!(segment("order-42.x_y~"), "order-42.x_y~");
+        assert_eq!(segment(".."), "%2E%2E");
+    }
+
+    /// Story: a wrong `--cron` was told as `cron`, and a wrong `--networks` as `networks`.
+    #[test]
+    fn errors_name_options_of_all_commands() {
+        for (field, told) in [
+            ("dead_ttl_ms", "--dead-ttl"),
+            ("backoff.max_ms", "--backoff"),
+            ("rate.per_second", "--rate"),
+            ("rate.burst", "--burst"),
+            ("filter.key_prefix", "--key-prefix"),
+            ("expires_in", "--expires-in"),
+            ("due_at", "--at"),
+            ("for_ms", "--for"),
+            ("by_ms", "TIME"),
+            ("ids", "--id"),
+        ] {
+            assert_eq!(flag_of(field, None, &Invocation::with(&[])).as_deref(), Some(told), "{field}");
+        }
+        assert_eq!(
+            flag_of("dead_ttl_ms", None, &Invocation::default()),
+            None,
+            "the command has no such option"
+        );
     }
 }

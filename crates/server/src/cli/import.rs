@@ -1,7 +1,6 @@
 //! `duewheel import`: from a file of `duewheel export` ([`super::import_file`]), or from a running beanstalkd
 //! ([`super::import_jobs`]).
 
-use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -10,10 +9,9 @@ use clap::Args;
 use super::beanstalk_source::is_tube;
 use super::import_file::{self, FileOptions};
 use super::import_jobs::{self, JobOptions};
-use super::invocation::print_json;
-use super::remote::Remote;
+use super::session::{ClientCommand, Session};
 use super::table::{self, counted, plain};
-use super::{ClientCommand, CommandFailure, ServerArgs, when};
+use super::{CommandFailure, when};
 use crate::span::TimeSpan;
 
 #[derive(Args, Debug)]
@@ -42,8 +40,6 @@ pub(super) struct ImportArgs {
     of_file: FileOptions,
     #[command(flatten)]
     of_beanstalk: BeanstalkOptions,
-    #[command(flatten)]
-    server: ServerArgs,
 }
 
 /// Options of an import from beanstalkd.
@@ -62,19 +58,12 @@ struct BeanstalkOptions {
 }
 
 impl ClientCommand for ImportArgs {
-    fn server(&self) -> &ServerArgs {
-        &self.server
-    }
-
-    fn run(self) -> Result<(), CommandFailure> {
+    fn run(self, session: &Session) -> Result<(), CommandFailure> {
         match (&self.file, &self.beanstalk) {
-            (Some(file), _) => {
-                let remote = Remote::new(&self.server)?;
-                import_file::run(file, remote, &self.prefix, &self.of_file, &self.server)
-            }
+            (Some(file), _) => import_file::run(file, &self.prefix, &self.of_file, session),
             (None, Some(beanstalk)) => {
                 let beanstalk = beanstalk.clone();
-                self.move_jobs(beanstalk)
+                self.move_jobs(&beanstalk, session)
             }
             (None, None) => Err(CommandFailure::Usage("FILE or --beanstalk is missing".into())),
         }
@@ -82,36 +71,31 @@ impl ClientCommand for ImportArgs {
 }
 
 impl ImportArgs {
-    fn move_jobs(self, beanstalk: String) -> Result<(), CommandFailure> {
+    fn move_jobs(self, beanstalk: &str, session: &Session) -> Result<(), CommandFailure> {
         let BeanstalkOptions { tubes, copy, wait } = self.of_beanstalk;
         if let Some(bad) = tubes.iter().find(|tube| !is_tube(tube)) {
             return Err(CommandFailure::Usage(format!("--tube {bad:?}: no tube can have this name")));
         }
-        let remote = Remote::new(&self.server)?;
         let options = JobOptions {
             tubes: tubes.into_iter().collect(),
             prefix: self.prefix,
             is_copy: copy,
             wait: wait.map_or(Duration::ZERO, Duration::from),
         };
-        let report = import_jobs::run(&beanstalk, remote, options)?;
-        let mut out = io::stdout().lock();
-        if self.server.json {
-            print_json(&mut out, &report.json())?;
-        } else {
+        let report = import_jobs::run(beanstalk, &session.remote, options)?;
+        session.print(&report.json(), |out| {
             let row = |(tube, jobs): (&String, &[u64; 5])| {
                 std::iter::once(tube.clone()).chain(jobs.map(|n| n.to_string())).collect()
             };
             let rows: Vec<Vec<String>> = report.tubes.iter().map(row).collect();
             if !rows.is_empty() {
-                let head = ["TUBE", "READY", "DELAYED", "BURIED", "HELD", "REFUSED"];
-                table::print(&mut out, &head, &rows)?;
+                table::print(out, &["TUBE", "READY", "DELAYED", "BURIED", "HELD", "REFUSED"], &rows)?;
             }
-            let (verb, to) = (if copy { "copied" } else { "moved" }, &self.server.server);
+            let (verb, to) = (if copy { "copied" } else { "moved" }, &session.server);
             let (moved, left) = (counted(report.moved(), "job"), report.in_source);
             writeln!(out, "{moved} {verb} from {beanstalk} to {to}; {left} are in the source now")?;
             table::print_counts(
-                &mut out,
+                out,
                 &[
                     (report.before, "of them were there already, from an earlier run"),
                     (
@@ -123,8 +107,8 @@ impl ImportArgs {
                         "of such copies had been handed out already: these jobs may run twice",
                     ),
                 ],
-            )?;
-        }
+            )
+        })?;
         for line in report.refusals() {
             eprintln!("{}", plain(&line));
         }

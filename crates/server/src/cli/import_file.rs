@@ -5,7 +5,7 @@
 //! lost can be sent again, and a file can be imported again. The time for which a queue remembers dedupe ids is set
 //! last, because the import may take longer.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Seek, Write};
@@ -17,20 +17,21 @@ use clap::Args;
 use duewheel::core::QueueName;
 use indexmap::IndexMap;
 use indicatif::{ProgressBar, ProgressStyle};
-use serde::Serialize;
+use jiff::Timestamp;
+use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
+use super::CommandFailure;
+use super::export::settings_of;
 use super::export_file::{
     ExportEnd, ExportLine, ExportReader, ExportedMessage, ExportedQueue, ExportedSchedule, ExportedState,
     OwnFields,
 };
 use super::failure::refused_line;
-use super::import_schedules::{ImportedSchedules, ScheduleSet};
-use super::invocation::print_json;
 use super::queue::{path, queue_name};
-use super::remote::{ApiError, Remote, ServerRefusal, may_pass};
+use super::remote::{ApiError, Remote, ServerRefusal, may_pass, segment};
+use super::session::Session;
 use super::table::{are, counted, print_counts, were};
-use super::{CommandFailure, ServerArgs};
 
 /// Lines and bytes of one request.
 const BATCH_LINES: usize = 1_000;
@@ -80,13 +81,12 @@ pub(super) struct FileOptions {
 /// Imports a file, or standard input.
 pub(super) fn run(
     file: &Path,
-    remote: Remote,
     prefix: &str,
     options: &FileOptions,
-    server: &ServerArgs,
+    session: &Session,
 ) -> Result<(), CommandFailure> {
     let usage = |error: &dyn fmt::Display| CommandFailure::Usage(format!("FILE {}: {error}", file.display()));
-    let mut importer = FileImporter::new(remote, prefix, options);
+    let mut importer = FileImporter::new(&session.remote, prefix, options);
     let result = if file.as_os_str() == "-" {
         let input = BufReader::with_capacity(256 * 1024, io::stdin().lock());
         importer.take(ExportReader::new(input), !options.check, &usage)
@@ -101,7 +101,7 @@ pub(super) fn run(
     importer.progress.finish_and_clear();
     result?;
     importer.named_queues()?;
-    importer.tell(options.check, server)
+    importer.tell(options.check, session)
 }
 
 /// A message as it is enqueued.
@@ -175,42 +175,55 @@ struct ImportBatch {
     bytes: usize,
 }
 
-/// An import under way.
-struct FileImporter<'a> {
-    remote: Remote,
-    prefix: &'a str,
-    options: &'a FileOptions,
-    salt: Option<String>,
-    batch: ImportBatch,
+/// The result of an import, as --json prints it.
+#[derive(Debug, Default, Serialize)]
+struct ImportReport {
     in_file: ExportEnd,
-    /// Queues that were named, and of which no line was there yet.
-    not_found: Vec<QueueName>,
-    accepted: u64,
-    refused: u64,
+    imported: u64,
+    /// Messages whose keys were taken.
     kept: u64,
-    leased: u64,
     /// Messages that an earlier import had brought.
     repeated: u64,
-    schedules: ImportedSchedules,
+    refused: u64,
+    leased: u64,
     /// Schedules that are set, and were here already.
-    schedules_here: u64,
+    schedules: u64,
     /// Schedules that stay as they are here.
     schedules_left: Vec<String>,
     schedules_failed: u64,
     /// Messages that a schedule here puts itself.
     occurrences: u64,
-    /// How long queues are to remember dedupe ids, which is set last.
-    windows: Vec<(QueueName, Value)>,
     /// The durability levels in the answers.
-    levels: BTreeSet<String>,
+    durability: BTreeSet<String>,
     /// Queues whose settings stay as they are here, with the reason.
+    #[serde(serialize_with = "names")]
     settings_left: BTreeMap<String, String>,
     settings_failed: u64,
+}
+
+fn names<S: Serializer>(all: &BTreeMap<String, String>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(all.keys())
+}
+
+/// An import under way.
+struct FileImporter<'a> {
+    remote: &'a Remote,
+    prefix: &'a str,
+    options: &'a FileOptions,
+    salt: Option<String>,
+    batch: ImportBatch,
+    /// Queues that were named, and of which no line was there yet.
+    not_found: Vec<QueueName>,
+    /// The schedules that put their occurrences here, by their names in the file: since when they do.
+    schedules_since: HashMap<String, Timestamp>,
+    /// How long queues are to remember dedupe ids, which is set last.
+    windows: Vec<(QueueName, Value)>,
+    report: ImportReport,
     progress: ProgressBar,
 }
 
 impl<'a> FileImporter<'a> {
-    fn new(remote: Remote, prefix: &'a str, options: &'a FileOptions) -> Self {
+    fn new(remote: &'a Remote, prefix: &'a str, options: &'a FileOptions) -> Self {
         let progress = ProgressBar::new(0);
         if let Ok(style) =
             ProgressStyle::with_template("{spinner} {human_pos} imported, {per_sec}, {elapsed}")
@@ -218,7 +231,7 @@ impl<'a> FileImporter<'a> {
             progress.set_style(style);
         }
         let salt = options.again.as_ref().map(|word| match word.is_empty() {
-            true => format!("{:.0}", jiff::Timestamp::now()),
+            true => format!("{:.0}", Timestamp::now()),
             false => word.clone(),
         });
         FileImporter {
@@ -227,22 +240,10 @@ impl<'a> FileImporter<'a> {
             options,
             salt,
             batch: ImportBatch::default(),
-            in_file: ExportEnd::default(),
             not_found: options.queues.clone(),
-            accepted: 0,
-            refused: 0,
-            kept: 0,
-            leased: 0,
-            repeated: 0,
-            schedules: ImportedSchedules::default(),
-            schedules_here: 0,
-            schedules_left: Vec::new(),
-            schedules_failed: 0,
-            occurrences: 0,
+            schedules_since: HashMap::new(),
             windows: Vec::new(),
-            levels: BTreeSet::new(),
-            settings_left: BTreeMap::new(),
-            settings_failed: 0,
+            report: ImportReport::default(),
             progress,
         }
     }
@@ -293,7 +294,7 @@ impl<'a> FileImporter<'a> {
                     self.send()?;
                     self.schedule(reader.line(), &schedule)?;
                 }
-                ExportLine::Message(message) if self.schedules.puts(&message) => self.occurrences += 1,
+                ExportLine::Message(message) if self.puts(&message) => self.report.occurrences += 1,
                 ExportLine::Message(message) => self.add(reader.line(), name, &message)?,
                 ExportLine::Queue(_)
                 | ExportLine::Schedule(_)
@@ -303,13 +304,13 @@ impl<'a> FileImporter<'a> {
         }
         self.send()?;
         self.set_windows()?;
-        self.in_file = reader.seen();
+        self.report.in_file = reader.seen();
         Ok(())
     }
 
     /// Where the input ended too early: the messages in front of that place are here.
     fn already_here(&self) -> String {
-        match self.accepted {
+        match self.report.imported {
             0 => String::new(),
             n => format!(
                 "; {} in front of it here. Import the whole input again{}: nothing doubles",
@@ -332,7 +333,7 @@ impl<'a> FileImporter<'a> {
         if is_full || self.batch.queue.as_ref() != Some(&queue) {
             self.send()?;
         }
-        self.leased += u64::from(message.state == ExportedState::Leased);
+        self.report.leased += u64::from(message.state == ExportedState::Leased);
         let request = ImportedLine::of(message, &self.options.if_exists, self.salt.as_deref());
         let request = serde_json::to_string(&request).map_err(CommandFailure::failed)?;
         self.batch.queue = Some(queue);
@@ -369,7 +370,7 @@ impl<'a> FileImporter<'a> {
             };
             lines = left;
             is_first = false;
-            self.progress.set_position(self.accepted);
+            self.progress.set_position(self.report.imported);
             if let Some(trouble) = trouble.filter(|_| !lines.is_empty()) {
                 if since.elapsed() >= PATIENCE {
                     return Err(self.unfinished(trouble));
@@ -400,13 +401,13 @@ impl<'a> FileImporter<'a> {
                 continue;
             };
             if result.get("id").is_some() {
-                self.accepted += 1;
-                self.kept += u64::from(result["created"] == false);
-                self.repeated += u64::from(is_first && result["replayed"] == true);
+                self.report.imported += 1;
+                self.report.kept += u64::from(result["created"] == false);
+                self.report.repeated += u64::from(is_first && result["replayed"] == true);
                 if let Some(level) = result["durability"].as_str()
-                    && !self.levels.contains(level)
+                    && !self.report.durability.contains(level)
                 {
-                    self.levels.insert(level.to_owned());
+                    self.report.durability.insert(level.to_owned());
                 }
                 continue;
             }
@@ -416,9 +417,9 @@ impl<'a> FileImporter<'a> {
                 left.push((number, request));
                 continue;
             }
-            self.refused += 1;
+            self.report.refused += 1;
             // The refusal names the field, as the file does.
-            self.report(Some(number), "", refusal)?;
+            self.complain(Some(number), "", refusal)?;
         }
         Ok((left, trouble))
     }
@@ -461,13 +462,13 @@ impl<'a> FileImporter<'a> {
         match set {
             Ok(here) if here.is_null() || here == *target => Ok(()),
             Ok(_) => {
-                let entry = self.settings_left.entry(name.to_string());
+                let entry = self.report.settings_left.entry(name.to_string());
                 entry.or_insert_with(|| "has another target here, which stays".to_owned());
                 Ok(())
             }
             Err(trouble) => {
-                self.settings_failed += 1;
-                self.report(Some(line), &format!("the target of {name}"), trouble)
+                self.report.settings_failed += 1;
+                self.complain(Some(line), &format!("the target of {name}"), trouble)
             }
         }
     }
@@ -492,7 +493,7 @@ impl<'a> FileImporter<'a> {
         if !config.is_empty() && !has_all && config != wanted {
             let what = "has settings of its own here, which stay";
             let pause = if queue.paused && here["paused"] != true { ", and was not paused" } else { "" };
-            self.settings_left.insert(name.to_string(), format!("{what}{pause}"));
+            self.report.settings_left.insert(name.to_string(), format!("{what}{pause}"));
             return Ok(());
         }
         if queue.paused && here["paused"] != true {
@@ -529,28 +530,60 @@ impl<'a> FileImporter<'a> {
             let what = format!("line {line}: {name} is paused in the file, and could not be paused here: ");
             return Err(self.ended(trouble, &what, "; --no-settings imports it without a pause"));
         }
-        self.settings_failed += 1;
-        self.report(Some(line), &format!("the settings of {name}"), trouble)
+        self.report.settings_failed += 1;
+        self.complain(Some(line), &format!("the settings of {name}"), trouble)
     }
 
+    /// Sets a schedule before any message is sent, unless there is one of its name. From then on it enqueues its own
+    /// occurrences, also if it was here already with the same settings.
     fn schedule(&mut self, line: u64, schedule: &ExportedSchedule) -> Result<(), CommandFailure> {
-        let mut schedules = std::mem::take(&mut self.schedules);
-        let set = self.patiently(|| schedules.set(&self.remote, self.prefix, schedule));
-        self.schedules = schedules;
-        let name = &schedule.name;
+        let name = format!("{}{}", self.prefix, schedule.name);
+        let queue = format!("{}{}", self.prefix, schedule.queue);
+        let path = format!("/v1/schedules/{}", segment(&name));
+        let set = self.patiently(|| match self.remote.get(&path) {
+            Ok(here) => {
+                let has_same =
+                    here["queue"] == queue.as_str() && same(&settings_of(&here), &schedule.settings);
+                Ok((has_same, here))
+            }
+            Err(ApiError::Refused(refusal)) if refusal.code == "not_found" => {
+                let settings = new_settings(schedule, &queue);
+                Ok((true, self.remote.put(&path, &Value::Object(settings))?))
+            }
+            Err(trouble) => Err(trouble),
+        });
         match set {
-            Ok(ScheduleSet::New | ScheduleSet::Same) => self.schedules_here += 1,
-            Ok(ScheduleSet::Other) => self.schedules_left.push(format!("{}{name}", self.prefix)),
+            Ok((true, here)) => {
+                self.report.schedules += 1;
+                let since = here["created_at"].as_str().and_then(|at| at.parse().ok());
+                self.schedules_since.extend(since.map(|since| (schedule.name.clone(), since)));
+            }
+            Ok((false, _)) => self.report.schedules_left.push(name),
             Err(trouble) => {
-                self.schedules_failed += 1;
-                self.report(Some(line), &format!("schedule {name}"), trouble)?;
+                self.report.schedules_failed += 1;
+                self.complain(Some(line), &format!("schedule {}", schedule.name), trouble)?;
             }
         }
         Ok(())
     }
 
+    /// Whether a schedule here puts the message of this occurrence itself. Those that were due before it was set are sent.
+    fn puts(&self, message: &ExportedMessage) -> bool {
+        let header = |name| message.headers.get(name).map(String::as_str);
+        let (Some(name), Some(occurrence)) = (header("duewheel-schedule"), header("duewheel-occurrence"))
+        else {
+            return false;
+        };
+        let Some(since) = self.schedules_since.get(name) else { return false };
+        // That of a trigger or a backfill has another key.
+        let has_own_key = message.key.as_ref().is_none_or(|key| *key == format!("{name}@{occurrence}"));
+        message.state == ExportedState::Scheduled
+            && has_own_key
+            && occurrence.parse::<Timestamp>().is_ok_and(|at| at > *since)
+    }
+
     /// Reports a refusal after which the import goes on. One that may pass has not passed in time, and ends it.
-    fn report(&self, line: Option<u64>, about: &str, trouble: ApiError) -> Result<(), CommandFailure> {
+    fn complain(&self, line: Option<u64>, about: &str, trouble: ApiError) -> Result<(), CommandFailure> {
         if may_pass(&trouble) {
             return Err(self.unfinished(trouble));
         }
@@ -565,8 +598,8 @@ impl<'a> FileImporter<'a> {
             let wanted = json!({"dedupe_window_ms": window});
             let path = format!("{}/config", path(&name));
             if let Err(trouble) = self.patiently(|| self.remote.patch(&path, &wanted)) {
-                self.settings_failed += 1;
-                self.report(None, &format!("the settings of {name}"), trouble)?;
+                self.report.settings_failed += 1;
+                self.complain(None, &format!("the settings of {name}"), trouble)?;
             }
         }
         Ok(())
@@ -583,82 +616,88 @@ impl<'a> FileImporter<'a> {
     }
 
     fn ended(&self, trouble: ApiError, what: &str, more: &str) -> CommandFailure {
-        let (here, again) = (are(self.accepted, "message"), self.same_again());
+        let (here, again) = (are(self.report.imported, "message"), self.same_again());
         let so_far =
             format!("; {here} here. Import the file again{again}: within a day nothing doubles{more}");
         trouble.with_words(what, &so_far).into()
     }
 
-    fn tell(&self, is_check: bool, server: &ServerArgs) -> Result<(), CommandFailure> {
-        let mut out = io::stdout().lock();
-        let levels: Vec<&str> = self.levels.iter().map(String::as_str).collect();
-        if server.json {
-            let json = json!({
-                "in_file": {
-                    "queues": self.in_file.queues, "schedules": self.in_file.schedules,
-                    "messages": self.in_file.messages,
-                },
-                "imported": self.accepted, "kept": self.kept, "repeated": self.repeated,
-                "refused": self.refused, "leased": self.leased,
-                "schedules": self.schedules_here, "schedules_left": self.schedules_left,
-                "schedules_failed": self.schedules_failed, "occurrences": self.occurrences,
-                "durability": levels, "settings_left": self.settings_left.keys().collect::<Vec<_>>(),
-                "settings_failed": self.settings_failed,
-            });
-            print_json(&mut out, &json)?;
-        } else if is_check {
-            writeln!(
-                out,
-                "the file is whole: {} of {}",
-                counted(self.in_file.messages, "message"),
-                counted(self.in_file.queues, "queue")
-            )?;
-        } else {
+    fn tell(&self, is_check: bool, session: &Session) -> Result<(), CommandFailure> {
+        let answer = serde_json::to_value(&self.report).map_err(CommandFailure::failed)?;
+        session.print(&answer, |out| {
+            let of_file = self.report.in_file;
+            if is_check {
+                let (messages, queues) =
+                    (counted(of_file.messages, "message"), counted(of_file.queues, "queue"));
+                return writeln!(out, "the file is whole: {messages} of {queues}");
+            }
+            let levels: Vec<&str> = self.report.durability.iter().map(String::as_str).collect();
             let durability =
                 if levels.is_empty() { String::new() } else { format!(" ({})", levels.join(", ")) };
-            writeln!(
-                out,
-                "{} of {} imported to {}{durability}",
-                self.accepted,
-                are(self.in_file.messages, "message"),
-                server.server
-            )?;
+            let (accepted, all, to) = (self.report.imported, are(of_file.messages, "message"), &session.server);
+            writeln!(out, "{accepted} of {all} imported to {to}{durability}")?;
             print_counts(
-                &mut out,
+                out,
                 &[
-                    (self.kept, "of them have keys that were taken; the messages that were here stay"),
+                    (self.report.kept, "of them have keys that were taken; the messages that were here stay"),
                     (
-                        self.repeated,
+                        self.report.repeated,
                         "of them an earlier import had brought; what was done since does not come again without --again",
                     ),
                     (
-                        self.leased,
+                        self.report.leased,
                         "of them had a consumer in the source, which may finish them there; here they are ready",
                     ),
                 ],
             )?;
-            if self.schedules_here > 0 {
-                let (here, put) = (are(self.schedules_here, "schedule"), are(self.occurrences, "message"));
+            if self.report.schedules > 0 {
+                let (here, put) = (are(self.report.schedules, "schedule"), are(self.report.occurrences, "message"));
                 writeln!(out, "{here} here; of the file, {put} put by schedules")?;
             }
-            for name in &self.schedules_left {
+            for name in &self.report.schedules_left {
                 writeln!(out, "there is another schedule {name} here, which stays")?;
             }
-            for (queue, why) in &self.settings_left {
-                writeln!(out, "{queue} {why}")?;
-            }
-        }
+            self.report.settings_left.iter().try_for_each(|(queue, why)| writeln!(out, "{queue} {why}"))
+        })?;
         let bad: Vec<String> = [
-            (self.refused, format!("{} refused", were(self.refused, "message"))),
+            (self.report.refused, format!("{} refused", were(self.report.refused, "message"))),
             (
-                self.settings_failed,
-                format!("the settings of {} were refused", counted(self.settings_failed, "queue")),
+                self.report.settings_failed,
+                format!("the settings of {} were refused", counted(self.report.settings_failed, "queue")),
             ),
-            (self.schedules_failed, format!("{} refused", were(self.schedules_failed, "schedule"))),
+            (
+                self.report.schedules_failed,
+                format!("{} refused", were(self.report.schedules_failed, "schedule")),
+            ),
         ]
         .into_iter()
         .filter_map(|(n, what)| (n > 0).then_some(what))
         .collect();
         if bad.is_empty() { Ok(()) } else { Err(CommandFailure::Failed(bad.join("; "))) }
     }
+}
+
+/// The settings of a schedule that is not here yet.
+fn new_settings(schedule: &ExportedSchedule, queue: &str) -> Map<String, Value> {
+    let mut settings = schedule.settings.clone();
+    settings.insert("queue".to_owned(), queue.into());
+    settings.insert("past".to_owned(), "keep".into());
+    if let Some(remaining) = settings.get("remaining").and_then(Value::as_u64) {
+        // Occurrences that the source has put ahead are put again from here, and counted then.
+        let now = Timestamp::now();
+        let is_ahead = |at: &&String| at.parse::<Timestamp>().is_ok_and(|at| at > now);
+        let ahead = u64::try_from(schedule.ahead.iter().filter(is_ahead).count()).unwrap_or(0);
+        settings.insert("remaining".to_owned(), remaining.saturating_add(ahead).into());
+    }
+    settings
+}
+
+/// Whether two schedules have the same settings. How many occurrences remain changes by itself.
+fn same(one: &Map<String, Value>, other: &Map<String, Value>) -> bool {
+    let fixed = |all: &Map<String, Value>| {
+        let mut all = all.clone();
+        all.remove("remaining");
+        all
+    };
+    fixed(one) == fixed(other)
 }

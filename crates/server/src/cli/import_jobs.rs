@@ -121,11 +121,11 @@ impl JobReport {
 }
 
 /// Moves the jobs of the beanstalkd at `address`. Shows its progress on standard error, if that is a terminal.
-pub(super) fn run(address: &str, remote: Remote, options: JobOptions) -> Result<JobReport, CommandFailure> {
+pub(super) fn run(address: &str, remote: &Remote, options: JobOptions) -> Result<JobReport, CommandFailure> {
     let mut source = BeanstalkSource::connect(address)?;
     let stats = source.stats()?;
     remote.get("/healthz")?;
-    let (marker, upper) = ImportMarker::begin(&mut source, &remote, options.is_copy, &stats)?;
+    let (marker, upper) = ImportMarker::begin(&mut source, remote, options.is_copy, &stats)?;
     let reserves = !options.is_copy && source.knows_reserve_job()?;
     let bar = ProgressBar::new(0);
     if let Ok(style) =
@@ -165,9 +165,9 @@ type FoundJobs = BTreeMap<String, [BTreeSet<u64>; 2]>;
 
 /// An import in progress.
 #[derive(Debug)]
-struct JobMover {
+struct JobMover<'a> {
     source: BeanstalkSource,
-    remote: Remote,
+    remote: &'a Remote,
     marker: ImportMarker,
     options: JobOptions,
     /// Ids below it have been queried once a pass is complete. `None` if the source accepts no job that would show it.
@@ -192,7 +192,7 @@ struct MovingJob {
 /// A durable copy of a job: its id, and whether an earlier run had made it. Or why the job is refused.
 type JobOutcome = Result<(String, bool), String>;
 
-impl JobMover {
+impl JobMover<'_> {
     /// Moves jobs until there are no new ones.
     fn all(&mut self) -> Result<(), CommandFailure> {
         let deadline = Instant::now() + self.options.wait;
@@ -498,7 +498,7 @@ impl JobMover {
             }
         }
         self.held.insert(job.id);
-        match self.marker.cancel(&self.remote, job.id, copy)? {
+        match self.marker.cancel(self.remote, job.id, copy)? {
             true => self.report.left_to_workers += 1,
             false => self.report.may_run_twice += 1,
         }
@@ -512,7 +512,7 @@ impl JobMover {
             }
         }
         self.report.in_source = self.count()?;
-        self.marker.end(&mut self.source, &self.remote)?;
+        self.marker.end(&mut self.source, self.remote)?;
         Ok(self.report)
     }
 }

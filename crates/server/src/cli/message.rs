@@ -1,19 +1,30 @@
-//! `duewheel get|cancel|postpone|fire (ID | QUEUE --key K)`, and `duewheel replay ID`.
+//! `duewheel get|cancel|postpone|fire (ID | QUEUE --key K)`, `duewheel replay ID`, and `duewheel list QUEUE`.
 
 use std::io::{self, Write};
 
-use clap::Args;
+use clap::{Args, ValueEnum};
+use duewheel::core::QueueName;
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+use super::CommandFailure;
 use super::enqueue::{DueArgs, header, headers, put_body};
-use super::invocation::print_json;
-use super::remote::{Remote, segment};
-use super::table::{body, cell, plain};
-use super::{ClientCommand, CommandFailure, ServerArgs, when};
+use super::queue::{path, queue_name};
+use super::remote::segment;
+use super::session::{ClientCommand, Session, fields};
+use super::table::{self, body, cell, elements, member, plain};
+use super::when::{self, GivenInstant, Millis};
+
+/// Number of messages of one request.
+const PAGE: usize = 1_000;
+/// Largest number of characters of a body in a list.
+pub(super) const LISTED_BODY: usize = 40;
+/// Largest number of characters of a body that is shown.
+const BODY_CHARS: usize = 2_000;
 
 /// Identifies one message.
 #[derive(Args, Debug)]
-struct MessageArgs {
+pub(super) struct MessageArgs {
     /// The message's id; with --key, its queue
     #[arg(value_name = "ID|QUEUE")]
     name: String,
@@ -41,18 +52,12 @@ impl MessageArgs {
 pub(super) struct GetArgs {
     #[command(flatten)]
     target: MessageArgs,
-    #[command(flatten)]
-    server: ServerArgs,
 }
 
 impl ClientCommand for GetArgs {
-    fn server(&self) -> &ServerArgs {
-        &self.server
-    }
-
-    fn run(self) -> Result<(), CommandFailure> {
-        let message = Remote::new(&self.server)?.get(&self.target.path()?)?;
-        show(&message, self.server.json)
+    fn run(self, session: &Session) -> Result<(), CommandFailure> {
+        let message = session.remote.get(&self.target.path()?)?;
+        session.print(&message, |out| show(out, &message))
     }
 }
 
@@ -63,28 +68,16 @@ pub(super) struct CancelArgs {
     /// Also forget the answer to its dedupe id, so that the next enqueue with it is a new one
     #[arg(long)]
     forget_dedupe: bool,
-    #[command(flatten)]
-    server: ServerArgs,
 }
 
 impl ClientCommand for CancelArgs {
-    fn server(&self) -> &ServerArgs {
-        &self.server
-    }
-
-    fn run(self) -> Result<(), CommandFailure> {
-        let (remote, path) = (Remote::new(&self.server)?, self.target.path()?);
+    fn run(self, session: &Session) -> Result<(), CommandFailure> {
+        let path = self.target.path()?;
         let answer = match self.forget_dedupe {
-            true => remote.delete_with(&path, &json!({"forget_dedupe": true}))?,
-            false => remote.delete(&path)?,
+            true => session.remote.delete_with(&path, &json!({"forget_dedupe": true}))?,
+            false => session.remote.delete(&path)?,
         };
-        let mut out = io::stdout().lock();
-        if self.server.json {
-            writeln!(out, "{answer}")?;
-        } else {
-            writeln!(out, "{}  cancelled", cell(&answer, "id"))?;
-        }
-        Ok(())
+        session.say(&answer, format_args!("{}  cancelled", cell(&answer, "id")))
     }
 }
 
@@ -103,11 +96,22 @@ pub(super) struct PostponeArgs {
     /// Remove all headers
     #[arg(long, conflicts_with = "header")]
     no_headers: bool,
+    #[command(flatten)]
+    change: MessageChange,
+    /// Only if the message has this generation
+    #[arg(long, value_name = "N")]
+    if_generation: Option<u32>,
+}
+
+/// The settings of a message that can be changed, as in a request.
+#[derive(Args, Debug, Serialize)]
+struct MessageChange {
     /// Send the message to this URL instead of to the target of its queue; a token needs the scope push-any
     #[arg(long, value_name = "URL")]
     target_url: Option<String>,
     /// Send the message to the target of its queue
     #[arg(long, conflicts_with = "target_url")]
+    #[serde(skip)]
     no_target_url: bool,
     /// A new priority; lower goes first
     #[arg(long, value_name = "N")]
@@ -116,22 +120,13 @@ pub(super) struct PostponeArgs {
     #[arg(long, value_name = "N")]
     max_attempts: Option<u32>,
     /// A new length of a lease
-    #[arg(long, value_name = "TIME", value_parser = when::span)]
-    lease: Option<crate::span::TimeSpan>,
-    /// Only if the message has this generation
-    #[arg(long, value_name = "N")]
-    if_generation: Option<u32>,
-    #[command(flatten)]
-    server: ServerArgs,
+    #[arg(long = "lease", value_name = "TIME")]
+    lease_ms: Option<Millis>,
 }
 
 impl ClientCommand for PostponeArgs {
-    fn server(&self) -> &ServerArgs {
-        &self.server
-    }
-
-    fn run(self) -> Result<(), CommandFailure> {
-        let mut request = Map::new();
+    fn run(self, session: &Session) -> Result<(), CommandFailure> {
+        let mut request = fields(&self.change)?;
         self.when.write(&mut request, None)?;
         if let Some(body) = self.body {
             put_body(&mut request, body.into_bytes());
@@ -139,12 +134,9 @@ impl ClientCommand for PostponeArgs {
         if self.no_headers || !self.header.is_empty() {
             request.insert("headers".into(), headers(&self.header)?);
         }
-        let mut put =
-            |name: &str, value: Option<Value>| value.map(|value| request.insert(name.into(), value));
-        put("target_url", self.target_url.map(Value::from).or(self.no_target_url.then_some(Value::Null)));
-        put("priority", self.priority.map(Value::from));
-        put("max_attempts", self.max_attempts.map(Value::from));
-        put("lease_ms", self.lease.map(|span| span.0.into()));
+        if self.change.no_target_url {
+            request.insert("target_url".into(), Value::Null);
+        }
         if request.is_empty() {
             let what = "nothing to change: give --delay, --at, --body, --header, --no-headers, --target-url, --no-target-url, \
                         --priority, --max-attempts or --lease; what is left out stays as it is";
@@ -153,8 +145,8 @@ impl ClientCommand for PostponeArgs {
         if let Some(generation) = self.if_generation {
             request.insert("if_generation".into(), generation.into());
         }
-        let answer = Remote::new(&self.server)?.patch(&self.target.path()?, &Value::Object(request))?;
-        changed(&answer, "changed", self.server.json)
+        let answer = session.remote.patch(&self.target.path()?, &Value::Object(request))?;
+        changed(session, &answer, "changed")
     }
 }
 
@@ -162,20 +154,18 @@ impl ClientCommand for PostponeArgs {
 pub(super) struct FireArgs {
     #[command(flatten)]
     target: MessageArgs,
-    #[command(flatten)]
-    server: ServerArgs,
 }
 
 impl ClientCommand for FireArgs {
-    fn server(&self) -> &ServerArgs {
-        &self.server
+    fn run(self, session: &Session) -> Result<(), CommandFailure> {
+        let answer = session.remote.post(&format!("{}/fire", self.target.path()?), &json!({}))?;
+        changed(session, &answer, "fired")
     }
+}
 
-    fn run(self) -> Result<(), CommandFailure> {
-        let path = format!("{}/fire", self.target.path()?);
-        let answer = Remote::new(&self.server)?.post(&path, &json!({}))?;
-        changed(&answer, "fired", self.server.json)
-    }
+fn changed(session: &Session, answer: &Value, how: &str) -> Result<(), CommandFailure> {
+    let (id, state) = (cell(answer, "id"), cell(answer, "state"));
+    session.say(answer, format_args!("{id}  {how}, {state}, due {}", when::due(answer)))
 }
 
 #[derive(Args, Debug)]
@@ -185,112 +175,190 @@ pub(super) struct ReplayArgs {
     /// The key of the new message; without it, it has none
     #[arg(long, value_name = "K")]
     key: Option<String>,
-    #[command(flatten)]
-    server: ServerArgs,
 }
 
 impl ClientCommand for ReplayArgs {
-    fn server(&self) -> &ServerArgs {
-        &self.server
-    }
-
-    fn run(self) -> Result<(), CommandFailure> {
+    fn run(self, session: &Session) -> Result<(), CommandFailure> {
         let path = MessageArgs { name: self.id.clone(), key: None }.path()?;
         let request = self.key.map_or_else(|| json!({}), |key| json!({ "key": key }));
-        let answer = Remote::new(&self.server)?.post(&format!("{path}/replay"), &request)?;
-        let mut out = io::stdout().lock();
-        if self.server.json {
-            writeln!(out, "{answer}")?;
-        } else {
-            writeln!(out, "{}  enqueued with the content of {}", cell(&answer, "id"), self.id)?;
-        }
-        Ok(())
+        let answer = session.remote.post(&format!("{path}/replay"), &request)?;
+        let id = cell(&answer, "id");
+        session.say(&answer, format_args!("{id}  enqueued with the content of {}", self.id))
     }
 }
 
-fn changed(answer: &Value, what: &str, json: bool) -> Result<(), CommandFailure> {
-    let mut out = io::stdout().lock();
-    if json {
-        print_json(&mut out, answer)?;
-    } else {
-        writeln!(
-            out,
-            "{}  {what}, {}, due {}",
-            cell(answer, "id"),
-            cell(answer, "state"),
-            when::due(answer)
-        )?;
-    }
-    Ok(())
-}
+/// The members of a message that are shown, each with whether it is an instant.
+const SHOWN: [(&str, bool); 20] = [
+    ("id", false),
+    ("queue", false),
+    ("key", false),
+    ("state", false),
+    ("outcome", false),
+    ("ended_at", true),
+    ("due_at", true),
+    ("attempt", false),
+    ("forgiven", false),
+    ("max_attempts", false),
+    ("generation", false),
+    ("priority", false),
+    ("lease_ms", false),
+    ("expires_at", true),
+    ("enqueued_at", true),
+    ("lease_until", true),
+    ("superseded_by", false),
+    ("dead_reason", false),
+    ("dead_at", true),
+    ("target_url", false),
+];
 
-/// An attempt to deliver a message to a target: when, how long, how it ended, and what was answered.
-fn delivery(tried: &Value) -> String {
-    let answer = plain(tried["answer"].as_str().unwrap_or_default());
-    let line = format!("{} in {} ms {} {answer}", cell(tried, "at"), cell(tried, "ms"), cell(tried, "class"));
-    line.trim_end().to_owned()
-}
-
-/// Largest number of characters of a body that is shown.
-const BODY_CHARS: usize = 2_000;
-
-fn show(message: &Value, json: bool) -> Result<(), CommandFailure> {
-    let mut out = io::stdout().lock();
-    if json {
-        writeln!(out, "{message}")?;
-        return Ok(());
-    }
-    for name in [
-        "id",
-        "queue",
-        "key",
-        "state",
-        "outcome",
-        "ended_at",
-        "due_at",
-        "attempt",
-        "forgiven",
-        "max_attempts",
-        "generation",
-        "priority",
-        "lease_ms",
-        "expires_at",
-        "enqueued_at",
-        "lease_until",
-        "superseded_by",
-        "dead_reason",
-        "dead_at",
-        "target_url",
-    ] {
-        if message.get(name).is_some_and(|value| !value.is_null()) {
-            let text = cell(message, name);
-            let note = match name {
-                "due_at" | "ended_at" | "expires_at" | "enqueued_at" | "lease_until" | "dead_at" => {
-                    format!("  {}", when::instant_told(message, name))
-                }
-                _ => String::new(),
-            };
-            writeln!(out, "{name:12} {text}{note}")?;
-        }
+fn show(out: &mut dyn Write, message: &Value) -> io::Result<()> {
+    for (name, is_instant) in SHOWN.into_iter().filter(|(name, _)| !message[*name].is_null()) {
+        let told = is_instant.then(|| format!("  {}", when::instant_told(message, name)));
+        writeln!(out, "{name:12} {}{}", cell(message, name), told.unwrap_or_default())?;
     }
     for (name, value) in message["headers"].as_object().into_iter().flatten() {
         writeln!(out, "{:13}{}: {}", "header", plain(name), plain(value.as_str().unwrap_or_default()))?;
     }
-    for past in message["history"].as_array().into_iter().flatten() {
-        let note = past["note"].as_str().unwrap_or_default();
-        writeln!(
-            out,
-            "{:13}attempt {} {} at {} {}",
-            "history",
-            past["attempt"],
-            cell(past, "how"),
-            cell(past, "ended_at"),
-            plain(note)
-        )?;
+    for past in elements(message, "history") {
+        let (how, ended) = (cell(past, "how"), cell(past, "ended_at"));
+        let note = plain(past["note"].as_str().unwrap_or_default());
+        writeln!(out, "{:13}attempt {} {how} at {ended} {note}", "history", past["attempt"])?;
     }
-    for tried in message["deliveries"].as_array().into_iter().flatten() {
-        writeln!(out, "{:13}{}", "delivery", delivery(tried))?;
+    for tried in elements(message, "deliveries") {
+        let [at, ms, class] = ["at", "ms", "class"].map(|name| cell(tried, name));
+        let answer = plain(tried["answer"].as_str().unwrap_or_default());
+        let line = format!("{at} in {ms} ms {class} {answer}");
+        writeln!(out, "{:13}{}", "delivery", line.trim_end())?;
     }
-    writeln!(out, "{:13}{}", "body", body(message, BODY_CHARS))?;
-    Ok(())
+    writeln!(out, "{:13}{}", "body", body(message, BODY_CHARS))
+}
+
+#[derive(Args, Debug)]
+pub(super) struct ListArgs {
+    /// The queue
+    #[arg(value_parser = queue_name)]
+    queue: QueueName,
+    #[command(flatten)]
+    filter: FilterArgs,
+    /// Largest number of messages
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    limit: usize,
+}
+
+impl ClientCommand for ListArgs {
+    fn run(self, session: &Session) -> Result<(), CommandFailure> {
+        let (mut messages, mut next) = (Vec::new(), None::<String>);
+        let filter = self.filter.query()?;
+        while messages.len() < self.limit {
+            let limit = PAGE.min(self.limit - messages.len());
+            let mut path = format!("{}/messages?limit={limit}{filter}", path(&self.queue));
+            if let Some(after) = &next {
+                path.push_str(&format!("&after={}", segment(after)));
+            }
+            let mut page = session.remote.get(&path)?;
+            if let Some(Value::Array(more)) = page.get_mut("messages").map(Value::take) {
+                messages.extend(more);
+            }
+            next = page["next"].as_str().map(str::to_owned);
+            if next.is_none() {
+                break;
+            }
+        }
+        let answer = json!({"messages": messages, "next": next});
+        let state = |message: &Value| match message["outcome"].as_str() {
+            Some(outcome) => format!("done, {outcome}"),
+            None => cell(message, "state"),
+        };
+        session.print(&answer, |out| {
+            let columns: [table::Column<'_>; 6] = [
+                ("ID", &member("id")),
+                ("STATE", &state),
+                ("DUE", &when::due),
+                ("KEY", &member("key")),
+                ("ATTEMPT", &member("attempt")),
+                ("BODY", &|message| body(message, LISTED_BODY)),
+            ];
+            table::print_rows(out, &messages, &columns)?;
+            if next.is_some() { writeln!(out, "there may be more; see --limit") } else { Ok(()) }
+        })
+    }
+}
+
+/// Which messages are meant: those for which everything holds that is given.
+#[derive(Args, Debug, Serialize)]
+pub(super) struct FilterArgs {
+    /// Only messages in this state
+    #[arg(long, value_name = "S")]
+    state: Option<StateArg>,
+    /// Only messages whose key begins with this
+    #[arg(long, value_name = "TEXT")]
+    key_prefix: Option<String>,
+    /// Only messages with this header; may be given several times
+    #[arg(long = "header", value_name = "NAME=VALUE", value_parser = header)]
+    #[serde(skip)]
+    headers: Vec<(String, String)>,
+    /// Only messages that are due at this time or later, such as "tomorrow 9:00"
+    #[arg(long, value_name = "INSTANT")]
+    due_from: Option<GivenInstant>,
+    /// Only messages that are due before this time
+    #[arg(long, value_name = "INSTANT")]
+    due_to: Option<GivenInstant>,
+    /// Only dead messages with this reason
+    #[arg(long, value_name = "R")]
+    dead_reason: Option<DeadReasonArg>,
+    /// Only dead messages whose last attempt has this note; `duewheel dead` shows them
+    #[arg(long, value_name = "TEXT")]
+    dead_note: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, Serialize, ValueEnum)]
+#[serde(rename_all = "snake_case")]
+enum StateArg {
+    Scheduled,
+    Ready,
+    Leased,
+    Dead,
+    /// Ended, and kept for a while by the queue; for `list`
+    Done,
+}
+
+/// Why a message is dead.
+#[derive(Clone, Copy, Debug, Serialize, ValueEnum)]
+#[serde(rename_all = "snake_case")]
+#[value(rename_all = "snake_case")]
+pub(super) enum DeadReasonArg {
+    /// All its attempts failed
+    MaxAttempts,
+    /// A consumer, or the delivery to a target, gave it up
+    Buried,
+    /// The message had expired
+    Expired,
+}
+
+impl FilterArgs {
+    /// The fields of a request.
+    pub(super) fn json(&self) -> Result<Map<String, Value>, CommandFailure> {
+        let mut filter = fields(self)?;
+        if !self.headers.is_empty() {
+            filter.insert("headers".into(), headers(&self.headers)?);
+        }
+        Ok(filter)
+    }
+
+    /// The parameters of a query, each with a `&` before it.
+    fn query(&self) -> Result<String, CommandFailure> {
+        let mut query = String::new();
+        for (name, value) in self.json()? {
+            match value {
+                Value::Object(headers) => {
+                    for (name, value) in headers {
+                        let value = segment(value.as_str().unwrap_or_default());
+                        query.push_str(&format!("&header.{}={value}", segment(&name)));
+                    }
+                }
+                value => query.push_str(&format!("&{name}={}", segment(value.as_str().unwrap_or_default()))),
+            }
+        }
+        Ok(query)
+    }
 }

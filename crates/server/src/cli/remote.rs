@@ -1,22 +1,27 @@
-//! The connection of a client command to the server.
+//! The connection of a client command to the server, and the options for it.
 
+use std::convert::Infallible;
 use std::net::IpAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::time::Duration;
 use std::{fmt, io};
 
+use clap::Args;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
+use rustls::{CertificateError, Error as TlsFailure, InvalidMessage};
 use serde_json::Value;
 use ureq::http::header::AUTHORIZATION;
 use ureq::http::request::Builder;
 use ureq::http::{HeaderValue, Request, StatusCode};
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
-pub(super) use super::api_error::{ApiError, ServerRefusal, segment};
+use super::CommandFailure;
 use super::failure::with_flags;
-use super::{CommandFailure, ServerArgs, tls_words};
+pub(super) use super::failure::{ApiError, ServerRefusal, segment};
 use crate::auth::Token;
+use crate::config::Insecure;
 
 const CONNECT: Duration = Duration::from_secs(5);
 /// The time limit of an answer, in addition to the time that a reserve waits.
@@ -24,8 +29,58 @@ const ANSWER: Duration = Duration::from_secs(60);
 /// The largest answer that is read: a page of the largest messages.
 const MAX_ANSWER: u64 = 1 << 30;
 
+/// The server that a client command talks to, and the credentials.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Server")]
+pub(super) struct ServerArgs {
+    /// Print the answer as JSON, and an error as one JSON object on standard error
+    #[arg(long, help_heading = "Options")]
+    pub(super) json: bool,
+    /// The server's address
+    #[arg(long, env = "DUEWHEEL_SERVER", value_name = "URL", default_value = "http://127.0.0.1:7788")]
+    pub(super) server: String,
+    /// The token, if the server requires one. Other users of this machine can see options, so prefer DUEWHEEL_TOKEN or
+    /// a file
+    #[arg(long, env = "DUEWHEEL_TOKEN", hide_env_values = true, value_name = "TOKEN")]
+    pub(super) token: Option<HiddenText>,
+    /// A file that contains the token
+    #[arg(long, env = "DUEWHEEL_TOKEN_FILE", value_name = "FILE", conflicts_with = "token")]
+    pub(super) token_file: Option<PathBuf>,
+    /// Certificates of authorities (PEM) for https, in place of those that browsers trust
+    #[arg(long, env = "DUEWHEEL_CA_CERT", value_name = "FILE")]
+    pub(super) ca_cert: Option<PathBuf>,
+    /// Send the token to another machine even without https
+    #[arg(long, env = "DUEWHEEL_INSECURE", value_name = "YES", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_parser = insecure)]
+    pub(super) insecure: Option<bool>,
+}
+
+/// The variable may be the server's, where it names listeners: such a value permits nothing for tokens.
+fn insecure(text: &str) -> Result<bool, String> {
+    text.parse()
+        .or_else(|_| text.parse::<Insecure>().map(|_| false))
+        .map_err(|_| "must be true or false".to_owned())
+}
+
+/// Text that is never shown, not even when it is invalid.
+#[derive(Clone)]
+pub(super) struct HiddenText(pub(super) String);
+
+impl fmt::Debug for HiddenText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+impl FromStr for HiddenText {
+    type Err = Infallible;
+
+    fn from_str(s: &str) -> Result<Self, Infallible> {
+        Ok(HiddenText(s.to_owned()))
+    }
+}
+
 /// A server.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Remote {
     agent: ureq::Agent,
     base: String,
@@ -231,7 +286,7 @@ impl Remote {
 
     fn unreachable(&self, error: &ureq::Error) -> ApiError {
         let base = &self.base;
-        if let Some(advice) = tls_words::advice(base, error) {
+        if let Some(advice) = tls_advice(base, error) {
             return ApiError::Mistaken(advice);
         }
         let what = match error {
@@ -308,6 +363,57 @@ fn authorities(file: &Path) -> Result<RootCerts, CommandFailure> {
     }
 }
 
+/// Advice on a failed handshake with `base`; `None` for other failures.
+fn tls_advice(base: &str, error: &ureq::Error) -> Option<String> {
+    match error {
+        ureq::Error::Rustls(failure) => tls_words(base, failure),
+        ureq::Error::Io(error) => {
+            error.get_ref()?.downcast_ref::<TlsFailure>().and_then(|e| tls_words(base, e))
+        }
+        _ => None,
+    }
+}
+
+fn tls_words(base: &str, failure: &TlsFailure) -> Option<String> {
+    let why = match failure {
+        TlsFailure::InvalidMessage(
+            InvalidMessage::InvalidContentType | InvalidMessage::UnknownProtocolVersion,
+        ) => {
+            let rest = base.strip_prefix("https://").unwrap_or(base);
+            format!("this is an HTTP port, without TLS: say --server http://{rest}")
+        }
+        TlsFailure::InvalidCertificate(error) => return Some(format!("{base}: {}", of_certificate(error)?)),
+        TlsFailure::AlertReceived(alert) => format!("the server ended the TLS handshake: {alert:?}"),
+        _ => return None,
+    };
+    Some(format!("{base}: {why}"))
+}
+
+fn of_certificate(error: &CertificateError) -> Option<String> {
+    Some(match error {
+        CertificateError::UnknownIssuer => {
+            "the certificate is of an authority that is not known here; name the file of \
+             the authority's certificate with --ca-cert"
+                .to_owned()
+        }
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+            "the certificate has expired".to_owned()
+        }
+        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+            "the certificate is not valid yet; is the clock of this machine right?".to_owned()
+        }
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+            "the certificate is for other host names; use one of them, or make one for this name \
+             (subjectAltName)"
+                .to_owned()
+        }
+        other if format!("{other:?}").contains("CaUsedAsEndEntity") => {
+            format!("the certificate is a CA's, not a server's. {}", crate::tls::MAKE_ONE)
+        }
+        _ => return None,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -330,5 +436,26 @@ mod tests {
         ] {
             assert!(!is_this_machine(there), "{there}");
         }
+    }
+
+    #[test]
+    fn failures_tell_what_to_do() {
+        let told = |failure: TlsFailure| tls_words("https://h:1", &failure).unwrap_or_default();
+        let plain = TlsFailure::InvalidMessage(InvalidMessage::InvalidContentType);
+        assert_eq!(told(plain), "https://h:1: this is an HTTP port, without TLS: say --server http://h:1");
+        assert!(told(CertificateError::UnknownIssuer.into()).contains("--ca-cert"));
+        assert!(told(CertificateError::NotValidForName.into()).contains("other host names"));
+        assert_eq!(told(TlsFailure::HandshakeNotComplete), "");
+    }
+
+    /// A container may have the server's variable, and its client commands must continue to work.
+    #[test]
+    fn listener_insecure_value_exposes_no_token() {
+        for (text, means) in
+            [("true", Ok(true)), ("false", Ok(false)), ("http,peer", Ok(false)), ("none", Ok(false))]
+        {
+            assert_eq!(insecure(text), means, "{text}");
+        }
+        assert!(insecure("yes").is_err() && insecure("").is_err());
     }
 }

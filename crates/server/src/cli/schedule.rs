@@ -2,50 +2,46 @@
 
 use std::io::{self, Read, Write};
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use jiff::Zoned;
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+use super::CommandFailure;
 use super::enqueue::{header, headers, put_body};
-use super::invocation::print_json;
+use super::queue::{field_of, settings_of};
 use super::remote::{ApiError, Remote, segment};
-use super::table::{cell, cell_counted, print};
-use super::when::GivenInstant;
-use super::{ClientCommand, CommandFailure, ServerArgs, when};
+use super::session::{ClientArgs, NoArgs, RunCommand, Session, fields};
+use super::table::{self, cell, cell_counted, elements};
+use super::when::{self, GivenInstant};
 use crate::rfc3339;
 use crate::span::TimeSpan;
 
-#[derive(Args, Debug)]
-pub(super) struct ScheduleArgs {
-    #[command(subcommand)]
-    command: ScheduleCommand,
-}
-
 #[derive(Debug, Subcommand)]
-enum ScheduleCommand {
+pub(super) enum ScheduleCommand {
     /// Create a schedule, or change what is named of one that exists
-    Put(Box<SchedulePut>),
+    Put(Box<ClientArgs<SchedulePut>>),
     /// Show a schedule
-    Get(ScheduleNamed),
+    Get(ClientArgs<ScheduleNamed>),
     /// List all schedules
-    List(ScheduleList),
+    List(ClientArgs<NoArgs>),
     /// See when a schedule would occur, without saving it
-    Preview(Box<SchedulePreview>),
+    Preview(Box<ClientArgs<SchedulePreview>>),
     /// Enter one message of a schedule now
-    Trigger(ScheduleTrigger),
+    Trigger(ClientArgs<ScheduleTrigger>),
     /// Let nothing occur until it is resumed
-    Pause(SchedulePause),
+    Pause(ClientArgs<SchedulePause>),
     /// Let a paused schedule occur again
-    Resume(ScheduleNamed),
+    Resume(ClientArgs<ScheduleNamed>),
     /// Enter the occurrences of a time past
-    Backfill(ScheduleBackfill),
+    Backfill(ClientArgs<ScheduleBackfill>),
     /// Remove a schedule, and its occurrence that is not due
-    Rm(ScheduleNamed),
+    Rm(ClientArgs<ScheduleNamed>),
 }
 
-/// When a schedule occurs.
-#[derive(Args, Debug)]
-struct TimingArgs {
+/// When a schedule occurs, as a request has it.
+#[derive(Args, Debug, Serialize)]
+pub(super) struct TimingArgs {
     /// A cron expression, such as "0 9 * * MON-FRI"
     #[arg(long, value_name = "EXPRESSION", conflicts_with_all = ["every", "at"])]
     cron: Option<String>,
@@ -55,15 +51,18 @@ struct TimingArgs {
     /// An instant, such as 2027-01-31T08:00:00Z or "tomorrow 9:00"; may be given several times. What has no offset is
     /// in the zone of --zone, or in this machine's
     #[arg(long, value_name = "INSTANT")]
+    #[serde(skip)]
     at: Vec<String>,
     /// Time zone of the expression, such as Europe/Berlin [default: UTC], and of times that are given without an offset
     #[arg(long)]
     zone: Option<String>,
     /// Nothing occurs before this instant
     #[arg(long, value_name = "INSTANT")]
+    #[serde(skip)]
     start: Option<String>,
     /// Nothing occurs after this instant
     #[arg(long, value_name = "INSTANT")]
+    #[serde(skip)]
     end: Option<String>,
     /// By how much messages may be due later
     #[arg(long, value_name = "TIME", value_parser = when::span)]
@@ -76,19 +75,34 @@ struct TimingArgs {
     dst_fold: Option<String>,
 }
 
+/// Options of [`ScheduleChange`] that have no default.
+const NO_DEFAULT: [&str; 5] = ["cron", "every", "at", "past", "paused"];
+
 #[derive(Args, Debug)]
-struct SchedulePut {
+pub(super) struct SchedulePut {
     /// The name of the schedule
     name: String,
     /// The queue that its messages enter; a new schedule needs it
     #[arg(long)]
     queue: Option<String>,
-    #[command(flatten)]
-    timing: TimingArgs,
     /// The body of each message; - reads standard input [default: empty]
     body: Option<String>,
+    #[command(flatten)]
+    change: ScheduleChange,
+    /// Set this one to its default; may be given several times
+    #[arg(long, value_name = "SETTING", value_parser = settings_of::<ScheduleChange>(&NO_DEFAULT))]
+    unset: Vec<String>,
+}
+
+/// The settings of a schedule, as a request has them.
+#[derive(Args, Debug, Serialize)]
+struct ScheduleChange {
+    #[command(flatten)]
+    #[serde(skip)]
+    timing: TimingArgs,
     /// A header of each message; may be given several times. Those that are given replace all that the schedule has
     #[arg(long = "header", value_name = "NAME=VALUE", value_parser = header)]
+    #[serde(skip)]
     headers: Vec<(String, String)>,
     /// Missed occurrences that enter: none, last (default) or all
     #[arg(long, value_name = "WORD")]
@@ -111,53 +125,10 @@ struct SchedulePut {
     /// Create it paused, or pause it. Without this a paused schedule stays paused: see schedule resume
     #[arg(long)]
     paused: bool,
-    /// Set this one to its default; may be given several times
-    #[arg(long, value_name = "SETTING")]
-    unset: Vec<ScheduleSettingArg>,
-    #[command(flatten)]
-    server: ServerArgs,
-}
-
-/// A setting that has a default, by the name of its option.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum ScheduleSettingArg {
-    Zone,
-    Start,
-    End,
-    Jitter,
-    DstGap,
-    DstFold,
-    #[value(name = "header", alias = "headers")]
-    Headers,
-    Missed,
-    Catchup,
-    Overlap,
-    Remaining,
-    Note,
-}
-
-impl ScheduleSettingArg {
-    /// The name of the setting in a request.
-    fn field(self) -> &'static str {
-        match self {
-            ScheduleSettingArg::Zone => "zone",
-            ScheduleSettingArg::Start => "start",
-            ScheduleSettingArg::End => "end",
-            ScheduleSettingArg::Jitter => "jitter",
-            ScheduleSettingArg::DstGap => "dst_gap",
-            ScheduleSettingArg::DstFold => "dst_fold",
-            ScheduleSettingArg::Headers => "headers",
-            ScheduleSettingArg::Missed => "missed",
-            ScheduleSettingArg::Catchup => "catchup",
-            ScheduleSettingArg::Overlap => "overlap",
-            ScheduleSettingArg::Remaining => "remaining",
-            ScheduleSettingArg::Note => "note",
-        }
-    }
 }
 
 #[derive(Args, Debug)]
-struct SchedulePreview {
+pub(super) struct SchedulePreview {
     #[command(flatten)]
     timing: TimingArgs,
     /// The number of occurrences
@@ -166,43 +137,38 @@ struct SchedulePreview {
     /// Occurrences after this instant [default: now]
     #[arg(long, value_name = "INSTANT")]
     from: Option<String>,
-    #[command(flatten)]
-    server: ServerArgs,
 }
 
 #[derive(Args, Debug)]
-struct ScheduleNamed {
+pub(super) struct ScheduleNamed {
     /// The name of the schedule
     name: String,
-    #[command(flatten)]
-    server: ServerArgs,
 }
 
-#[derive(Args, Debug)]
-struct SchedulePause {
+#[derive(Args, Debug, Serialize)]
+pub(super) struct SchedulePause {
     /// The name of the schedule
+    #[serde(skip)]
     name: String,
     /// Why it is paused
     #[arg(long)]
     note: Option<String>,
-    #[command(flatten)]
-    server: ServerArgs,
 }
 
-#[derive(Args, Debug)]
-struct ScheduleTrigger {
+#[derive(Args, Debug, Serialize)]
+pub(super) struct ScheduleTrigger {
     /// The name of the schedule
+    #[serde(skip)]
     name: String,
     /// With the same id it enters once within a week
     #[arg(long, value_name = "ID")]
     dedupe_id: Option<String>,
-    #[command(flatten)]
-    server: ServerArgs,
 }
 
-#[derive(Args, Debug)]
-struct ScheduleBackfill {
+#[derive(Args, Debug, Serialize)]
+pub(super) struct ScheduleBackfill {
     /// The name of the schedule
+    #[serde(skip)]
     name: String,
     /// The first instant, such as 2027-01-31T08:00:00Z or "2027-01-31 9:00" in this machine's time zone
     #[arg(long, value_name = "INSTANT")]
@@ -213,14 +179,6 @@ struct ScheduleBackfill {
     /// With the same id each occurrence enters once within a week
     #[arg(long)]
     id: Option<String>,
-    #[command(flatten)]
-    server: ServerArgs,
-}
-
-#[derive(Args, Debug)]
-struct ScheduleList {
-    #[command(flatten)]
-    server: ServerArgs,
 }
 
 impl TimingArgs {
@@ -233,27 +191,20 @@ impl TimingArgs {
     }
 
     fn json(&self) -> Result<Map<String, Value>, CommandFailure> {
-        let mut fields = Map::new();
-        let instant = |option: &str, text: &Option<String>| {
-            text.as_deref().map(|text| self.instant(option, text)).transpose()
-        };
-        let zone = if self.zone_is_of_times() { None } else { self.zone.clone() };
-        let texts = [
-            ("cron", &self.cron),
-            ("every", &self.every.map(|time| time.to_string())),
-            ("zone", &zone),
-            ("start", &instant("--start", &self.start)?),
-            ("end", &instant("--end", &self.end)?),
-            ("jitter", &self.jitter.map(|time| time.to_string())),
-            ("dst_gap", &self.dst_gap),
-            ("dst_fold", &self.dst_fold),
-        ];
-        insert(&mut fields, &texts);
+        let mut timing = fields(self)?;
+        if self.zone_is_of_times() {
+            timing.remove("zone");
+        }
+        for (name, text) in [("start", &self.start), ("end", &self.end)] {
+            if let Some(text) = text {
+                timing.insert(name.into(), self.instant(&format!("--{name}"), text)?.into());
+            }
+        }
         if !self.at.is_empty() {
             let at: Result<Vec<String>, _> = self.at.iter().map(|text| self.instant("--at", text)).collect();
-            fields.insert("at".into(), json!(at?));
+            timing.insert("at".into(), json!(at?));
         }
-        Ok(fields)
+        Ok(timing)
     }
 
     /// Whether the zone is that of times given here alone: the server takes one for cron expressions only.
@@ -263,26 +214,17 @@ impl TimingArgs {
 
     /// An instant as people write it. What is said without an offset is a time of the schedule's zone.
     fn instant(&self, option: &str, text: &str) -> Result<String, CommandFailure> {
-        let bad = |what: String| CommandFailure::Usage(format!("{option} {text:?}: {what}"));
         let mut now = Zoned::now();
         // The server knows whether a zone exists; one that is not known here matters for what depends on it.
         if let Some(zone) = &self.zone
             && rfc3339::parse(text.trim()).is_err()
         {
-            let zone = now.in_tz(zone);
-            now = zone.map_err(|_| bad("its zone is not known here: give it with an offset".to_owned()))?;
+            now = now.in_tz(zone).map_err(|_| {
+                let what = "its zone is not known here: give it with an offset";
+                CommandFailure::Usage(format!("{option} {text:?}: {what}"))
+            })?;
         }
-        let GivenInstant { instant, note } = GivenInstant::read(text, &now).map_err(bad)?;
-        when::say(option, text, note.as_deref());
-        Ok(instant)
-    }
-}
-
-fn insert(fields: &mut Map<String, Value>, texts: &[(&str, &Option<String>)]) {
-    for (name, text) in texts {
-        if let Some(text) = text {
-            fields.insert((*name).into(), json!(text));
-        }
+        when::instant_of(option, text, &now)
     }
 }
 
@@ -291,18 +233,16 @@ impl SchedulePut {
     fn put(&self, remote: &Remote) -> Result<Value, CommandFailure> {
         let (path, fields) = (path(&self.name), self.json()?);
         let mut change = fields.clone();
-        for setting in &self.unset {
-            let field = setting.field();
-            if fields.contains_key(field) {
-                let name = setting.to_possible_value().map(|value| value.get_name().to_owned());
-                let name = name.unwrap_or_default();
+        for name in &self.unset {
+            let field = field_of::<ScheduleChange>(name);
+            if fields.contains_key(&field) {
                 return Err(CommandFailure::Usage(format!("--unset {name}: is given a value, too")));
             }
-            change.insert(field.into(), Value::Null);
+            change.insert(field, Value::Null);
         }
         match remote.patch(&path, &Value::Object(change)) {
             Err(ApiError::Refused(refusal)) if refusal.code == "not_found" => {
-                self.timing.check()?;
+                self.change.timing.check()?;
                 if self.queue.is_none() {
                     let what = "say which queue its messages enter: --queue";
                     return Err(CommandFailure::Usage(what.to_owned()));
@@ -314,35 +254,24 @@ impl SchedulePut {
     }
 
     fn json(&self) -> Result<Map<String, Value>, CommandFailure> {
-        let mut fields = self.timing.json()?;
-        let texts = [
-            ("queue", &self.queue),
-            ("missed", &self.missed),
-            ("catchup", &self.catchup.map(|time| time.to_string())),
-            ("overlap", &self.overlap),
-            ("past", &self.past),
-            ("note", &self.note),
-        ];
-        insert(&mut fields, &texts);
-        if let Some(remaining) = self.remaining {
-            fields.insert("remaining".into(), json!(remaining));
+        let mut schedule = fields(&self.change)?;
+        schedule.extend(self.change.timing.json()?);
+        if let Some(queue) = &self.queue {
+            schedule.insert("queue".into(), queue.as_str().into());
         }
-        if self.paused {
-            fields.insert("paused".into(), json!(true));
-        }
-        if !self.headers.is_empty() {
-            fields.insert("headers".into(), headers(&self.headers)?);
+        if !self.change.headers.is_empty() {
+            schedule.insert("headers".into(), headers(&self.change.headers)?);
         }
         match self.body.as_deref() {
             Some("-") => {
                 let mut body = Vec::new();
                 io::stdin().read_to_end(&mut body)?;
-                put_body(&mut fields, body);
+                put_body(&mut schedule, body);
             }
-            Some(body) => drop(fields.insert("body".into(), body.into())),
+            Some(body) => drop(schedule.insert("body".into(), body.into())),
             None => {}
         }
-        Ok(fields)
+        Ok(schedule)
     }
 }
 
@@ -350,157 +279,125 @@ fn path(name: &str) -> String {
     format!("/v1/schedules/{}", segment(name))
 }
 
-impl ClientCommand for ScheduleArgs {
-    fn server(&self) -> &ServerArgs {
-        match &self.command {
-            ScheduleCommand::Put(args) => &args.server,
-            ScheduleCommand::Get(args) | ScheduleCommand::Resume(args) | ScheduleCommand::Rm(args) => {
-                &args.server
-            }
-            ScheduleCommand::List(args) => &args.server,
-            ScheduleCommand::Preview(args) => &args.server,
-            ScheduleCommand::Trigger(args) => &args.server,
-            ScheduleCommand::Pause(args) => &args.server,
-            ScheduleCommand::Backfill(args) => &args.server,
-        }
-    }
-
+impl RunCommand for ScheduleCommand {
     fn run(self) -> Result<(), CommandFailure> {
-        let remote = Remote::new(self.server())?;
-        let is_json = self.server().json;
-        let show = |answer: Value, tell: fn(&Value) -> io::Result<()>| -> Result<(), CommandFailure> {
-            if is_json {
-                print_json(&mut io::stdout(), &answer)?
-            } else {
-                tell(&answer)?
+        match self {
+            ScheduleCommand::Put(args) => {
+                args.with(|args, session| show(session, &args.put(&session.remote)?))
             }
-            Ok(())
-        };
-        match &self.command {
-            ScheduleCommand::Put(args) => show(args.put(&remote)?, tell_schedule),
-            ScheduleCommand::Get(args) => show(remote.get(&path(&args.name))?, tell_schedule),
-            ScheduleCommand::List(_) => list(&remote, is_json),
-            ScheduleCommand::Preview(args) => {
-                args.timing.check()?;
-                let mut fields = args.timing.json()?;
-                fields.insert("count".into(), json!(args.count));
-                let from = args.from.as_deref().map(|text| args.timing.instant("--from", text));
-                let from = from.transpose()?;
-                if from.is_some() && args.timing.every.is_some() {
-                    // The zone was needed for this time only: `every` has none.
-                    fields.remove("zone");
-                }
-                insert(&mut fields, &[("from", &from)]);
-                show(remote.post("/v1/schedules/preview", &Value::Object(fields))?, tell_preview)
+            ScheduleCommand::Get(args) => {
+                args.with(|args, session| show(session, &session.remote.get(&path(&args.name))?))
             }
-            ScheduleCommand::Trigger(args) => {
-                let mut fields = Map::new();
-                insert(&mut fields, &[("dedupe_id", &args.dedupe_id)]);
+            ScheduleCommand::List(args) => args.with(|_, session| list(session)),
+            ScheduleCommand::Preview(args) => args.with(|args, session| preview(&args, session)),
+            ScheduleCommand::Trigger(args) => args.with(|args, session| {
                 let path = format!("{}/trigger", path(&args.name));
-                show(remote.post(&path, &Value::Object(fields))?, |answer| {
-                    let before = if answer["replayed"] == true { " before" } else { "" };
-                    writeln!(io::stdout(), "entered{before} as {}", cell(answer, "id"))
-                })
-            }
-            ScheduleCommand::Pause(args) => {
-                let mut fields = Map::new();
-                fields.insert("paused".into(), json!(true));
-                insert(&mut fields, &[("note", &args.note)]);
-                show(remote.patch(&path(&args.name), &Value::Object(fields))?, tell_schedule)
-            }
-            ScheduleCommand::Resume(args) => {
-                show(remote.patch(&path(&args.name), &json!({"paused": false}))?, tell_schedule)
-            }
-            ScheduleCommand::Backfill(args) => {
-                let mut fields = Map::new();
-                insert(&mut fields, &[("id", &args.id)]);
-                fields.insert("from".into(), json!(args.from.instant));
-                fields.insert("to".into(), json!(args.to.instant));
+                let answer = session.remote.post(&path, &Value::Object(fields(&args)?))?;
+                let before = if answer["replayed"] == true { " before" } else { "" };
+                session.say(&answer, format_args!("entered{before} as {}", cell(&answer, "id")))
+            }),
+            ScheduleCommand::Pause(args) => args.with(|args, session| {
+                let mut change = fields(&args)?;
+                change.insert("paused".into(), true.into());
+                show(session, &session.remote.patch(&path(&args.name), &Value::Object(change))?)
+            }),
+            ScheduleCommand::Resume(args) => args.with(|args, session| {
+                show(session, &session.remote.patch(&path(&args.name), &json!({"paused": false}))?)
+            }),
+            ScheduleCommand::Backfill(args) => args.with(|args, session| {
                 let path = format!("{}/backfill", path(&args.name));
-                show(remote.post(&path, &Value::Object(fields))?, |answer| {
-                    let entered = cell_counted(answer, "occurrences", "occurrence");
-                    writeln!(io::stdout(), "{entered} entered; to repeat it: --id {}", cell(answer, "id"))
-                })
-            }
-            ScheduleCommand::Rm(args) => show(remote.delete(&path(&args.name))?, |answer| {
-                writeln!(io::stdout(), "removed {}", cell(answer, "name"))
+                let answer = session.remote.post(&path, &Value::Object(fields(&args)?))?;
+                let entered = cell_counted(&answer, "occurrences", "occurrence");
+                let id = cell(&answer, "id");
+                session.say(&answer, format_args!("{entered} entered; to repeat it: --id {id}"))
+            }),
+            ScheduleCommand::Rm(args) => args.with(|args, session| {
+                let answer = session.remote.delete(&path(&args.name))?;
+                session.say(&answer, format_args!("removed {}", cell(&answer, "name")))
             }),
         }
     }
 }
 
-fn list(remote: &Remote, is_json: bool) -> Result<(), CommandFailure> {
-    let mut rows = Vec::new();
-    for schedule in &remote.list("/v1/schedules?limit=1000", "schedules")? {
-        if is_json {
-            writeln!(io::stdout(), "{schedule}")?;
-            continue;
-        }
-        let paused = schedule["paused"] == true;
-        let next =
-            schedule["next"].as_str().map_or_else(|| "-".to_owned(), |at| when::told(at, &Zoned::now()));
-        let state = match (schedule["error"].as_str(), paused) {
-            (Some(error), _) => error.to_owned(),
-            (None, true) => "paused".to_owned(),
-            (None, false) => "runs".to_owned(),
-        };
-        let counts = &schedule["counts"];
-        let counted = ["entered", "missed", "skipped"].map(|name| cell(counts, name));
-        let mut row = vec![cell(schedule, "name"), cell(schedule, "queue"), next];
-        row.extend(counted);
-        row.push(state);
-        rows.push(row);
-    }
-    if !is_json {
-        let head = ["NAME", "QUEUE", "NEXT", "ENTERED", "MISSED", "SKIPPED", "STATE"];
-        print(&mut io::stdout().lock(), &head, &rows)?;
-    }
-    Ok(())
-}
-
-fn tell_schedule(schedule: &Value) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    for name in [
-        "name",
-        "queue",
-        "cron",
-        "every",
-        "zone",
-        "start",
-        "end",
-        "jitter",
-        "missed",
-        "catchup",
-        "overlap",
-        "remaining",
-        "paused",
-        "note",
-        "error",
-    ] {
-        if !schedule[name].is_null() {
-            writeln!(out, "{name:<12}{}", cell(schedule, name))?;
+fn preview(args: &SchedulePreview, session: &Session) -> Result<(), CommandFailure> {
+    args.timing.check()?;
+    let mut request = args.timing.json()?;
+    request.insert("count".into(), args.count.into());
+    if let Some(from) = &args.from {
+        request.insert("from".into(), args.timing.instant("--from", from)?.into());
+        if args.timing.every.is_some() {
+            // The zone was needed for this time only: `every` has none.
+            request.remove("zone");
         }
     }
-    if let Some(why) = schedule["waits"]["why"].as_str() {
-        writeln!(out, "{:<12}{why}", "waits")?;
-    }
-    for (name, count) in schedule["counts"].as_object().into_iter().flatten() {
-        writeln!(out, "{name:<12}{count}")?;
-    }
-    for past in schedule["latest"].as_array().into_iter().flatten() {
-        writeln!(out, "{:<12}{} {}", "latest", cell(past, "at"), cell(past, "outcome"))?;
-    }
-    tell_next(&mut out, schedule)
+    let answer = session.remote.post("/v1/schedules/preview", &Value::Object(request))?;
+    session.print(&answer, |out| {
+        tell_next(out, &answer)?;
+        writeln!(out, "{:<12}{}", "zone data", cell(&answer, "zone_data"))
+    })
 }
 
-fn tell_preview(preview: &Value) -> io::Result<()> {
+fn list(session: &Session) -> Result<(), CommandFailure> {
+    let schedules = session.remote.list("/v1/schedules?limit=1000", "schedules")?;
     let mut out = io::stdout().lock();
-    tell_next(&mut out, preview)?;
-    writeln!(out, "{:<12}{}", "zone data", cell(preview, "zone_data"))
+    if session.is_json {
+        return Ok(schedules.iter().try_for_each(|schedule| writeln!(out, "{schedule}"))?);
+    }
+    let now = Zoned::now();
+    let state = |schedule: &Value| match (schedule["error"].as_str(), schedule["paused"] == true) {
+        (Some(error), _) => error.to_owned(),
+        (None, true) => "paused".to_owned(),
+        (None, false) => "runs".to_owned(),
+    };
+    let columns: [table::Column<'_>; 7] = [
+        ("NAME", &table::member("name")),
+        ("QUEUE", &table::member("queue")),
+        ("NEXT", &|one| one["next"].as_str().map_or_else(|| "-".to_owned(), |at| when::told(at, &now))),
+        ("ENTERED", &|schedule| cell(&schedule["counts"], "entered")),
+        ("MISSED", &|schedule| cell(&schedule["counts"], "missed")),
+        ("SKIPPED", &|schedule| cell(&schedule["counts"], "skipped")),
+        ("STATE", &state),
+    ];
+    Ok(table::print_rows(&mut out, &schedules, &columns)?)
 }
 
-fn tell_next(out: &mut impl Write, answer: &Value) -> io::Result<()> {
-    for next in answer["next"].as_array().into_iter().flatten() {
+/// The members of a schedule that are shown.
+const SHOWN: [&str; 15] = [
+    "name",
+    "queue",
+    "cron",
+    "every",
+    "zone",
+    "start",
+    "end",
+    "jitter",
+    "missed",
+    "catchup",
+    "overlap",
+    "remaining",
+    "paused",
+    "note",
+    "error",
+];
+
+fn show(session: &Session, schedule: &Value) -> Result<(), CommandFailure> {
+    session.print(schedule, |out| {
+        table::print_members(out, 12, schedule, &SHOWN)?;
+        if let Some(why) = schedule["waits"]["why"].as_str() {
+            writeln!(out, "{:<12}{why}", "waits")?;
+        }
+        for (name, count) in schedule["counts"].as_object().into_iter().flatten() {
+            writeln!(out, "{name:<12}{count}")?;
+        }
+        for past in elements(schedule, "latest") {
+            writeln!(out, "{:<12}{} {}", "latest", cell(past, "at"), cell(past, "outcome"))?;
+        }
+        tell_next(out, schedule)
+    })
+}
+
+fn tell_next(out: &mut dyn Write, answer: &Value) -> io::Result<()> {
+    for next in elements(answer, "next") {
         let offset = next["offset"].as_i64().unwrap_or(0);
         let local = next["at"].as_str().and_then(|at| in_offset(at, offset));
         let note = next["note"].as_str().map(|note| format!(" ({note})")).unwrap_or_default();

@@ -10,6 +10,7 @@ use tracing_subscriber::EnvFilter;
 
 use super::CommandFailure;
 use super::failure::exit_code;
+use super::session::RunCommand;
 use crate::bug::Bugs;
 use crate::config::{LogFormat, Options};
 use crate::log;
@@ -30,44 +31,47 @@ pub(super) struct ServeArgs {
     options: Options,
 }
 
-pub(super) fn run(args: ServeArgs) -> Result<(), CommandFailure> {
-    // Before the runtime has threads.
-    let given_format = args.options.log_format;
-    let given = GivenSockets::from_environment().map_err(|error| in_format(given_format, error.into()))?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    // This comes first: an operator who has changed a file sends the signal without knowing how far the start has come.
-    let entered = runtime.enter();
-    keep_hang_up_from_killing()?;
-    drop(entered);
-    let file = args.config.as_deref().map(Options::from_file).transpose();
-    let file = file.map_err(|error| in_format(given_format, error.into()))?;
-    let options = args.options.over(file.unwrap_or_default());
-    let format = options.log_format;
-    let mut settings = options.settings().map_err(|error| in_format(format, error.into()))?;
-    settings.file = args.config.clone();
-    if args.print_config {
-        let text =
-            toml::to_string(&settings.to_options().without_secrets()).map_err(CommandFailure::failed)?;
-        stdout().write_all(text.as_bytes())?;
-        return Ok(());
-    }
-    let format = settings.log_format;
-    let filter = EnvFilter::try_new(&settings.log)
-        .map_err(|error| CommandFailure::Usage(format!("--log {}: {error}", settings.log)))
-        .map_err(|failure| in_format(Some(format), failure))?;
-    log::begin(filter, format);
-    // After a bug the server stops as after a signal; if that is not possible any more, the process ends.
-    let bugs = Bugs::watch(settings.drain_timeout.saturating_add(Duration::from_secs(5)));
-    let result = runtime.block_on(serve(settings, given, bugs, &mut stdout()));
-    // A request that hangs must not keep the process alive.
-    runtime.shutdown_background();
-    result.map_err(|error| match (CommandFailure::from(error), format) {
-        (CommandFailure::Failed(what), LogFormat::Json) => {
-            tracing::error!("{what}");
-            CommandFailure::Said(exit_code::FAILED)
+impl RunCommand for ServeArgs {
+    fn run(self) -> Result<(), CommandFailure> {
+        // Before the runtime has threads.
+        let given_format = self.options.log_format;
+        let given =
+            GivenSockets::from_environment().map_err(|error| in_format(given_format, error.into()))?;
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        // This comes first: an operator who has changed a file sends the signal without knowing how far the start has come.
+        let entered = runtime.enter();
+        keep_hang_up_from_killing()?;
+        drop(entered);
+        let file = self.config.as_deref().map(Options::from_file).transpose();
+        let file = file.map_err(|error| in_format(given_format, error.into()))?;
+        let options = self.options.over(file.unwrap_or_default());
+        let format = options.log_format;
+        let mut settings = options.settings().map_err(|error| in_format(format, error.into()))?;
+        settings.file = self.config.clone();
+        if self.print_config {
+            let text =
+                toml::to_string(&settings.to_options().without_secrets()).map_err(CommandFailure::failed)?;
+            stdout().write_all(text.as_bytes())?;
+            return Ok(());
         }
-        (failure, format) => in_format(Some(format), failure),
-    })
+        let format = settings.log_format;
+        let filter = EnvFilter::try_new(&settings.log)
+            .map_err(|error| CommandFailure::Usage(format!("--log {}: {error}", settings.log)))
+            .map_err(|failure| in_format(Some(format), failure))?;
+        log::begin(filter, format);
+        // After a bug the server stops as after a signal; if that is not possible any more, the process ends.
+        let bugs = Bugs::watch(settings.drain_timeout.saturating_add(Duration::from_secs(5)));
+        let result = runtime.block_on(serve(settings, given, bugs, &mut stdout()));
+        // A request that hangs must not keep the process alive.
+        runtime.shutdown_background();
+        result.map_err(|error| match (CommandFailure::from(error), format) {
+            (CommandFailure::Failed(what), LogFormat::Json) => {
+                tracing::error!("{what}");
+                CommandFailure::Said(exit_code::FAILED)
+            }
+            (failure, format) => in_format(Some(format), failure),
+        })
+    }
 }
 
 /// An error before the log has begun, as a line of it.

@@ -7,12 +7,12 @@ use serde_json::Value;
 use crate::terminal;
 
 /// Prints a line for each count that is not 0.
-pub(super) fn print_counts(out: &mut impl Write, counts: &[(u64, &str)]) -> io::Result<()> {
+pub(super) fn print_counts(out: &mut dyn Write, counts: &[(u64, &str)]) -> io::Result<()> {
     counts.iter().filter(|(n, _)| *n > 0).try_for_each(|(n, what)| writeln!(out, "{n} {what}"))
 }
 
 /// Prints rows under a head, each column as wide as its widest cell.
-pub(super) fn print(out: &mut impl Write, head: &[&str], rows: &[Vec<String>]) -> io::Result<()> {
+pub(super) fn print(out: &mut dyn Write, head: &[&str], rows: &[Vec<String>]) -> io::Result<()> {
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
         cells.chain([head[column].len()]).max().unwrap_or(0)
@@ -30,6 +30,47 @@ pub(super) fn print(out: &mut impl Write, head: &[&str], rows: &[Vec<String>]) -
         line(&mut row.iter().map(String::as_str))?;
     }
     Ok(())
+}
+
+/// The title of a column, and the text of a row in it.
+pub(super) type Column<'a> = (&'a str, &'a dyn Fn(&Value) -> String);
+
+/// Prints rows that are members of an answer.
+pub(super) fn print_rows<'a>(
+    out: &mut dyn Write,
+    rows: impl IntoIterator<Item = &'a Value>,
+    columns: &[Column<'_>],
+) -> io::Result<()> {
+    let head: Vec<&str> = columns.iter().map(|(title, _)| *title).collect();
+    let row = |row: &'a Value| columns.iter().map(|(_, text)| text(row)).collect();
+    let rows: Vec<Vec<String>> = rows.into_iter().map(row).collect();
+    print(out, &head, &rows)
+}
+
+/// The text of a member, for [`print_rows`].
+pub(super) fn member(name: &str) -> impl Fn(&Value) -> String {
+    move |row| cell(row, name)
+}
+
+/// Prints a line for each of these members that an answer has.
+pub(super) fn print_members(
+    out: &mut dyn Write,
+    width: usize,
+    answer: &Value,
+    names: &[&str],
+) -> io::Result<()> {
+    let mut present = names.iter().filter(|name| !answer[**name].is_null());
+    present.try_for_each(|name| writeln!(out, "{name:<width$}{}", cell(answer, name)))
+}
+
+/// The elements of a list in an answer.
+pub(super) fn elements<'a>(answer: &'a Value, name: &str) -> impl Iterator<Item = &'a Value> {
+    answer[name].as_array().into_iter().flatten()
+}
+
+/// The texts of a list.
+pub(super) fn texts(list: &Value) -> impl Iterator<Item = &str> {
+    list.as_array().into_iter().flatten().filter_map(Value::as_str)
 }
 
 /// A member of an answer as text for people; `-` when it is missing.

@@ -13,10 +13,10 @@ use jiff::{Timestamp, Zoned};
 use serde_json::Value;
 
 use super::failure::refused_line;
-use super::interrupt::Interrupt;
-use super::remote::{ApiError, EventSource, Remote, segment, will_pass};
+use super::remote::{ApiError, EventSource, segment, will_pass};
+use super::session::{ClientCommand, Interrupt, Session};
 use super::table::{cell, cell_counted, plain};
-use super::{ClientCommand, CommandFailure, ServerArgs, when};
+use super::{CommandFailure, when};
 
 /// How long the stream is awaited before the signals are looked at again.
 const LOOK: Duration = Duration::from_millis(100);
@@ -39,19 +39,12 @@ pub(super) struct TailArgs {
     /// Begin behind the event with this id, as far back as the server has them; without it, now
     #[arg(long, value_name = "ID")]
     since: Option<String>,
-    #[command(flatten)]
-    server: ServerArgs,
 }
 
 impl ClientCommand for TailArgs {
-    fn server(&self) -> &ServerArgs {
-        &self.server
-    }
-
-    fn run(self) -> Result<(), CommandFailure> {
-        let remote = Remote::new(&self.server)?;
+    fn run(self, session: &Session) -> Result<(), CommandFailure> {
         let interrupt = Interrupt::watch()?;
-        let mut tail = TailSession { position: self.since.clone(), args: self, remote };
+        let mut tail = TailSession { position: self.since.clone(), queues: self.queues, session };
         // A wrong address, token or id is an error of the command. Later the server may be away.
         let mut lines = tail.connect()?;
         loop {
@@ -66,9 +59,9 @@ impl ClientCommand for TailArgs {
 type StreamLines = Receiver<String>;
 
 /// A run of the command, with the position up to which its stream was read.
-struct TailSession {
-    args: TailArgs,
-    remote: Remote,
+struct TailSession<'a> {
+    queues: Vec<String>,
+    session: &'a Session,
     position: Option<String>,
 }
 
@@ -79,14 +72,14 @@ struct StreamPart {
     data: String,
 }
 
-impl TailSession {
+impl TailSession<'_> {
     fn connect(&self) -> Result<StreamLines, ApiError> {
         let mut path = "/v1/events".to_owned();
         // The server filters one queue; of several, this command does.
-        if let [queue] = &self.args.queues[..] {
+        if let [queue] = &self.queues[..] {
             path += &format!("?queue={}", segment(queue));
         }
-        let source = self.remote.events(&path, self.position.as_deref())?;
+        let source = self.session.remote.events(&path, self.position.as_deref())?;
         Ok(read_lines(source))
     }
 
@@ -141,13 +134,12 @@ impl TailSession {
     fn take(&mut self, part: StreamPart) -> Result<(), CommandFailure> {
         self.position = part.id.or(self.position.take());
         let Ok(mut event) = serde_json::from_str::<Value>(&part.data) else { return Ok(()) };
-        let is_wanted =
-            |queue: &str| self.args.queues.is_empty() || self.args.queues.iter().any(|q| q == queue);
+        let is_wanted = |queue: &str| self.queues.is_empty() || self.queues.iter().any(|q| q == queue);
         if event["queue"].as_str().is_some_and(|queue| !is_wanted(queue)) {
             return Ok(());
         }
         let mut out = io::stdout().lock();
-        if self.args.server.json {
+        if self.session.is_json {
             event["position"] = self.position.clone().into();
             writeln!(out, "{event}")?;
         } else {
@@ -161,7 +153,7 @@ impl TailSession {
     fn say_position(&self) -> Result<(), CommandFailure> {
         // With --json each event has its own.
         if let Some(position) = &self.position
-            && !self.args.server.json
+            && !self.session.is_json
         {
             writeln!(io::stderr(), "to go on from here: --since {}", plain(position))?;
         }

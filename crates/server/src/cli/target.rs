@@ -6,42 +6,38 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+use super::CommandFailure;
 use super::enqueue::header_twice;
-use super::invocation::print_json;
-use super::remote::{Remote, segment};
-use super::table::{cell, print};
-use super::{ClientCommand, CommandFailure, ServerArgs};
-use crate::span::TimeSpan;
-
-#[derive(Args, Debug)]
-pub(super) struct TargetArgs {
-    #[command(subcommand)]
-    command: TargetCommand,
-}
+use super::remote::segment;
+use super::session::{ClientArgs, NoArgs, RunCommand, Session, fields};
+use super::table::{self, cell, member, texts};
+use super::when::Millis;
 
 #[derive(Debug, Subcommand)]
-enum TargetCommand {
+pub(super) enum TargetCommand {
     /// Create a target, or give it other settings: all of them, secrets too
-    Put(Box<TargetPut>),
+    Put(Box<ClientArgs<TargetPut>>),
     /// Show a target
-    Get(TargetNamed),
+    Get(ClientArgs<TargetNamed>),
     /// List all targets
-    List(TargetList),
+    List(ClientArgs<NoArgs>),
     /// Let the messages of a target wait until it is resumed
-    Pause(TargetPauseArgs),
+    Pause(ClientArgs<TargetPauseArgs>),
     /// Resume deliveries to a paused target
-    Resume(TargetNamed),
+    Resume(ClientArgs<TargetNamed>),
     /// Send one signed message now, and show what comes back
-    Test(TargetNamed),
+    Test(ClientArgs<TargetNamed>),
     /// Remove a target that no queue is delivered to
-    Rm(TargetNamed),
+    Rm(ClientArgs<TargetNamed>),
 }
 
-#[derive(Args, Debug)]
-struct TargetPut {
+#[derive(Args, Debug, Serialize)]
+pub(super) struct TargetPut {
     /// The name of the target
+    #[serde(skip)]
     name: String,
     /// Where messages are sent; http or https
     url: String,
@@ -50,24 +46,29 @@ struct TargetPut {
     method: Option<String>,
     /// A header of each request, such as "x-shop: 7"; may be given several times
     #[arg(long = "header", value_name = "NAME: VALUE")]
+    #[serde(skip)]
     headers: Vec<String>,
     /// File of secrets (whsec_... or whsk_...), one a line; - reads standard input. Each of them signs
     #[arg(long, value_name = "FILE")]
+    #[serde(skip)]
     secrets: Option<PathBuf>,
     /// How long a request may take [default: 30s]
-    #[arg(long, value_name = "TIME", value_parser = super::when::span)]
-    timeout: Option<TimeSpan>,
+    #[arg(long = "timeout", value_name = "TIME")]
+    timeout_ms: Option<Millis>,
     /// Requests at a time [default: 10]
     #[arg(long, value_name = "N")]
     concurrency: Option<u32>,
     /// Requests a second [default: no limit]
     #[arg(long, value_name = "N")]
+    #[serde(skip)]
     rate: Option<u32>,
     /// Requests that may go at once after a pause [default: those of a second]
     #[arg(long, value_name = "N", requires = "rate")]
+    #[serde(skip)]
     burst: Option<u32>,
     /// Delays after failed attempts; the last one repeats [default: 5s,5m,30m,2h,5h,10h]
     #[arg(long, value_name = "TIME,...", value_delimiter = ',')]
+    #[serde(skip)]
     delays: Vec<String>,
     /// Attempts after which a message is dead [default: 10]
     #[arg(long, value_name = "N")]
@@ -77,9 +78,11 @@ struct TargetPut {
     dead_on: Vec<u16>,
     /// Authorities of the target's certificate, in PEM [default: those of the web]
     #[arg(long, value_name = "FILE")]
+    #[serde(skip)]
     ca: Option<PathBuf>,
     /// A certificate to show, with its private key, in PEM
     #[arg(long, value_name = "FILE")]
+    #[serde(skip)]
     client_cert: Option<PathBuf>,
     /// Addresses that requests may go to: public, any, or networks such as 10.0.0.0/8 [default: public]
     #[arg(long, value_name = "NETWORK,...", value_delimiter = ',')]
@@ -87,33 +90,22 @@ struct TargetPut {
     /// What the names of queues begin with that may be delivered to it [default: all]
     #[arg(long, value_name = "PREFIX,...", value_delimiter = ',')]
     queues: Vec<String>,
-    #[command(flatten)]
-    server: ServerArgs,
 }
 
 #[derive(Args, Debug)]
-struct TargetNamed {
+pub(super) struct TargetNamed {
     /// The name of the target
     name: String,
-    #[command(flatten)]
-    server: ServerArgs,
 }
 
-#[derive(Args, Debug)]
-struct TargetPauseArgs {
+#[derive(Args, Debug, Serialize)]
+pub(super) struct TargetPauseArgs {
     /// The name of the target
+    #[serde(skip)]
     name: String,
     /// Why, in words
     #[arg(long)]
     reason: Option<String>,
-    #[command(flatten)]
-    server: ServerArgs,
-}
-
-#[derive(Args, Debug)]
-struct TargetList {
-    #[command(flatten)]
-    server: ServerArgs,
 }
 
 /// Reads a file, or standard input for `-`.
@@ -128,44 +120,33 @@ fn read(option: &str, file: &Path) -> Result<String, CommandFailure> {
 }
 
 impl TargetPut {
-    fn json(&self) -> Result<Value, CommandFailure> {
-        let mut fields = Map::new();
-        let mut put = |name: &str, value: Value| {
-            let is_given = match &value {
-                Value::Null => false,
-                Value::Array(all) => !all.is_empty(),
-                Value::Object(all) => !all.is_empty(),
-                Value::Bool(_) | Value::Number(_) | Value::String(_) => true,
-            };
-            if is_given {
-                fields.insert(name.to_owned(), value);
-            }
-        };
-        put("url", json!(self.url));
-        put("method", json!(self.method));
-        put("headers", json!(self.headers()?));
+    fn json(&self) -> Result<Map<String, Value>, CommandFailure> {
+        let mut target = fields(self)?;
+        if !self.headers.is_empty() {
+            target.insert("headers".into(), json!(self.headers()?));
+        }
         if let Some(file) = &self.secrets {
             let text = read("secrets", file)?;
             let secrets: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-            put("secrets", json!(secrets));
+            if !secrets.is_empty() {
+                target.insert("secrets".into(), json!(secrets));
+            }
         }
-        put("timeout_ms", json!(self.timeout.map(|time| time.0)));
-        put("concurrency", json!(self.concurrency));
         if let Some(per_second) = self.rate {
             let burst = self.burst.unwrap_or(per_second);
-            put("rate", json!({"per_second": per_second, "burst": burst}));
+            target.insert("rate".into(), json!({"per_second": per_second, "burst": burst}));
         }
         if !self.delays.is_empty() {
-            put("retry", json!({"delays": self.delays}));
+            target.insert("retry".into(), json!({"delays": self.delays}));
         }
-        put("max_attempts", json!(self.max_attempts));
-        put("dead_on", json!(self.dead_on));
-        let pem = |option, file: &Option<PathBuf>| file.as_ref().map(|file| read(option, file)).transpose();
-        put("ca_pem", json!(pem("ca", &self.ca)?));
-        put("client_pem", json!(pem("client-cert", &self.client_cert)?));
-        put("networks", json!(self.networks));
-        put("queues", json!(self.queues));
-        Ok(Value::Object(fields))
+        for (field, option, file) in
+            [("ca_pem", "ca", &self.ca), ("client_pem", "client-cert", &self.client_cert)]
+        {
+            if let Some(file) = file {
+                target.insert(field.into(), read(option, file)?.into());
+            }
+        }
+        Ok(target)
     }
 
     fn headers(&self) -> Result<BTreeMap<&str, &str>, CommandFailure> {
@@ -191,111 +172,81 @@ fn path(name: &str) -> String {
     format!("/v1/targets/{}", segment(name))
 }
 
-impl ClientCommand for TargetArgs {
-    fn server(&self) -> &ServerArgs {
-        match &self.command {
-            TargetCommand::Put(args) => &args.server,
-            TargetCommand::Get(args)
-            | TargetCommand::Resume(args)
-            | TargetCommand::Test(args)
-            | TargetCommand::Rm(args) => &args.server,
-            TargetCommand::List(args) => &args.server,
-            TargetCommand::Pause(args) => &args.server,
-        }
-    }
-
+impl RunCommand for TargetCommand {
     fn run(self) -> Result<(), CommandFailure> {
-        let remote = Remote::new(self.server())?;
-        let is_json = self.server().json;
-        let show = |answer: Value, tell: fn(&Value) -> io::Result<()>| -> Result<(), CommandFailure> {
-            if is_json {
-                print_json(&mut io::stdout(), &answer)?
-            } else {
-                tell(&answer)?
+        match self {
+            TargetCommand::Put(args) => args.with(|args, session| {
+                show(session, &session.remote.put(&path(&args.name), &Value::Object(args.json()?))?)
+            }),
+            TargetCommand::Get(args) => {
+                args.with(|args, session| show(session, &session.remote.get(&path(&args.name))?))
             }
-            Ok(())
-        };
-        match &self.command {
-            TargetCommand::Put(args) => show(remote.put(&path(&args.name), &args.json()?)?, tell_target),
-            TargetCommand::Get(args) => show(remote.get(&path(&args.name))?, tell_target),
-            TargetCommand::List(_) => list(&remote, is_json),
-            TargetCommand::Pause(args) => {
-                let body = args.reason.as_ref().map_or_else(|| json!({}), |reason| json!({"reason": reason}));
-                show(remote.post(&format!("{}/pause", path(&args.name)), &body)?, tell_target)
-            }
-            TargetCommand::Resume(args) => {
-                show(remote.post(&format!("{}/resume", path(&args.name)), &json!({}))?, tell_target)
-            }
-            TargetCommand::Test(args) => {
-                let answer = remote.post(&format!("{}/test", path(&args.name)), &json!({}))?;
-                let delivered = answer["delivered"] == true;
-                show(answer, tell_test)?;
-                match delivered {
-                    true => Ok(()),
-                    false => Err(CommandFailure::Failed("the target did not take the message".to_owned())),
-                }
-            }
-            TargetCommand::Rm(args) => show(remote.delete(&path(&args.name))?, |answer| {
-                writeln!(io::stdout(), "removed {}", cell(answer, "name"))
+            TargetCommand::List(args) => args.with(|_, session| list(session)),
+            TargetCommand::Pause(args) => args.with(|args, session| {
+                let path = format!("{}/pause", path(&args.name));
+                show(session, &session.remote.post(&path, &Value::Object(fields(&args)?))?)
+            }),
+            TargetCommand::Resume(args) => args.with(|args, session| {
+                show(session, &session.remote.post(&format!("{}/resume", path(&args.name)), &json!({}))?)
+            }),
+            TargetCommand::Test(args) => args.with(|args, session| test(&args, session)),
+            TargetCommand::Rm(args) => args.with(|args, session| {
+                let answer = session.remote.delete(&path(&args.name))?;
+                session.say(&answer, format_args!("removed {}", cell(&answer, "name")))
             }),
         }
     }
 }
 
-fn list(remote: &Remote, is_json: bool) -> Result<(), CommandFailure> {
-    let mut rows = Vec::new();
-    for target in &remote.list("/v1/targets?limit=1000", "targets")? {
-        if is_json {
-            writeln!(io::stdout(), "{target}")?;
-            continue;
-        }
-        let why = target["error"].as_str().or(target["reason"].as_str()).unwrap_or_default();
-        rows.push(vec![
-            cell(target, "name"),
-            cell(target, "state"),
-            joined(&target["delivers"]),
-            cell(target, "url"),
-            why.to_owned(),
-        ]);
+fn test(target: &TargetNamed, session: &Session) -> Result<(), CommandFailure> {
+    let answer = session.remote.post(&format!("{}/test", path(&target.name)), &json!({}))?;
+    session.print(&answer, |out| {
+        let names = ["at", "class", "ms", "webhook_id", "answer"];
+        names.iter().try_for_each(|name| writeln!(out, "{name:<16}{}", cell(&answer, name)))
+    })?;
+    match answer["delivered"] == true {
+        true => Ok(()),
+        false => Err(CommandFailure::Failed("the target did not take the message".to_owned())),
     }
-    if !is_json {
-        print(&mut io::stdout().lock(), &["NAME", "STATE", "QUEUES", "URL", "WHY"], &rows)?;
+}
+
+fn list(session: &Session) -> Result<(), CommandFailure> {
+    let targets = session.remote.list("/v1/targets?limit=1000", "targets")?;
+    let mut out = io::stdout().lock();
+    if session.is_json {
+        return Ok(targets.iter().try_for_each(|target| writeln!(out, "{target}"))?);
     }
-    Ok(())
+    let why = |target: &Value| {
+        target["error"].as_str().or(target["reason"].as_str()).unwrap_or_default().to_owned()
+    };
+    let columns: [table::Column<'_>; 5] = [
+        ("NAME", &member("name")),
+        ("STATE", &member("state")),
+        ("QUEUES", &|target| joined(&target["delivers"])),
+        ("URL", &member("url")),
+        ("WHY", &why),
+    ];
+    Ok(table::print_rows(&mut out, &targets, &columns)?)
 }
 
 /// The texts of a list.
 fn joined(list: &Value) -> String {
-    let texts: Vec<&str> = list.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let texts: Vec<&str> = texts(list).collect();
     if texts.is_empty() { "-".to_owned() } else { texts.join(", ") }
 }
 
-fn tell_target(target: &Value) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    for name in ["name", "state", "reason", "since", "error"] {
-        if !target[name].is_null() {
-            writeln!(out, "{name:<16}{}", cell(target, name))?;
+fn show(session: &Session, target: &Value) -> Result<(), CommandFailure> {
+    session.print(target, |out| {
+        table::print_members(out, 16, target, &["name", "state", "reason", "since", "error"])?;
+        writeln!(out, "{:<16}{}", "queues", joined(&target["delivers"]))?;
+        let names = ["url", "method", "timeout_ms", "concurrency", "max_attempts"];
+        table::print_members(out, 16, target, &names)?;
+        for name in ["headers", "secrets"] {
+            writeln!(out, "{name:<16}{}", joined(&target[name]))?;
         }
-    }
-    writeln!(out, "{:<16}{}", "queues", joined(&target["delivers"]))?;
-    for name in ["url", "method", "timeout_ms", "concurrency", "max_attempts"] {
-        if !target[name].is_null() {
-            writeln!(out, "{name:<16}{}", cell(target, name))?;
+        for (name, count) in target["counts"].as_object().into_iter().flatten() {
+            writeln!(out, "{name:<16}{count}")?;
         }
-    }
-    for name in ["headers", "secrets"] {
-        writeln!(out, "{name:<16}{}", joined(&target[name]))?;
-    }
-    for (name, count) in target["counts"].as_object().into_iter().flatten() {
-        writeln!(out, "{name:<16}{count}")?;
-    }
-    Ok(())
-}
-
-fn tell_test(answer: &Value) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    for name in ["at", "class", "ms", "webhook_id", "answer"] {
-        writeln!(out, "{name:<16}{}", cell(answer, name))?;
-    }
-    Ok(())
+        Ok(())
+    })
 }

@@ -6,18 +6,18 @@ use std::io::{self, Read as _, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use clap::{Args, Subcommand};
+use clap::Args;
 use duewheel::core::{QueueName, WallMs};
 use jiff::Zoned;
 use serde_json::{Value, json};
 use toml_edit::{DocumentMut, Item, TomlError};
 
+use super::CommandFailure;
 use super::enqueue::told;
 use super::invocation::{self, print_json};
-use super::remote::Remote;
-use super::table::{self, cell, plain};
-use super::when::GivenTime;
-use super::{ClientCommand, CommandEnd, CommandFailure, ServerArgs, client, when};
+use super::session::{ClientArgs, ClientCommand, RunCommand, Session, commands, print_answer};
+use super::table::{self, elements, member, plain, texts};
+use super::when::{self, GivenTime};
 use crate::auth::{Scope, Token, TokenEntry, TokenTable, block};
 use crate::private;
 use crate::rfc3339;
@@ -25,26 +25,21 @@ use crate::rfc3339;
 const OWNER_ONLY: u32 = 0o600;
 const EXPIRES: &str = "must be a length of time such as 90d or \"1 year\", or an instant such as 2027-01-01";
 
-#[derive(Args, Debug)]
-pub(super) struct TokenArgs {
-    #[command(subcommand)]
-    command: TokenCommand,
-}
-
-#[derive(Debug, Subcommand)]
-enum TokenCommand {
-    /// Make a token: prints it, once, and the block for the server's file of tokens
-    New(NewTokenArgs),
-    /// Read a token from standard input and print the hash that the server keeps
-    Hash(HashTokenArgs),
-    /// List the tokens of a server, without hashes; needs a token with the scope `admin` for all queues
-    List(ListTokensArgs),
-    /// Remove a token from the server's file
-    Revoke(RevokeTokenArgs),
+commands! {
+    pub(super) enum TokenCommand {
+        /// Make a token: prints it, once, and the block for the server's file of tokens
+        New(NewTokenArgs),
+        /// Read a token from standard input and print the hash that the server keeps
+        Hash(HashTokenArgs),
+        /// List the tokens of a server, without hashes; needs a token with the scope `admin` for all queues
+        List(ClientArgs<ListTokensArgs>),
+        /// Remove a token from the server's file
+        Revoke(RevokeTokenArgs),
+    }
 }
 
 #[derive(Args, Debug)]
-struct NewTokenArgs {
+pub(super) struct NewTokenArgs {
     /// A name of the token's holder, for people
     #[arg(long, value_name = "NAME")]
     name: String,
@@ -66,20 +61,17 @@ struct NewTokenArgs {
 }
 
 #[derive(Args, Debug)]
-struct HashTokenArgs {
+pub(super) struct HashTokenArgs {
     /// Print JSON, and an error as one JSON object on standard error
     #[arg(long)]
     json: bool,
 }
 
 #[derive(Args, Debug)]
-struct ListTokensArgs {
-    #[command(flatten)]
-    server: ServerArgs,
-}
+pub(super) struct ListTokensArgs {}
 
 #[derive(Args, Debug)]
-struct RevokeTokenArgs {
+pub(super) struct RevokeTokenArgs {
     /// The name of the token's holder
     name: String,
     /// The server's file of tokens
@@ -90,44 +82,27 @@ struct RevokeTokenArgs {
     json: bool,
 }
 
-impl TokenArgs {
-    pub(super) fn run(self) -> CommandEnd {
-        match self.command {
-            TokenCommand::New(new) => CommandEnd { json: new.json, result: new.run() },
-            TokenCommand::Hash(args) => CommandEnd { json: args.json, result: hash(args.json) },
-            TokenCommand::List(list) => client(list),
-            TokenCommand::Revoke(revoke) => CommandEnd { json: revoke.json, result: revoke.run() },
-        }
-    }
-}
-
 impl ClientCommand for ListTokensArgs {
-    fn server(&self) -> &ServerArgs {
-        &self.server
-    }
-
-    fn run(self) -> Result<(), CommandFailure> {
-        let answer = Remote::new(&self.server)?.get("/v1/tokens")?;
-        let mut out = io::stdout().lock();
-        if self.server.json {
-            writeln!(out, "{answer}")?;
-            return Ok(());
-        }
-        let words = |list: &Value| {
-            let words = list.as_array().into_iter().flatten().filter_map(Value::as_str);
-            words.map(plain).collect::<Vec<_>>().join(",")
+    fn run(self, session: &Session) -> Result<(), CommandFailure> {
+        let answer = session.remote.get("/v1/tokens")?;
+        let words = |list: &Value| texts(list).map(plain).collect::<Vec<_>>().join(",");
+        let queues = |token: &Value| match &token["queues"] {
+            Value::Null => "all".to_owned(),
+            queues => words(queues),
         };
-        let row = |token: &Value| {
-            let queues = if token["queues"].is_null() { "all".to_owned() } else { words(&token["queues"]) };
-            vec![cell(token, "name"), words(&token["scopes"]), queues, when::instant_told(token, "expires")]
-        };
-        let rows: Vec<Vec<String>> = answer["tokens"].as_array().into_iter().flatten().map(row).collect();
-        table::print(&mut out, &["NAME", "SCOPES", "QUEUES", "EXPIRES"], &rows)?;
-        Ok(())
+        session.print(&answer, |out| {
+            let columns: [table::Column<'_>; 4] = [
+                ("NAME", &member("name")),
+                ("SCOPES", &|token| words(&token["scopes"])),
+                ("QUEUES", &queues),
+                ("EXPIRES", &|token| when::instant_told(token, "expires")),
+            ];
+            table::print_rows(out, elements(&answer, "tokens"), &columns)
+        })
     }
 }
 
-impl RevokeTokenArgs {
+impl RunCommand for RevokeTokenArgs {
     fn run(self) -> Result<(), CommandFailure> {
         let file = &self.tokens;
         let failed =
@@ -180,7 +155,7 @@ fn replace(file: &Path, text: &str) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-impl NewTokenArgs {
+impl RunCommand for NewTokenArgs {
     fn run(self) -> Result<(), CommandFailure> {
         let token = Token::generate().map_err(CommandFailure::Failed)?;
         let queue = |text: &String| {
@@ -280,15 +255,12 @@ fn append(file: &Path, block: &str) -> Result<(), CommandFailure> {
     opened.sync_all().map_err(failed)
 }
 
-fn hash(is_json: bool) -> Result<(), CommandFailure> {
-    let mut text = String::new();
-    io::stdin().take(1_024).read_to_string(&mut text)?;
-    let token: Token = text.trim().parse().map_err(CommandFailure::Usage)?;
-    let hash = token.hash().to_string();
-    if is_json {
-        print_json(&mut io::stdout(), &json!({"hash": hash}))?;
-    } else {
-        writeln!(io::stdout(), "{hash}")?;
+impl RunCommand for HashTokenArgs {
+    fn run(self) -> Result<(), CommandFailure> {
+        let mut text = String::new();
+        io::stdin().take(1_024).read_to_string(&mut text)?;
+        let token: Token = text.trim().parse().map_err(CommandFailure::Usage)?;
+        let hash = token.hash().to_string();
+        print_answer(self.json, &json!({"hash": hash}), |out| writeln!(out, "{hash}"))
     }
-    Ok(())
 }

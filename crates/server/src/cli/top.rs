@@ -1,6 +1,6 @@
 //! `duewheel top`: the ring, the queues and the lateness of a running server, live in the terminal.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SendError, SyncSender, TryRecvError, sync_channel};
@@ -13,10 +13,10 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Value, json};
 
-use super::interrupt::Interrupt;
 use super::remote::{ApiError, Remote};
+use super::session::{ClientCommand, Interrupt, Session};
 use super::top_view::{self, Palette, TopFigures, TopScreen};
-use super::{ClientCommand, CommandFailure, ServerArgs, when};
+use super::{CommandFailure, when};
 use crate::span::TimeSpan;
 
 /// How long the keyboard is awaited before the screen is looked at again.
@@ -34,37 +34,26 @@ pub(super) struct TopArgs {
     /// Time between two looks at the server
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = when::span)]
     interval: TimeSpan,
-    #[command(flatten)]
-    server: ServerArgs,
 }
 
 impl ClientCommand for TopArgs {
-    fn server(&self) -> &ServerArgs {
-        &self.server
-    }
-
-    fn run(self) -> Result<(), CommandFailure> {
+    fn run(self, session: &Session) -> Result<(), CommandFailure> {
         if self.interval.0 < 100 {
             return Err(CommandFailure::Usage("--interval: must be at least 100ms".into()));
         }
-        let remote = Remote::new(&self.server)?;
         // A wrong address or token is an error of the command, and no picture.
-        let first = figures(&remote)?;
-        if self.server.json {
-            writeln!(
-                io::stdout(),
-                "{}",
-                json!({"stats": first.stats, "queues": first.queues, "more": first.more})
-            )?;
-            return Ok(());
+        let first = figures(&session.remote)?;
+        if session.is_json {
+            let all = json!({"stats": first.stats, "queues": first.queues, "more": first.more});
+            return session.say(&all, "");
         }
         if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
             let what = "top draws in a terminal, and this is none; --json prints the figures once";
             return Err(CommandFailure::Usage(what.into()));
         }
         let interrupt = Interrupt::watch()?;
-        let screen = TopScreen::new(self.server.server.clone(), Palette::of_environment(), first);
-        let looks = Looks::start(remote, Duration::from_millis(self.interval.0));
+        let screen = TopScreen::new(session.server.clone(), Palette::of_environment(), first);
+        let looks = Looks::start(session.remote.clone(), Duration::from_millis(self.interval.0));
         let mut terminal = ratatui::try_init()?;
         let result = watch(&mut terminal, screen, &looks, &read_events(), &interrupt);
         if is_hung_up() {

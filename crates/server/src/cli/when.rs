@@ -14,9 +14,10 @@ use jiff::civil::{Date, DateTime, Time, Weekday};
 use jiff::fmt::temporal::{DateTimeParser, Pieces};
 use jiff::tz::{AmbiguousOffset, Disambiguation, OffsetConflict};
 use jiff::{Span, Timestamp, Zoned};
+use serde::{Serialize, Serializer};
 use serde_json::Value;
 
-use super::invocation;
+use super::{CommandFailure, invocation};
 use crate::rfc3339;
 pub(super) use crate::span::written as span;
 use crate::span::{BadSpan, TimeSpan, is_number, written};
@@ -160,12 +161,39 @@ impl GivenInstant {
     }
 }
 
+impl Serialize for GivenInstant {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.instant.serialize(serializer)
+    }
+}
+
+/// A length of time that a request has as a number of milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub(super) struct Millis(pub(super) u64);
+
+impl FromStr for Millis {
+    type Err = BadSpan;
+
+    fn from_str(text: &str) -> Result<Self, BadSpan> {
+        span(text).map(|TimeSpan(ms)| Millis(ms))
+    }
+}
+
 impl FromStr for GivenInstant {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         GivenInstant::read(text, &Zoned::now())
     }
+}
+
+/// The instant of an option, by RFC 3339. Says how it was read where people should know.
+pub(super) fn instant_of(option: &str, text: &str, now: &Zoned) -> Result<String, CommandFailure> {
+    let read = GivenInstant::read(text, now);
+    let read = read.map_err(|what| CommandFailure::Usage(format!("{option} {text:?}: {what}")))?;
+    say(option, text, read.note.as_deref());
+    Ok(read.instant)
 }
 
 /// Prints how an ambiguous time was interpreted.
@@ -279,12 +307,12 @@ fn clock_time(text: &str) -> Option<Time> {
     Time::new(hour, minute, second, 0).ok()
 }
 
-/// The text after this word, if the text begins with it.
 /// The rest of a text that begins with the word `in`.
 pub(super) fn strip_in(text: &str) -> Option<&str> {
     strip_word(text.trim(), "in")
 }
 
+/// The text after this word, if the text begins with it.
 fn strip_word<'a>(text: &'a str, word: &str) -> Option<&'a str> {
     let (first, rest) = text.split_once(' ')?;
     first.eq_ignore_ascii_case(word).then(|| rest.trim())

@@ -17,10 +17,11 @@ use serde_json::{Value, json};
 use super::failure::refused_line;
 use super::lease::settled_words;
 use super::queue::queue_name;
-use super::remote::{ApiError, Remote, segment, will_pass};
+use super::remote::{ApiError, segment, will_pass};
+use super::session::{ClientCommand, Session, on_signals};
 use super::table::{cell, plain};
 use super::work_child::{self, Children, CommandEnded, WorkChild};
-use super::{ClientCommand, CommandFailure, ServerArgs, when};
+use super::{CommandFailure, when};
 use crate::span::TimeSpan;
 
 /// How long one request waits for a message.
@@ -58,8 +59,6 @@ pub(super) struct WorkArgs {
     /// Stop when no message is ready, instead of waiting for the next
     #[arg(long)]
     until_empty: bool,
-    #[command(flatten)]
-    server: ServerArgs,
     /// The command: gets the body on standard input, and DUEWHEEL_ID, _QUEUE, _KEY, _ATTEMPT, _PRIORITY, _DUE_AT,
     /// _GENERATION, _LATENESS_MS and DUEWHEEL_HEADER_NAME for each header in its environment. Exit code 0 acks, 75 gives
     /// the message back without using up an attempt, 100 makes it dead, every other code nacks it; the reason is the end
@@ -69,21 +68,17 @@ pub(super) struct WorkArgs {
 }
 
 impl ClientCommand for WorkArgs {
-    fn server(&self) -> &ServerArgs {
-        &self.server
-    }
-
-    fn run(self) -> Result<(), CommandFailure> {
+    fn run(self, session: &Session) -> Result<(), CommandFailure> {
         // Each message that a worker leases for nothing has used up an attempt.
         let cannot = |error| CommandFailure::Failed(format!("cannot run {}: {error}", self.command[0]));
         work_child::find(&self.command[0]).map_err(cannot)?;
-        let remote = Remote::new(&self.server)?;
-        let slots = Arc::new(JobSlots { is_json: self.server.json, ..JobSlots::default() });
-        watch_signals(slots.clone())?;
+        let slots = Arc::new(JobSlots { is_json: session.is_json, ..JobSlots::default() });
+        let signalled = slots.clone();
+        on_signals(move || signalled.signalled())?;
         let worker = WorkJobs {
             left: self.count.map(AtomicU64::new),
             args: &self,
-            remote,
+            session,
             slots,
             waits: Mutex::default(),
             own: env::current_exe().ok().filter(|own| own.exists()),
@@ -106,7 +101,7 @@ impl ClientCommand for WorkArgs {
 /// The state that all jobs share.
 struct WorkJobs<'a> {
     args: &'a WorkArgs,
-    remote: Remote,
+    session: &'a Session,
     slots: Arc<JobSlots>,
     /// How many messages may still be begun.
     left: Option<AtomicU64>,
@@ -155,7 +150,7 @@ impl WorkJobs<'_> {
             request["lease_ms"] = lease.0.into();
         }
         while !self.slots.is_stopping() {
-            match self.remote.post_waiting("/v1/reserve", &request, wait) {
+            match self.session.remote.post_waiting("/v1/reserve", &request, wait) {
                 Ok(mut answer) => {
                     *self.lock_wait() = None;
                     if let Some(message) = answer["messages"].get_mut(0) {
@@ -197,7 +192,7 @@ impl WorkJobs<'_> {
 
     /// Prints a line for people who watch.
     fn say(&self, what: &str) {
-        if !self.args.server.json && io::stderr().is_terminal() {
+        if !self.session.is_json && io::stderr().is_terminal() {
             let _ = writeln!(io::stderr(), "{what}");
         }
     }
@@ -329,7 +324,7 @@ impl<'a> WorkLease<'a> {
     /// Sends a request about the lease.
     fn post(&self, what: &str, mut request: Value) -> Result<Value, ApiError> {
         request["lease_token"] = self.token.clone();
-        self.jobs.remote.post(&format!("/v1/messages/{}/{what}", segment(&self.id)), &request)
+        self.jobs.session.remote.post(&format!("/v1/messages/{}/{what}", segment(&self.id)), &request)
     }
 
     /// Prints why a request about the lease has failed; returns whether the lease may still hold.
@@ -417,7 +412,9 @@ impl JobSlots {
         self.lock().stopping
     }
 
-    /// A signal has arrived.
+    /// A signal has arrived: ends the process at the first one when no message is in progress, otherwise after the messages
+    /// in progress; at the second one their commands are ended. A reserve that is cut off takes no message with it: the
+    /// server detects that.
     fn signalled(&self) {
         let mut state = self.lock();
         if state.busy == 0 {
@@ -436,31 +433,4 @@ impl JobSlots {
             );
         }
     }
-}
-
-/// Ends the process at the first signal when no message is in progress, otherwise after the messages in progress; at the
-/// second signal their commands are ended. A reserve that is cut off takes no message with it: the server detects that.
-fn watch_signals(slots: Arc<JobSlots>) -> Result<(), CommandFailure> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let signals = runtime.block_on(async {
-        let kinds = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()];
-        let [terminate, interrupt, hang_up] = kinds.map(signal);
-        io::Result::Ok((terminate?, interrupt?, hang_up?))
-    });
-    let (mut terminate, mut interrupt, mut hang_up) = signals?;
-    thread::spawn(move || {
-        runtime.block_on(async {
-            loop {
-                tokio::select! {
-                    _ = terminate.recv() => {}
-                    _ = interrupt.recv() => {}
-                    // Its terminal is gone.
-                    _ = hang_up.recv() => {}
-                }
-                slots.signalled();
-            }
-        });
-    });
-    Ok(())
 }

@@ -12,34 +12,27 @@ use duewheel::core::engine::Quota;
 use duewheel::core::policy::OF_RECORD;
 use duewheel::store_log::{MemoryBudget, Options as LogOptions};
 
-use crate::auth::Hosts;
-use crate::beanstalk;
+use crate::auth::{Hosts, Prefixes};
+use crate::beanstalk::{self, SocketMode};
 use crate::http::HttpLimits;
 use crate::span::TimeSpan;
 use crate::tls;
 use crate::toml_text::{self, BadToml};
 
-mod beanstalk_settings;
-mod error;
-mod exposure;
 #[cfg(test)]
 mod listener_tests;
-mod node;
 mod options;
 mod otlp;
-mod quota;
 mod store;
 mod values;
 
-pub use beanstalk_settings::BeanstalkSettings;
-pub use error::ConfigError;
-pub use exposure::{Endpoint, Insecure};
-pub use node::{NodeSettings, PeerFiles};
 pub use options::Options;
 pub use otlp::{ClientFiles, OtlpSettings, SamplerOption};
-pub use quota::QuotaTable;
-pub use store::{PostgresSettings, RedisSettings, StoreChoice};
-pub use values::{LevelOption, Listen, LogFormat, RedisCreate, RedisWaitFor, Secret, VirtualClockOption};
+pub use store::{NodeSettings, PeerFiles, PostgresSettings, RedisSettings, StoreChoice};
+pub use values::{
+    ConfigError, Endpoint, Insecure, LevelOption, Listen, LogFormat, QuotaTable, RedisCreate, RedisWaitFor,
+    Secret, VirtualClockOption,
+};
 
 const DEFAULT_JOURNAL_BYTES: u64 = 256 * 1024 * 1024;
 /// Largest value of `--beanstalk-max-job-size`: less than beanstalkd allows with `-z`, because a record is written and
@@ -107,12 +100,57 @@ pub struct Settings {
     pub file: Option<PathBuf>,
 }
 
+/// Authorization over beanstalkd's protocol.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BeanstalkSettings {
+    /// Prefixes of the queues that its clients may use; `None`: all.
+    pub queues: Option<Prefixes>,
+    /// The authority of client certificates; with it the listener uses TLS.
+    pub client_ca: Option<PathBuf>,
+    /// The permissions of a socket file.
+    pub socket_mode: SocketMode,
+}
+
+impl BeanstalkSettings {
+    /// The address of the listener and its permitted clients. If HTTP requires tokens, this listener, which has none,
+    /// is started only if the options name its address.
+    ///
+    /// # Errors
+    /// An option belongs to another kind of listener.
+    fn of(options: &mut Options) -> Result<(Listen, BeanstalkSettings), ConfigError> {
+        let listen = options.beanstalk.take().unwrap_or_else(|| match options.tokens {
+            Some(_) => Listen::Off,
+            None => Listen::At("127.0.0.1:11300".into()),
+        });
+        let (is_unix, is_tcp) = (matches!(listen, Listen::Unix(_)), matches!(listen, Listen::At(_)));
+        if options.beanstalk_client_ca.is_some() {
+            if options.tls_cert.is_none() {
+                let what = "--beanstalk-client-ca needs --tls-cert and --tls-key, too";
+                return Err(ConfigError::Value(what.into()));
+            }
+            if !is_tcp {
+                let what = "--beanstalk-client-ca is for --beanstalk HOST:PORT; TLS is not for sockets in the file system";
+                return Err(ConfigError::Value(what.into()));
+            }
+        }
+        if options.beanstalk_socket_mode.is_some() && !is_unix {
+            return Err(ConfigError::Value("--beanstalk-socket-mode is for --beanstalk unix:PATH".into()));
+        }
+        let settings = BeanstalkSettings {
+            queues: options.beanstalk_queues.take(),
+            client_ca: options.beanstalk_client_ca.take(),
+            socket_mode: options.beanstalk_socket_mode.take().unwrap_or_default(),
+        };
+        Ok((listen, settings))
+    }
+}
+
 /// Reads only the quotas of a file.
 ///
 /// # Errors
 /// The file or one of the quotas is not valid.
 pub fn read_quotas(file: &Path) -> Result<Vec<Quota>, ConfigError> {
-    quota::checked(Options::from_file(file)?.quota, &Policy::default())
+    values::checked(Options::from_file(file)?.quota, &Policy::default())
 }
 
 impl Options {
@@ -239,7 +277,7 @@ impl Options {
             log_format: self.log_format.unwrap_or(LogFormat::Text),
             otlp_endpoint: self.otlp_endpoint,
             virtual_clock,
-            quotas: quota::checked(self.quota, &policy)?,
+            quotas: values::checked(self.quota, &policy)?,
             file: None,
             policy,
             limits,

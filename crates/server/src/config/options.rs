@@ -16,22 +16,29 @@ use crate::beanstalk::SocketMode;
 use crate::span::{TimeSpan, written};
 
 macro_rules! options {
-    ($(#[$outer:meta])* pub struct Options { $($(#[$meta:meta])* pub $field:ident: Option<$type:ty>,)* }) => {
+    ($(#[$outer:meta])* pub struct Options {
+        $($(#[$meta:meta])* $field:ident: $type:ty as $form:literal,)*
+        ;
+        $($(#[$of_file:meta])* $key:ident: $value:ty,)*
+    }) => {
         $(#[$outer])*
-        pub struct Options { $($(#[$meta])* pub $field: Option<$type>,)* }
+        pub struct Options {
+            $($(#[$meta])* #[arg(long, value_name = $form)] pub $field: Option<$type>,)*
+            $($(#[$of_file])* #[arg(skip)] pub $key: Option<$value>,)*
+        }
 
         impl Options {
             /// The names of all options, as the file has them.
-            pub const NAMES: &[&str] = &[$(stringify!($field)),*];
+            pub const NAMES: &[&str] = &[$(stringify!($field),)* $(stringify!($key)),*];
 
             /// Completes these options by those of a lower layer.
             pub fn over(self, lower: Options) -> Options {
-                Options { $($field: self.$field.or(lower.$field)),* }
+                Options { $($field: self.$field.or(lower.$field),)* $($key: self.$key.or(lower.$key)),* }
             }
 
             /// The names of the options that are given.
             pub(super) fn given(&self) -> impl Iterator<Item = &'static str> {
-                let all = [$((stringify!($field), self.$field.is_some())),*];
+                let all = [$((stringify!($field), self.$field.is_some()),)* $((stringify!($key), self.$key.is_some())),*];
                 all.into_iter().filter_map(|(name, is_given)| is_given.then_some(name))
             }
         }
@@ -58,195 +65,145 @@ options! {
     #[command(mut_args = with_variable)]
     pub struct Options {
         /// Folder for the data; created if it is missing [default: ./duewheel-data]
-        #[arg(long, value_name = "DIR")]
-        pub data: Option<PathBuf>,
+        data: PathBuf as "DIR",
         /// Address of the HTTP listener, or `off` [default: 127.0.0.1:7788]
-        #[arg(long, value_name = "ADDR")]
-        pub http: Option<Listen>,
+        http: Listen as "ADDR",
         /// Address of the listener for beanstalkd's protocol, or `off` [default: 127.0.0.1:11300; with --tokens off]
-        #[arg(long, value_name = "ADDR|unix:PATH")]
-        pub beanstalk: Option<Listen>,
+        beanstalk: Listen as "ADDR|unix:PATH",
         /// Prefixes of the queues that clients of beanstalkd's protocol may use [default: all queues]
-        #[arg(long, value_name = "PREFIX,...")]
-        pub beanstalk_queues: Option<Prefixes>,
+        beanstalk_queues: Prefixes as "PREFIX,...",
         /// Authority (PEM) of client certificates for beanstalkd's protocol, which then needs TLS (--tls-cert)
-        #[arg(long, value_name = "FILE")]
-        pub beanstalk_client_ca: Option<PathBuf>,
+        beanstalk_client_ca: PathBuf as "FILE",
         /// Permissions of the socket file of `--beanstalk unix:PATH`, octal [default: 600]
-        #[arg(long, value_name = "MODE")]
-        pub beanstalk_socket_mode: Option<SocketMode>,
+        beanstalk_socket_mode: SocketMode as "MODE",
         /// Largest job over beanstalkd's protocol, in bytes; above `--max-body` it applies to HTTP, too [default:
         /// 65535]
-        #[arg(long, value_name = "N")]
-        pub beanstalk_max_job_size: Option<usize>,
+        beanstalk_max_job_size: usize as "N",
         /// Store of the messages: `log`, the one in the data folder; `redis://[USER:PASSWORD@]HOST[:PORT][/DB]`; or
         /// `redis-cluster://HOST[:PORT],...`; with TLS `rediss://` and `rediss-cluster://`; or
         /// `postgres://USER[:PASSWORD]@HOST[:PORT]/DATABASE` [default: log]
-        #[arg(long, value_name = "URL", hide_env_values = true)]
-        pub store: Option<Secret>,
+        #[arg(hide_env_values = true)]
+        store: Secret as "URL",
         /// User of Redis, if not in the URL
-        #[arg(long, value_name = "NAME")]
-        pub redis_user: Option<String>,
+        redis_user: String as "NAME",
         /// Password of Redis, if not in the URL; prefer the environment or the file, because other users can see flags
-        #[arg(long, value_name = "PASSWORD", hide_env_values = true)]
-        pub redis_password: Option<Secret>,
+        #[arg(hide_env_values = true)]
+        redis_password: Secret as "PASSWORD",
         /// Prefix of all keys in Redis [default: duewheel]
-        #[arg(long, value_name = "PREFIX")]
-        pub redis_prefix: Option<String>,
+        redis_prefix: String as "PREFIX",
         /// Number of Redis replicas that must have a change before it is answered [default: 0]
-        #[arg(long, value_name = "N")]
-        pub redis_wait: Option<u32>,
+        redis_wait: u32 as "N",
         /// Whether replicas must have received a change, or Redis and they must have synced it to their append-only
         /// files, which needs Redis 7.2 or later [default: received]
-        #[arg(long, value_name = "WHAT")]
-        pub redis_wait_for: Option<RedisWaitFor>,
+        redis_wait_for: RedisWaitFor as "WHAT",
         /// Accept a Redis with `appendonly no`: when it restarts, all changes since its last snapshot are lost
-        #[arg(long, num_args = 0..=1, default_missing_value = "true", value_name = "BOOL")]
-        pub redis_without_aof: Option<bool>,
+        #[arg(num_args = 0..=1, default_missing_value = "true")]
+        redis_without_aof: bool as "BOOL",
         /// Whether a cluster is created in an empty Redis: always, or never, so that a Redis that has lost its data is
         /// not taken for a new one; then `duewheel cluster reset` creates one [default: always]
-        #[arg(long, value_name = "WHEN")]
-        pub redis_create: Option<RedisCreate>,
+        redis_create: RedisCreate as "WHEN",
         /// How long startup waits for Redis [default: 60s]
-        #[arg(long, value_name = "TIME")]
-        pub redis_start_timeout: Option<TimeSpan>,
+        redis_start_timeout: TimeSpan as "TIME",
         /// Authority of the certificate of Redis, in PEM; by default those that the system trusts
-        #[arg(long, value_name = "FILE")]
-        pub redis_ca: Option<PathBuf>,
+        redis_ca: PathBuf as "FILE",
         /// Client certificate for Redis, in PEM, if it requires one (`tls-auth-clients`)
-        #[arg(long, value_name = "FILE")]
-        pub redis_cert: Option<PathBuf>,
+        redis_cert: PathBuf as "FILE",
         /// Private key of --redis-cert, in PEM
-        #[arg(long, value_name = "FILE")]
-        pub redis_key: Option<PathBuf>,
+        redis_key: PathBuf as "FILE",
         /// Password of PostgreSQL, if not in the URL; prefer the environment or the file, because other users can see
         /// flags
-        #[arg(long, value_name = "PASSWORD", hide_env_values = true)]
-        pub postgres_password: Option<Secret>,
+        #[arg(hide_env_values = true)]
+        postgres_password: Secret as "PASSWORD",
         /// Schema of the tables in PostgreSQL [default: duewheel]
-        #[arg(long, value_name = "NAME")]
-        pub postgres_schema: Option<String>,
+        postgres_schema: String as "NAME",
         /// Authority of the certificate of PostgreSQL, in PEM; by default those of the web
-        #[arg(long, value_name = "FILE")]
-        pub postgres_ca: Option<PathBuf>,
+        postgres_ca: PathBuf as "FILE",
         /// How long startup waits for PostgreSQL [default: 60s]
-        #[arg(long, value_name = "TIME")]
-        pub postgres_start_timeout: Option<TimeSpan>,
+        postgres_start_timeout: TimeSpan as "TIME",
         /// Name of this node among those that share a Redis or a PostgreSQL [default: duewheel]
-        #[arg(long, value_name = "NAME")]
-        pub node: Option<String>,
+        node: String as "NAME",
         /// Address at which other nodes reach this one; without it this is a single node
-        #[arg(long, value_name = "ADDR")]
-        pub advertise: Option<String>,
+        advertise: String as "ADDR",
         /// Certificate for connections to other nodes, in PEM; without it each node generates a key, which the
         /// cluster's secret authenticates
-        #[arg(long, value_name = "FILE")]
-        pub peer_cert: Option<PathBuf>,
+        peer_cert: PathBuf as "FILE",
         /// Private key of --peer-cert, in PEM
-        #[arg(long, value_name = "FILE")]
-        pub peer_key: Option<PathBuf>,
+        peer_key: PathBuf as "FILE",
         /// Authority of the certificates of all nodes, in PEM
-        #[arg(long, value_name = "FILE")]
-        pub peer_ca: Option<PathBuf>,
+        peer_ca: PathBuf as "FILE",
         /// Address of the listener for other nodes [default: the address of --advertise]
-        #[arg(long, value_name = "ADDR")]
-        pub peer_listen: Option<String>,
+        peer_listen: String as "ADDR",
         /// Number of shards of a new cluster or data folder, which never changes [default: 1; with --advertise 16]
-        #[arg(long, value_name = "N")]
-        pub shards: Option<u32>,
+        shards: u32 as "N",
         /// How long a shard stays with a node that does not renew its lease; from 1s to 60s [default: 5s]
-        #[arg(long, value_name = "TIME")]
-        pub shard_lease: Option<TimeSpan>,
+        shard_lease: TimeSpan as "TIME",
         /// How long a new node must stay before others give up shards to it [default: 10s]
-        #[arg(long, value_name = "TIME")]
-        pub settle_delay: Option<TimeSpan>,
+        settle_delay: TimeSpan as "TIME",
         /// Meaning of an answer: on the disk, handed to the system, or in memory [default: fsync]
-        #[arg(long, value_name = "LEVEL")]
-        pub durability: Option<LevelOption>,
+        durability: LevelOption as "LEVEL",
         /// Bytes of recent changes kept in memory and in the journal, which startup reads again; at least 1048576;
         /// bounds the number of records in proportion [default: 268435456]
-        #[arg(long, value_name = "N")]
-        pub journal_bytes: Option<u64>,
+        journal_bytes: u64 as "N",
         /// Bytes of memory for recent changes, of all shards of the process together; at least 1048576
         /// [default: 536870912; twice --journal-bytes if that is more]
-        #[arg(long, value_name = "N")]
-        pub memory: Option<u64>,
+        memory: u64 as "N",
         /// Messages kept in memory because they are due soon or ready; all others are on the disk alone; at least 100
         /// [default: 400000]
-        #[arg(long, value_name = "N")]
-        pub memory_messages: Option<usize>,
+        memory_messages: usize as "N",
         /// TOML file of tokens, made by `duewheel token new`: each HTTP request then needs one; read again when it
         /// changes, and on SIGHUP
-        #[arg(long, value_name = "FILE")]
-        pub tokens: Option<PathBuf>,
+        tokens: PathBuf as "FILE",
         /// File of keys (32 random bytes in base64, one a line) that seal the secrets of targets: the first one seals, and
         /// all open
-        #[arg(long, value_name = "FILE")]
-        pub secrets_key: Option<PathBuf>,
+        secrets_key: PathBuf as "FILE",
         /// Certificate for HTTPS, in PEM, followed by those that lead to its authority; read again like --tokens
-        #[arg(long, value_name = "FILE")]
-        pub tls_cert: Option<PathBuf>,
+        tls_cert: PathBuf as "FILE",
         /// Private key of --tls-cert, in PEM; read again like --tokens
-        #[arg(long, value_name = "FILE")]
-        pub tls_key: Option<PathBuf>,
+        tls_key: PathBuf as "FILE",
         /// Host names that a server without tokens accepts, besides addresses, localhost and names without a dot
-        #[arg(long, value_name = "NAME,...")]
-        pub hosts: Option<Hosts>,
+        hosts: Hosts as "NAME,...",
         /// Listeners (http, peer, beanstalk) that may be on addresses that other machines reach without authentication
         /// and encryption [default: none]
-        #[arg(long, value_name = "LISTENER,...", num_args = 0..=1, default_missing_value = "true")]
-        pub insecure: Option<Insecure>,
+        #[arg(num_args = 0..=1, default_missing_value = "true")]
+        insecure: Insecure as "LISTENER,...",
         /// Folder below which the server creates backups, and nowhere else. Without it a backup needs an existing
         /// folder of the server's user
-        #[arg(long, value_name = "DIR")]
-        pub backup_root: Option<PathBuf>,
+        backup_root: PathBuf as "DIR",
         /// Time between the signal to stop, which makes /readyz red, and the drain [default: 0s]
-        #[arg(long, value_name = "TIME")]
-        pub drain_delay: Option<TimeSpan>,
+        drain_delay: TimeSpan as "TIME",
         /// Time limit for running requests when the server stops [default: 10s]
-        #[arg(long, value_name = "TIME")]
-        pub drain_timeout: Option<TimeSpan>,
+        drain_timeout: TimeSpan as "TIME",
         /// Log level: error, warn, info, debug, trace [default: info]
-        #[arg(long, value_name = "FILTER")]
-        pub log: Option<String>,
+        log: String as "FILTER",
         /// Format of log lines [default: text]
-        #[arg(long, value_name = "FORMAT")]
-        pub log_format: Option<LogFormat>,
+        log_format: LogFormat as "FORMAT",
         /// Address of a collector that spans are sent to with OTLP over HTTP; the variables of OpenTelemetry
         /// (OTEL_EXPORTER_OTLP_ENDPOINT, ...) count as well, and this one wins
-        #[arg(long, value_name = "URL")]
-        pub otlp_endpoint: Option<String>,
+        otlp_endpoint: String as "URL",
         /// For tests: time stands, and only `POST /v1/clock/advance` moves it. All is in memory, unless it is `force`;
         /// then messages of the data folder may come before their time [default: off]
-        #[arg(long, num_args = 0..=1, default_missing_value = "on", value_name = "WHEN")]
-        pub virtual_clock: Option<VirtualClockOption>,
+        #[arg(num_args = 0..=1, default_missing_value = "on")]
+        virtual_clock: VirtualClockOption as "WHEN",
         /// Number of slots of the ring [default: 3600]
-        #[arg(long, value_name = "N")]
-        pub wheel_slots: Option<usize>,
+        wheel_slots: usize as "N",
         /// Length of one step of the ring's pointer; the precision is always a millisecond [default: 1s]
-        #[arg(long, value_name = "TIME")]
-        pub wheel_tick: Option<TimeSpan>,
+        wheel_tick: TimeSpan as "TIME",
         /// Largest body of a message, in bytes [default: 262144]
-        #[arg(long, value_name = "N")]
-        pub max_body: Option<usize>,
+        max_body: usize as "N",
         /// Largest number of messages [default: 10000000000]
-        #[arg(long, value_name = "N")]
-        pub max_messages: Option<usize>,
+        max_messages: usize as "N",
         /// Largest total size of messages, in bytes [default: 4398046511104]
-        #[arg(long, value_name = "N")]
-        pub max_message_bytes: Option<usize>,
+        max_message_bytes: usize as "N",
         /// Largest number of connections of each listener [default: 10000]
-        #[arg(long, value_name = "N")]
-        pub max_connections: Option<usize>,
+        max_connections: usize as "N",
         /// Time limit for the headers of a request, including idle time before it [default: 30s]
-        #[arg(long, value_name = "TIME")]
-        pub header_timeout: Option<TimeSpan>,
+        header_timeout: TimeSpan as "TIME",
         /// Time limit for the body of a request [default: 30s]
-        #[arg(long, value_name = "TIME")]
-        pub body_timeout: Option<TimeSpan>,
+        body_timeout: TimeSpan as "TIME",
+
+        ; // In the file alone.
         /// Quotas of tenants; in the file alone, as `[[quota]]`; read again like `tokens`.
-        #[arg(skip)]
-        pub quota: Option<Vec<QuotaTable>>,
+        quota: Vec<QuotaTable>,
     }
 }
 

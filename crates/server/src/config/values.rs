@@ -1,12 +1,36 @@
-//! The types of single options, as flags and files give them.
+//! The types of single options, as flags and files give them, and the error of one that is invalid.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::ValueEnum;
-use duewheel::Durability;
-use serde::{Deserialize, Serialize};
+use duewheel::core::engine::{Quota, Quotas};
+use duewheel::{Durability, Policy};
+use serde::de::{self, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// Why the settings are invalid.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read the configuration {0}: {1}")]
+    Unreadable(PathBuf, std::io::Error),
+    /// The content of the file is invalid.
+    #[error("{file}, line {line}: {what}")]
+    File {
+        /// The file.
+        file: PathBuf,
+        /// The number of the line.
+        line: usize,
+        /// The fault, with the key.
+        what: String,
+    },
+    /// The value of an option is invalid.
+    #[error("{0}")]
+    Value(String),
+}
 
 /// The address of a listener.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
@@ -140,5 +164,195 @@ impl From<Listen> for String {
             Listen::At(text) => text,
             Listen::Unix(path) => format!("unix:{}", path.display()),
         }
+    }
+}
+
+/// A listener, by the word for it in `--insecure`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Endpoint {
+    /// HTTP.
+    Http,
+    /// The other nodes of a cluster.
+    Peer,
+    /// beanstalkd's protocol.
+    Beanstalk,
+}
+
+impl Endpoint {
+    const ALL: [Endpoint; 3] = [Endpoint::Http, Endpoint::Peer, Endpoint::Beanstalk];
+
+    /// The word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Endpoint::Http => "http",
+            Endpoint::Peer => "peer",
+            Endpoint::Beanstalk => "beanstalk",
+        }
+    }
+}
+
+/// The listeners that may be at any address because the operator has permitted it. Every other one is on loopback, or
+/// has authentication and encryption.
+///
+/// Each is named, so that opening one listener never opens another by accident.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Insecure(BTreeSet<Endpoint>);
+
+impl Insecure {
+    /// Whether this listener may be at any address.
+    pub fn has(&self, endpoint: Endpoint) -> bool {
+        self.0.contains(&endpoint)
+    }
+
+    /// Whether no listener may.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl FromStr for Insecure {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Self, String> {
+        // The former single switch for all listeners is refused; its value "off" keeps its meaning.
+        if s.eq_ignore_ascii_case("false") || s == "none" {
+            return Ok(Insecure::default());
+        }
+        let one = |word: &str| {
+            let found = Endpoint::ALL.into_iter().find(|endpoint| endpoint.as_str() == word.trim());
+            found.ok_or_else(|| match word.trim() {
+                "" | "true" => {
+                    "say which listeners: one or more of http, peer, beanstalk, with commas between"
+                        .to_owned()
+                }
+                other => format!("{other:?} is none of the listeners http, peer, beanstalk"),
+            })
+        };
+        s.split(',').map(one).collect::<Result<_, _>>().map(Insecure)
+    }
+}
+
+impl fmt::Display for Insecure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_empty() {
+            return f.write_str("none");
+        }
+        let words: Vec<_> = self.0.iter().map(|endpoint| endpoint.as_str()).collect();
+        f.write_str(&words.join(","))
+    }
+}
+
+impl Serialize for Insecure {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Insecure {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Words;
+        impl Visitor<'_> for Words {
+            type Value = Insecure;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("listeners out of http, peer, beanstalk, with commas between")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Insecure, E> {
+                text.parse().map_err(|what| E::custom(format!("insecure: {what}")))
+            }
+
+            fn visit_bool<E: de::Error>(self, value: bool) -> Result<Insecure, E> {
+                self.visit_str(if value { "true" } else { "false" })
+            }
+        }
+        deserializer.deserialize_any(Words)
+    }
+}
+
+/// A quota, as the file has it.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct QuotaTable {
+    /// The prefix of the tenant's queues.
+    pub prefix: String,
+    /// Unsettled messages at a time.
+    pub messages: Option<u64>,
+    /// The weight of unsettled messages, in bytes.
+    pub bytes: Option<u64>,
+    /// Concurrent leases.
+    pub leases: Option<u64>,
+    /// Enqueues a second.
+    pub enqueues_per_second: Option<u64>,
+    /// Enqueues at once.
+    pub burst: Option<u64>,
+    /// Remembered answers; ten times `messages` by default.
+    pub answers: Option<u64>,
+}
+
+impl From<QuotaTable> for Quota {
+    fn from(table: QuotaTable) -> Self {
+        let QuotaTable { prefix, messages, bytes, leases, enqueues_per_second, burst, answers } = table;
+        Quota { prefix: prefix.into(), messages, bytes, leases, enqueues_per_second, burst, answers }
+    }
+}
+
+impl From<&Quota> for QuotaTable {
+    fn from(quota: &Quota) -> Self {
+        let Quota { prefix, messages, bytes, leases, enqueues_per_second, burst, answers } = quota.clone();
+        QuotaTable { prefix: prefix.into(), messages, bytes, leases, enqueues_per_second, burst, answers }
+    }
+}
+
+/// The quotas of the options, after validation.
+pub(super) fn checked(tables: Option<Vec<QuotaTable>>, policy: &Policy) -> Result<Vec<Quota>, ConfigError> {
+    let quotas: Vec<Quota> = tables.unwrap_or_default().into_iter().map(Quota::from).collect();
+    Quotas::new(quotas.clone(), policy).map_err(|bad| ConfigError::Value(bad.to_string()))?;
+    Ok(quotas)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Options;
+    use super::*;
+
+    #[test]
+    fn insecure_option_requires_listener_names() {
+        let all: Insecure = "peer, http,beanstalk".parse().unwrap();
+        assert_eq!(all.to_string(), "http,peer,beanstalk");
+        assert!(Endpoint::ALL.into_iter().all(|endpoint| all.has(endpoint)));
+        let one: Insecure = "peer".parse().unwrap();
+        assert!(one.has(Endpoint::Peer) && !one.has(Endpoint::Http) && !one.has(Endpoint::Beanstalk));
+        for none in ["false", "none"] {
+            assert!(none.parse::<Insecure>().unwrap().is_empty());
+        }
+        for bad in ["", "true", "http,", "all", "http peer", "HTTP"] {
+            let why = bad.parse::<Insecure>().unwrap_err();
+            assert!(why.contains("http, peer, beanstalk"), "{bad}: {why}");
+        }
+    }
+
+    fn settings(toml: &str) -> Result<Vec<Quota>, String> {
+        let options: Options = toml::from_str(toml).unwrap();
+        options.settings().map(|settings| settings.quotas).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn quota_config_error_names_field() {
+        for (toml, says) in [
+            (
+                "prefix = 'acme.'\nmessages = 0",
+                "quota \"acme.\": messages: must be from 1 to 9007199254740992",
+            ),
+            ("prefix = 'acme.'\nburst = 1", "quota \"acme.\": burst: needs enqueues_per_second"),
+            ("prefix = 'a b'", "quota \"a b\": prefix: may hold only letters, marks, digits"),
+            ("prefix = 'a'\n[[quota]]\nprefix = 'a'", "quota \"a\": prefix: occurs twice"),
+        ] {
+            let error = settings(&format!("[[quota]]\n{toml}")).unwrap_err();
+            assert!(error.starts_with(says), "{error}");
+        }
+        assert_eq!(settings("[[quota]]\nprefix = ''\nleases = 7").unwrap()[0].leases, Some(7));
+        assert_eq!(settings("[[quota]]\nprefix = ''\nanswers = 7").unwrap()[0].answers, Some(7));
+        assert_eq!(settings("").unwrap(), []);
     }
 }
