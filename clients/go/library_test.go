@@ -95,15 +95,21 @@ func TestWorkerRunsSoManyAtATime(t *testing.T) {
 		}
 	}
 	var lock sync.Mutex
+	three := make(chan struct{})
 	seen, now, most := map[string]bool{}, 0, 0
 	ctx, stop := context.WithCancel(ctx)
 	worker := Worker{Client: c, Queues: []string{"w.0", "w.1"}, Concurrency: 3, Handler: func(_ context.Context, message *Message) error {
 		lock.Lock()
 		if now++; now > most {
-			most = now
+			if most = now; most == 3 {
+				close(three)
+			}
 		}
 		lock.Unlock()
-		time.Sleep(50 * time.Millisecond)
+		select {
+		case <-three:
+		case <-ctx.Done():
+		}
 		lock.Lock()
 		defer lock.Unlock()
 		now--

@@ -84,7 +84,7 @@ describe("worker", () => {
       ["w.odd", "w.even"],
       async (message) => {
         most = Math.max(most, ++now);
-        await new Promise((resolve) => setTimeout(resolve, 50));
+        await until("three run at a time", () => most >= 3);
         now -= 1;
         done.add(message.json<number>());
       },
