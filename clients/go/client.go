@@ -1,0 +1,427 @@
+// Package duewheel is a client of duewheel, a server of durable delayed messages.
+//
+//	wheel, err := duewheel.NewClient("http://localhost:7788", nil)
+//	_, err = wheel.Enqueue(ctx, "close-review", duewheel.NewMessage{Body: []byte("order 42"), Delay: 48 * time.Hour, Key: "order-42"})
+//	_, err = wheel.Cancel(ctx, duewheel.ByKey("close-review", "order-42"))
+//
+// Each call is repeated for 30 s after a lost connection, a 429 or a 503, as the server's Retry-After says. An enqueue is
+// repeated under one DedupeID, so that a lost answer never makes a second message. Acks, nacks and extends are repeated
+// until they are answered, or their context ends. Everything else that goes wrong is an *Error; compare its code by errors.Is.
+package duewheel
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const (
+	// How long the server remembers an id that the client made: longer than any call is repeated.
+	ownWindow = 15 * time.Minute
+	// Below the server's limits of a batch, 10,000 messages and 16 MiB.
+	batchMessages = 10_000
+	batchBytes    = 15 << 20
+)
+
+// Options of a client. Zero values are the defaults.
+type Options struct {
+	// Token of the server, dw_….
+	Token string
+	// RetryFor is how long a call is repeated; 30 s.
+	RetryFor time.Duration
+	// Timeout of one attempt, beyond the time that a reserve waits; 30 s.
+	Timeout time.Duration
+	// Transport in place of this package's own.
+	Transport http.RoundTripper
+}
+
+// Client of one server. It may be used by many goroutines.
+type Client struct {
+	url     string
+	options Options
+	http    *http.Client
+}
+
+// NewClient makes a client; nothing is sent yet. A path in the address goes before every call's.
+func NewClient(address string, options *Options) (*Client, error) {
+	c := &Client{url: strings.TrimRight(address, "/")}
+	parsed, err := url.Parse(address)
+	if err != nil || (parsed.Scheme != "http" && parsed.Scheme != "https") || parsed.Host == "" || parsed.User != nil || parsed.RawQuery != "" || parsed.Fragment != "" {
+		return nil, refuse(BadRequest, "url", "url: %q is no address of a server; give one such as http://localhost:7788", address)
+	}
+	if options != nil {
+		c.options = *options
+	}
+	if c.options.RetryFor == 0 {
+		c.options.RetryFor = 30 * time.Second
+	}
+	if c.options.Timeout == 0 {
+		c.options.Timeout = 30 * time.Second
+	}
+	transport := c.options.Transport
+	if transport == nil {
+		own := http.DefaultTransport.(*http.Transport).Clone()
+		own.MaxIdleConnsPerHost = 100
+		transport = own
+	}
+	// A redirect is no answer of duewheel.
+	c.http = &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	return c, nil
+}
+
+// A message as it is sent, each time with the same id.
+type line struct {
+	fields    fields
+	ownWindow bool
+}
+
+func newLine(message NewMessage) (*line, error) {
+	f, err := message.wire()
+	if err != nil || message.DedupeID != "" {
+		return &line{fields: f}, err
+	}
+	id := make([]byte, 16)
+	if _, err := rand.Read(id); err != nil {
+		return nil, err
+	}
+	f["dedupe_id"] = hex.EncodeToString(id)
+	own := message.DedupeWindow == 0
+	if own {
+		f["dedupe_window_ms"] = milliseconds(ownWindow)
+	}
+	return &line{f, own}, nil
+}
+
+// The queue remembers for a shorter time than ours; then its own time must do. True once.
+func (l *line) windowRefused(err error) bool {
+	refusal := asError(err)
+	if !l.ownWindow || refusal == nil || refusal.Code != BadRequest || refusal.Field != "dedupe_window" {
+		return false
+	}
+	l.ownWindow = false
+	delete(l.fields, "dedupe_window_ms")
+	return true
+}
+
+func messagesOf(queue string) []string { return []string{"v1", "queues", queue, "messages"} }
+
+// Enqueue schedules one message. It is durable when this returns.
+func (c *Client) Enqueue(ctx context.Context, queue string, message NewMessage) (*Enqueued, error) {
+	line, err := newLine(message)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		answer, err := do[Enqueued](ctx, c, call{method: "POST", path: messagesOf(queue), body: line.fields})
+		if err == nil || !line.windowRefused(err) {
+			return answer, err
+		}
+	}
+}
+
+// Result is what came of one message of a batch: Value, or Err.
+type Result[T any] struct {
+	Value *T
+	Err   error
+}
+
+// EnqueueMany schedules many messages, in order, not as one transaction. There is a result for each. The error is that of
+// the whole call, if nothing was accepted for a reason that concerns all.
+func (c *Client) EnqueueMany(ctx context.Context, queue string, messages []NewMessage) ([]Result[Enqueued], error) {
+	results := make([]Result[Enqueued], 0, len(messages))
+	var part []*line
+	size := 0
+	send := func() error {
+		done, err := c.enqueuePart(ctx, queue, part, len(results) > 0)
+		results, part, size = append(results, done...), nil, 0
+		return err
+	}
+	for _, message := range messages {
+		line, err := newLine(message)
+		if err != nil {
+			return nil, err
+		}
+		data, err := json.Marshal(line.fields)
+		if err != nil {
+			return nil, refuse(BadRequest, "json", "JSON: %v", err)
+		}
+		if len(part) == batchMessages || size+len(data) > batchBytes {
+			if err := send(); err != nil {
+				return results, err
+			}
+		}
+		part, size = append(part, line), size+len(data)+1
+	}
+	if len(part) == 0 {
+		return results, nil
+	}
+	err := send()
+	return results, err
+}
+
+func (c *Client) enqueuePart(ctx context.Context, queue string, lines []*line, begun bool) ([]Result[Enqueued], error) {
+	attempts := c.attempts(false)
+	results := make([]Result[Enqueued], len(lines))
+	open := make([]int, len(lines))
+	for i := range lines {
+		open[i] = i
+	}
+	for len(open) > 0 {
+		var body bytes.Buffer
+		for _, i := range open {
+			data, _ := json.Marshal(lines[i].fields)
+			body.Write(append(data, '\n'))
+		}
+		text, failure := c.once(ctx, call{method: "POST", path: messagesOf(queue), lines: body.Bytes()})
+		if ctx.Err() != nil {
+			return results, ctx.Err()
+		}
+		if failure != nil && !failure.passes() && !begun {
+			return nil, attempts.final(failure)
+		}
+		var wait *Error
+		answers, rest := completeLines(text), []int(nil)
+		for at, i := range open {
+			err := failure
+			if at < len(answers) {
+				accepted := new(Enqueued)
+				if json.Unmarshal(answers[at], accepted) == nil && accepted.ID != "" {
+					results[i], begun = Result[Enqueued]{Value: accepted}, true
+					continue
+				}
+				if err = fromProblem(answers[at], 0, -1); err == nil {
+					err = noAnswer(context.DeadlineExceeded)
+				}
+			} else if err == nil {
+				err = noAnswer(context.DeadlineExceeded)
+			}
+			switch {
+			case err.passes():
+				if wait == nil || err.RetryAfterMS > wait.RetryAfterMS {
+					wait = err
+				}
+			case !lines[i].windowRefused(err):
+				results[i] = Result[Enqueued]{Err: attempts.final(err)}
+				continue
+			}
+			rest = append(rest, i)
+		}
+		open = rest
+		if wait == nil {
+			continue
+		}
+		if err := attempts.next(ctx, wait); err != nil {
+			if ctx.Err() != nil || !begun {
+				return results, err
+			}
+			for _, i := range open {
+				results[i] = Result[Enqueued]{Err: err}
+			}
+			return results, nil
+		}
+	}
+	return results, nil
+}
+
+func completeLines(text []byte) [][]byte {
+	lines := bytes.Split(text, []byte("\n"))
+	return lines[:len(lines)-1]
+}
+
+func (w Which) path(more ...string) []string {
+	if w.ID != "" {
+		return append([]string{"v1", "messages", w.ID}, more...)
+	}
+	return append([]string{"v1", "queues", w.Queue, "keys", w.Key}, more...)
+}
+
+func one[T any](ctx context.Context, c *Client, method string, which Which, more []string, body any) (*T, error) {
+	if which.ID == "" && (which.Queue == "" || which.Key == "") {
+		return nil, refuse(BadRequest, "key", "key: neither an id, nor a queue and a key are given")
+	}
+	return do[T](ctx, c, call{method: method, path: which.path(more...), body: body})
+}
+
+// Get returns the present state of a message; MessageNotFound if it was delivered, cancelled, or never there.
+func (c *Client) Get(ctx context.Context, which Which) (*View, error) {
+	return one[View](ctx, c, "GET", which, nil, nil)
+}
+
+// Cancelled is the answer to a cancel.
+type Cancelled struct {
+	Result string `json:"result"`
+	ID     string `json:"id"`
+	Key    string `json:"key"`
+}
+
+// Cancel removes a message that no consumer has: Leased if it was too late, MessageNotFound if nothing is pending; then
+// with the outcome MayBeApplied an earlier attempt of this call may have cancelled it.
+func (c *Client) Cancel(ctx context.Context, which Which) (*Cancelled, error) {
+	return one[Cancelled](ctx, c, "DELETE", which, nil, nil)
+}
+
+// CancelAndForget also makes the message's DedupeID free again.
+func (c *Client) CancelAndForget(ctx context.Context, which Which) (*Cancelled, error) {
+	return one[Cancelled](ctx, c, "DELETE", which, nil, fields{"forget_dedupe": true})
+}
+
+// CancelMany cancels messages of a queue by key: a result for each.
+func (c *Client) CancelMany(ctx context.Context, queue string, keys ...string) ([]Result[Cancelled], error) {
+	return items[Cancelled](ctx, c, call{method: "POST", path: []string{"v1", "queues", queue, "cancel"}, body: fields{"keys": keys}})
+}
+
+// Postpone changes due time, content or settings of a scheduled or ready message.
+func (c *Client) Postpone(ctx context.Context, which Which, change Change) (*View, error) {
+	body, err := change.wire()
+	if err != nil {
+		return nil, err
+	}
+	return one[View](ctx, c, "PATCH", which, nil, body)
+}
+
+// Fire makes a message due now.
+func (c *Client) Fire(ctx context.Context, which Which) (*View, error) {
+	return one[View](ctx, c, "POST", which, []string{"fire"}, nil)
+}
+
+// Replay makes a new message, due now, with the content of a done or dead one. The key may be empty.
+func (c *Client) Replay(ctx context.Context, id, key string) (*Enqueued, error) {
+	body := fields{}
+	if key != "" {
+		body["key"] = key
+	}
+	return one[Enqueued](ctx, c, "POST", ByID(id), []string{"replay"}, body)
+}
+
+// Reserve leases messages of one or more queues, the best ones first. There are none if none came while it waited.
+func (c *Client) Reserve(ctx context.Context, reserve Reserve, queues ...string) (*Grants, error) {
+	list := make([]fields, len(queues))
+	for i, queue := range queues {
+		list[i] = fields{"queue": queue}
+	}
+	body := wire(reserve)
+	body["queues"] = list
+	return do[Grants](ctx, c, call{method: "POST", path: []string{"v1", "reserve"}, body: body, wait: reserve.Wait})
+}
+
+func (c *Client) settle(ctx context.Context, verb string, message *Message, body fields) (*Settled, error) {
+	body["lease_token"] = message.LeaseToken
+	return do[Settled](ctx, c, call{method: "POST", path: ByID(message.ID).path(verb), body: body, settles: true})
+}
+
+// Ack: the message is done. LeaseLost if another consumer has it, or had it.
+func (c *Client) Ack(ctx context.Context, message *Message) (*Settled, error) {
+	return c.settle(ctx, "ack", message, fields{})
+}
+
+// Nack: the message is not done; it comes again, or is dead.
+func (c *Client) Nack(ctx context.Context, message *Message, nack Nack) (*Settled, error) {
+	return c.settle(ctx, "nack", message, nack.wire())
+}
+
+// Extend keeps the lease for so long from now; for as long as it was if lease is 0.
+func (c *Client) Extend(ctx context.Context, message *Message, lease time.Duration) (*Settled, error) {
+	return c.settle(ctx, "extend", message, wire(Reserve{Lease: lease}))
+}
+
+// AckMany acks messages: a result for each.
+func (c *Client) AckMany(ctx context.Context, messages ...*Message) ([]Result[Settled], error) {
+	return c.settleMany(ctx, "ack", messages, func() fields { return fields{} })
+}
+
+// NackMany nacks messages: a result for each.
+func (c *Client) NackMany(ctx context.Context, nack Nack, messages ...*Message) ([]Result[Settled], error) {
+	return c.settleMany(ctx, "nack", messages, nack.wire)
+}
+
+// ExtendMany extends leases: a result for each.
+func (c *Client) ExtendMany(ctx context.Context, lease time.Duration, messages ...*Message) ([]Result[Settled], error) {
+	return c.settleMany(ctx, "extend", messages, func() fields { return wire(Reserve{Lease: lease}) })
+}
+
+func (c *Client) settleMany(ctx context.Context, verb string, messages []*Message, more func() fields) ([]Result[Settled], error) {
+	list := make([]fields, len(messages))
+	for i, message := range messages {
+		list[i] = more()
+		list[i]["id"], list[i]["lease_token"] = message.ID, message.LeaseToken
+	}
+	return items[Settled](ctx, c, call{method: "POST", path: []string{"v1", verb}, body: fields{"messages": list}, settles: true})
+}
+
+// The results of a batch, each a T or a refusal.
+func items[T any](ctx context.Context, c *Client, call call) ([]Result[T], error) {
+	answer, err := do[struct{ Results []json.RawMessage }](ctx, c, call)
+	if err != nil {
+		return nil, err
+	}
+	results := make([]Result[T], len(answer.Results))
+	for i, item := range answer.Results {
+		if refusal := fromProblem(item, 0, -1); refusal != nil {
+			results[i].Err = refusal
+			continue
+		}
+		results[i].Value = new(T)
+		if err := json.Unmarshal(item, results[i].Value); err != nil {
+			return nil, badAnswer(200, item, err)
+		}
+	}
+	return results, nil
+}
+
+// Page is a part of a queue's messages. Next is empty on the last page.
+type Page struct {
+	Messages []*View `json:"messages"`
+	Next     string  `json:"next"`
+}
+
+// List returns a page of a queue's messages in due order, after an earlier page's Next. Filters are those of HTTP:
+// {"state": {"dead"}}. The scope is admin.
+func (c *Client) List(ctx context.Context, queue string, limit int, after string, filter url.Values) (*Page, error) {
+	query := url.Values{"limit": {strconv.Itoa(limit)}}
+	for name, values := range filter {
+		query[name] = values
+	}
+	if after != "" {
+		query.Set("after", after)
+	}
+	return do[Page](ctx, c, call{method: "GET", path: messagesOf(queue), query: query})
+}
+
+// Queue returns counts and settings of a queue.
+func (c *Client) Queue(ctx context.Context, queue string) (*QueueView, error) {
+	return do[QueueView](ctx, c, call{method: "GET", path: []string{"v1", "queues", queue}})
+}
+
+// Configure changes the settings that are named, as HTTP names them: {"lease_ms": 60000}. The scope is admin.
+func (c *Client) Configure(ctx context.Context, queue string, settings map[string]any) (*QueueView, error) {
+	return do[QueueView](ctx, c, call{method: "PATCH", path: []string{"v1", "queues", queue, "config"}, body: settings})
+}
+
+// Redrive makes dead messages ready again: those with these ids, or all. It returns how many. The scope is admin.
+func (c *Client) Redrive(ctx context.Context, queue string, ids ...string) (int64, error) {
+	body := fields{}
+	if len(ids) > 0 {
+		body["ids"] = ids
+	}
+	answer, err := do[struct{ Redriven int64 }](ctx, c, call{method: "POST", path: []string{"v1", "queues", queue, "redrive"}, body: body})
+	if err != nil {
+		return 0, err
+	}
+	return answer.Redriven, nil
+}
+
+// Advance lets time pass on a server with --virtual-clock, for tests. It is not repeated: time would pass twice.
+func (c *Client) Advance(ctx context.Context, by time.Duration) error {
+	body := fields{"by_ms": milliseconds(by)}
+	if _, err := c.once(ctx, call{method: "POST", path: []string{"v1", "clock", "advance"}, body: body}); err != nil {
+		return err
+	}
+	return nil
+}

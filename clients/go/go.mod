@@ -1,0 +1,3 @@
+module github.com/duewheel/duewheel/clients/go
+
+go 1.19

@@ -1,0 +1,185 @@
+package duewheel
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"math/rand"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// One call, over all its attempts.
+type call struct {
+	method string
+	path   []string
+	query  url.Values
+	body   any
+	// A batch in place of a body.
+	lines []byte
+	// Repeated until it is answered.
+	settles bool
+	// How long the server may hold its answer back.
+	wait time.Duration
+}
+
+// Attempts of a call: the pauses between them, and their end.
+type attempts struct {
+	ends    time.Time
+	count   int
+	unknown bool
+}
+
+func (c *Client) attempts(settles bool) *attempts {
+	if settles {
+		return &attempts{}
+	}
+	return &attempts{ends: time.Now().Add(c.options.RetryFor)}
+}
+
+// Waits for the next attempt, or returns the error of the call if there is none.
+func (a *attempts) next(ctx context.Context, err *Error) error {
+	pause := backoff(a.count)
+	if err.RetryAfterMS >= 0 {
+		pause = time.Duration(err.RetryAfterMS)*time.Millisecond + time.Duration(rand.Int63n(int64(100*time.Millisecond)))
+	}
+	if !a.ends.IsZero() && time.Now().Add(pause).After(a.ends) {
+		return a.final(err)
+	}
+	a.count++
+	a.unknown = a.unknown || err.Outcome == MayBeApplied
+	return sleep(ctx, pause)
+}
+
+// The error of the whole call: an earlier attempt without an answer may have been applied.
+func (a *attempts) final(err *Error) *Error {
+	if a.unknown && err.Outcome != MayBeApplied {
+		copied := *err
+		copied.Outcome = MayBeApplied
+		return &copied
+	}
+	return err
+}
+
+// From 100 ms, doubled up to 5 s, of which a random half.
+func backoff(attempt int) time.Duration {
+	most := math.Min(float64(5*time.Second), float64(100*time.Millisecond)*math.Pow(2, math.Min(float64(attempt), 10)))
+	return time.Duration(most * (0.5 + rand.Float64()/2))
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// The answer to a call, as JSON.
+func do[T any](ctx context.Context, c *Client, call call) (*T, error) {
+	attempts := c.attempts(call.settles)
+	for {
+		text, err := c.once(ctx, call)
+		if err == nil {
+			answer := new(T)
+			if err := json.Unmarshal(text, answer); err != nil {
+				return nil, badAnswer(200, text, err)
+			}
+			return answer, nil
+		}
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		if !err.passes() {
+			return nil, attempts.final(err)
+		}
+		if err := attempts.next(ctx, err); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// One attempt. With an error there may be a part of the answer.
+func (c *Client) once(ctx context.Context, call call) ([]byte, *Error) {
+	ctx, cancel := context.WithTimeout(ctx, c.options.Timeout+call.wait)
+	defer cancel()
+	body, kind := call.lines, "application/x-ndjson"
+	if body == nil && call.body != nil {
+		kind = "application/json"
+		var err error
+		if body, err = json.Marshal(call.body); err != nil {
+			return nil, refuse(BadRequest, "json", "JSON: %v", err)
+		}
+	}
+	request, err := http.NewRequestWithContext(ctx, call.method, c.address(call), bytes.NewReader(body))
+	if err != nil {
+		return nil, refuse(BadRequest, "url", "url: %v", err)
+	}
+	if body != nil {
+		request.Header.Set("Content-Type", kind)
+	}
+	if c.options.Token != "" {
+		request.Header.Set("Authorization", "Bearer "+c.options.Token)
+	}
+	response, err := c.http.Do(request)
+	if err != nil {
+		return nil, noAnswer(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if response.StatusCode/100 != 2 {
+		return nil, refused(response, text)
+	}
+	if err != nil {
+		return text, noAnswer(err)
+	}
+	if kind := response.Header.Get("Content-Type"); !strings.Contains(kind, "json") {
+		return nil, badAnswer(response.StatusCode, text, nil)
+	}
+	return text, nil
+}
+
+func (c *Client) address(call call) string {
+	escaped := make([]string, len(call.path))
+	for i, part := range call.path {
+		escaped[i] = url.PathEscape(part)
+	}
+	address := c.url + "/" + strings.Join(escaped, "/")
+	if len(call.query) > 0 {
+		address += "?" + call.query.Encode()
+	}
+	return address
+}
+
+func refused(response *http.Response, text []byte) *Error {
+	after := time.Duration(-1)
+	if seconds, err := strconv.ParseUint(response.Header.Get("Retry-After"), 10, 31); err == nil {
+		after = time.Duration(seconds) * time.Second
+	}
+	if problem := fromProblem(text, response.StatusCode, after); problem != nil {
+		return problem
+	}
+	err := badAnswer(response.StatusCode, text, nil)
+	if after >= 0 {
+		err.RetryAfterMS = after.Milliseconds()
+	}
+	return err
+}
+
+// An answer that is not duewheel's, such as a proxy's page.
+func badAnswer(status int, text []byte, cause error) *Error {
+	if len(text) > 100 {
+		text = text[:100]
+	}
+	detail := fmt.Sprintf("status %d, and no answer of duewheel: %q", status, text)
+	return &Error{Code: BadAnswer, Detail: detail, Outcome: MayBeApplied, Status: status, RetryAfterMS: -1, cause: cause}
+}

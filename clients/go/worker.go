@@ -1,0 +1,219 @@
+package duewheel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// How one reserve waits for messages.
+const workerWait = 20 * time.Second
+
+// verdict is an error of a handler that says what becomes of its message.
+type verdict struct {
+	nack Nack
+	text string
+}
+
+func (v *verdict) Error() string { return v.text }
+
+// NotYet is for a handler to return: the message comes again after this time, and this delivery does not count.
+func NotYet(delay time.Duration) error {
+	return &verdict{Nack{Delay: &delay, NotYet: true}, "not yet"}
+}
+
+// Dead is for a handler to return: the message is dead at once, for this reason. No attempt can help.
+func Dead(reason string) error { return &verdict{Nack{Dead: true, Reason: reason}, reason} }
+
+// Handler works on one message. Nil acks it; an error nacks it, and it comes again after the backoff, unless the error is,
+// or wraps, NotYet or Dead. The context ends when the lease is lost, or when a drain has waited long enough; it has the
+// values of Run's.
+type Handler func(ctx context.Context, message *Message) error
+
+// Worker leases messages of its queues and runs a handler for each. It waits in one reserve over all queues, asks for no
+// more than it can work on, and extends each lease at half its time while the handler runs.
+type Worker struct {
+	Client  *Client
+	Queues  []string
+	Handler Handler
+	// Concurrency is the number of handlers that run at a time; 1 by default.
+	Concurrency int
+	// Lease of each message; the message's own by default.
+	Lease time.Duration
+	// Drain is how long the end of Run waits for handlers; for ever by default.
+	Drain time.Duration
+	// OnError is called with what goes wrong beside the handlers, such as lost leases. The message may be nil.
+	OnError func(err error, message *Message)
+}
+
+// Run works until the context ends; then it leases nothing more, and returns nil when the handlers that run have ended.
+// For a drain at SIGTERM give it a context of signal.NotifyContext. It returns an error that makes further work
+// impossible, such as Unauthorized.
+func (w *Worker) Run(ctx context.Context) error {
+	if len(w.Queues) == 0 || w.Handler == nil || w.Client == nil || w.Concurrency < 0 {
+		return refuse(BadRequest, "worker", "a worker needs a Client, a Handler, at least one of Queues, and no negative Concurrency")
+	}
+	concurrency := w.Concurrency
+	if concurrency == 0 {
+		concurrency = 1
+	}
+	handlers, end := context.WithCancel(valuesOf{ctx})
+	defer end()
+	free := make(chan struct{}, concurrency)
+	for i := 0; i < concurrency; i++ {
+		free <- struct{}{}
+	}
+	var running sync.WaitGroup
+	err := w.reserveAll(ctx, free, func(message *Message) {
+		running.Add(1)
+		go func() {
+			defer running.Done()
+			defer func() { free <- struct{}{} }()
+			w.handle(handlers, message)
+		}()
+	})
+	done := make(chan struct{})
+	go func() { running.Wait(); close(done) }()
+	if w.Drain > 0 {
+		timer := time.AfterFunc(w.Drain, end)
+		defer timer.Stop()
+	}
+	select {
+	case <-done:
+	case <-handlers.Done():
+		// Those that were cut off have a moment to give their messages back.
+		select {
+		case <-done:
+		case <-time.After(2 * time.Second):
+		}
+	}
+	return err
+}
+
+func (w *Worker) reserveAll(ctx context.Context, free chan struct{}, begin func(*Message)) error {
+	for failures := 0; ; {
+		// At least one place is free; take all that are.
+		select {
+		case <-free:
+		case <-ctx.Done():
+			return nil
+		}
+		max := 1 + len(free)
+		for i := 1; i < max; i++ {
+			<-free
+		}
+		grants, err := w.Client.Reserve(ctx, Reserve{Max: max, Wait: workerWait, Lease: w.Lease}, w.Queues...)
+		if ctx.Err() != nil && err != nil {
+			return nil
+		}
+		if err != nil {
+			refusal := asError(err)
+			if refusal == nil || (!refusal.passes() && refusal.Status < 500) {
+				return err
+			}
+			w.report(err, nil)
+			grants = new(Grants)
+			if sleep(ctx, backoff(failures)) != nil {
+				return nil
+			}
+			failures++
+		} else {
+			failures = 0
+		}
+		for _, message := range grants.Messages {
+			begin(message)
+		}
+		for i := len(grants.Messages); i < max; i++ {
+			free <- struct{}{}
+		}
+	}
+}
+
+func (w *Worker) handle(ctx context.Context, message *Message) {
+	handler, cancel := context.WithCancel(ctx)
+	extends, over := context.WithCancel(context.Background())
+	lost := make(chan error, 1)
+	go func() {
+		err := w.extend(extends, message)
+		if err != nil {
+			cancel()
+		}
+		lost <- err
+	}()
+	result := w.call(handler, message)
+	over()
+	cancel()
+	if err := <-lost; err != nil {
+		w.report(err, message)
+		return
+	}
+	settle := ctx
+	if ctx.Err() != nil {
+		// After the end of a drain there is a moment for each settle, and no more.
+		var done context.CancelFunc
+		settle, done = context.WithTimeout(context.Background(), 1500*time.Millisecond)
+		defer done()
+	}
+	var err error
+	var said *verdict
+	switch {
+	case result == nil:
+		_, err = w.Client.Ack(settle, message)
+	case errors.As(result, &said):
+		_, err = w.Client.Nack(settle, message, said.nack)
+	case ctx.Err() != nil:
+		// The drain is to blame, not the message.
+		now := time.Duration(0)
+		_, err = w.Client.Nack(settle, message, Nack{Delay: &now, NotYet: true, Reason: "the worker stops"})
+	default:
+		_, err = w.Client.Nack(settle, message, Nack{Reason: result.Error()})
+	}
+	if err != nil {
+		w.report(err, message)
+	}
+}
+
+// A panic of a handler is that message's failed attempt.
+func (w *Worker) call(ctx context.Context, message *Message) (err error) {
+	defer func() {
+		if panicked := recover(); panicked != nil {
+			err = fmt.Errorf("panic: %v", panicked)
+			w.report(err, message)
+		}
+	}()
+	return w.Handler(ctx, message)
+}
+
+// Extends the lease at half its time until the handler is done; the error if the lease is lost.
+func (w *Worker) extend(over context.Context, message *Message) error {
+	lease := w.Lease
+	if lease == 0 {
+		lease = time.Duration(message.LeaseMS) * time.Millisecond
+	}
+	for {
+		if sleep(over, lease/2) != nil {
+			return nil
+		}
+		if _, err := w.Client.Extend(over, message, lease); err != nil {
+			if over.Err() != nil {
+				return nil
+			}
+			return err
+		}
+	}
+}
+
+func (w *Worker) report(err error, message *Message) {
+	if w.OnError != nil {
+		w.OnError(err, message)
+	}
+}
+
+// valuesOf has a context's values, and not its end.
+type valuesOf struct{ context.Context }
+
+func (valuesOf) Deadline() (time.Time, bool) { return time.Time{}, false }
+func (valuesOf) Done() <-chan struct{}       { return nil }
+func (valuesOf) Err() error                  { return nil }

@@ -1,0 +1,361 @@
+package io.duewheel;
+
+import io.duewheel.Transport.Call;
+import java.net.http.HttpClient;
+import java.nio.charset.StandardCharsets;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.UUID;
+
+/**
+ * A client of one server of duewheel. It may be used by many threads, and its connections are kept.
+ *
+ * <pre>{@code
+ * Duewheel wheel = Duewheel.at("http://localhost:7788").build();
+ * wheel.enqueue("close-review", NewMessage.text("order 42").delay(Duration.ofHours(48)).key("order-42"));
+ * wheel.cancel(Which.key("close-review", "order-42"));
+ * }</pre>
+ *
+ * <p>Each call is repeated for 30 s after a lost connection, a 429 or a 503, as the server's {@code Retry-After} says. An
+ * enqueue is repeated under one dedupe id, so that a lost answer never makes a second message. Acks, nacks and extends are
+ * repeated until they are answered, or their thread is interrupted. Everything else that goes wrong is a
+ * {@link DuewheelException}.
+ */
+public final class Duewheel {
+    /** How long the server remembers an id that the client made: longer than any call is repeated. */
+    private static final Duration OWN_WINDOW = Duration.ofMinutes(15);
+    /** Below the server's limits of a batch, 10,000 messages and 16 MiB. */
+    private static final int BATCH_MESSAGES = 10_000;
+    private static final int BATCH_BYTES = 15 << 20;
+
+    private final Transport transport;
+
+    private Duewheel(Transport transport) {
+        this.transport = transport;
+    }
+
+    /** A client of the server at this address; a path in it goes before every call's. */
+    public static Builder at(String url) {
+        return new Builder(url);
+    }
+
+    /** How a client is made. */
+    public static final class Builder {
+        private final String url;
+        private String token;
+        private Duration retryFor = Duration.ofSeconds(30);
+        private Duration timeout = Duration.ofSeconds(30);
+        private HttpClient http;
+
+        private Builder(String url) {
+            this.url = url;
+        }
+
+        /** A token of the server, {@code dw_…}. */
+        public Builder token(String token) {
+            this.token = token;
+            return this;
+        }
+
+        /** How long a call is repeated; 30 s by default. */
+        public Builder retryFor(Duration time) {
+            this.retryFor = time;
+            return this;
+        }
+
+        /** How long one attempt may take, beyond the time that a reserve waits; 30 s by default. */
+        public Builder timeout(Duration time) {
+            this.timeout = time;
+            return this;
+        }
+
+        /** In place of an HttpClient of its own, such as for TLS. */
+        public Builder http(HttpClient http) {
+            this.http = http;
+            return this;
+        }
+
+        public Duewheel build() {
+            HttpClient.Builder own = HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1).connectTimeout(timeout);
+            return new Duewheel(new Transport(url, token, retryFor, timeout, http == null ? own.build() : http));
+        }
+    }
+
+    /** A message as it is sent, each time with the same id. */
+    private static final class Line {
+        final Map<String, Object> wire;
+        private boolean ownWindow;
+
+        Line(NewMessage message) {
+            wire = new LinkedHashMap<>(message.wire);
+            if (!wire.containsKey("due_at")) wire.putIfAbsent("delay_ms", 0);
+            if (wire.containsKey("dedupe_id")) return;
+            wire.put("dedupe_id", UUID.randomUUID().toString());
+            ownWindow = wire.putIfAbsent("dedupe_window_ms", OWN_WINDOW.toMillis()) == null;
+        }
+
+        /** The queue remembers for a shorter time than ours; then its own time must do. True once. */
+        boolean windowRefused(DuewheelException error) {
+            if (!ownWindow || !error.is("bad_request") || !"dedupe_window".equals(error.field())) return false;
+            ownWindow = false;
+            wire.remove("dedupe_window_ms");
+            return true;
+        }
+
+        String json() {
+            return Json.write(wire);
+        }
+    }
+
+    private static List<String> messagesOf(String queue) {
+        return List.of("v1", "queues", queue, "messages");
+    }
+
+    /** Schedules one message. It is durable when this returns. */
+    public Enqueued enqueue(String queue, NewMessage message) {
+        Line line = new Line(message);
+        while (true) {
+            try {
+                return read(Enqueued.class, new Call("POST", messagesOf(queue), line.wire));
+            } catch (DuewheelException e) {
+                if (!line.windowRefused(e)) throw e;
+            }
+        }
+    }
+
+    /**
+     * Schedules many messages, in order, not as one transaction: a result for each. It throws only if nothing was accepted,
+     * for a reason that concerns all.
+     */
+    public List<Result<Enqueued>> enqueueMany(String queue, Iterable<NewMessage> messages) {
+        List<Result<Enqueued>> results = new ArrayList<>();
+        List<Line> part = new ArrayList<>();
+        int size = 0;
+        for (NewMessage message : messages) {
+            Line line = new Line(message);
+            int bytes = line.json().getBytes(StandardCharsets.UTF_8).length + 1;
+            if (part.size() == BATCH_MESSAGES || size + bytes > BATCH_BYTES) {
+                results.addAll(enqueuePart(queue, part, !results.isEmpty()));
+                part.clear();
+                size = 0;
+            }
+            part.add(line);
+            size += bytes;
+        }
+        results.addAll(enqueuePart(queue, part, !results.isEmpty()));
+        return results;
+    }
+
+    private List<Result<Enqueued>> enqueuePart(String queue, List<Line> lines, boolean begun) {
+        Transport.Attempts attempts = transport.new Attempts(false);
+        Map<Line, Result<Enqueued>> results = new LinkedHashMap<>();
+        List<Line> open = new ArrayList<>(lines);
+        lines.forEach(line -> results.put(line, null));
+        while (!open.isEmpty()) {
+            StringBuilder body = new StringBuilder();
+            open.forEach(line -> body.append(line.json()).append('\n'));
+            Transport.Answer answer = transport.once(
+                    new Call("POST", messagesOf(queue), "", Transport.LINES, body.toString(), false, Duration.ZERO));
+            if (answer.error() != null && !answer.error().passes() && !begun) throw attempts.last(answer.error());
+            // What comes after the last line break is no whole line.
+            String[] answers = answer.text().substring(0, answer.text().lastIndexOf('\n') + 1).split("\n");
+            boolean lined = answer.status() / 100 == 2 && !answers[0].isEmpty();
+            DuewheelException wait = null;
+            List<Line> rest = new ArrayList<>();
+            for (int i = 0; i < open.size(); i++) {
+                Line line = open.get(i);
+                DuewheelException error;
+                if (lined && i < answers.length) {
+                    Map<String, Object> item = Records.as(Json.read(answers[i]));
+                    if (item.containsKey("id")) {
+                        results.put(line, new Result<>(Records.read(Enqueued.class, item), null));
+                        begun = true;
+                        continue;
+                    }
+                    error = DuewheelException.of(item, ((Number) item.get("status")).intValue(), null);
+                } else {
+                    error = answer.error() != null ? answer.error() : DuewheelException.connection(new java.io.EOFException("the answer ends early"));
+                }
+                if (error.passes()) {
+                    if (wait == null || later(error, wait)) wait = error;
+                } else if (!line.windowRefused(error)) {
+                    results.put(line, new Result<>(null, attempts.last(error)));
+                    continue;
+                }
+                rest.add(line);
+            }
+            open = rest;
+            if (wait == null) continue;
+            try {
+                attempts.next(wait);
+            } catch (DuewheelException e) {
+                if (!begun || e.is("interrupted")) throw e;
+                open.forEach(line -> results.put(line, new Result<>(null, e)));
+                break;
+            }
+        }
+        return new ArrayList<>(results.values());
+    }
+
+    private static boolean later(DuewheelException a, DuewheelException b) {
+        return a.retryAfter() != null && (b.retryAfter() == null || a.retryAfter().compareTo(b.retryAfter()) > 0);
+    }
+
+    /** The present state of a message; {@code message_not_found} if it was delivered, cancelled, or never there. */
+    public View get(Which which) {
+        return read(View.class, new Call("GET", which.path(), null));
+    }
+
+    /**
+     * Removes a message that no consumer has: {@code leased} if it was too late, {@code message_not_found} if nothing is
+     * pending; then with the outcome UNKNOWN an earlier attempt of this call may have cancelled it.
+     */
+    public Cancelled cancel(Which which) {
+        return read(Cancelled.class, new Call("DELETE", which.path(), null));
+    }
+
+    /** Cancels, and makes the message's dedupe id free again. */
+    public Cancelled cancelAndForget(Which which) {
+        return read(Cancelled.class, new Call("DELETE", which.path(), Map.of("forget_dedupe", true)));
+    }
+
+    /** Cancels messages of a queue by key: a result for each. */
+    public List<Result<Cancelled>> cancelMany(String queue, List<String> keys) {
+        return items(Cancelled.class, new Call("POST", List.of("v1", "queues", queue, "cancel"), Map.of("keys", keys)));
+    }
+
+    /** Changes due time, content or settings of a scheduled or ready message. */
+    public View postpone(Which which, Change change) {
+        return read(View.class, new Call("PATCH", which.path(), change.wire));
+    }
+
+    /** Makes a message due now. */
+    public View fire(Which which) {
+        List<String> path = new ArrayList<>(which.path());
+        path.add("fire");
+        return read(View.class, new Call("POST", path, null));
+    }
+
+    /** A new message, due now, with the content of a done or dead one. The key may be null. */
+    public Enqueued replay(String id, String key) {
+        return read(Enqueued.class, new Call("POST", List.of("v1", "messages", id, "replay"), key == null ? Map.of() : Map.of("key", key)));
+    }
+
+    /** How messages are leased. Without {@link #max} one, without {@link #waiting} at once. */
+    public static final class Reserve extends Fields<Reserve> {
+        private Duration wait = Duration.ZERO;
+
+        public Reserve max(int max) {
+            return set("max", max);
+        }
+
+        /** How long to wait for the first message. */
+        public Reserve waiting(Duration time) {
+            wait = time;
+            return set("wait_ms", time);
+        }
+
+        public Reserve lease(Duration lease) {
+            return set("lease_ms", lease);
+        }
+    }
+
+    /** Leases messages of one or more queues, the best ones first. There are none if none came while it waited. */
+    public Grants reserve(List<String> queues, Reserve reserve) {
+        Map<String, Object> body = new LinkedHashMap<>(reserve.wire);
+        body.put("queues", queues.stream().map(queue -> Map.of("queue", queue)).toList());
+        return read(Grants.class, new Call("POST", List.of("v1", "reserve"), body).waiting(reserve.wait));
+    }
+
+    /** The message is done; {@code lease_lost} if another consumer has it, or had it. */
+    public Settled ack(Message message) {
+        return settle("ack", message, Map.of());
+    }
+
+    /** The message is not done: it comes again, or is dead. */
+    public Settled nack(Message message, Nack nack) {
+        return settle("nack", message, nack.wire);
+    }
+
+    /** Keeps the lease for so long from now. */
+    public Settled extend(Message message, Duration lease) {
+        return settle("extend", message, new Reserve().lease(lease).wire);
+    }
+
+    private Settled settle(String verb, Message message, Map<String, Object> fields) {
+        Map<String, Object> body = new LinkedHashMap<>(fields);
+        body.put("lease_token", message.leaseToken());
+        return read(Settled.class, new Call("POST", List.of("v1", "messages", message.id(), verb), body).settling());
+    }
+
+    /** Acks messages: a result for each. */
+    public List<Result<Settled>> ackMany(List<Message> messages) {
+        return settleMany("ack", messages, Map.of());
+    }
+
+    /** Nacks messages: a result for each. */
+    public List<Result<Settled>> nackMany(List<Message> messages, Nack nack) {
+        return settleMany("nack", messages, nack.wire);
+    }
+
+    /** Extends leases: a result for each. */
+    public List<Result<Settled>> extendMany(List<Message> messages, Duration lease) {
+        return settleMany("extend", messages, new Reserve().lease(lease).wire);
+    }
+
+    private List<Result<Settled>> settleMany(String verb, List<Message> messages, Map<String, Object> fields) {
+        List<Map<String, Object>> list = new ArrayList<>();
+        for (Message message : messages) {
+            Map<String, Object> item = new LinkedHashMap<>(fields);
+            item.put("id", message.id());
+            item.put("lease_token", message.leaseToken());
+            list.add(item);
+        }
+        return items(Settled.class, new Call("POST", List.of("v1", verb), Map.of("messages", list)).settling());
+    }
+
+    /** A page of a queue's messages in due order. State and after may be null. The scope is {@code admin}. */
+    public Page list(String queue, String state, String after, int limit) {
+        String query = "?limit=" + limit + (state == null ? "" : "&state=" + state) + (after == null ? "" : "&after=" + Transport.escaped(after));
+        return read(Page.class, new Call("GET", messagesOf(queue), query, Transport.JSON, null, false, Duration.ZERO));
+    }
+
+    /** Counts and settings of a queue. */
+    public QueueView queue(String queue) {
+        return read(QueueView.class, new Call("GET", List.of("v1", "queues", queue), null));
+    }
+
+    /** Changes the settings that are named, as HTTP names them: {@code Map.of("lease_ms", 60000)}. The scope is {@code admin}. */
+    public QueueView configure(String queue, Map<String, ?> settings) {
+        return read(QueueView.class, new Call("PATCH", List.of("v1", "queues", queue, "config"), settings));
+    }
+
+    /** Makes dead messages ready again: those with these ids, or all if there are none. The scope is {@code admin}. */
+    public long redrive(String queue, String... ids) {
+        Object body = ids.length == 0 ? Map.of() : Map.of("ids", List.of(ids));
+        return ((Number) transport.send(new Call("POST", List.of("v1", "queues", queue, "redrive"), body)).get("redriven")).longValue();
+    }
+
+    /** Lets time pass on a server with {@code --virtual-clock}, for tests. It is not repeated: time would pass twice. */
+    public void advance(Duration by) {
+        Map<String, Object> body = Map.of("by_ms", Fields.milliseconds("by_ms", by));
+        Transport.Answer answer = transport.once(new Call("POST", List.of("v1", "clock", "advance"), body));
+        if (answer.error() != null) throw answer.error();
+    }
+
+    private <R> R read(Class<R> type, Call call) {
+        return Records.read(type, transport.send(call));
+    }
+
+    private <R> List<Result<R>> items(Class<R> type, Call call) {
+        List<Result<R>> results = new ArrayList<>();
+        for (Map<String, Object> item : Records.<List<Map<String, Object>>>as(transport.send(call).get("results"))) {
+            if (item.containsKey("code")) results.add(new Result<>(null, DuewheelException.of(item, ((Number) item.get("status")).intValue(), null)));
+            else results.add(new Result<>(Records.read(type, item), null));
+        }
+        return results;
+    }
+}

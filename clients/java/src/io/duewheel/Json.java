@@ -1,0 +1,249 @@
+package io.duewheel;
+
+import java.math.BigDecimal;
+import java.util.ArrayList;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+
+/**
+ * JSON (RFC 8259) as Java's own types: {@code Map<String, Object>}, {@code List<Object>}, String, Boolean, null, and for
+ * numbers Long where that is exact, else BigDecimal.
+ */
+public final class Json {
+    /** Deeper values are refused: the reader calls itself. */
+    private static final int MAX_DEPTH = 500;
+
+    private final String text;
+    private int at;
+
+    private Json(String text) {
+        this.text = text;
+    }
+
+    /**
+     * Reads one value.
+     *
+     * @throws IllegalArgumentException if the text is no JSON; the message names the place
+     */
+    public static Object read(String text) {
+        Json json = new Json(text);
+        Object value = json.value(0);
+        json.space();
+        if (json.at < text.length()) throw json.wrong("the end");
+        return value;
+    }
+
+    /**
+     * Writes a value of the types that {@link #read} gives, of any Number, Iterable or Map.
+     *
+     * @throws IllegalArgumentException for any other type, and for NaN and infinite numbers
+     */
+    public static String write(Object value) {
+        StringBuilder out = new StringBuilder();
+        write(value, out);
+        return out.toString();
+    }
+
+    private static void write(Object value, StringBuilder out) {
+        if (value == null || value instanceof Boolean) {
+            out.append(value);
+        } else if (value instanceof Number number) {
+            double wide = number.doubleValue();
+            boolean floating = number instanceof Double || number instanceof Float;
+            if (floating && (Double.isNaN(wide) || Double.isInfinite(wide))) throw new IllegalArgumentException(number + " is no JSON");
+            out.append(number);
+        } else if (value instanceof CharSequence text) {
+            writeText(text, out);
+        } else if (value instanceof Map<?, ?> map) {
+            String between = "{";
+            for (Map.Entry<?, ?> entry : map.entrySet()) {
+                writeText(String.valueOf(entry.getKey()), out.append(between));
+                write(entry.getValue(), out.append(':'));
+                between = ",";
+            }
+            out.append(map.isEmpty() ? "{}" : "}");
+        } else if (value instanceof Iterable<?> list) {
+            out.append('[');
+            String between = "";
+            for (Object each : list) {
+                write(each, out.append(between));
+                between = ",";
+            }
+            out.append(']');
+        } else {
+            throw new IllegalArgumentException(value.getClass().getName() + " is no JSON; give a Map, List, String, Number or Boolean");
+        }
+    }
+
+    private static void writeText(CharSequence text, StringBuilder out) {
+        out.append('"');
+        for (int i = 0; i < text.length(); i++) {
+            char c = text.charAt(i);
+            switch (c) {
+                case '"' -> out.append("\\\"");
+                case '\\' -> out.append("\\\\");
+                case '\n' -> out.append("\\n");
+                case '\r' -> out.append("\\r");
+                case '\t' -> out.append("\\t");
+                default -> {
+                    // A lone surrogate has no UTF-8.
+                    if (c < 0x20 || alone(text, i)) out.append(String.format("\\u%04x", (int) c));
+                    else out.append(c);
+                }
+            }
+        }
+        out.append('"');
+    }
+
+    private static boolean alone(CharSequence text, int i) {
+        char c = text.charAt(i);
+        if (Character.isHighSurrogate(c)) return i + 1 == text.length() || !Character.isLowSurrogate(text.charAt(i + 1));
+        return Character.isLowSurrogate(c) && (i == 0 || !Character.isHighSurrogate(text.charAt(i - 1)));
+    }
+
+    private Object value(int depth) {
+        if (depth > MAX_DEPTH) throw wrong("less depth");
+        space();
+        switch (at < text.length() ? text.charAt(at) : 0) {
+            case '{':
+                return object(depth);
+            case '[':
+                return array(depth);
+            case '"':
+                return string();
+            case 't':
+                return word("true", true);
+            case 'f':
+                return word("false", false);
+            case 'n':
+                return word("null", null);
+            default:
+                return number();
+        }
+    }
+
+    private Map<String, Object> object(int depth) {
+        Map<String, Object> object = new LinkedHashMap<>();
+        at++;
+        if (next('}')) return object;
+        do {
+            space();
+            if (at == text.length() || text.charAt(at) != '"') throw wrong("a name");
+            String name = string();
+            if (!next(':')) throw wrong("':'");
+            object.put(name, value(depth + 1));
+        } while (next(','));
+        if (!next('}')) throw wrong("',' or '}'");
+        return object;
+    }
+
+    private List<Object> array(int depth) {
+        List<Object> array = new ArrayList<>();
+        at++;
+        if (next(']')) return array;
+        do array.add(value(depth + 1));
+        while (next(','));
+        if (!next(']')) throw wrong("',' or ']'");
+        return array;
+    }
+
+    private String string() {
+        StringBuilder out = new StringBuilder();
+        for (at++; at < text.length(); at++) {
+            char c = text.charAt(at);
+            if (c == '"') {
+                at++;
+                return out.toString();
+            }
+            if (c < 0x20) throw wrong("no control character");
+            out.append(c == '\\' ? escape() : c);
+        }
+        throw wrong("'\"'");
+    }
+
+    private char escape() {
+        at++;
+        char c = at < text.length() ? text.charAt(at) : 0;
+        switch (c) {
+            case 'n':
+                return '\n';
+            case 't':
+                return '\t';
+            case 'r':
+                return '\r';
+            case 'b':
+                return '\b';
+            case 'f':
+                return '\f';
+            case '"', '\\', '/':
+                return c;
+            case 'u':
+                if (at + 4 >= text.length()) throw wrong("four digits");
+                int code = 0;
+                for (int i = 0; i < 4; i++) {
+                    int digit = Character.digit(text.charAt(++at), 16);
+                    if (digit < 0) throw wrong("a hexadecimal digit");
+                    code = code * 16 + digit;
+                }
+                return (char) code;
+            default:
+                throw wrong("an escape");
+        }
+    }
+
+    private Object number() {
+        int from = at;
+        if (at < text.length() && text.charAt(at) == '-') at++;
+        int whole = at;
+        digits();
+        if (text.charAt(whole) == '0' && at - whole > 1) throw wrong("no leading zero");
+        boolean exact = true;
+        if (at < text.length() && text.charAt(at) == '.') {
+            exact = false;
+            at++;
+            digits();
+        }
+        if (at < text.length() && (text.charAt(at) == 'e' || text.charAt(at) == 'E')) {
+            exact = false;
+            at++;
+            if (at < text.length() && (text.charAt(at) == '+' || text.charAt(at) == '-')) at++;
+            digits();
+        }
+        String number = text.substring(from, at);
+        if (exact && number.length() < 19) return Long.parseLong(number);
+        try {
+            return new BigDecimal(number);
+        } catch (NumberFormatException e) {
+            throw wrong("a number that fits");
+        }
+    }
+
+    private void digits() {
+        int from = at;
+        while (at < text.length() && text.charAt(at) >= '0' && text.charAt(at) <= '9') at++;
+        if (at == from) throw wrong("a value");
+    }
+
+    private Object word(String word, Object value) {
+        if (!text.startsWith(word, at)) throw wrong(word);
+        at += word.length();
+        return value;
+    }
+
+    /** Takes this character, if it is next. */
+    private boolean next(char c) {
+        space();
+        if (at == text.length() || text.charAt(at) != c) return false;
+        at++;
+        return true;
+    }
+
+    private void space() {
+        while (at < text.length() && " \t\r\n".indexOf(text.charAt(at)) >= 0) at++;
+    }
+
+    private IllegalArgumentException wrong(String wanted) {
+        return new IllegalArgumentException("no JSON: expected " + wanted + " at character " + at);
+    }
+}

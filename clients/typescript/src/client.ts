@@ -1,0 +1,361 @@
+import { DuewheelError, fromProblem } from "./errors.js";
+import { Message, View } from "./message.js";
+import { Attempts, Transport, connection, type CallOptions, type ClientOptions } from "./transport.js";
+import { badRequest, fromWire, toWire } from "./types.js";
+import type { Change, Duration, Durability, Enqueued, NewMessage, Which } from "./types.js";
+
+/** How long the server remembers an id that the client made: longer than any call is repeated. */
+const OWN_WINDOW_MS = 15 * 60_000;
+/** Below the server's limits of a batch, 10,000 messages and 16 MiB. */
+const BATCH_MESSAGES = 10_000;
+const BATCH_BYTES = 12 << 20;
+
+/** The proof of a lease. A {@link Message} is one. */
+export interface Lease {
+  readonly id: string;
+  readonly leaseToken: string;
+}
+
+export interface ReserveOptions extends CallOptions {
+  /** The largest number of messages; 1 by default. */
+  max?: number;
+  /** How long to wait for the first one; 0 by default. */
+  waitMs?: number;
+  wait?: Duration;
+  leaseMs?: number;
+  lease?: Duration;
+}
+
+export interface NackOptions {
+  /** Before the next attempt; without it the backoff decides. */
+  delayMs?: number;
+  delay?: Duration;
+  /** Kept in the message's history, cut to 256 bytes. */
+  reason?: string;
+  /** The message is dead at once. */
+  dead?: true;
+  /** `false`: not yet. This delivery does not count against `maxAttempts`. */
+  attempt?: boolean;
+}
+
+export interface Settled {
+  readonly result: "acked" | "already" | "again" | "dead" | "superseded" | "extended" | (string & {});
+  readonly durability?: Durability;
+  readonly dueAt?: Date;
+  readonly deadReason?: string;
+  readonly leaseUntil?: Date;
+}
+
+/** What `get` shows, after a change: without content and history. */
+export type Changed = Omit<View, "text" | "bytes" | "isText" | "json" | "history" | "headers">;
+
+export interface QueueView {
+  readonly queue: string;
+  readonly counts: { scheduled: number; ready: number; leased: number; dead: number; estimated: boolean };
+  readonly paused: boolean;
+  readonly waiters: number;
+  readonly oldestOverdue: Date | null;
+  readonly config: Record<string, unknown>;
+}
+
+/** Settings of a queue; `null` resets one to the server's default. */
+export interface QueueSettings {
+  leaseMs?: number | null;
+  maxAttempts?: number | null;
+  priority?: number | null;
+  backoff?: { minMs: number; maxMs: number } | null;
+  dedupeWindowMs?: number | null;
+  deadTtlMs?: number | null;
+  keepDoneMs?: number | null;
+  rate?: { perSecond: number; burst?: number } | null;
+  catchupRate?: number | null;
+  concurrency?: number | null;
+  expiresInMs?: number | null;
+  onExpiry?: "deliver_late" | "dead" | "drop" | null;
+  order?: "due" | "arrival" | null;
+  target?: string | null;
+}
+
+/**
+ * A client of one server.
+ *
+ * Each call is repeated for 30 s after a lost connection, a 429 or a 503, as the server's `Retry-After` says. An enqueue
+ * is repeated under one `dedupeId`, so that a lost answer never makes a second message. Acks, nacks and extends are
+ * repeated until they are answered. Everything else that goes wrong is a {@link DuewheelError}.
+ */
+export class Client {
+  readonly #transport: Transport;
+
+  constructor(options: ClientOptions = {}) {
+    this.#transport = new Transport(options);
+  }
+
+  /** Schedules one message. It is durable when this returns. */
+  async enqueue(queue: string, message: NewMessage, options: CallOptions = {}): Promise<Enqueued> {
+    const line = new Line(message);
+    const call = { method: "POST", path: ["v1", "queues", queue, "messages"], ...options };
+    try {
+      return enqueued(await this.#transport.json({ ...call, body: line.wire }));
+    } catch (error) {
+      if (!line.windowRefused(error)) throw error;
+      return enqueued(await this.#transport.json({ ...call, body: line.wire }));
+    }
+  }
+
+  /**
+   * Schedules many messages, in order, not as one transaction. The result has an item for each: what was accepted, or
+   * the error. It throws only if nothing was accepted, for a reason that concerns all.
+   */
+  async enqueueMany(queue: string, messages: Iterable<NewMessage>, options: CallOptions = {}): Promise<(Enqueued | DuewheelError)[]> {
+    const results: (Enqueued | DuewheelError)[] = [];
+    let part: Line[] = [];
+    let bytes = 0;
+    const send = async () => {
+      const lines = part;
+      part = [];
+      bytes = 0;
+      if (lines.length > 0) results.push(...(await this.#enqueuePart(queue, lines, results.length > 0, options)));
+    };
+    for (const message of messages) {
+      const line = new Line(message);
+      // A character has at most three bytes in UTF-8.
+      const size = JSON.stringify(line.wire).length * 3;
+      if (part.length >= BATCH_MESSAGES || bytes + size > BATCH_BYTES) await send();
+      part.push(line);
+      bytes += size;
+    }
+    await send();
+    return results;
+  }
+
+  async #enqueuePart(queue: string, lines: Line[], begun: boolean, options: CallOptions) {
+    const attempts = new Attempts(this.#transport.retryForMs);
+    const results = new Map<Line, Enqueued | DuewheelError>();
+    for (;;) {
+      const open = lines.filter((line) => !results.has(line));
+      const call = { method: "POST", path: ["v1", "queues", queue, "messages"], ...options };
+      const text = open.map((line) => JSON.stringify(line.wire) + "\n").join("");
+      const answer = await this.#transport.once({ ...call, lines: text });
+      let missing: DuewheelError | undefined;
+      const wait = (error: DuewheelError) => {
+        if (missing === undefined || (error.retryAfterMs ?? 0) > (missing.retryAfterMs ?? 0)) missing = error;
+      };
+      if ("error" in answer) {
+        if (!answer.again && !begun && results.size === 0) throw attempts.final(answer.error);
+        if (!answer.again) for (const line of open) results.set(line, attempts.final(answer.error));
+        else wait(answer.error);
+      } else {
+        const answers = answer.text.split("\n").slice(0, -1);
+        open.forEach((line, index) => {
+          const item = parse(answers[index]);
+          if (item === undefined) return wait(connection(new Error("the answer ends early")));
+          if (typeof item["id"] === "string") return results.set(line, enqueued(item));
+          const error = fromProblem(item, Number(item["status"]));
+          if (error.status === 429 || error.status === 503) return wait(error);
+          if (!line.windowRefused(error)) results.set(line, attempts.final(error));
+        });
+      }
+      const rest = lines.filter((line) => !results.has(line));
+      if (rest.length === 0) return lines.map((line) => results.get(line)!);
+      if (missing === undefined) continue;
+      try {
+        await attempts.next(missing, options.signal);
+      } catch (error) {
+        if (!(error instanceof DuewheelError) || (!begun && results.size === 0)) throw error;
+        for (const line of rest) results.set(line, error);
+        return lines.map((line) => results.get(line)!);
+      }
+    }
+  }
+
+  /** The present state of a message. @throws `message_not_found` if it was delivered, cancelled, or never there */
+  async get(which: Which, options: CallOptions = {}): Promise<View> {
+    return new View(await this.#transport.json({ method: "GET", path: path(which), ...options }));
+  }
+
+  /**
+   * Removes a message that no consumer has. @throws `leased` if it was too late, `message_not_found` if nothing is
+   * pending; with `outcome: "unknown"` an earlier attempt of this call may have cancelled it.
+   */
+  async cancel(which: Which, options: CallOptions & { forgetDedupe?: boolean } = {}): Promise<{ result: "cancelled"; id: string }> {
+    const { signal, ...fields } = options;
+    const body = fields.forgetDedupe === undefined ? undefined : toWire(fields);
+    return settled(await this.#transport.json({ method: "DELETE", path: path(which), body, signal }));
+  }
+
+  /** Cancels many messages of a queue: a result for each, keys first. */
+  async cancelMany(
+    queue: string,
+    which: { keys?: string[]; ids?: string[]; forgetDedupe?: boolean },
+    options: CallOptions = {},
+  ): Promise<({ result: "cancelled"; key?: string; id?: string } | DuewheelError)[]> {
+    return this.#items(["v1", "queues", queue, "cancel"], toWire(which), false, options);
+  }
+
+  /** Changes due time, content or settings of a scheduled or ready message. */
+  async postpone(which: Which, change: Change, options: CallOptions = {}): Promise<Changed> {
+    return settled(await this.#transport.json({ method: "PATCH", path: path(which), body: toWire(change), ...options }));
+  }
+
+  /** Makes a message due now. */
+  async fire(which: Which, options: CallOptions = {}): Promise<Changed> {
+    return settled(await this.#transport.json({ method: "POST", path: [...path(which), "fire"], ...options }));
+  }
+
+  /** A new message with the content of a done or dead one, due now. */
+  async replay(id: string, fields: { key?: string } = {}, options: CallOptions = {}): Promise<Enqueued> {
+    const call = { method: "POST", path: ["v1", "messages", id, "replay"], body: toWire(fields), ...options };
+    return enqueued(await this.#transport.json(call));
+  }
+
+  /** Leases messages of one or more queues, the best ones first. Empty if none came while it waited. */
+  async reserve(queues: string | string[], options: ReserveOptions = {}): Promise<Message[]> {
+    return (await this.reserveWithReason(queues, options)).messages;
+  }
+
+  /** As {@link reserve}, with the reason why there are no messages although some are ready. */
+  async reserveWithReason(
+    queues: string | string[],
+    { signal, ...options }: ReserveOptions = {},
+  ): Promise<{ messages: Message[]; heldBack?: "leases" | "rate" }> {
+    const body = { queues: [queues].flat().map((queue) => ({ queue })), ...toWire(options) };
+    const waitMs = options.waitMs ?? (options.wait === undefined ? 0 : 600_000);
+    const wire = await this.#transport.json<{ messages: Record<string, unknown>[]; held_back?: "leases" | "rate" }>({
+      method: "POST",
+      path: ["v1", "reserve"],
+      body,
+      waitMs,
+      signal,
+    });
+    const messages = wire.messages.map((message) => new Message(message));
+    return wire.held_back === undefined ? { messages } : { messages, heldBack: wire.held_back };
+  }
+
+  /** The message is done. Repeated until it is answered. @throws `lease_lost` if another consumer has it, or had it */
+  async ack(lease: Lease, options: CallOptions = {}): Promise<Settled> {
+    return this.#settle("ack", lease, {}, options);
+  }
+
+  /** The message is not done: it comes again, or is dead. Repeated until it is answered. */
+  async nack(lease: Lease, fields: NackOptions = {}, options: CallOptions = {}): Promise<Settled> {
+    return this.#settle("nack", lease, fields, options);
+  }
+
+  /** Keeps the lease for so long from now, by default as long as it was. Repeated until it is answered. */
+  async extend(lease: Lease, fields: { leaseMs?: number; lease?: Duration } = {}, options: CallOptions = {}): Promise<Settled> {
+    return this.#settle("extend", lease, fields, options);
+  }
+
+  /** Settles many messages: a result for each, in order. */
+  async ackMany(leases: Lease[], options: CallOptions = {}): Promise<(Settled | DuewheelError)[]> {
+    return this.#settleMany("ack", leases, {}, options);
+  }
+
+  async nackMany(leases: Lease[], fields: NackOptions = {}, options: CallOptions = {}): Promise<(Settled | DuewheelError)[]> {
+    return this.#settleMany("nack", leases, fields, options);
+  }
+
+  async extendMany(leases: Lease[], fields: { leaseMs?: number; lease?: Duration } = {}, options: CallOptions = {}) {
+    return this.#settleMany("extend", leases, fields, options);
+  }
+
+  /** A page of a queue's messages in due order. Give `next` as `after` for the next one. Scope `admin`. */
+  async list(
+    queue: string,
+    { signal, ...filter }: CallOptions & { state?: string; keyPrefix?: string; after?: string; limit?: number } = {},
+  ): Promise<{ messages: View[]; next: string | null }> {
+    const query = toWire(filter) as Record<string, string | number>;
+    const call = { method: "GET", path: ["v1", "queues", queue, "messages"], query, signal };
+    const wire = await this.#transport.json<{ messages: Record<string, unknown>[]; next: string | null }>(call);
+    return { messages: wire.messages.map((message) => new View(message)), next: wire.next };
+  }
+
+  /** Counts and settings of a queue. */
+  async queue(queue: string, options: CallOptions = {}): Promise<QueueView> {
+    return settled(await this.#transport.json({ method: "GET", path: ["v1", "queues", queue], ...options }));
+  }
+
+  /** Changes the settings that are named. Scope `admin`. */
+  async configure(queue: string, settings: QueueSettings, options: CallOptions = {}): Promise<QueueView> {
+    const call = { method: "PATCH", path: ["v1", "queues", queue, "config"], body: toWire(settings), ...options };
+    return settled(await this.#transport.json(call));
+  }
+
+  /** Makes dead messages ready again: those with these ids, at most so many, or all. Scope `admin`. */
+  async redrive(queue: string, fields: { ids?: string[]; max?: number; toQueue?: string } = {}, options: CallOptions = {}) {
+    const call = { method: "POST", path: ["v1", "queues", queue, "redrive"], body: toWire(fields), ...options };
+    return settled<{ redriven: number; refused?: { code: string; messages: number; ids: string[] }[] }>(
+      await this.#transport.json(call),
+    );
+  }
+
+  /** Lets time pass on a server with `--virtual-clock`, for tests. Not repeated: time would pass twice. */
+  async advance(fields: { byMs: number } | { by: Duration }, options: CallOptions = {}): Promise<{ now: Date }> {
+    const answer = await this.#transport.once({ method: "POST", path: ["v1", "clock", "advance"], body: toWire(fields), ...options });
+    if ("error" in answer) throw answer.error;
+    return settled(JSON.parse(answer.text) as Record<string, unknown>);
+  }
+
+  async #settle(verb: string, lease: Lease, fields: object, options: CallOptions): Promise<Settled> {
+    const body = { lease_token: lease.leaseToken, ...toWire(fields) };
+    const call = { method: "POST", path: ["v1", "messages", lease.id, verb], body, settles: true, ...options };
+    return settled(await this.#transport.json(call));
+  }
+
+  async #settleMany(verb: string, leases: Lease[], fields: object, options: CallOptions): Promise<(Settled | DuewheelError)[]> {
+    const messages = leases.map(({ id, leaseToken }) => ({ id, lease_token: leaseToken, ...toWire(fields) }));
+    return messages.length === 0 ? [] : this.#items(["v1", verb], { messages }, true, options);
+  }
+
+  async #items<T>(path: string[], body: object, settles: boolean, options: CallOptions): Promise<(T | DuewheelError)[]> {
+    const call = { method: "POST", path, body, settles, ...options };
+    const { results } = await this.#transport.json<{ results: Record<string, unknown>[] }>(call);
+    return results.map((item) => (item["result"] === undefined ? fromProblem(item, Number(item["status"])) : settled<T>(item)));
+  }
+}
+
+/** A message as it is sent, each time with the same id. */
+class Line {
+  readonly wire: Record<string, unknown>;
+  #ownWindow = false;
+
+  constructor(message: NewMessage) {
+    this.wire = toWire(message);
+    if (this.wire["dedupe_id"] !== undefined) return;
+    this.wire["dedupe_id"] = crypto.randomUUID();
+    if (this.wire["dedupe_window"] !== undefined || this.wire["dedupe_window_ms"] !== undefined) return;
+    this.#ownWindow = true;
+    this.wire["dedupe_window_ms"] = OWN_WINDOW_MS;
+  }
+
+  /** The queue remembers for a shorter time than ours; then its own time must do. True once. */
+  windowRefused(error: unknown): boolean {
+    if (!this.#ownWindow || !(error instanceof DuewheelError)) return false;
+    if (error.code !== "bad_request" || error.field !== "dedupe_window") return false;
+    this.#ownWindow = false;
+    delete this.wire["dedupe_window_ms"];
+    return true;
+  }
+}
+
+function path(which: Which): string[] {
+  if ("id" in which) return ["v1", "messages", which.id];
+  if (which.key === "") throw badRequest("key", "key: it is empty; give 1 to 512 bytes");
+  return ["v1", "queues", which.queue, "keys", which.key];
+}
+
+function enqueued(wire: Record<string, unknown>): Enqueued {
+  return { replayed: false, ...(fromWire(wire) as Omit<Enqueued, "replayed">) };
+}
+
+function settled<T>(wire: Record<string, unknown>): T {
+  return fromWire(wire) as T;
+}
+
+function parse(line: string | undefined): Record<string, unknown> | undefined {
+  try {
+    return line === undefined ? undefined : (JSON.parse(line) as Record<string, unknown>);
+  } catch {
+    return undefined;
+  }
+}

@@ -1,0 +1,11 @@
+export { Client } from "./client.js";
+export type { Changed, Lease, NackOptions, QueueSettings, QueueView, ReserveOptions, Settled } from "./client.js";
+export { DuewheelError, isDuewheelError } from "./errors.js";
+export type { ErrorCode, ErrorDetails } from "./errors.js";
+export { Message, View } from "./message.js";
+export type { CallOptions, ClientOptions } from "./transport.js";
+export type { Change, Content, Due, Durability, Duration, Enqueued, NewMessage, Which } from "./types.js";
+export { verifyWebhook } from "./webhook.js";
+export type { Webhook, WebhookRequest } from "./webhook.js";
+export { Verdict, Worker, dead, notYet } from "./worker.js";
+export type { Handler, HandlerContext, WorkerOptions } from "./worker.js";
