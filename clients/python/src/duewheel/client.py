@@ -34,7 +34,7 @@ class Connection:
             self.sock.close()
             raise
         self.parser = AnswerParser()
-        self.used = time.monotonic()
+        self.made = self.used = time.monotonic()
 
     def exchange(self, data: bytes, timeout: float) -> Answer:
         """Sends a request and reads its answer, which may take `timeout` between two of its bytes."""
@@ -120,6 +120,7 @@ class Client:
     ack_many = blocking(Calls.ack_many)
     nack_many = blocking(Calls.nack_many)
     extend_many = blocking(Calls.extend_many)
+    settle_many = blocking(Calls.settle_many)
     queues = blocking(Calls.queues)
     queue = blocking(Calls.queue)
     messages = blocking(Calls.messages)
@@ -137,6 +138,14 @@ class Client:
             kept, self._idle = self._idle, []
         for connection in kept:
             connection.close()
+
+    def check(self) -> dict[str, Any]:
+        """Asks once, without repetition, whether the server is there and takes the token; what the token allows."""
+        return self._run(Calls(0.0).request("GET", "/v1/token"))
+
+    def connect(self) -> Connection:
+        """A connection of its own, for calls that wait."""
+        return Connection(self.address, self._context, self.timeout)
 
     def __enter__(self) -> Client:
         return self
@@ -171,7 +180,7 @@ class Client:
             except (BrokenPipeError, ConnectionError):
                 if kept.parser.begun:
                     raise
-        return self._over(Connection(self.address, self._context, self.timeout), data, timeout)
+        return self._over(self.connect(), data, timeout)
 
     def _over(self, connection: Connection, data: bytes, timeout: float) -> Answer:
         try:
