@@ -56,6 +56,9 @@ class Shop:
         self.server.stop()
 
 
+full = pytest.mark.skipif(not os.environ.get("DUEWHEEL_TEST_FULL"), reason="with DUEWHEEL_TEST_FULL")
+
+
 def kill(worker):
     """Ends a worker and its processes without a warning."""
     try:
@@ -91,6 +94,7 @@ def test_two_hundred_tasks_with_a_countdown_outlive_their_worker_and_the_server(
     assert set(shop.said()) == {"close-now", *(f"close-{order}" for order in range(200))}
 
 
+@full
 def test_tasks_of_a_killed_pool_run_again(shop):
     first = shop.worker("--concurrency", "2", LATE="1")
     for order in range(4):
@@ -110,6 +114,9 @@ def test_retries_and_revokes(shop):
     shop.tasks.stubborn.delay(1)
     until(lambda: "done-1" in shop.said())
     assert shop.said().count("try-1") == 3
+    fired = shop.tasks.close.apply_async((6,), countdown=172800)
+    shop.client.fire_key("celery", fired.id)
+    until(lambda: "close-6" in shop.said())
     later = shop.tasks.close.apply_async((7,), countdown=3600)
     assert shop.client.get_key("celery", later.id).state == "scheduled"
     assert revoke(shop.tasks.app, later.id).outcome == "cancelled"
@@ -121,11 +128,17 @@ def test_retries_and_revokes(shop):
     until(lambda: sum(shop.client.queue("celery")["counts"].values()) == 0)
 
 
+@full
 def test_control_reaches_workers_and_leaves_nothing(shop):
     worker = shop.worker("--pool", "solo")
     inspect = shop.tasks.app.control.inspect(timeout=5)
     assert until(lambda: inspect.ping()) == {"w0@test": {"ok": "pong"}}
     assert shop.tasks.app.control.revoke("no-such-task", reply=True, timeout=5)[0]["w0@test"]["ok"]
+    later = shop.tasks.close.apply_async((9,), countdown=3600)
+    listed = inspect.scheduled()["w0@test"]
+    assert [(it["request"]["id"], it["request"]["args"]) for it in listed] == [(later.id, [9])] and listed[0]["eta"]
+    later.revoke()
+    shop.client.cancel_key("celery", later.id)
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(60) == 0
     assert shop.client.get_key("_kombu.bindings", "celery.pidbox").json() == {}

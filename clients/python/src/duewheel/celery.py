@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from .errors import Leased, MessageNotFound
-from .kombu import Transport
+from kombu.utils.json import loads
+
+from .errors import DuewheelError, Leased, MessageNotFound
+from .kombu import Transport, due
 
 log = logging.getLogger("duewheel.celery")
 
@@ -56,3 +59,47 @@ def revoke(app: Any, task_id: str, *, queues: Iterable[str] | None = None, **opt
         app.backend.mark_as_revoked(task_id, "revoked", store_result=True)
     app.control.revoke(task_id, **options)
     return outcome
+
+
+LISTED = 100  # messages of each queue
+
+
+def extend_panel() -> None:
+    """Lets `inspect().scheduled()` also list what is scheduled in the server, which no worker holds."""
+    control = sys.modules.get("celery.worker.control")
+    if control is None or getattr(control.Panel.data["scheduled"], "__module__", None) == __name__:
+        return
+    held = control.Panel.data["scheduled"]
+
+    def scheduled(state: Any, **kwargs: Any) -> list[dict[str, Any]]:
+        return held(state, **kwargs) + _in_the_server(state)
+
+    for name in ("scheduled", control.Panel.meta["scheduled"].alias):
+        control.Panel.data[name] = scheduled
+
+
+def _in_the_server(state: Any) -> list[dict[str, Any]]:
+    """The next tasks of the worker's queues, as Celery lists them. The token needs the scope `admin`, else there are none."""
+    from celery.worker.request import Request
+
+    consumer = state.consumer.task_consumer
+    channel = consumer.channel
+    if not isinstance(channel.connection, Transport):
+        return []
+    found = []
+    for queue in [it.name for it in consumer.queues]:
+        try:
+            messages, _ = channel.connection.duewheel.messages(channel.connection.named(queue), state="scheduled", limit=LISTED)
+        except DuewheelError as error:
+            log.info("scheduled tasks of %r are not listed: %s", queue, error)
+            continue
+        for message in messages:
+            try:
+                payload = loads(message.text)
+                if due(payload["headers"]) is None:
+                    continue  # a retry of the server's
+                request = Request(channel.Message(payload, channel=channel, accept=consumer.accept), app=state.app, hostname=state.hostname)
+                found.append({"eta": request.eta.isoformat(), "priority": 6, "request": request.info()})
+            except Exception as error:  # noqa: BLE001: not a task of this application
+                log.info("message %s of %r is not listed: %s", message.id, queue, error)
+    return found

@@ -24,6 +24,7 @@ import random
 import re
 import socket
 import ssl
+import sys
 import threading
 import time
 import unicodedata
@@ -444,6 +445,10 @@ class Channel(virtual.Channel):
             self._no_ack.discard(queue)
         super().basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
         self._consumed.add(queue)
+        if "celery.worker.control" in sys.modules:
+            from .celery import extend_panel
+
+            extend_panel()
         if queue in self._own:
             self.connection.keep_queues()
         self.update()
@@ -573,10 +578,13 @@ class Transport(virtual.Transport):
         tag = f"{delivery.id}.{delivery.lease_token}"
         properties = payload.setdefault("properties", {})
         properties["delivery_tag"] = tag
+        headers = payload.setdefault("headers", {})
+        if due(headers) is not None:
+            # It is due, by the server's clock, or because somebody has fired it: the worker has nothing to wait for.
+            headers["duewheel-eta"], headers["eta"] = headers["eta"], None
         if delivery.attempt > 1:
-            payload["redelivered"] = True
+            payload["redelivered"] = headers["redelivered"] = True
             properties.setdefault("delivery_info", {})["redelivered"] = True
-            payload.setdefault("headers", {})["redelivered"] = True
         self.keeper.add(tag, delivery)
         return payload
 
