@@ -28,7 +28,6 @@ import sys
 import threading
 import time
 import unicodedata
-import uuid
 from collections import deque
 from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
@@ -39,8 +38,9 @@ from kombu.transport import base as kombu_base
 from kombu.transport import virtual
 from kombu.utils.json import dumps, loads
 
-from ._calls import DEDUPE_WINDOW_MS, Delivery, Outgoing, queue_path
+from ._calls import Delivery, queue_path
 from ._leases import Fetcher, Keeper
+from ._publish import DEFAULT_PRIORITY, FOREVER, publish
 from .client import Client
 from .errors import (
     BodyTooLarge,
@@ -60,7 +60,6 @@ from .errors import (
 
 log = logging.getLogger("duewheel.kombu")
 
-FOREVER = 4_294_967_295  # attempts that never end, and the longest delay in seconds
 BINDINGS = "_kombu.bindings"
 EXPIRIES = "_kombu.expiries"
 FRESH = 1.0  # seconds that a table of bindings is taken from memory
@@ -68,7 +67,6 @@ KEEP = 15 * 60  # seconds that a queue with an end outlives a consumer that was 
 RENEW = 5 * 60
 SWEEP = 60  # seconds after which a deleted queue is looked at again, for messages that were on their way
 BATCH = 100  # messages of one reserve without a prefetch count
-DEFAULT_PRIORITY = 1024
 
 
 def queue_name(prefix: str, name: str) -> str:
@@ -277,7 +275,6 @@ class Channel(virtual.Channel):
             "body": dumps(message),
             "headers": {"content-type": "application/json"},
             "priority": DEFAULT_PRIORITY - self._get_message_priority(message),
-            "max_attempts": FOREVER,
         }
         due_at = due(headers)
         if due_at is not None:
@@ -290,29 +287,7 @@ class Channel(virtual.Channel):
             fields["headers"]["task"] = str(headers["task"])
             if 1 <= len(str(task).encode()) <= 512:
                 fields["key"] = str(task)
-        publish = uuid.uuid4().hex
-        try:
-            self._enqueue(queue, publish, fields)
-        except (KeyExists, Leased) as error:
-            # A task that retries or replaces itself takes over the key of its own message, which a worker has. Any other
-            # message with the key is pending: this one is delivered as well, and only cannot be found by the task's id.
-            if error.state == "leased":
-                fields["if_exists"] = "supersede"
-            else:
-                del fields["key"]
-            self._enqueue(queue, publish + "-2", fields)
-
-    def _enqueue(self, queue: str, publish: str, fields: dict[str, Any]) -> None:
-        outgoing = Outgoing(**fields, dedupe_id=f"kombu-{publish}")
-        body = outgoing.fields()
-        body["dedupe_window_ms"] = DEDUPE_WINDOW_MS
-        path = queue_path(self.connection.named(queue), "/messages")
-        try:
-            self.connection.duewheel.request("POST", path, body)
-        except DuewheelError as error:
-            if not outgoing.without_window(error, body):
-                raise
-            self.connection.duewheel.request("POST", path, body)
+        publish(self.connection.duewheel, self.connection.named(queue), fields)
 
     def _ttl(self, queue: str, properties: dict[str, Any]) -> int | None:
         """Milliseconds after which a message is of no use: the least of its own and its queue's."""
