@@ -1,5 +1,6 @@
 """The transport of kombu against a real server."""
 
+import random
 import socket
 import threading
 import time
@@ -312,6 +313,16 @@ def test_priorities_ascend(server):
             publish(connection, "q", priority, priority=priority)
         consumer = Collected(connection, "q")
         assert [it.payload for it in consumer.drain(4)] == [9, 3, 0, None]
+
+
+def test_large_messages_are_compressed(server):
+    with connect(server) as connection:
+        publish(connection, "q", ["task", 1234] * 40_000)
+        with pytest.raises(errors.BodyTooLarge):
+            publish(connection, "q", random.Random(1).randbytes(400_000).hex())
+        assert Collected(connection, "q").drain(1)[0].payload == ["task", 1234] * 40_000
+    message = Client(server.url).reserve("q")[0]
+    assert message.headers["content-encoding"] == "deflate" and len(message.body) < 100_000
 
 
 def test_a_token_without_admin(tmp_path):

@@ -11,7 +11,7 @@ from typing import Any
 from kombu.utils.json import loads
 
 from .errors import DuewheelError, Leased, MessageNotFound
-from .kombu import Transport, due
+from .kombu import Transport, due, text_of
 
 log = logging.getLogger("duewheel.celery")
 
@@ -95,7 +95,7 @@ def _in_the_server(state: Any) -> list[dict[str, Any]]:
             continue
         for message in messages:
             try:
-                payload = loads(message.text)
+                payload = loads(text_of(message))
                 if due(payload["headers"]) is None:
                     continue  # a retry of the server's
                 request = Request(channel.Message(payload, channel=channel, accept=consumer.accept), app=state.app, hostname=state.hostname)
