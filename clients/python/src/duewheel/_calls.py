@@ -1,0 +1,744 @@
+"""Every call of the client, written once, without a socket.
+
+A call is a generator. It yields a `Request` to be sent and gets an `Answer` or the exception of the connection; it
+yields a number to sleep for that many seconds; and it returns the result. `Client` runs it blocking, `AsyncClient`
+on an event loop.
+"""
+
+from __future__ import annotations
+
+import base64
+import json as jsonlib
+import math
+import random
+import time
+import uuid
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from typing import Any, TypeVar, Union
+from urllib.parse import quote, urlencode
+
+from ._http import Answer
+from .errors import BadAnswer, ConnectionFailed, DuewheelError, LeaseLost, MessageNotFound, from_members
+
+#: A length of time: a timedelta, a number of seconds, or text of the server such as "48h".
+Duration = Union[timedelta, int, float, str]
+#: An instant: a datetime with a zone, or RFC 3339.
+Instant = Union[datetime, str]
+
+#: How long the server remembers the dedupe id that the client makes.
+DEDUPE_WINDOW_MS = 15 * 60 * 1000
+LINES = 5_000  # of a batch; the server takes 10,000
+BATCH_BYTES = 8 * 1024 * 1024  # the server takes 16 MiB
+ITEMS = 1_000  # of a batch of settles
+
+Result = TypeVar("Result")
+
+
+def milliseconds(name: str, value: timedelta | int | float) -> int:
+    """Whole milliseconds, rounded up: never early."""
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(value, bool) or not isinstance(seconds, (int, float)) or not math.isfinite(seconds) or seconds < 0:
+        raise ValueError(f"{name}: {value!r} is no length of time; give seconds, a timedelta, or text such as \"48h\"")
+    # Seconds as a float are not exact: 0.1 * 1000 is a little above 100.
+    return math.ceil(round(seconds * 1000, 3))
+
+
+def span(fields: dict[str, Any], name: str, value: Duration | None) -> None:
+    """Puts a length of time into the fields of a request, if there is one."""
+    if value is not None:
+        if isinstance(value, str):
+            fields[name] = value
+        else:
+            fields[f"{name}_ms"] = milliseconds(name, value)
+
+
+def instant(name: str, value: Instant) -> str:
+    """An instant as the server reads it."""
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise ValueError(f"{name}: a datetime needs a zone; for the local time use value.astimezone()")
+        return value.isoformat()
+    return value
+
+
+def moment(text: str | None) -> datetime | None:
+    """An instant of the server."""
+    return None if text is None else datetime.strptime(text, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=timezone.utc)
+
+
+def put_body(fields: dict[str, Any], body: str | bytes | None, json: Any) -> None:
+    if json is not None:
+        if body is not None:
+            raise ValueError("body: give a body or json, not both")
+        fields["json"] = json
+    elif isinstance(body, str):
+        fields["body"] = body
+    elif isinstance(body, (bytes, bytearray, memoryview)):
+        try:
+            fields["body"] = bytes(body).decode()
+        except UnicodeDecodeError:
+            fields["body_base64"] = base64.b64encode(body).decode()
+    elif body is not None:
+        raise TypeError(f"body: text or bytes, not {type(body).__name__}; json= takes other values")
+
+
+def get_body(fields: Mapping[str, Any]) -> bytes:
+    if "body_base64" in fields:
+        return base64.b64decode(fields["body_base64"])
+    return fields.get("body", "").encode()
+
+
+@dataclass(frozen=True)
+class Enqueued:
+    """The answer to an enqueue."""
+
+    id: str
+    queue: str
+    key: str | None
+    due_at: datetime
+    generation: int
+    created: bool
+    replayed: bool
+    replaced: str | None
+    superseded: str | None
+    durability: str | None
+    raw: dict[str, Any] = field(repr=False)
+
+    @classmethod
+    def read(cls, raw: dict[str, Any]) -> Enqueued:
+        due_at = moment(raw["due_at"])
+        assert due_at is not None
+        return cls(str(raw["id"]), raw["queue"], raw.get("key"), due_at, raw["generation"], raw["created"], raw.get("replayed", False),
+                   raw.get("replaced"), raw.get("superseded"), raw.get("durability"), raw)
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message as it is now. `raw` has every member of the answer."""
+
+    id: str
+    queue: str
+    key: str | None
+    state: str
+    due_at: datetime | None
+    attempt: int
+    generation: int
+    body: bytes = field(repr=False)
+    headers: dict[str, str] = field(repr=False)
+    raw: dict[str, Any] = field(repr=False)
+
+    @classmethod
+    def read(cls, raw: dict[str, Any]) -> Message:
+        return cls(str(raw["id"]), raw["queue"], raw.get("key"), raw["state"], moment(raw.get("due_at")), raw.get("attempt", 0),
+                   raw.get("generation", 1), get_body(raw), dict(raw.get("headers") or {}), raw)
+
+    @property
+    def text(self) -> str:
+        return self.body.decode()
+
+    def json(self) -> Any:
+        return jsonlib.loads(self.body)
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """A message under a lease."""
+
+    id: str
+    queue: str
+    key: str | None
+    attempt: int
+    priority: int
+    generation: int
+    due_at: datetime | None
+    lateness_ms: int
+    late: bool
+    lease_token: str = field(repr=False)
+    lease_ms: int
+    lease_until: datetime | None
+    body: bytes = field(repr=False)
+    headers: dict[str, str] = field(repr=False)
+    raw: dict[str, Any] = field(repr=False)
+
+    @classmethod
+    def read(cls, raw: dict[str, Any]) -> Delivery:
+        return cls(str(raw["id"]), raw["queue"], raw.get("key"), raw["attempt"], raw["priority"], raw["generation"], moment(raw["due_at"]),
+                   raw["lateness_ms"], raw.get("late", False), raw["lease_token"], raw["lease_ms"], moment(raw["lease_until"]),
+                   get_body(raw), dict(raw.get("headers") or {}), raw)
+
+    @property
+    def text(self) -> str:
+        return self.body.decode()
+
+    def json(self) -> Any:
+        return jsonlib.loads(self.body)
+
+
+class Deliveries(list[Delivery]):
+    """What a reserve has leased. Of an empty list `held_back` says why, when messages are ready: "leases" or "rate"."""
+
+    def __init__(self, items: Iterable[Delivery] = (), held_back: str | None = None):
+        super().__init__(items)
+        self.held_back = held_back
+
+
+@dataclass
+class Outgoing:
+    """A message of a batch; the fields are those of `enqueue`."""
+
+    body: str | bytes | None = None
+    json: Any = None
+    delay: Duration | None = None
+    due_at: Instant | None = None
+    past: str | None = None
+    key: str | None = None
+    if_exists: str | None = None
+    dedupe_id: str | None = None
+    dedupe_window: Duration | None = None
+    priority: int | None = None
+    lease: Duration | None = None
+    max_attempts: int | None = None
+    headers: Mapping[str, str] | None = None
+    spread: Duration | None = None
+    expires_in: Duration | None = None
+    expires_at: Instant | None = None
+    target_url: str | None = None
+
+    def fields(self) -> dict[str, Any]:
+        """The fields of the request. A message without a dedupe id gets one, so that a repeated request doubles nothing."""
+        fields: dict[str, Any] = {}
+        put_body(fields, self.body, self.json)
+        if not fields:
+            raise ValueError("body: a message needs a body or json; \"\" is an empty body")
+        if self.due_at is not None:
+            if self.delay is not None:
+                raise ValueError("due_at: give a delay or an instant, not both")
+            fields["due_at"] = instant("due_at", self.due_at)
+        else:
+            span(fields, "delay", 0 if self.delay is None else self.delay)
+        for name in ("past", "key", "if_exists", "priority", "max_attempts", "target_url"):
+            if getattr(self, name) is not None:
+                fields[name] = getattr(self, name)
+        for name in ("lease", "spread", "expires_in", "dedupe_window"):
+            span(fields, name, getattr(self, name))
+        if self.expires_at is not None:
+            fields["expires_at"] = instant("expires_at", self.expires_at)
+        if self.headers:
+            fields["headers"] = dict(self.headers)
+        if self.dedupe_id is not None:
+            fields["dedupe_id"] = self.dedupe_id
+        else:
+            fields["dedupe_id"] = f"py-{uuid.uuid4().hex}"
+            if self.dedupe_window is None:
+                fields["dedupe_window_ms"] = DEDUPE_WINDOW_MS
+        return fields
+
+    @classmethod
+    def of(cls, message: Outgoing | Mapping[str, Any] | str | bytes) -> Outgoing:
+        if isinstance(message, Outgoing):
+            return message
+        return cls(**message) if isinstance(message, Mapping) else cls(message)
+
+    def without_window(self, error: DuewheelError, fields: dict[str, Any]) -> bool:
+        """Whether the queue's window is shorter than the one that the client has asked for. Then that of the queue holds."""
+        if error.field in ("dedupe_window", "dedupe_window_ms") and self.dedupe_window is None:
+            return fields.pop("dedupe_window_ms", None) is not None
+        return False
+
+
+@dataclass
+class Request:
+    """A request to be sent. `wait` is how long the server may take in addition to the client's time-out."""
+
+    method: str
+    path: str
+    body: bytes | None = None
+    content_type: str = "application/json"
+    wait: float = 0.0
+    #: Whether the request may be sent again when its outcome is unknown.
+    repeatable: bool = True
+
+    @classmethod
+    def json(cls, method: str, path: str, fields: Any = None, **options: Any) -> Request:
+        return cls(method, path, None if fields is None else encode(fields), **options)
+
+
+Call = Generator[Union[Request, float], Any, Result]
+
+
+def encode(value: Any) -> bytes:
+    return jsonlib.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def queue_path(queue: str, rest: str = "") -> str:
+    return f"/v1/queues/{quote(queue, safe='')}{rest}"
+
+
+def message_path(message: str | int, rest: str = "") -> str:
+    return f"/v1/messages/{quote(str(message), safe='')}{rest}"
+
+
+def key_path(queue: str, key: str, rest: str = "") -> str:
+    return queue_path(queue, f"/keys/{quote(key, safe='')}{rest}")
+
+
+def problem(answer: Answer) -> DuewheelError:
+    """The exception for an answer that is no 2xx."""
+    try:
+        members = jsonlib.loads(answer.body)
+        if not isinstance(members, dict) or "code" not in members:
+            raise ValueError
+    except ValueError:
+        return BadAnswer(f"an answer {answer.status} without a code: {answer.body[:200]!r}", status=answer.status)
+    after = answer.headers.get("retry-after", "")
+    if after.isdigit():
+        members.setdefault("retry_after_ms", int(after) * 1000)
+    return from_members(members, answer.status)
+
+
+def decode(answer: Answer) -> Any:
+    try:
+        return jsonlib.loads(answer.body) if answer.body else {}
+    except ValueError as error:
+        raise BadAnswer(f"the answer is no JSON: {answer.body[:200]!r}", status=answer.status) from error
+
+
+class Patience:
+    """When a call is repeated: after pauses with jitter, never before `Retry-After`, and until `seconds` are over."""
+
+    def __init__(self, seconds: float):
+        self.until = time.monotonic() + seconds
+        self.tries = 0
+
+    def pause(self, *errors: DuewheelError) -> float | None:
+        """Seconds until the next try, or None when there is none."""
+        self.tries += 1
+        pause = min(0.1 * 2 ** min(self.tries - 1, 10), 5.0) * random.uniform(0.5, 1.0)
+        pause = max(pause, *(error.retry_after or 0.0 for error in errors))
+        return pause if time.monotonic() + pause < self.until else None
+
+
+class Calls:
+    """All calls. `retry_for` is how long one of them is repeated in all."""
+
+    def __init__(self, retry_for: float = 30.0):
+        self.retry_for = retry_for
+
+    def send(self, request: Request, retry_for: float | None = None) -> Call[Answer]:
+        """Sends a request until it has an answer other than 429 and 503, or patience ends."""
+        patience = Patience(self.retry_for if retry_for is None else retry_for)
+        unknown = False
+        while True:
+            got = yield request
+            if isinstance(got, Answer):
+                if got.status // 100 == 2:
+                    return got
+                error = problem(got)
+                again = got.status in (429, 503) and (request.repeatable or error.outcome == "not_applied")
+                unknown = unknown or error.outcome == "unknown"
+                if unknown:
+                    # An earlier try may have been applied: this refusal is not all that can have happened.
+                    error.members["outcome"] = "unknown"
+            else:
+                error = _lost(got)
+                unknown = True
+                again = request.repeatable
+            pause = patience.pause(error) if again else None
+            if pause is None:
+                raise error
+            yield pause
+
+    def request(self, method: str, path: str, json: Any = None, *, repeatable: bool = True) -> Call[Any]:
+        """Any call by its path: `request("POST", "/v1/queues/sms/pause", {"for": "1h"})`."""
+        answer = yield from self.send(Request.json(method, path, json, repeatable=repeatable))
+        return decode(answer)
+
+    # -- produce
+
+    def enqueue(
+        self,
+        queue: str,
+        body: str | bytes | None = None,
+        *,
+        json: Any = None,
+        delay: Duration | None = None,
+        due_at: Instant | None = None,
+        past: str | None = None,
+        key: str | None = None,
+        if_exists: str | None = None,
+        dedupe_id: str | None = None,
+        dedupe_window: Duration | None = None,
+        priority: int | None = None,
+        lease: Duration | None = None,
+        max_attempts: int | None = None,
+        headers: Mapping[str, str] | None = None,
+        spread: Duration | None = None,
+        expires_in: Duration | None = None,
+        expires_at: Instant | None = None,
+        target_url: str | None = None,
+    ) -> Call[Enqueued]:
+        """Schedules a message: due at once, after `delay`, or at `due_at`. When it returns, the message is durable.
+
+        A retry after a lost answer never makes a second message: it has the same `dedupe_id`, which is made here when
+        none is given. Raises `KeyExists`, `Leased`, `InThePast`, `DedupeMismatch`, `OverQuota` and others.
+        """
+        message = Outgoing(body, json, delay, due_at, past, key, if_exists, dedupe_id, dedupe_window, priority, lease, max_attempts,
+                           headers, spread, expires_in, expires_at, target_url)
+        fields = message.fields()
+        try:
+            answer = yield from self.send(Request.json("POST", queue_path(queue, "/messages"), fields))
+        except DuewheelError as error:
+            if not message.without_window(error, fields):
+                raise
+            answer = yield from self.send(Request.json("POST", queue_path(queue, "/messages"), fields))
+        return Enqueued.read(decode(answer))
+
+    def enqueue_many(self, queue: str, messages: Iterable[Outgoing | Mapping[str, Any] | str | bytes]) -> Call[list[Enqueued | DuewheelError]]:
+        """Schedules many messages, each an `Outgoing`, a mapping of its fields, or a body that is due at once.
+
+        The list has one result for each, in order: `Enqueued`, or the exception that a single call would have raised.
+        It is sent in batches; after a lost answer, 429 or 503 only the lines without a result are sent again. A refusal
+        of a whole batch is raised; `outcome` of the exception is "unknown" when batches before it were applied.
+        """
+        outgoing = [Outgoing.of(message) for message in messages]
+        fields = [message.fields() for message in outgoing]
+        results: list[Any] = [None] * len(fields)
+        unknown: set[int] = set()
+        patience = Patience(self.retry_for)
+        waiting = list(range(len(fields)))
+        while waiting:
+            again: list[int] = []
+            for part, lines in _parts((index, encode(fields[index])) for index in waiting):
+                request = Request("POST", queue_path(queue, "/messages"), b"\n".join(lines) + b"\n", "application/x-ndjson", wait=30.0)
+                got = yield request
+                if isinstance(got, Answer) and got.status // 100 != 2:
+                    error = problem(got)
+                    if got.status not in (429, 503):
+                        if unknown or any(isinstance(one, Enqueued) for one in results):
+                            error.members["outcome"] = "unknown"
+                        raise error
+                    answers: list[Any] = []
+                else:
+                    # What came before a connection has ended is an answer.
+                    data = got.body if isinstance(got, Answer) else getattr(got, "partial", b"")
+                    answers = _lines(data, whole=isinstance(got, Answer))
+                    error = _lost(got) if not isinstance(got, Answer) else ConnectionFailed("the answer has no line for this message")
+                for index, one in zip(part, answers):
+                    if one.get("status", 500) // 100 == 2 and "id" in one:
+                        results[index] = Enqueued.read(one)
+                        continue
+                    results[index] = refused = from_members(one)
+                    if outgoing[index].without_window(refused, fields[index]) or refused.status in (429, 503):
+                        again.append(index)
+                for index in part[len(answers):]:
+                    results[index] = from_members({**error.members, "code": error.code, "detail": error.detail}, error.status)
+                    again.append(index)
+                for index in part:
+                    if isinstance(results[index], DuewheelError):
+                        if results[index].outcome == "unknown":
+                            unknown.add(index)
+                        elif index in unknown:
+                            results[index].members["outcome"] = "unknown"
+            if again:
+                pause = patience.pause(*(results[index] for index in again))
+                if pause is None:
+                    break
+                yield pause
+            waiting = again
+        return results
+
+    # -- one message
+
+    def get(self, message: str) -> Call[Message]:
+        """The message with this id. Raises `MessageNotFound`."""
+        return Message.read((yield from self.request("GET", message_path(message))))
+
+    def get_key(self, queue: str, key: str) -> Call[Message]:
+        """The message that has this key, or else the dead or done one that had it last."""
+        return Message.read((yield from self.request("GET", key_path(queue, key))))
+
+    def cancel(self, message: str, *, forget_dedupe: bool = False) -> Call[dict[str, Any]]:
+        """Cancels a message. When it returns, the message is never delivered.
+
+        Raises `Leased` when it was too late, and `MessageNotFound` when nothing is pending. If an earlier try got no
+        answer, `outcome` of the exception is "unknown": that try may have cancelled it.
+        """
+        fields = {"forget_dedupe": True} if forget_dedupe else None
+        return (yield from self.request("DELETE", message_path(message), fields))
+
+    def cancel_key(self, queue: str, key: str, *, forget_dedupe: bool = False) -> Call[dict[str, Any]]:
+        """Cancels the message that has this key, as `cancel` does."""
+        fields = {"forget_dedupe": True} if forget_dedupe else None
+        return (yield from self.request("DELETE", key_path(queue, key), fields))
+
+    def cancel_many(self, queue: str, *, keys: Sequence[str] = (), ids: Sequence[str] = ()) -> Call[list[dict[str, Any] | DuewheelError]]:
+        """Cancels many; one result for each key, then for each id: the answer, or the exception."""
+        fields = {"keys": list(keys), "ids": list(ids)}
+        answer = yield from self.request("POST", queue_path(queue, "/cancel"), {name: value for name, value in fields.items() if value})
+        return [_item(one) for one in answer["results"]]
+
+    def change(self, message: str, **changes: Any) -> Call[Message]:
+        """Changes a scheduled or ready message: `delay`, `due_at`, `past`, `body` or `json`, `headers`, `priority`,
+        `max_attempts`, `lease`, `if_generation`. What is not named stays."""
+        return Message.read((yield from self.request("PATCH", message_path(message), _changes(changes))))
+
+    def change_key(self, queue: str, key: str, **changes: Any) -> Call[Message]:
+        """Changes the message that has this key, as `change` does."""
+        return Message.read((yield from self.request("PATCH", key_path(queue, key), _changes(changes))))
+
+    def postpone(self, message: str, *, delay: Duration | None = None, due_at: Instant | None = None) -> Call[Message]:
+        """Moves the due time, in either direction."""
+        return (yield from self.change(message, delay=delay, due_at=due_at))
+
+    def postpone_key(self, queue: str, key: str, *, delay: Duration | None = None, due_at: Instant | None = None) -> Call[Message]:
+        """Moves the due time of the message that has this key."""
+        return (yield from self.change_key(queue, key, delay=delay, due_at=due_at))
+
+    def fire(self, message: str) -> Call[Message]:
+        """Makes a message due now."""
+        return Message.read((yield from self.request("POST", message_path(message, "/fire"))))
+
+    def fire_key(self, queue: str, key: str) -> Call[Message]:
+        """Makes the message that has this key due now."""
+        return Message.read((yield from self.request("POST", key_path(queue, key, "/fire"))))
+
+    def replay(self, message: str, *, key: str | None = None) -> Call[Enqueued]:
+        """Enqueues the content of a dead or done message again. Only with a `key` it is repeated when its answer is lost."""
+        fields = {"key": key} if key is not None else {}
+        return Enqueued.read((yield from self.request("POST", message_path(message, "/replay"), fields, repeatable=key is not None)))
+
+    # -- consume
+
+    def reserve(
+        self,
+        queues: str | Sequence[str] | Mapping[str, int | None],
+        max: int = 1,
+        *,
+        wait: Duration = 0,
+        lease: Duration | None = None,
+    ) -> Call[Deliveries]:
+        """Leases up to `max` due messages, of one queue or the best of several; a mapping gives each queue a maximum.
+
+        An empty list after `wait`. A wait that is given as text is not known to the client's time-out: give seconds.
+        """
+        if isinstance(queues, str):
+            queues = [queues]
+        maxima = dict(queues) if isinstance(queues, Mapping) else dict.fromkeys(queues)
+        fields: dict[str, Any] = {
+            "queues": [{"queue": name} if most is None else {"queue": name, "max": most} for name, most in maxima.items()],
+            "max": max,
+        }
+        span(fields, "wait", wait)
+        span(fields, "lease", lease)
+        seconds = fields.get("wait_ms", 600_000) / 1000
+        answer = yield from self.send(Request.json("POST", "/v1/reserve", fields, wait=seconds))
+        granted = decode(answer)
+        return Deliveries((Delivery.read(one) for one in granted["messages"]), granted.get("held_back"))
+
+    def ack(self, delivery: Delivery) -> Call[dict[str, Any]]:
+        """The message is done. Repeated until it is answered; raises `LeaseLost` when another consumer may have it."""
+        fields = {"lease_token": delivery.lease_token}
+        return (yield from self._settle(message_path(delivery.id, "/ack"), fields))
+
+    def nack(
+        self,
+        delivery: Delivery,
+        *,
+        delay: Duration | None = None,
+        reason: str | None = None,
+        dead: bool = False,
+        attempt: bool = True,
+    ) -> Call[dict[str, Any]]:
+        """The message is not done: again after its backoff or `delay`, or `dead` at once. `attempt=False` is "not yet":
+        the grant uses up no attempt. Repeated until it is answered."""
+        return (yield from self._settle(message_path(delivery.id, "/nack"), nack_fields(delivery, delay, reason, dead, attempt, False)))
+
+    def extend(self, delivery: Delivery, *, lease: Duration | None = None) -> Call[datetime]:
+        """The lease lasts for its length, or `lease`, from now. Raises `LeaseLost`."""
+        fields: dict[str, Any] = {"lease_token": delivery.lease_token}
+        span(fields, "lease", lease)
+        answer = yield from self.request("POST", message_path(delivery.id, "/extend"), fields)
+        until = moment(answer["lease_until"])
+        assert until is not None
+        return until
+
+    def _settle(self, path: str, fields: dict[str, Any]) -> Call[Any]:
+        answer = yield from self.send(Request.json("POST", path, fields), math.inf)
+        return decode(answer)
+
+    def settle_many(self, verb: str, items: Sequence[dict[str, Any]], retry_for: float | None = None) -> Call[list[Any]]:
+        """A batch of `/v1/ack`, `/v1/nack` or `/v1/extend`: for each item its answer, or the exception."""
+        results: list[Any] = []
+        for start in range(0, len(items), ITEMS):
+            request = Request.json("POST", f"/v1/{verb}", {"messages": list(items[start : start + ITEMS])})
+            answer = yield from self.send(request, retry_for)
+            results += [_item(one) for one in decode(answer)["results"]]
+        return results
+
+    def ack_many(self, deliveries: Iterable[Delivery]) -> Call[list[dict[str, Any] | DuewheelError]]:
+        """Acks many; a result for each: the answer, or the exception, such as `LeaseLost`."""
+        return (yield from self.settle_many("ack", [{"id": it.id, "lease_token": it.lease_token} for it in deliveries], math.inf))
+
+    def nack_many(
+        self,
+        deliveries: Iterable[Delivery],
+        *,
+        delay: Duration | None = None,
+        reason: str | None = None,
+        dead: bool = False,
+        attempt: bool = True,
+    ) -> Call[list[dict[str, Any] | DuewheelError]]:
+        """Nacks many in the same way."""
+        items = [nack_fields(it, delay, reason, dead, attempt, True) for it in deliveries]
+        return (yield from self.settle_many("nack", items, math.inf))
+
+    def extend_many(self, deliveries: Iterable[Delivery], *, lease: Duration | None = None) -> Call[list[dict[str, Any] | DuewheelError]]:
+        """Extends many leases."""
+        return (yield from self.settle_many("extend", [extend_fields(it, lease) for it in deliveries]))
+
+    # -- inspect and operate
+
+    def queues(self) -> Call[list[dict[str, Any]]]:
+        """All queues with their counts."""
+        found: list[dict[str, Any]] = []
+        after = None
+        while True:
+            page = yield from self.request("GET", "/v1/queues" + (f"?{urlencode({'after': after})}" if after else ""))
+            found += page["queues"]
+            after = page.get("next")
+            if not after:
+                return found
+
+    def queue(self, queue: str) -> Call[dict[str, Any]]:
+        """Counts, rates and settings of a queue."""
+        return (yield from self.request("GET", queue_path(queue)))
+
+    def messages(self, queue: str, *, limit: int = 100, after: str | None = None, **filters: Any) -> Call[tuple[list[Message], str | None]]:
+        """A page of pending messages in due order, and the `after` of the next page. Filters: `state`, `due_from`,
+        `due_to`, `key_prefix`, `dead_reason`; those of headers by `**{"header.NAME": value}`."""
+        query = {"limit": limit, "after": after, **filters}
+        text = urlencode({name: value for name, value in query.items() if value is not None})
+        page = yield from self.request("GET", queue_path(queue, f"/messages?{text}"))
+        return [Message.read(one) for one in page["messages"]], page.get("next")
+
+    def config(self, queue: str, **settings: Any) -> Call[dict[str, Any]]:
+        """Changes the settings of a queue that are named, such as `lease_ms`, `max_attempts`, `rate`; None resets one.
+        Without settings it shows them."""
+        method = "PATCH" if settings else "GET"
+        return (yield from self.request(method, queue_path(queue, "/config"), settings or None))
+
+    def pause(self, queue: str, *, duration: Duration | None = None) -> Call[dict[str, Any]]:
+        """Grants nothing of the queue until it is resumed, or for that long."""
+        fields: dict[str, Any] = {}
+        span(fields, "for", duration)
+        return (yield from self.request("POST", queue_path(queue, "/pause"), fields))
+
+    def resume(self, queue: str) -> Call[dict[str, Any]]:
+        """Ends a pause."""
+        return (yield from self.request("POST", queue_path(queue, "/resume")))
+
+    def purge(self, queue: str) -> Call[int]:
+        """Removes scheduled, ready and dead messages; how many."""
+        return (yield from self.request("POST", queue_path(queue, "/purge")))["purged"]
+
+    def redrive(self, queue: str, *, ids: Sequence[str] | None = None, max: int | None = None) -> Call[dict[str, Any]]:
+        """Makes dead messages ready again."""
+        fields = {name: value for name, value in (("ids", ids), ("max", max)) if value is not None}
+        return (yield from self.request("POST", queue_path(queue, "/redrive"), fields))
+
+    def advance(self, by: Duration) -> Call[datetime]:
+        """Lets time pass on a server with `--virtual-clock`; the instant it is now."""
+        fields: dict[str, Any] = {}
+        span(fields, "by", by)
+        request = Request.json("POST", "/v1/clock/advance", fields, wait=60.0, repeatable=False)
+        now = moment(decode((yield from self.send(request)))["now"])
+        assert now is not None
+        return now
+
+
+def nack_fields(delivery: Delivery, delay: Duration | None, reason: str | None, dead: bool, attempt: bool, batch: bool) -> dict[str, Any]:
+    fields: dict[str, Any] = {"lease_token": delivery.lease_token}
+    if batch:
+        fields["id"] = delivery.id
+    span(fields, "delay", delay)
+    if reason is not None:
+        fields["reason"] = short(reason)
+    if dead:
+        fields["dead"] = True
+    if not attempt:
+        fields["attempt"] = False
+    return fields
+
+
+def extend_fields(delivery: Delivery, lease: Duration | None = None) -> dict[str, Any]:
+    fields: dict[str, Any] = {"id": delivery.id, "lease_token": delivery.lease_token}
+    # Without a length the server would take that of the message, not that of the reserve.
+    span(fields, "lease", timedelta(milliseconds=delivery.lease_ms) if lease is None else lease)
+    return fields
+
+
+def short(reason: str) -> str:
+    """A reason as the history of a message keeps it: at most 256 bytes of whole characters."""
+    return reason.encode("utf-8", "replace")[:256].decode("utf-8", "ignore")
+
+
+def is_lost(result: Any) -> bool:
+    """Whether the result of a settle says that the lease is over."""
+    return isinstance(result, (LeaseLost, MessageNotFound))
+
+
+def _item(one: dict[str, Any]) -> dict[str, Any] | DuewheelError:
+    return from_members(one) if "code" in one else one
+
+
+def _parts(numbered: Iterable[tuple[int, bytes]]) -> Iterable[tuple[list[int], list[bytes]]]:
+    """Batches of lines within the limits of the server."""
+    part: list[int] = []
+    lines: list[bytes] = []
+    size = 0
+    for index, line in numbered:
+        if part and (len(part) == LINES or size + len(line) > BATCH_BYTES):
+            yield part, lines
+            part, lines, size = [], [], 0
+        part.append(index)
+        lines.append(line)
+        size += len(line) + 1
+    if part:
+        yield part, lines
+
+
+def _lines(data: bytes, whole: bool) -> list[dict[str, Any]]:
+    """The results of a batch; of a part of an answer its whole lines."""
+    lines = data.split(b"\n")
+    last = lines.pop()
+    if whole and last.strip():
+        lines.append(last)
+    try:
+        return [jsonlib.loads(line) for line in lines if line]
+    except ValueError as error:
+        raise BadAnswer(f"a line of the answer is no JSON: {error}") from error
+
+
+def _lost(error: BaseException) -> ConnectionFailed:
+    failed = ConnectionFailed(f"{type(error).__name__}: {error}")
+    failed.__cause__ = error
+    return failed
+
+
+def _changes(changes: dict[str, Any]) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    put_body(fields, changes.pop("body", None), changes.pop("json", None))
+    for name in ("delay", "lease"):
+        span(fields, name, changes.pop(name, None))
+    due_at = changes.pop("due_at", None)
+    if due_at is not None:
+        fields["due_at"] = instant("due_at", due_at)
+    for name in ("past", "headers", "priority", "max_attempts", "if_generation", "target_url"):
+        if changes.get(name) is not None:
+            fields[name] = changes[name]
+        changes.pop(name, None)
+    if changes:
+        raise TypeError(f"{sorted(changes)[0]}: a message has no such field to change")
+    return fields

@@ -1,0 +1,310 @@
+"""Leases that a broker's transport holds: a thread extends and settles them, another one waits for new ones.
+
+They go on while the program's own thread works on a task, so that a message that was leased ahead keeps its lease.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ._calls import Delivery, Request, decode, extend_fields, is_lost, nack_fields, problem
+from ._http import request_bytes
+from .client import Client, Connection
+from .errors import ConnectionFailed, DuewheelError
+
+log = logging.getLogger("duewheel.leases")
+
+PATIENCE = 10.0  # seconds for what is left to settle when a keeper is closed
+QUEUES = 100  # of one reserve
+
+
+class _Lease:
+    __slots__ = ("delivery", "extend_at", "half")
+
+    def __init__(self, delivery: Delivery):
+        self.delivery = delivery
+        self.half = delivery.lease_ms / 2000
+        self.extend_at = time.monotonic() + self.half
+
+
+class Keeper:
+    """Extends leases at half their time, and settles messages in batches, each until it is answered."""
+
+    def __init__(self, client: Client):
+        self.client = client
+        self._leases: dict[str, _Lease] = {}
+        self._settles: list[dict[str, Any]] = []
+        self._sending = False
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._pid = os.getpid()
+        self._closed = False
+        self._every: list[list[Any]] = []  # [when, seconds, function]
+
+    def add(self, tag: str, delivery: Delivery) -> None:
+        """Holds a lease from now on."""
+        with self._changed:
+            self._leases[tag] = _Lease(delivery)
+            self._start()
+
+    def holds(self, tag: str) -> bool:
+        return tag in self._leases
+
+    def every(self, seconds: float, function: Callable[[], None]) -> None:
+        """Calls a function again and again, first after that time."""
+        with self._changed:
+            self._every.append([time.monotonic() + seconds, seconds, function])
+            self._start()
+
+    def ack(self, tag: str) -> None:
+        """The message is done; it is settled within moments."""
+        with self._changed:
+            lease = self._leases.pop(tag, None)
+            if lease is None:
+                return
+            self._settles.append({"id": lease.delivery.id, "lease_token": lease.delivery.lease_token})
+            if os.getpid() == self._pid and not self._closed:
+                self._start()
+                return
+        self.flush()  # a process that was forked, or one that ends, has no thread for it
+
+    def nack(self, tags: Iterable[str], **how: Any) -> None:
+        """Gives messages back, and returns when that is done."""
+        with self._changed:
+            leases = [self._leases.pop(tag) for tag in list(tags) if tag in self._leases]
+        items = [nack_fields(it.delivery, how.get("delay"), how.get("reason"), how.get("dead", False), how.get("attempt", True), True)
+                 for it in leases]
+        if items:
+            self._look(self.client.settle_many("nack", items))
+
+    def give_back(self, deliveries: Iterable[Delivery]) -> None:
+        """Gives back what was never worked on."""
+        self._look(self.client.nack_many(deliveries, delay=0, attempt=False))
+
+    def flush(self) -> None:
+        """Returns when everything is settled, or patience ends."""
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end:
+            with self._changed:
+                batch, self._settles = self._settles, []
+            if batch:
+                self._send(batch)
+            elif self._sending:
+                time.sleep(0.002)
+            else:
+                return
+
+    def close(self) -> None:
+        """Settles what is left, and ends the thread."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        if os.getpid() == self._pid:
+            self.flush()
+
+    def _start(self) -> None:
+        if (self._thread is None or not self._thread.is_alive()) and not self._closed and os.getpid() == self._pid:
+            self._thread = threading.Thread(target=self._run, name="duewheel-leases", daemon=True)
+            self._thread.start()
+        self._changed.notify_all()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._closed and not self._settles:
+                    now = time.monotonic()
+                    nearest = min((it.extend_at - it.half / 5 for it in self._leases.values()), default=float("inf"))
+                    nearest = min([nearest, *(each[0] for each in self._every)])
+                    if nearest <= now:
+                        break
+                    self._changed.wait(None if nearest == float("inf") else nearest - now)
+                if self._closed:
+                    return
+                batch, self._settles = self._settles, []
+                self._sending = bool(batch)
+            try:
+                if batch:
+                    self._send(batch)
+            finally:
+                self._sending = False
+            self._extend()
+            for each in self._every:
+                if each[0] <= time.monotonic():
+                    each[0] = time.monotonic() + each[1]
+                    try:
+                        each[2]()
+                    except (DuewheelError, OSError) as error:
+                        log.warning("%s", error)
+
+    def _send(self, batch: list[dict[str, Any]]) -> None:
+        try:
+            self._look(self.client.settle_many("ack", batch, 1.0))
+        except DuewheelError as error:
+            log.warning("%d acks are not answered, trying again: %s", len(batch), error)
+            with self._changed:
+                self._settles[:0] = batch
+            time.sleep(0.2)
+
+    def _extend(self) -> None:
+        now = time.monotonic()
+        with self._changed:
+            due = [(tag, lease) for tag, lease in self._leases.items() if lease.extend_at - lease.half / 5 <= now]
+        if not due:
+            return
+        for _, lease in due:
+            lease.extend_at = now + lease.half
+        try:
+            results = self.client.settle_many("extend", [extend_fields(lease.delivery) for _, lease in due], 1.0)
+        except DuewheelError as error:
+            log.warning("%d leases cannot be extended, trying again: %s", len(due), error)
+            for _, lease in due:
+                lease.extend_at = now + lease.half / 4
+            return
+        for (tag, lease), result in zip(due, results):
+            if is_lost(result) and self._leases.get(tag) is lease:
+                log.warning("the lease of message %s of %s is lost; another worker may have it", lease.delivery.id, lease.delivery.queue)
+                with self._changed:
+                    self._leases.pop(tag, None)
+
+    def _look(self, results: list[Any]) -> None:
+        for result in results:
+            if is_lost(result):
+                log.warning("a message was settled after its lease: it may be worked on again")
+            elif isinstance(result, DuewheelError):
+                log.error("a message cannot be settled, and comes again after its lease: %s", result)
+
+
+class Fetcher:
+    """Waits in one reserve over its queues, in a thread. `update` says which they are and how many messages there is
+    room for; a reserve that does not fit any more is ended, and nothing that it has leased is lost."""
+
+    def __init__(self, client: Client, lease_ms: int, wait: float, patience: float,
+                 deliver: Callable[[list[Delivery]], None], give_back: Callable[[list[Delivery]], None], fail: Callable[[Exception], None]):
+        self.client, self.lease_ms, self.wait, self.patience = client, lease_ms, wait, patience
+        self.deliver, self.give_back, self.fail = deliver, give_back, fail
+        self._changed = threading.Condition()
+        self._queues: tuple[str, ...] = ()
+        self._room = 0
+        self._closed = False
+        self._connection: Connection | None = None
+        self._asked: tuple[tuple[str, ...], int] | None = None  # what is under way
+        self._thread: threading.Thread | None = None
+        self._turn = 0
+
+    def update(self, queues: Iterable[str], room: int) -> None:
+        with self._changed:
+            self._queues, self._room = tuple(queues), room
+            if self._asked is not None and (self._asked[0] != self._queues or self._asked[1] > room):
+                self._interrupt()
+            self._changed.notify_all()
+            if self._queues and self._thread is None and not self._closed:
+                self._thread = threading.Thread(target=self._run, name="duewheel-reserve", daemon=True)
+                self._thread.start()
+
+    def close(self) -> None:
+        """Ends the reserve that waits; what it has leased is given back."""
+        with self._changed:
+            self._closed = True
+            self._queues = ()
+            self._interrupt()
+            self._changed.notify_all()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(PATIENCE)
+
+    def _interrupt(self) -> None:
+        # Half of the connection: the answer may be on its way.
+        if self._connection is not None:
+            try:
+                self._connection.sock.shutdown(socket.SHUT_WR)
+            except OSError:
+                pass
+
+    def _run(self) -> None:
+        failing_since: float | None = None
+        said = float("-inf")
+        while True:
+            with self._changed:
+                while not self._closed and (not self._queues or self._room < 1):
+                    self._changed.wait()
+                if self._closed:
+                    self._disconnect()
+                    return
+                wanted, room = self._queues, self._room
+            try:
+                granted = self._reserve(wanted, room)
+                failing_since = None
+            except DuewheelError as error:
+                again = isinstance(error, ConnectionFailed) or error.status in (429, 503)
+                failing_since = failing_since or time.monotonic()
+                if not again or time.monotonic() - failing_since > self.patience:
+                    failing_since = None
+                    self.fail(error)
+                    again = False
+                if time.monotonic() - said > 10:
+                    said = time.monotonic()
+                    log.warning("no messages can be leased%s: %s", ", trying again" if again else "", error)
+                with self._changed:
+                    if not self._closed:
+                        self._changed.wait(max(error.retry_after or 0, 0.5))
+                continue
+            if granted:
+                with self._changed:
+                    kept = [it for it in granted if it.queue in self._queues]
+                    # Before the next look at the room, which `deliver` updates.
+                    self._room -= len(kept)
+                if kept:
+                    self.deliver(kept)
+                lost = [it for it in granted if it not in kept]
+                if lost:
+                    try:
+                        self.give_back(lost)
+                    except DuewheelError as error:
+                        log.warning("messages that nobody asks for any more come again after their lease: %s", error)
+
+    def _reserve(self, queues: tuple[str, ...], room: int) -> list[Delivery]:
+        asked, wait = queues, self.wait
+        if len(queues) > QUEUES:  # they take turns
+            self._turn = (self._turn + QUEUES) % len(queues)
+            asked, wait = (queues * 2)[self._turn : self._turn + QUEUES], 0.5
+        fields = {"queues": [{"queue": name} for name in asked], "max": room, "wait_ms": int(wait * 1000), "lease_ms": self.lease_ms}
+        request = Request.json("POST", "/v1/reserve", fields)
+        data = request_bytes(self.client.address, request.method, request.path, request.body)
+        try:
+            connection = self._connection
+            if connection is None or time.monotonic() - connection.used > 20:
+                self._disconnect()
+                connection = self.client.connect()
+            with self._changed:
+                if self._queues != queues or self._room < room:
+                    self._connection = connection
+                    return []
+                self._connection, self._asked = connection, (queues, room)
+            try:
+                answer = connection.exchange(data, wait + self.client.timeout)
+            finally:
+                with self._changed:
+                    interrupted = self._queues != queues or self._room < room
+                    self._asked = None
+            if interrupted or not answer.keep_alive:
+                self._disconnect()
+        except OSError as error:
+            kept = self._connection is not None and not self._connection.parser.begun and self._connection.used > self._connection.made
+            self._disconnect()
+            if (kept and isinstance(error, ConnectionError)) or self._queues != queues or self._room < room:
+                return []  # the server has ended a kept connection, or `update` has ended the reserve
+            raise ConnectionFailed(f"{type(error).__name__}: {error}") from error
+        if answer.status != 200:
+            raise problem(answer)
+        return [Delivery.read(one) for one in decode(answer)["messages"]]
+
+    def _disconnect(self) -> None:
+        with self._changed:
+            connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()

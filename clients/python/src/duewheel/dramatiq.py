@@ -1,0 +1,235 @@
+"""A broker of Dramatiq, whose delays are durable.
+
+    import dramatiq
+    from duewheel.dramatiq import DuewheelBroker
+
+    dramatiq.set_broker(DuewheelBroker("http://localhost:7788", prefix="shop."))
+
+A message with a delay waits in the server, not in a worker: `send_with_options(delay=…)`, and the backoff of retries.
+Its key is its message id. The priority of its actor is also that of the server, and `broker_priority` (higher first), as
+RabbitMQ's broker knows it, comes on top. A message that Dramatiq gives up is dead, and can be redriven.
+"""
+
+from __future__ import annotations
+
+import queue as queues
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from dramatiq.broker import Broker, Consumer, MessageProxy
+from dramatiq.common import dq_name
+from dramatiq.errors import ActorNotFound, ConnectionClosed, DecodeError, QueueJoinTimeout, QueueNotFound
+from dramatiq.message import Message
+from dramatiq.middleware import Middleware
+
+from ._calls import Delivery
+from ._leases import Fetcher, Keeper
+from ._publish import DEFAULT_PRIORITY, publish
+from .client import Client
+from .errors import DuewheelError, Forbidden, NotFound
+
+HIGHEST = 4_294_967_295
+
+
+class DuewheelBroker(Broker):
+    """`client` is an address or a `Client`; without one, the environment says where the server is. `prefix` is put before
+    the names of queues; `lease` are the seconds of a lease, which is extended as long as a worker has the message."""
+
+    def __init__(self, client: Client | str | None = None, *, prefix: str = "", token: str | None = None, lease: float = 30.0,
+                 middleware: list[Middleware] | None = None):
+        super().__init__(middleware=middleware)
+        self.client = client if isinstance(client, Client) else Client(client, token=token)
+        self.prefix = prefix
+        self.lease_ms = max(int(lease * 1000), 1)
+        self.queues: set[str] = set()
+
+    def named(self, queue_name: str) -> str:
+        """The server's name of a queue."""
+        return self.prefix + queue_name
+
+    def consume(self, queue_name: str, prefetch: int = 1, timeout: int = 30000) -> Consumer:
+        """A consumer, which waits up to `timeout` milliseconds for its next message."""
+        if queue_name not in self.queues:
+            raise QueueNotFound(queue_name)
+        return _Consumer(self, queue_name, prefetch, timeout)
+
+    def declare_queue(self, queue_name: str) -> None:
+        """Makes a queue known to this program. The server needs no declaration, and delays no queue of their own."""
+        if queue_name not in self.queues:
+            self.emit_before("declare_queue", queue_name)
+            self.queues.add(queue_name)
+            self.emit_after("declare_queue", queue_name)
+
+    def enqueue(self, message: Message, *, delay: int | None = None) -> Message:
+        """Enqueues a message, due after `delay` milliseconds. When it returns, the message is durable."""
+        queue_name = message.queue_name
+        if queue_name not in self.queues:
+            raise QueueNotFound(queue_name)
+        self.emit_before("enqueue", message, delay)
+        fields: dict[str, Any] = {
+            "body": message.encode(),
+            "key": message.message_id,
+            "headers": {"actor": message.actor_name},
+            "priority": min(max(DEFAULT_PRIORITY + self._priority(message), 0), HIGHEST),
+            "delay": max(delay or 0, 0) / 1000,
+        }
+        if not 1 <= len(message.message_id.encode()) <= 512:
+            del fields["key"]
+        publish(self.client, self.named(queue_name), fields)
+        self.emit_after("enqueue", message, delay)
+        return message
+
+    def _priority(self, message: Message) -> int:
+        try:
+            own = self.get_actor(message.actor_name).priority
+        except ActorNotFound:
+            own = 0
+        return int(own) - int(message.options.get("broker_priority") or 0)
+
+    def get_declared_queues(self) -> set[str]:
+        """The queues that this program knows."""
+        return self.queues.copy()
+
+    def get_declared_delay_queues(self) -> set[str]:
+        """None: messages wait in their own queue."""
+        return set()
+
+    def cancel(self, message: Message) -> bool:
+        """Takes a message back. True: it never runs. False: it is gone, or a worker has it."""
+        try:
+            self.client.cancel_key(self.named(message.queue_name), message.message_id)
+        except DuewheelError as error:
+            if error.code in ("message_not_found", "leased"):
+                return False
+            raise
+        return True
+
+    def flush(self, queue_name: str) -> None:
+        """Drops what waits in a queue: with a token, that of the scope `admin`."""
+        try:
+            self.client.purge(self.named(queue_name))
+        except NotFound:
+            pass
+
+    def flush_all(self) -> None:
+        """Drops what waits in all declared queues."""
+        for queue_name in self.queues:
+            self.flush(queue_name)
+
+    def join(self, queue_name: str, *, interval: int = 100, timeout: int | None = None) -> None:
+        """Waits until nothing is pending in a queue, delayed messages included; for tests."""
+        if queue_name not in self.queues:
+            raise QueueNotFound(queue_name)
+        end = None if timeout is None else time.monotonic() + timeout / 1000
+        while True:
+            try:
+                counts = self.client.queue(self.named(queue_name))["counts"]
+            except NotFound:
+                return
+            if counts["scheduled"] + counts["ready"] + counts["leased"] == 0:
+                return
+            if end is not None and time.monotonic() >= end:
+                raise QueueJoinTimeout(queue_name)
+            time.sleep(interval / 1000)
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self.client.close()
+
+
+class _Message(MessageProxy):
+    """A message under a lease."""
+
+    def __init__(self, message: Message, tag: str):
+        super().__init__(message)
+        self._tag = tag
+
+
+class _Consumer(Consumer):
+    def __init__(self, broker: DuewheelBroker, queue_name: str, prefetch: int, timeout: int):
+        self.broker, self.queue_name, self.prefetch, self.timeout = broker, queue_name, max(prefetch, 1), timeout
+        self.keeper = Keeper(broker.client)
+        self.inbox: queues.Queue[Delivery | Exception] = queues.Queue()
+        self.held: set[str] = set()
+        self.closed = False
+        self.fetcher = Fetcher(broker.client, broker.lease_ms, 60.0, 0.0, self._take, self.keeper.give_back, self.inbox.put)
+        self._update()
+
+    def _take(self, granted: list[Delivery]) -> None:
+        for one in granted:
+            tag = f"{one.id}.{one.lease_token}"
+            self.keeper.add(tag, one)
+            self.held.add(tag)
+            if one.late:
+                self._settled(tag)
+                self.keeper.ack(tag)
+            else:
+                self.inbox.put(one)
+        self._update()
+
+    def _update(self) -> None:
+        if not self.closed:
+            room = min(max(self.prefetch - len(self.held), 0), 4096)
+            self.fetcher.update([self.broker.named(self.queue_name)], room)
+
+    def _settled(self, tag: str) -> None:
+        self.held.discard(tag)
+        self._update()
+
+    def ack(self, message: Any) -> None:
+        self.keeper.ack(message._tag)
+        self._settled(message._tag)
+
+    def nack(self, message: Any) -> None:
+        self._nack([message._tag], dead=True, reason="rejected")
+
+    def requeue(self, messages: Iterable[Any]) -> None:
+        self._nack([message._tag for message in messages], delay=0, attempt=False)
+
+    def _nack(self, tags: list[str], **how: Any) -> None:
+        try:
+            self.keeper.nack(tags, **how)
+        except DuewheelError as error:
+            raise ConnectionClosed(error) from None
+        finally:
+            for tag in tags:
+                self._settled(tag)
+
+    def __next__(self) -> MessageProxy | None:
+        while True:
+            try:
+                got = self.inbox.get(timeout=self.timeout / 1000)
+            except queues.Empty:
+                return None
+            if isinstance(got, Forbidden):
+                raise got
+            if isinstance(got, Exception):
+                raise ConnectionClosed(got)
+            tag = f"{got.id}.{got.lease_token}"
+            if not self.keeper.holds(tag):
+                self._settled(tag)  # its lease was lost while it waited here
+                continue
+            try:
+                message = Message.decode(got.body)
+            except DecodeError as error:
+                self._nack([tag], dead=True, reason=f"cannot be decoded: {error}")
+                continue
+            if message.queue_name == dq_name(self.queue_name) or message.options.get("eta") is not None:
+                # Of another broker's queue of delays: it is due.
+                message = message.copy(queue_name=self.queue_name, options={"eta": None})
+            return _Message(message, tag)
+
+    def close(self) -> None:
+        self.closed = True
+        self.fetcher.close()
+        rest = []
+        while not self.inbox.empty():
+            got = self.inbox.get_nowait()
+            if isinstance(got, Delivery):
+                rest.append(f"{got.id}.{got.lease_token}")
+        try:
+            self.keeper.nack(rest, delay=0, attempt=False)
+        except DuewheelError:
+            pass  # they come again after their leases
+        self.keeper.close()

@@ -1,0 +1,802 @@
+"""A transport of kombu: Celery with duewheel as its broker, where `countdown` and `eta` are durable.
+
+    broker_url = "duewheel://:TOKEN@host:7788/prefix"     # duewheels:// with TLS
+    broker_transport = "duewheel.kombu:Transport"         # only where nothing imports duewheel
+
+A task with an `eta` is a message that is due then, and no worker holds it before. Its key is the id of the task. The
+path of the URL is a prefix of all names of queues. Bytes that a name of a queue cannot have are written `$XX`.
+
+Transport options: `lease` (30 s) of messages, which is extended as long as they are unacked; `wait` (60 s) of one
+reserve; `retry_for` (30 s), how long a call is repeated; `reconnect_for` (30 s), how long a consumer waits for a server
+that is away before kombu is told; `token`, in place of the one in the URL.
+
+A token needs the scopes `enqueue`, `consume` and `cancel`. With `metrics` sizes of queues are known, and with `admin` a
+purge is one call and removes what is scheduled, too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import random
+import re
+import socket
+import ssl
+import sys
+import threading
+import time
+import unicodedata
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterable
+from datetime import datetime, timezone
+from queue import Empty
+from typing import Any
+
+from kombu.transport import base as kombu_base
+from kombu.transport import virtual
+from kombu.utils.json import dumps, loads
+
+from ._calls import Delivery, Message, queue_path
+from ._leases import Fetcher, Keeper
+from ._publish import DEFAULT_PRIORITY, FOREVER, publish
+from .client import Client
+from .errors import (
+    BodyTooLarge,
+    ConnectionFailed,
+    Draining,
+    DuewheelError,
+    Forbidden,
+    GenerationMismatch,
+    InUse,
+    KeyExists,
+    Leased,
+    MessageNotFound,
+    NotFound,
+    Overloaded,
+    StorageUnavailable,
+)
+
+log = logging.getLogger("duewheel.kombu")
+
+BINDINGS = "_kombu.bindings"
+EXPIRIES = "_kombu.expiries"
+FRESH = 1.0  # seconds that a table of bindings is taken from memory
+KEEP = 15 * 60  # seconds that a queue with an end outlives a consumer that was killed
+RENEW = 5 * 60
+SWEEP = 60  # seconds after which a deleted queue is looked at again, for messages that were on their way
+LARGE = 128 * 1024  # bytes of a message that is compressed
+LARGEST = 64 * 1024 * 1024
+BATCH = 100  # messages of one reserve without a prefetch count
+
+
+def queue_name(prefix: str, name: str) -> str:
+    """The server's name of a queue: bytes that it cannot have are written `$XX`, and one that is too long has a hash."""
+    name = unicodedata.normalize("NFC", name)
+    parts = []
+    for index, char in enumerate(name):
+        if re.match(r"[A-Za-z0-9+/;._():-]", char) and not (char == "-" and index == 0 and not prefix) or (
+            ord(char) > 127 and unicodedata.category(char)[0] in "LM" or unicodedata.category(char) == "Nd"
+        ):
+            parts.append(char)
+        else:
+            parts += [f"${byte:02X}" for byte in char.encode()]
+    full = prefix + "".join(parts)
+    if len(full.encode()) > 200:
+        digest = hashlib.sha256(full.encode()).hexdigest()[:32]
+        full = full.encode()[:160].decode("utf-8", "ignore") + "$~" + digest
+    return full
+
+
+def queue_prefix(virtual_host: str | None) -> str:
+    """The prefix of all names: the path of the URL, and a dot unless it ends with a mark."""
+    prefix = (virtual_host or "").strip("/")
+    return prefix if not prefix or prefix[-1] in ".-_:/;" else prefix + "."
+
+
+def due(headers: dict[str, Any]) -> str | None:
+    """When a task is due, as RFC 3339; None at once."""
+    eta = headers.get("eta")
+    if not eta:
+        return None
+    try:
+        at = datetime.fromisoformat(eta.replace("Z", "+00:00")) if isinstance(eta, str) else eta
+        if at.tzinfo is None:
+            at = at.replace(tzinfo=timezone.utc)
+        return at.isoformat()
+    except (ValueError, AttributeError):
+        return None  # the worker looks at it once more
+
+
+def text_of(message: Delivery | Message) -> str:
+    """A message of kombu, which is compressed if it is large."""
+    if message.headers.get("content-encoding") != "deflate":
+        return message.text
+    unpacked = zlib.decompressobj()
+    text = unpacked.decompress(message.body, LARGEST)
+    if unpacked.unconsumed_tail:
+        raise ValueError(f"message {message.id} has more than {LARGEST} bytes when it is unpacked")
+    return text.decode()
+
+
+class Bindings:
+    """Which queues are bound to an exchange. The table of an exchange is the body of a message that has the name of the
+    exchange as its key, due in 136 years; it is changed under its generation. Queues with an end have a message as well,
+    which is due when they end: whoever reserves it removes them."""
+
+    def __init__(self, client: Client, prefix: str):
+        self.client = client
+        self.bindings, self.expiries = prefix + BINDINGS, prefix + EXPIRIES
+        self._seen: dict[str, tuple[float, dict[str, Any]]] = {}
+        self._refused = False
+        self._swept = 0.0
+
+    def table(self, exchange: str, fresh: bool = False) -> dict[str, Any]:
+        """The queues of an exchange: what is bound, their TTL, and whether they have an end."""
+        at, table = self._seen.get(exchange, (0.0, {}))
+        # A queue with an end may be a second old, and its consumer waits: those are not taken from memory.
+        if not fresh and time.monotonic() - at < FRESH and not any(it.get("end") for it in table.values()):
+            return table
+        table = self._read(exchange)[1]
+        self._seen[exchange] = time.monotonic(), table
+        return table
+
+    def _read(self, exchange: str) -> tuple[int | None, dict[str, Any]]:
+        if self._refused:
+            return None, {}
+        try:
+            message = self.client.get_key(self.bindings, exchange)
+        except MessageNotFound:
+            return None, {}
+        except Forbidden:
+            log.warning("the token lacks the scope cancel, so only this program's own bindings are known")
+            self._refused = True
+            return None, {}
+        return (message.generation if message.state in ("scheduled", "ready") else None), message.json()
+
+    def change(self, exchange: str, change: Callable[[dict[str, Any]], bool]) -> None:
+        """Changes a table; the function says whether it has changed something."""
+        while True:
+            generation, table = self._read(exchange)
+            if self._refused or not change(table):
+                break
+            body = json.dumps(table, separators=(",", ":"))
+            try:
+                if generation is None:
+                    self.client.enqueue(self.bindings, body, key=exchange, delay=FOREVER, max_attempts=FOREVER)
+                else:
+                    self.client.change_key(self.bindings, exchange, body=body, if_generation=generation)
+                break
+            except (GenerationMismatch, KeyExists, MessageNotFound):
+                time.sleep(random.uniform(0.0, 0.05))
+            except BodyTooLarge as error:
+                raise BodyTooLarge(f"the exchange {exchange!r} has too many queues ({len(table)}): give groups of workers "
+                                   "a prefix each, or raise --max-body", status=413, members=error.members) from error
+        self._seen[exchange] = time.monotonic(), table
+
+    def bind(self, exchange: str, queue: str, routing_key: str, pattern: str | None, ttl: int | None, end: bool) -> None:
+        def add(table: dict[str, Any]) -> bool:
+            entry = table.setdefault(queue, {"keys": []})
+            wanted = {**({"ttl": ttl} if ttl else {}), **({"end": True} if end else {})}
+            if [routing_key, pattern] in entry["keys"] and wanted == {name: entry[name] for name in entry if name != "keys"}:
+                return False
+            if [routing_key, pattern] not in entry["keys"]:
+                entry["keys"].append([routing_key, pattern])
+            table[queue] = {"keys": entry["keys"], **wanted}
+            return True
+
+        self.change(exchange, add)
+
+    def unbind(self, exchange: str, queue: str, routing_key: str | None = None) -> None:
+        def remove(table: dict[str, Any]) -> bool:
+            entry = table.get(queue)
+            if entry is None:
+                return False
+            left = [] if routing_key is None else [it for it in entry["keys"] if it[0] != routing_key]
+            if len(left) == len(entry["keys"]):
+                return False
+            if left:
+                entry["keys"] = left
+            else:
+                del table[queue]
+            return True
+
+        self.change(exchange, remove)
+
+    def keep(self, queue: str, exchanges: Iterable[str], seconds: float) -> None:
+        """The queue ends after that time, unless it is kept again before."""
+        body = {"queue": queue, "exchanges": sorted(exchanges)}
+        self.client.enqueue(self.expiries, json=body, key=queue[:128], delay=seconds, if_exists="supersede", max_attempts=FOREVER)
+
+    def sweep(self, remove: Callable[[str], None]) -> None:
+        """Removes queues that have ended."""
+        self._swept = time.monotonic()
+        try:
+            ended = self.client.reserve(self.expiries, 100, lease=60)
+        except Forbidden:
+            return
+        for one in ended:
+            what = one.json()
+            for exchange in what["exchanges"]:
+                self.unbind(exchange, what["queue"])
+            remove(what["queue"])
+        if ended:
+            self.client.ack_many(ended)
+
+    def sweep_sometimes(self, remove: Callable[[str], None]) -> None:
+        if time.monotonic() - self._swept > SWEEP:
+            self.sweep(remove)
+
+
+class QoS(virtual.QoS):
+    """Counts what is unacked; the leases are the keeper's."""
+
+    def __init__(self, channel: Channel, prefetch_count: int = 0):
+        super().__init__(channel, prefetch_count)
+        self._pid = os.getpid()
+
+    def unacked(self) -> int:
+        return len(self._delivered) - len(self._dirty)
+
+    def ack(self, delivery_tag: str) -> None:
+        self.channel.connection.keeper.ack(delivery_tag)
+        super().ack(delivery_tag)
+        self.channel.update()
+
+    def reject(self, delivery_tag: str, requeue: bool = False) -> None:
+        keeper = self.channel.connection.keeper
+        if requeue:
+            keeper.nack([delivery_tag], delay=0, attempt=False)
+        else:
+            keeper.nack([delivery_tag], dead=True, reason="rejected")
+        super().ack(delivery_tag)
+        self.channel.update()
+
+    def restore_unacked(self) -> list[Any]:
+        self._flush()
+        tags = list(self._delivered)
+        self._delivered.clear()
+        # Those of the parent are the parent's.
+        if tags and os.getpid() == self._pid and self.channel.connection is not None:
+            try:
+                self.channel.connection.keeper.nack(tags, delay=0, attempt=False)
+            except DuewheelError as error:
+                log.warning("%d messages come again after their lease: %s", len(tags), error)
+        return []
+
+
+class Channel(virtual.Channel):
+    """A channel: consumers, and what they have not acked."""
+
+    QoS = QoS
+    supports_fanout = True
+
+    def __init__(self, connection: Transport, **kwargs: Any):
+        super().__init__(connection, **kwargs)
+        self._no_ack: set[str] = set()
+        self._own: set[str] = set()  # queues with an end that this channel has declared
+        self._consumed: set[str] = set()
+        self._fetcher: Fetcher | None = None
+        self._waiting = 0  # messages that are leased and not delivered yet
+
+    # -- producing
+
+    def _put(self, queue: str, message: dict[str, Any], **kwargs: Any) -> None:
+        headers, properties = message.get("headers") or {}, message.get("properties") or {}
+        fields: dict[str, Any] = {
+            "body": dumps(message),
+            "headers": {"content-type": "application/json"},
+            "priority": DEFAULT_PRIORITY - self._get_message_priority(message),
+        }
+        due_at = due(headers)
+        if due_at is not None:
+            fields.update(due_at=due_at, past="fire")
+        ttl = self._ttl(queue, properties)
+        if ttl is not None:
+            fields["expires_in"] = ttl / 1000
+        task = headers.get("id") if headers.get("task") else None
+        if task:
+            fields["headers"]["task"] = str(headers["task"])
+            if 1 <= len(str(task).encode()) <= 512:
+                fields["key"] = str(task)
+        if len(fields["body"]) > LARGE:
+            # A chord with a thousand tasks has a message of 400 KiB, and the server takes 256.
+            fields["body"] = zlib.compress(fields["body"].encode())
+            fields["headers"]["content-encoding"] = "deflate"
+        publish(self.connection.duewheel, self.connection.named(queue), fields)
+
+    def _ttl(self, queue: str, properties: dict[str, Any]) -> int | None:
+        """Milliseconds after which a message is of no use: the least of its own and its queue's."""
+        found = []
+        if properties.get("expiration") not in (None, ""):
+            found.append(max(int(float(properties["expiration"])), 1))
+        ttl = self.connection.arguments.get(queue, {}).get("x-message-ttl")
+        if ttl is None:
+            ttl = self.connection.ttls.get(queue)
+        if ttl:
+            found.append(int(ttl))
+        return min(found) if found else None
+
+    def _put_fanout(self, exchange: str, message: dict[str, Any], routing_key: str, **kwargs: Any) -> None:
+        for _, _, queue in self.get_table(exchange):
+            self._put(queue, message, **kwargs)
+
+    # -- queues and exchanges
+
+    def prepare_queue_arguments(self, arguments: Any, **kwargs: Any) -> Any:
+        return kombu_base.to_rabbitmq_queue_arguments(arguments, **kwargs)
+
+    def _new_queue(self, queue: str, auto_delete: bool = False, exclusive: bool = False, arguments: Any = None, **kwargs: Any) -> None:
+        arguments = dict(arguments or {})
+        if auto_delete or exclusive:
+            arguments["end"] = True
+        self.connection.arguments[queue] = arguments
+        if self._ends(queue):
+            self._own.add(queue)
+
+    def _ends(self, queue: str) -> bool:
+        arguments = self.connection.arguments.get(queue, {})
+        return bool(arguments.get("end") or arguments.get("x-expires"))
+
+    def _life(self, queue: str) -> float:
+        """Seconds that a queue lives without a consumer."""
+        return self.connection.arguments.get(queue, {}).get("x-expires", SWEEP * 1000) / 1000
+
+    def _queue_bind(self, exchange: str, routing_key: str, pattern: str | None, queue: str) -> None:
+        ttl = self.connection.arguments.get(queue, {}).get("x-message-ttl")
+        ends = self._ends(queue)
+        bindings = self.connection.bindings
+        if ends:
+            self._renew(queue)
+        bindings.bind(exchange, queue, routing_key, pattern, int(ttl) if ttl else None, ends)
+
+    def _renew(self, queue: str) -> None:
+        exchanges = {it.exchange for it in self.state.queue_bindings(queue)}
+        self.connection.bindings.keep(queue, exchanges, max(self._life(queue), KEEP))
+
+    def renew(self) -> None:
+        """Keeps the queues with an end, and binds them again if something has removed them."""
+        for queue in list(self._own):
+            self._renew(queue)
+            for exchange, routing_key, arguments in list(self.state.queue_bindings(queue)):
+                self._queue_bind(exchange, *self.typeof(exchange).prepare_bind(queue, exchange, routing_key, arguments))
+
+    def get_table(self, exchange: str) -> list[tuple[str, str | None, str]]:
+        own = self.state.exchanges.get(exchange, {}).get("table", [])
+        table = self.connection.bindings.table(exchange)
+        found = [(key, pattern, queue) for queue, entry in table.items() for key, pattern in entry["keys"]]
+        self.connection.ttls.update((queue, entry["ttl"]) for queue, entry in table.items() if entry.get("ttl"))
+        # Where the shared table cannot be read, this program's own bindings hold; those of queues with an end may be over.
+        known = set(found)
+        return found + [meta for meta in own if tuple(meta) not in known and not self._ends(meta[2])]
+
+    def _lookup(self, exchange: str, routing_key: str, default: str | None = None) -> list[str]:
+        if exchange:
+            found = self._matching(exchange, routing_key)
+            if not found:
+                # Bound within the last second, perhaps.
+                self.connection.bindings.table(exchange, fresh=True)
+                found = self._matching(exchange, routing_key)
+            if found:
+                return found
+        return super()._lookup(exchange, routing_key, default)
+
+    def _matching(self, exchange: str, routing_key: str) -> list[str]:
+        return list(self.typeof(exchange).lookup(self.get_table(exchange), exchange, routing_key, None))
+
+    def queue_unbind(self, queue: str, exchange: str | None = None, routing_key: str = "", arguments: Any = None, **kwargs: Any) -> None:
+        super().queue_unbind(queue, exchange, routing_key, arguments, **kwargs)
+        self.connection.bindings.unbind(exchange, queue, routing_key)
+
+    def queue_delete(self, queue: str, if_unused: bool = False, if_empty: bool = False, **kwargs: Any) -> None:
+        if if_empty and self._size(queue):
+            return
+        exchanges = {it.exchange for it in self.state.queue_bindings(queue)}
+        for exchange in exchanges:
+            table = self.state.exchanges.get(exchange, {}).get("table", [])
+            table[:] = [meta for meta in table if meta[2] != queue]
+            self.connection.bindings.unbind(exchange, queue)
+        self.state.queue_bindings_delete(queue)
+        self._own.discard(queue)
+        if self._ends(queue):
+            # What was on its way to it while its binding was removed is removed then.
+            self.connection.bindings.keep(queue, exchanges, SWEEP)
+        self.connection.remove_queue(queue)
+
+    def _delete(self, queue: str, *args: Any, **kwargs: Any) -> None:
+        self.connection.remove_queue(queue)
+
+    def _has_queue(self, queue: str, **kwargs: Any) -> bool:
+        if queue in self.connection.arguments:
+            return True
+        try:
+            self.connection.duewheel.queue(self.connection.named(queue))
+        except NotFound:
+            return False
+        except Forbidden:
+            pass
+        return True
+
+    def _size(self, queue: str) -> int:
+        try:
+            counts = self.connection.duewheel.queue(self.connection.named(queue))["counts"]
+        except (NotFound, Forbidden):
+            return 0
+        return counts["ready"] + counts["scheduled"]
+
+    def _purge(self, queue: str) -> int:
+        return self.connection.purge(queue)
+
+    # -- consuming
+
+    def basic_consume(self, queue: str, no_ack: bool, callback: Any, consumer_tag: str, **kwargs: Any) -> None:
+        if no_ack:
+            self._no_ack.add(queue)
+        else:
+            self._no_ack.discard(queue)
+        super().basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
+        self._consumed.add(queue)
+        if "celery.worker.control" in sys.modules:
+            from .celery import extend_panel
+
+            extend_panel()
+        if queue in self._own:
+            self.connection.keep_queues()
+        self.update()
+
+    def basic_cancel(self, consumer_tag: str) -> None:
+        queue = self._tag_to_queue.get(consumer_tag)
+        super().basic_cancel(consumer_tag)
+        if queue is not None and queue not in self._active_queues:
+            self.connection.cancelled(self, queue)
+        self.update()
+
+    def basic_qos(self, prefetch_size: int = 0, prefetch_count: int = 0, apply_global: bool = False) -> None:
+        super().basic_qos(prefetch_size, prefetch_count, apply_global)
+        self.update()
+
+    def update(self) -> None:
+        """What the reserve asks for: the queues of the consumers, and as many messages as may be unacked."""
+        if self.closed or self.connection is None:
+            return
+        if self._fetcher is None:
+            if not self._active_queues:
+                return
+            self._fetcher = self.connection.fetcher(self)
+        prefetch = self.qos.prefetch_count
+        room = max(prefetch - self.qos.unacked() - self._waiting, 0) if prefetch else max(BATCH - self._waiting, 0)
+        self._fetcher.update(dict.fromkeys(self.connection.named(it) for it in self._active_queues), min(room, 4096))
+
+    def _get(self, queue: str, timeout: float | None = None) -> Any:
+        transport = self.connection
+        while True:
+            got = transport.duewheel.reserve(transport.named(queue), lease=transport.lease_ms / 1000)
+            if not got:
+                raise Empty
+            if got[0].late:
+                transport.duewheel.ack(got[0])
+                continue
+            return transport.payload(got[0])
+
+    def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
+        message = super().basic_get(queue, no_ack=no_ack, **kwargs)
+        if message is not None and no_ack:
+            self.connection.keeper.ack(message.delivery_tag)
+        return message
+
+    def drain_events(self, timeout: float | None = None, callback: Any = None) -> None:
+        self.connection.drain(timeout)
+
+    def close(self) -> None:
+        if self.closed or self.connection is None:
+            super().close()
+            return
+        if self._fetcher is not None:
+            self._fetcher.close()
+            self._fetcher = None
+            self.connection.cancelled(self, None)
+            # A queue cannot be removed while its messages are leased.
+            self.qos.restore_unacked_once()
+            for queue in self._own & self._consumed:
+                if self.connection.arguments.get(queue, {}).get("end"):
+                    try:
+                        self.queue_delete(queue)
+                    except (DuewheelError, OSError) as error:
+                        log.warning("the queue %r ends by itself: %s", queue, error)
+        super().close()
+
+
+class Transport(virtual.Transport):
+    """duewheel over HTTP."""
+
+    Channel = Channel
+    default_port = 7788
+    polling_interval = None
+    driver_type = "duewheel"
+    driver_name = "duewheel"
+    tls = False
+
+    implements = virtual.Transport.implements.extend(
+        asynchronous=True,
+        exchange_type=frozenset(["direct", "topic", "fanout"]),
+    )
+    connection_errors = (*virtual.Transport.connection_errors, ConnectionFailed, Draining, Overloaded, StorageUnavailable, OSError)
+    channel_errors = (*virtual.Transport.channel_errors, DuewheelError)
+    recoverable_connection_errors = connection_errors
+    recoverable_channel_errors = ()
+
+    def __init__(self, client: Any, **kwargs: Any):
+        super().__init__(client, **kwargs)
+        options = client.transport_options
+        host = client.hostname or "localhost"
+        address = f"[{host}]" if ":" in host else host
+        scheme = "https" if self.tls or client.ssl else "http"
+        self.prefix = queue_prefix(client.virtual_host)
+        self.lease_ms = max(int(float(options.get("lease", 30)) * 1000), 1)
+        self.wait = float(options.get("wait", 60))
+        self.reconnect_for = float(options.get("reconnect_for", 30))
+        self._retry_for = float(options.get("retry_for", 30))
+        self.duewheel = Client(
+            f"{scheme}://{address}:{client.port or self.default_port}",
+            token=options.get("token") or client.password or None,
+            timeout=max(float(client.connect_timeout or 0), 10.0),
+            retry_for=self._retry_for,
+            ssl_context=_context(client.ssl) if scheme == "https" else None,
+        )
+        self.keeper = Keeper(self.duewheel)
+        self.bindings = Bindings(self.duewheel, self.prefix)
+        self.arguments: dict[str, dict[str, Any]] = {}
+        self.ttls: dict[str, int] = {}
+        self._inbox: deque[tuple[Channel, str, dict[str, Any], str]] = deque()
+        self._arrived = threading.Condition()
+        self._error: Exception | None = None
+        self._names: dict[str, str] = {}
+        self._hub: Any = None
+        self._wake: tuple[socket.socket, socket.socket] | None = None
+        self._keeping = False
+
+    # -- names
+
+    def named(self, queue: str) -> str:
+        """The server's name of a queue."""
+        name = queue_name(self.prefix, queue)
+        self._names[name] = queue
+        return name
+
+    def payload(self, delivery: Delivery) -> dict[str, Any]:
+        """The message of kombu, and its lease is kept from now on."""
+        payload = loads(text_of(delivery))
+        tag = f"{delivery.id}.{delivery.lease_token}"
+        properties = payload.setdefault("properties", {})
+        properties["delivery_tag"] = tag
+        headers = payload.setdefault("headers", {})
+        if due(headers) is not None:
+            # It is due, by the server's clock, or because somebody has fired it: the worker has nothing to wait for.
+            headers["duewheel-eta"], headers["eta"] = headers["eta"], None
+        if delivery.attempt > 1:
+            payload["redelivered"] = headers["redelivered"] = True
+            properties.setdefault("delivery_info", {})["redelivered"] = True
+        self.keeper.add(tag, delivery)
+        return payload
+
+    # -- queues
+
+    def purge(self, queue: str) -> int:
+        """Removes what is pending: with the scope `admin` all of it, else what is due."""
+        name = self.named(queue)
+        try:
+            return self.duewheel.purge(name)
+        except NotFound:
+            return 0
+        except Forbidden:
+            return self._empty(name)
+
+    def _empty(self, name: str) -> int:
+        count = 0
+        while True:
+            got = self.duewheel.reserve(name, 1000)
+            if not got:
+                return count
+            self.duewheel.ack_many(got)
+            count += len(got)
+
+    def remove_queue(self, queue: str) -> None:
+        name = self.named(queue)
+        try:
+            self.duewheel.request("DELETE", queue_path(name))
+        except NotFound:
+            pass
+        except (Leased, InUse):
+            self.purge(queue)
+        except Forbidden:
+            self._empty(name)
+
+    def keep_queues(self) -> None:
+        """Renews the queues with an end from now on, and removes those that have ended."""
+        if not self._keeping:
+            self._keeping = True
+            self.keeper.every(RENEW, self._renew)
+            self.bindings.sweep_sometimes(self.remove_queue)
+
+    def _renew(self) -> None:
+        for channel in list(self.channels):
+            if isinstance(channel, Channel):
+                channel.renew()
+        self.bindings.sweep(self.remove_queue)
+
+    # -- consuming
+
+    def fetcher(self, channel: Channel) -> Fetcher:
+        def deliver(granted: list[Delivery]) -> None:
+            items = []
+            for one in granted:
+                queue = self._names[one.queue]
+                if one.late:
+                    # It has expired while it waited.
+                    self.keeper.add(f"{one.id}.{one.lease_token}", one)
+                    self.keeper.ack(f"{one.id}.{one.lease_token}")
+                    continue
+                payload = self.payload(one)
+                items.append((channel, queue, payload, payload["properties"]["delivery_tag"]))
+            with self._arrived:
+                # Nobody sweeps the inbox for a consumer that has been cancelled before.
+                kept = [it for it in items if it[1] in channel._active_queues]
+                channel._waiting += len(kept)
+                self._inbox.extend(kept)
+                self._arrived.notify_all()
+            if len(kept) < len(items):
+                self.keeper.nack([it[3] for it in items if it not in kept], delay=0, attempt=False)
+            channel.update()
+            self._woken()
+
+        def fail(error: Exception) -> None:
+            self._error = error
+            with self._arrived:
+                self._arrived.notify_all()
+            self._woken()
+
+        return Fetcher(self.duewheel, self.lease_ms, self.wait, self.reconnect_for, deliver, self.keeper.give_back, fail)
+
+    def cancelled(self, channel: Channel, queue: str | None) -> None:
+        """Nobody consumes the queue any more: what was leased for it is given back."""
+        with self._arrived:
+            gone = [it for it in self._inbox if it[0] is channel and (queue is None or it[1] == queue)]
+            for one in gone:
+                self._inbox.remove(one)
+            channel._waiting -= len(gone)
+        if gone:
+            self.keeper.nack([tag for *_, tag in gone], delay=0, attempt=False)
+
+    def drain(self, timeout: float | None) -> None:
+        """Delivers everything that has arrived, and waits for it at most that long. Raises socket.timeout."""
+        end = None if timeout is None else time.monotonic() + timeout
+        while True:
+            if self._error is not None:
+                error, self._error = self._error, None
+                raise error
+            if self._deliver_inbox():
+                return
+            with self._arrived:
+                if not self._inbox and self._error is None:
+                    left = None if end is None else end - time.monotonic()
+                    if left is not None and left <= 0:
+                        raise socket.timeout("no message has arrived")
+                    self._arrived.wait(left)
+
+    def drain_events(self, connection: Any, timeout: float | None = None) -> None:
+        self.drain(timeout)
+
+    def _deliver_inbox(self) -> int:
+        count = 0
+        for _ in range(len(self._inbox)):
+            with self._arrived:
+                if not self._inbox:
+                    break
+                channel, queue, payload, tag = self._inbox.popleft()
+                channel._waiting -= 1
+            if not self.keeper.holds(tag):
+                channel.update()
+                continue  # the lease was lost while it waited here
+            if channel.closed or queue not in channel._active_queues:
+                self.keeper.nack([tag], delay=0, attempt=False)
+                continue
+            if queue in channel._no_ack:
+                self.keeper.ack(tag)
+            count += 1
+            try:
+                self._deliver(payload, queue)
+            finally:
+                channel.update()
+        return count
+
+    # -- the event loop
+
+    def register_with_event_loop(self, connection: Any, loop: Any) -> None:
+        self.unregister_from_event_loop(connection, loop)
+        read, write = socket.socketpair()
+        read.setblocking(False)
+        write.setblocking(False)
+        self._wake, self._hub = (read, write), loop
+        loop.add_reader(read, self._on_woken, read)
+        self._woken()
+
+    def unregister_from_event_loop(self, connection: Any, loop: Any) -> None:
+        wake, self._wake = self._wake, None
+        if wake is not None:
+            try:
+                (self._hub or loop).remove_reader(wake[0])
+            except (KeyError, ValueError, OSError):
+                pass
+            for one in wake:
+                one.close()
+
+    def _woken(self) -> None:
+        wake = self._wake
+        if wake is not None:
+            try:
+                wake[1].send(b".")
+            except OSError:
+                pass  # full: it is awake; closed: it needs nothing
+
+    def _on_woken(self, read: socket.socket) -> None:
+        try:
+            read.recv(4096)
+        except OSError:
+            pass
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+        self._deliver_inbox()
+
+    # -- the connection
+
+    def establish_connection(self) -> Transport:
+        # One call says whether there is a server that takes the token.
+        self.duewheel.check()
+        return super().establish_connection()
+
+    def verify_connection(self, connection: Any) -> bool:
+        return True
+
+    def close_connection(self, connection: Any) -> None:
+        for channel in list(self.channels):
+            channel.close()
+        self.unregister_from_event_loop(connection, self._hub)
+        super().close_connection(connection)
+        self.keeper.close()
+        self.keeper = Keeper(self.duewheel)
+        self._keeping = False
+        self.duewheel.close()
+
+    def driver_version(self) -> str:
+        from . import __version__
+
+        return __version__
+
+    def as_uri(self, uri: str, include_password: bool = False, mask: str = "**") -> str:
+        return uri if include_password else re.sub(r"(://[^/@]*:)[^@/]*@", rf"\g<1>{mask}@", uri)
+
+
+class TLSTransport(Transport):
+    """duewheel over HTTPS."""
+
+    tls = True
+
+
+def _context(options: Any) -> ssl.SSLContext:
+    """`broker_use_ssl`: True, or a dict with ca_certs, certfile, keyfile and cert_reqs."""
+    options = options if isinstance(options, dict) else {}
+    context = ssl.create_default_context(cafile=options.get("ca_certs") or options.get("ssl_ca_certs"))
+    certificate = options.get("certfile") or options.get("ssl_certfile")
+    if certificate:
+        context.load_cert_chain(certificate, options.get("keyfile") or options.get("ssl_keyfile"))
+    required = options.get("cert_reqs", options.get("ssl_cert_reqs", ssl.CERT_REQUIRED))
+    if required in (ssl.CERT_NONE, "none", "CERT_NONE"):
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+__all__ = ["Channel", "TLSTransport", "Transport"]

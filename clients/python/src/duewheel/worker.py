@@ -1,0 +1,428 @@
+"""Workers: handlers that are called with each due message.
+
+>>> worker = Worker("http://localhost:7788", jobs=10)   # doctest: +SKIP
+>>> @worker.handler("close-review")                     # doctest: +SKIP
+... def close(job):
+...     shop.close(job.json()["order"])
+>>> worker.run()                                        # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import signal
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from typing import Any, TypeVar, Union
+
+from ._calls import Delivery, Duration, extend_fields, is_lost, milliseconds, nack_fields, short
+from .aio import AsyncClient
+from .errors import ConnectionFailed, DuewheelError
+
+log = logging.getLogger("duewheel.worker")
+
+#: A handler of messages, with `async` or without it.
+Handler = Callable[["Job"], Union[Awaitable[Any], Any]]
+H = TypeVar("H", bound=Handler)
+
+
+class NotYet(Exception):
+    """Raised by a handler: the message comes again after `delay`, or its backoff, and no attempt is used up."""
+
+    def __init__(self, delay: Duration | None = None, reason: str | None = None):
+        super().__init__(reason or "not yet")
+        self.delay = delay
+        self.reason = reason
+
+
+class Dead(Exception):
+    """Raised by a handler: the message is dead at once, because of `reason`."""
+
+    def __init__(self, reason: str):
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Retry(Exception):
+    """Raised by a handler: a failed attempt, after which the message comes again after `delay`."""
+
+    def __init__(self, delay: Duration, reason: str | None = None):
+        super().__init__(reason or "retry")
+        self.delay = delay
+        self.reason = reason
+
+
+class Cancelled(Exception):
+    """Raised by `CancelToken.check`."""
+
+
+class CancelToken:
+    """Says that the work of a handler is of no use any more: its lease is lost ("lease_lost"), so that another consumer
+    may have the message, or the worker stops and waits no longer ("stopped")."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self.reason: str | None = None
+
+    @property
+    def cancelled(self) -> bool:
+        return self._event.is_set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Waits until it is cancelled, for `timeout` seconds at most; whether it is."""
+        return self._event.wait(timeout)
+
+    def check(self) -> None:
+        """Raises `Cancelled` if it is."""
+        if self.cancelled:
+            raise Cancelled(self.reason)
+
+    def cancel(self, reason: str) -> None:
+        if not self.cancelled:
+            self.reason = reason
+            self._event.set()
+
+
+class Job:
+    """A message that a handler works on."""
+
+    def __init__(self, delivery: Delivery):
+        self.delivery = delivery
+        self.token = CancelToken()
+
+    @property
+    def id(self) -> str:
+        return self.delivery.id
+
+    @property
+    def queue(self) -> str:
+        return self.delivery.queue
+
+    @property
+    def key(self) -> str | None:
+        return self.delivery.key
+
+    @property
+    def attempt(self) -> int:
+        return self.delivery.attempt
+
+    @property
+    def due_at(self) -> datetime | None:
+        return self.delivery.due_at
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return self.delivery.headers
+
+    @property
+    def body(self) -> bytes:
+        return self.delivery.body
+
+    @property
+    def text(self) -> str:
+        return self.delivery.text
+
+    def json(self) -> Any:
+        return self.delivery.json()
+
+    def __repr__(self) -> str:
+        return f"<Job {self.id} of {self.queue}, attempt {self.attempt}>"
+
+
+class _Settler:
+    """Sends settles in batches: what comes while a batch is under way is the next one. Each is repeated until it is
+    answered, or its lease is lost."""
+
+    def __init__(self, client: AsyncClient, verb: str):
+        self.client = client
+        self.verb = verb
+        self.waiting: list[tuple[dict[str, Any], asyncio.Future[Any]]] = []
+        self.task: asyncio.Task[None] | None = None
+
+    async def settle(self, fields: dict[str, Any]) -> Any:
+        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.waiting.append((fields, done))
+        if self.task is None or self.task.done():
+            self.task = asyncio.ensure_future(self._send())
+        return await done
+
+    async def _send(self) -> None:
+        while self.waiting:
+            batch, self.waiting = self.waiting, []
+            try:
+                results = await self.client.settle_many(self.verb, [fields for fields, _ in batch], float("inf"))
+            except DuewheelError as error:
+                results = [error] * len(batch)
+            except BaseException:
+                for _, done in batch + self.waiting:
+                    done.cancel()
+                raise
+            for (_, done), result in zip(batch, results):
+                if not done.done():
+                    done.set_result(result)
+
+
+class _Running:
+    """A job under way, and when its lease is to be extended."""
+
+    def __init__(self, job: Job, now: float):
+        self.job = job
+        self.task: asyncio.Task[None] | None = None
+        self.handling: asyncio.Future[Any] | None = None
+        self.sync = False
+        self.half = job.delivery.lease_ms / 2000
+        self.extend_at = now + self.half
+
+    def cancel(self, reason: str) -> None:
+        self.job.token.cancel(reason)
+        # A thread sees its token; a coroutine is cancelled as well.
+        if self.handling is not None and not self.sync:
+            self.handling.cancel()
+
+
+class Worker:
+    """Leases messages of the queues that have handlers, up to `jobs` at a time, in one waiting reserve over all of them.
+
+    A handler that returns acks its message, and one that raises an exception gives it back: `NotYet`, `Dead`, `Retry`,
+    or any other for the backoff. Its lease is extended while it runs; when it is lost, the token of the job is cancelled
+    (a coroutine is cancelled, too) and nothing is settled. Handlers with `async` run on the worker's event loop, others
+    in `jobs` threads. After SIGTERM or SIGINT no message is leased any more, and the handlers have `drain` to end.
+
+    `client` is an address or an `AsyncClient`; without one, the environment says where the server is. `lease` is the
+    length of leases, by default that of each message; `wait` how long one reserve waits.
+    """
+
+    def __init__(
+        self,
+        client: AsyncClient | str | None = None,
+        *,
+        jobs: int = 10,
+        lease: float | None = None,
+        drain: float = 30.0,
+        wait: float = 30.0,
+        token: str | None = None,
+    ):
+        if jobs < 1:
+            raise ValueError("jobs: a worker needs at least 1")
+        if lease is not None and milliseconds("lease", lease) < 1:
+            raise ValueError("lease: at least a millisecond")
+        self.client = client if isinstance(client, AsyncClient) else AsyncClient(client, token=token)
+        self.jobs = jobs
+        self.lease = lease
+        self.drain = drain
+        self.wait = wait
+        self._handlers: dict[str, Handler] = {}
+        self._running: set[_Running] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._stopped = False
+
+    def handler(self, *queues: str) -> Callable[[H], H]:
+        """Registers a function for the messages of these queues, as a decorator."""
+
+        def register(function: H) -> H:
+            for queue in queues:
+                self.add(queue, function)
+            return function
+
+        return register
+
+    def add(self, queue: str, function: Handler) -> None:
+        """Registers a function for the messages of a queue."""
+        if queue in self._handlers:
+            raise ValueError(f"queue: {queue!r} has a handler already")
+        self._handlers[queue] = function
+
+    def run(self) -> None:
+        """Works until SIGTERM, SIGINT or `stop`. Signals are only taken in the main thread."""
+        asyncio.run(self.serve(signals=threading.current_thread() is threading.main_thread()))
+
+    def stop(self) -> None:
+        """Begins to drain; any thread may call it."""
+        self._stopped = True
+        loop, stop = self._loop, self._stop
+        if loop is not None and stop is not None:
+            try:
+                loop.call_soon_threadsafe(stop.set)
+            except RuntimeError:
+                pass  # the loop has ended
+
+    async def serve(self, *, signals: bool = False) -> None:
+        """Works on the running event loop until `stop`; ends when everything that was begun is settled.
+
+        Raises the error of a server that refuses the worker, such as `Unauthorized`; one that is away is waited for.
+        """
+        if not self._handlers:
+            raise ValueError("a worker needs a handler: @worker.handler(\"queue\")")
+        self._loop = asyncio.get_running_loop()
+        self._stop = stop = asyncio.Event()
+        if self._stopped:
+            stop.set()
+        taken = []
+        if signals:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._loop.add_signal_handler(number, self.stop)
+                taken.append(number)
+        self._free, self._begun = asyncio.Event(), asyncio.Event()
+        self._acks, self._nacks = _Settler(self.client, "ack"), _Settler(self.client, "nack")
+        threads = ThreadPoolExecutor(self.jobs, thread_name_prefix="duewheel")
+        extending = asyncio.ensure_future(self._extend())
+        try:
+            try:
+                await self._lease(stop, threads)
+            finally:
+                await self._drain()
+        finally:
+            extending.cancel()
+            # A thread cannot be ended: a handler that ignores its token keeps the process, not this call.
+            threads.shutdown(wait=False, cancel_futures=True)
+            for number in taken:
+                self._loop.remove_signal_handler(number)
+            self._loop = None
+            await self.client.close()
+
+    async def _lease(self, stop: asyncio.Event, threads: ThreadPoolExecutor) -> None:
+        pause = 0.0
+        while not stop.is_set():
+            room = self.jobs - len(self._running)
+            if room <= 0:
+                self._free.clear()
+                await _either(stop, self._free)
+                continue
+            try:
+                granted = await self.client.reserve_until(stop, list(self._handlers), room, wait=self.wait, lease=self.lease)
+                pause = 0.0
+            except DuewheelError as error:
+                if not (isinstance(error, ConnectionFailed) or error.status >= 429):
+                    raise
+                pause = min(pause * 2 or 0.5, 10.0)
+                log.warning("no messages can be leased, trying again in %.1f s: %s", pause, error)
+                try:
+                    await asyncio.wait_for(stop.wait(), pause)
+                except asyncio.TimeoutError:
+                    pass
+                continue
+            now = asyncio.get_running_loop().time()
+            for delivery in granted:
+                one = _Running(Job(delivery), now)
+                self._running.add(one)
+                # After a stop what is still granted is given back, and none of its attempts is used up.
+                work = self._give_back(one) if stop.is_set() else self._work(one, threads)
+                one.task = asyncio.ensure_future(work)
+            self._begun.set()
+
+    async def _give_back(self, one: _Running) -> None:
+        try:
+            await self._settled(self._nacks, one, nack_fields(one.job.delivery, 0, None, False, False, True))
+        finally:
+            self._running.discard(one)
+
+    async def _work(self, one: _Running, threads: ThreadPoolExecutor) -> None:
+        delivery = one.job.delivery
+        try:
+            try:
+                fields = await self._handle(one, threads)
+            finally:
+                one.extend_at = float("inf")
+            if fields is None:
+                await self._settled(self._acks, one, {"id": delivery.id, "lease_token": delivery.lease_token})
+            elif one.job.token.reason != "lease_lost":
+                await self._settled(self._nacks, one, fields)
+        finally:
+            self._running.discard(one)
+            self._free.set()
+
+    async def _handle(self, one: _Running, threads: ThreadPoolExecutor) -> dict[str, Any] | None:
+        """Calls the handler; None when the message is done, else the fields of its nack."""
+        job, delivery = one.job, one.job.delivery
+        function = self._handlers[delivery.queue]
+        try:
+            if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)):
+                one.handling = asyncio.ensure_future(function(job))
+            else:
+                one.sync = True
+                one.handling = asyncio.get_running_loop().run_in_executor(threads, function, job)
+            await one.handling
+            # A handler that has ended its work in spite of a cancelled token is told by the settle whether it counts.
+            return None if job.token.reason != "lease_lost" else {}
+        except NotYet as error:
+            return nack_fields(delivery, error.delay, error.reason, False, False, True)
+        except Dead as error:
+            return nack_fields(delivery, None, error.reason, True, True, True)
+        except Retry as error:
+            return nack_fields(delivery, error.delay, error.reason, False, True, True)
+        except (asyncio.CancelledError, Cancelled):
+            if not job.token.cancelled:
+                if one.handling is None or not one.handling.cancelled():
+                    raise  # the worker itself is cancelled
+                return nack_fields(delivery, None, "cancelled", False, True, True)
+            return nack_fields(delivery, 0, "the worker has stopped", False, False, True)
+        except Exception as error:  # noqa: BLE001: whatever a handler raises is a failed attempt
+            if not job.token.cancelled:
+                log.exception("%r has failed", job)
+            return nack_fields(delivery, None, str(error) or type(error).__name__, False, True, True)
+
+    async def _settled(self, settler: _Settler, one: _Running, fields: dict[str, Any]) -> None:
+        result = await settler.settle(fields)
+        if is_lost(result):
+            log.warning("the lease of %r was over before it was settled; it may be worked on again", one.job)
+        elif isinstance(result, DuewheelError):
+            log.error("%r cannot be settled, and comes again after its lease: %s", one.job, result)
+
+    async def _extend(self) -> None:
+        """Extends each lease at half its time, those that are near in one call."""
+        loop = asyncio.get_running_loop()
+        while True:
+            now = loop.time()
+            due = [one for one in self._running if one.extend_at <= now + one.half / 5]
+            if due:
+                for one in due:
+                    one.extend_at = now + one.half
+                asyncio.ensure_future(self._extend_now(due))
+            nearest = min((one.extend_at - one.half / 5 for one in self._running), default=float("inf"))
+            self._begun.clear()
+            try:
+                await asyncio.wait_for(self._begun.wait(), None if nearest == float("inf") else max(nearest - now, 0.0))
+            except asyncio.TimeoutError:
+                pass
+
+    async def _extend_now(self, due: list[_Running]) -> None:
+        fields = [extend_fields(one.job.delivery) for one in due]
+        patience = min(one.half for one in due)
+        try:
+            results = await self.client.settle_many("extend", fields, patience)
+        except DuewheelError as error:
+            log.warning("leases cannot be extended, trying again: %s", error)
+            return
+        for one, result in zip(due, results):
+            if is_lost(result) and one in self._running and one.extend_at != float("inf"):
+                one.extend_at = float("inf")
+                log.warning("the lease of %r is lost", one.job)
+                one.cancel("lease_lost")
+
+    async def _drain(self) -> None:
+        tasks = [one.task for one in self._running if one.task is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=self.drain)
+        late = [one for one in self._running if one.task is not None and not one.task.done()]
+        for one in late:
+            log.warning("%r has not ended in time", one.job)
+            one.cancel("stopped")
+        if late:
+            await asyncio.wait([one.task for one in late if one.task], timeout=5.0)
+            for one in late:
+                if one.task is not None:
+                    one.task.cancel()
+
+
+async def _either(*events: asyncio.Event) -> None:
+    waits = [asyncio.ensure_future(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()

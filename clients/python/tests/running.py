@@ -1,0 +1,67 @@
+"""Servers and processes of the tests."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+BIN = os.environ.get("DUEWHEEL_BIN", "duewheel")
+PATIENCE = 60.0
+
+
+def until(condition, what="it", patience=PATIENCE):
+    """Waits for a condition; its value."""
+    end = time.monotonic() + patience
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > end:
+            raise AssertionError(f"{what} has not come in {patience:g} s")
+        time.sleep(0.02)
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        return one.getsockname()[1]
+
+
+class Server:
+    """A server on a folder, which can be killed and started again at the same port."""
+
+    def __init__(self, folder: Path, *options):
+        self.folder, self.options, self.port = Path(folder), options, free_port()
+        self.process = None
+        self.start()
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self):
+        command = [BIN, "serve", "--data", str(self.folder / "data"), "--http", f"127.0.0.1:{self.port}", "--beanstalk", "off", *self.options]
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("DUEWHEEL_")}
+        self.log = open(self.folder / "server.log", "a")
+        self.process = subprocess.Popen(command, cwd=self.folder, env=environment, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log)
+        until(self._listens, "the server")
+
+    def _listens(self):
+        if self.process.poll() is not None:
+            raise AssertionError((self.folder / "server.log").read_text()[-2000:])
+        return re.search(rf"listening on http://127.0.0.1:{self.port}\b", (self.folder / "server.log").read_text().rsplit("duewheel_server::store", 1)[-1])
+
+    def kill(self):
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+        self.log.close()
+        # The next start is seen by its own line.
+        (self.folder / "server.log").write_text("")
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.process.terminate()
+            self.process.wait(PATIENCE)
+        self.log.close()

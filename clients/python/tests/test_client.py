@@ -1,0 +1,163 @@
+"""The clients against a real server: what the cases of all languages do not say."""
+
+import asyncio
+import os
+import threading
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+import duewheel
+from duewheel import AsyncClient, Client, Outgoing, errors
+from duewheel._calls import milliseconds
+from running import Server
+
+
+def test_every_code_of_the_documentation_has_a_class():
+    page = open(os.path.join(os.path.dirname(__file__), "../../../docs/errors.md")).read()
+    import re
+
+    codes = set(re.findall(r"^## `(\w+)`", page, re.M))
+    assert codes - set(errors.CLASSES) == set()
+
+
+def test_lengths_are_never_rounded_down():
+    assert milliseconds("delay", 0.1) == 100
+    assert milliseconds("delay", 0.0001) == 1
+    assert milliseconds("delay", timedelta(microseconds=1001)) == 2
+    for wrong in (-1, float("nan"), float("inf"), True):
+        with pytest.raises(ValueError, match="delay"):
+            milliseconds("delay", wrong)
+
+
+def test_mistakes_are_named_before_anything_is_sent():
+    client = Client("http://127.0.0.1:1")
+    for wrong, field in (({}, "body"), ({"body": "x", "json": 1}, "body"), ({"body": "x", "due_at": datetime(2030, 1, 1)}, "due_at"),
+                         ({"body": "x", "delay": 1, "due_at": "2030-01-01T00:00:00Z"}, "due_at")):
+        with pytest.raises(ValueError, match=field):
+            client.enqueue("q", **wrong)
+    with pytest.raises(ValueError, match="url"):
+        Client("localhost:7788")
+
+
+def test_connections_are_kept(duewheel_server):
+    client = duewheel_server.client
+    client.enqueue("q", "x")
+    first = client._idle[0]
+    for _ in range(3):
+        client.queue("q")
+    assert client._idle == [first]
+
+
+def test_a_connection_that_the_server_has_closed_is_replaced(duewheel_server):
+    client = duewheel_server.client
+    client.queue("q")
+    client._idle[0].sock.shutdown(2)
+    client.enqueue("q", "x")
+    assert client.queue("q")["counts"]["ready"] == 1
+
+
+def test_threads_and_forks_share_no_connection(duewheel_server):
+    client = duewheel_server.client
+    threads = [threading.Thread(target=lambda: [client.enqueue("q", "x") for _ in range(20)]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    child = os.fork()
+    if child == 0:
+        try:
+            client.enqueue("q", "of the child")
+        finally:
+            os._exit(0)
+    client.enqueue("q", "of the parent")
+    os.waitpid(child, 0)
+    assert client.queue("q")["counts"]["ready"] == 82
+
+
+def test_many_messages_are_sent_in_parts(duewheel_server):
+    results = duewheel_server.client.enqueue_many("q", (Outgoing(str(n), delay=n) for n in range(12_000)))
+    assert len(results) == 12_000 and all(it.created for it in results)
+    assert len({it.id for it in results}) == 12_000
+    assert duewheel_server.client.queue("q")["counts"]["scheduled"] == 11_999
+
+
+def test_calls_wait_for_a_server_that_restarts(tmp_path):
+    server = Server(tmp_path)
+    client = Client(server.url)
+    client.enqueue("q", "before", key="k", delay="1h")
+    server.kill()
+    again = threading.Timer(1.0, server.start)
+    again.start()
+    assert client.enqueue("q", "after").created
+    again.join()
+    assert client.get_key("q", "k").text == "before"
+    server.stop()
+    quick = Client(server.url, retry_for=0.3)
+    with pytest.raises(duewheel.ConnectionFailed) as caught:
+        quick.enqueue("q", "x")
+    assert caught.value.outcome == "unknown" and isinstance(caught.value, ConnectionError)
+
+
+def test_tokens(tmp_path):
+    import subprocess
+
+    from running import BIN
+
+    made = subprocess.run([BIN, "token", "new", "--name", "shop", "--scope", "enqueue"], capture_output=True, text=True)
+    assert made.returncode == 0, made.stderr
+    secret = next(word for word in made.stdout.split() if word.strip('"').startswith("dw_")).strip('"')
+    (tmp_path / "tokens.toml").write_text(made.stdout[made.stdout.index("[["):])
+    (tmp_path / "tokens.toml").chmod(0o600)
+    server = Server(tmp_path, "--tokens", str(tmp_path / "tokens.toml"))
+    try:
+        with pytest.raises(errors.Unauthorized):
+            Client(server.url).enqueue("q", "x")
+        assert Client(server.url, token=secret).enqueue("q", "x").created
+        with pytest.raises(errors.Forbidden):
+            Client(server.url.replace("://", f"://:{secret}@")).reserve("q")
+    finally:
+        server.stop()
+
+
+def test_async_calls_at_the_same_time(duewheel_server):
+    async def main():
+        async with AsyncClient(duewheel_server.url) as client:
+            waiting = asyncio.ensure_future(client.reserve("q", wait=30))
+            made = await asyncio.gather(*(client.enqueue("later", "x", delay=60) for _ in range(50)))
+            assert len({it.id for it in made}) == 50
+            await client.enqueue("q", "now")
+            assert [it.text for it in await waiting] == ["now"]
+            before = threading.active_count()
+            await client.queue("q")
+            assert threading.active_count() == before
+
+    asyncio.run(main())
+
+
+def test_a_reserve_that_is_stopped_loses_nothing(duewheel_server):
+    async def main():
+        async with AsyncClient(duewheel_server.url) as client:
+            seen = 0
+            for n in range(60):
+                stop = asyncio.Event()
+                waiting = asyncio.ensure_future(client.reserve_until(stop, "q", 10, wait=30))
+                await asyncio.sleep(0.003)
+                sending = asyncio.ensure_future(client.enqueue("q", "x"))
+                await asyncio.sleep(n % 20 * 0.0002)
+                stop.set()
+                got = await waiting
+                await sending
+                seen += len(got)
+                await client.ack_many(got)
+            counts = (await client.queue("q"))["counts"]
+            assert counts["leased"] == 0 and counts["ready"] + seen == 60
+
+    asyncio.run(main())
+
+
+def test_instants(duewheel_server):
+    due = datetime(2099, 1, 1, 12, tzinfo=timezone(timedelta(hours=8)))
+    made = duewheel_server.client.enqueue("q", "x", due_at=due)
+    assert made.due_at == due
+    assert duewheel_server.client.get(made.id).due_at == due

@@ -1,0 +1,349 @@
+"""The transport of kombu against a real server."""
+
+import random
+import socket
+import threading
+import time
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+kombu = pytest.importorskip("kombu")
+
+from duewheel import Client, errors  # noqa: E402
+from duewheel.kombu import Bindings, due, queue_name, queue_prefix  # noqa: E402
+from running import Server, until  # noqa: E402
+
+
+@pytest.fixture
+def server(tmp_path):
+    one = Server(tmp_path)
+    yield one
+    one.stop()
+
+
+def connect(server, path="", **options):
+    return kombu.Connection(f"duewheel://127.0.0.1:{server.port}/{path}", transport_options=options)
+
+
+def publish(connection, queue, body, id=None, **options):
+    headers = {"id": id, "task": "shop.close"} if id else {}
+    headers.update(options.pop("headers", {}))
+    kombu.Producer(connection.default_channel).publish(body, routing_key=queue, headers=headers, **options)
+
+
+class Collected:
+    """A consumer that keeps its messages unacked."""
+
+    def __init__(self, connection, *queues, prefetch=None, no_ack=False, exchange=None):
+        self.messages = []
+        self.connection = connection
+        self.channel = connection.channel()
+        made = [it if isinstance(it, kombu.Queue) else kombu.Queue(it) for it in queues]
+        self.consumer = kombu.Consumer(self.channel, made, on_message=self.messages.append, no_ack=no_ack, prefetch_count=prefetch)
+        self.consumer.consume()
+
+    def drain(self, count, patience=60):
+        end = time.monotonic() + patience
+        while len(self.messages) < count:
+            assert time.monotonic() < end, f"{len(self.messages)} of {count}"
+            try:
+                self.connection.drain_events(timeout=0.2)
+            except socket.timeout:
+                pass
+        return self.messages
+
+    def nothing(self, seconds=0.5):
+        before = len(self.messages)
+        with pytest.raises(socket.timeout):
+            self.connection.drain_events(timeout=seconds)
+        assert len(self.messages) == before
+
+
+def test_names():
+    assert queue_name("", "celery") == "celery"
+    assert queue_name("shop.", "w@host.celery.pidbox") == "shop.w$40host.celery.pidbox"
+    assert queue_name("", "-a") == "$2Da" and queue_name("p", "-a") == "p-a"
+    assert queue_name("", "a b$") == "a$20b$24"
+    assert queue_name("", "定时") == "定时"
+    long = queue_name("", "q" * 400)
+    assert len(long) <= 200 and long != queue_name("", "q" * 401)
+    assert [queue_prefix(it) for it in (None, "/", "shop", "/shop.", "a/b")] == ["", "", "shop.", "shop.", "a/b."]
+
+
+def test_eta():
+    assert due({}) is None and due({"eta": None}) is None and due({"eta": "nonsense"}) is None
+    assert due({"eta": "2026-01-02T03:04:05.000006+08:00"}) == "2026-01-02T03:04:05.000006+08:00"
+    assert due({"eta": "2026-01-02T03:04:05Z"}) == due({"eta": "2026-01-02T03:04:05"}) == "2026-01-02T03:04:05+00:00"
+
+
+def test_a_task_with_an_eta_waits_in_the_server(server):
+    client = Client(server.url)
+    with connect(server, "shop") as connection:
+        at = datetime.now(timezone.utc) + timedelta(hours=48)
+        publish(connection, "celery", {"n": 1}, id="t-1", headers={"eta": at.isoformat()})
+        message = client.get_key("shop.celery", "t-1")
+        assert message.state == "scheduled" and abs((message.due_at - at).total_seconds()) < 0.002
+        assert message.headers["task"] == "shop.close" and message.raw["max_attempts"] == 4294967295
+        consumer = Collected(connection, "celery")
+        consumer.nothing()
+        client.fire_key("shop.celery", "t-1")
+        assert consumer.drain(1)[0].payload == {"n": 1}
+        # One that has passed is due now.
+        publish(connection, "celery", {"n": 2}, id="t-2", headers={"eta": "2001-01-01T00:00:00+00:00"})
+        assert consumer.drain(2)[1].payload == {"n": 2}
+
+
+def test_a_retry_takes_over_the_key_of_its_own_message(server):
+    client = Client(server.url)
+    with connect(server) as connection:
+        consumer = Collected(connection, "celery")
+        publish(connection, "celery", 1, id="t")
+        first = consumer.drain(1)[0]
+        publish(connection, "celery", 2, id="t", headers={"eta": (datetime.now(timezone.utc) + timedelta(hours=1)).isoformat()})
+        assert client.get_key("celery", "t").state == "scheduled"
+        first.ack()
+        until(lambda: client.queue("celery")["counts"]["leased"] == 0)
+        client.fire_key("celery", "t")
+        assert consumer.drain(2)[1].payload == 2
+
+
+def test_a_second_message_with_a_pending_id_is_not_dropped(server):
+    with connect(server) as connection:
+        for n in range(3):
+            publish(connection, "celery", n, id="t")
+        consumer = Collected(connection, "celery")
+        assert sorted(it.payload for it in consumer.drain(3)) == [0, 1, 2]
+
+
+def test_grants_keep_to_the_prefetch_count(server):
+    client = Client(server.url)
+    with connect(server) as connection:
+        for n in range(6):
+            publish(connection, "q", n)
+        consumer = Collected(connection, "q", prefetch=2)
+        consumer.drain(2)
+        consumer.nothing()
+        assert client.queue("q")["counts"]["leased"] == 2
+        consumer.messages[0].ack()
+        consumer.drain(3)
+        consumer.nothing()
+        consumer.consumer.qos(prefetch_count=4)
+        consumer.drain(5)
+        consumer.nothing()
+        # A lower count drops the reserve that waits for more.
+        consumer.consumer.qos(prefetch_count=1)
+        for message in consumer.messages[1:5]:
+            message.ack()
+        consumer.drain(6)
+        assert [it.payload for it in consumer.messages] == list(range(6))
+
+
+def test_prefetched_messages_keep_their_leases_while_nothing_is_read(server):
+    client = Client(server.url)
+    with connect(server, lease=0.6) as connection:
+        for n in range(4):
+            publish(connection, "q", n)
+        consumer = Collected(connection, "q", prefetch=4)
+        consumer.drain(1)
+        time.sleep(2.5)
+        assert client.reserve("q", 10) == []
+        consumer.drain(4)
+        for message in consumer.messages:
+            message.ack()
+        until(lambda: client.queue("q")["totals"]["acked"] == 4)
+        assert [it.delivery_info.get("redelivered") for it in consumer.messages] == [None] * 4
+
+
+def test_reject(server):
+    client = Client(server.url)
+    with connect(server) as connection:
+        publish(connection, "q", "a", id="a")
+        consumer = Collected(connection, "q", prefetch=1)
+        consumer.drain(1)[0].reject(requeue=True)
+        assert consumer.drain(2)[1].delivery_info["redelivered"] is True
+        consumer.messages[1].reject(requeue=False)
+        dead = client.get_key("q", "a")
+        assert dead.state == "dead" and dead.raw["history"][-1]["note"] == "rejected" and dead.raw["forgiven"] == 1
+
+
+def test_a_closed_channel_gives_everything_back(server):
+    client = Client(server.url)
+    connection = connect(server)
+    for n in range(5):
+        publish(connection, "q", n)
+    consumer = Collected(connection, "q")
+    consumer.drain(2)
+    connection.close()
+    counts = client.queue("q")["counts"]
+    assert counts["leased"] == 0 and counts["ready"] == 5
+
+
+def test_a_consumer_that_is_cancelled_loses_nothing(server):
+    client = Client(server.url)
+    with connect(server) as connection:
+        for round in range(20):
+            consumer = Collected(connection, "q")
+            publish(connection, "q", round)
+            time.sleep(round % 5 * 0.002)
+            consumer.consumer.cancel()
+            for message in consumer.messages:
+                message.ack()
+        until(lambda: client.queue("q")["counts"]["leased"] == 0)
+        assert client.queue("q")["counts"]["ready"] == 20
+
+
+def test_it_goes_on_after_a_restart(server):
+    with connect(server) as connection:
+        consumer = Collected(connection, "q")
+        publish(connection, "q", 1)
+        consumer.drain(1)
+        server.kill()
+        again = threading.Timer(1.0, server.start)
+        again.start()
+        publish(connection, "q", 2)
+        consumer.drain(2)
+        # The lease of before is still held.
+        consumer.messages[0].ack()
+        until(lambda: Client(server.url).queue("q")["totals"]["acked"] == 1)
+        again.join()
+
+
+def test_kombu_is_told_when_the_server_stays_away(tmp_path):
+    server = Server(tmp_path)
+    connection = connect(server, reconnect_for=0.5, retry_for=0.2)
+    consumer = Collected(connection, "q")
+    consumer.nothing(0.2)
+    server.stop()
+    with pytest.raises(connection.connection_errors):
+        for _ in range(600):
+            try:
+                connection.drain_events(timeout=0.1)
+            except socket.timeout:
+                pass
+    with pytest.raises(connection.connection_errors):
+        connect(server).connect()
+    connection.close()
+
+
+def test_fanout_reaches_every_process_and_only_the_living(server):
+    client = Client(server.url)
+    exchange = kombu.Exchange("news", type="fanout")
+    one, two, sender = connect(server), connect(server), connect(server)
+    first = Collected(one, kombu.Queue("n1@a", exchange, auto_delete=True, expires=10))
+    second = Collected(two, kombu.Queue("n2@b", exchange, auto_delete=True, expires=10, message_ttl=5))
+    producer = kombu.Producer(sender.default_channel, exchange=exchange)
+    producer.publish("hello", declare=[exchange])
+    assert first.drain(1)[0].payload == second.drain(1)[0].payload == "hello"
+    pending = client.messages("_kombu.bindings")[0]
+    assert [it.key for it in pending] == ["news"] and pending[0].due_at.year > 2150
+    two.close()
+    assert set(pending[0].json()) == {"n1@a", "n2@b"} and set(client.get_key("_kombu.bindings", "news").json()) == {"n1@a"}
+    producer.publish("again")
+    assert first.drain(2)[1].payload == "again"
+    assert "n2$40b" not in [it["queue"] for it in client.queues()]
+    for connection in (one, sender):
+        connection.close()
+    assert client.get_key("_kombu.bindings", "news").json() == {}
+
+
+def test_bindings_are_changed_by_many_at_the_same_time(server):
+    def bind(number):
+        Bindings(Client(server.url), "").bind("ex", f"q{number}", "key", None, None, False)
+
+    threads = [threading.Thread(target=bind, args=(number,)) for number in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(Bindings(Client(server.url), "").table("ex")) == 16
+
+
+def test_what_a_killed_worker_has_left_is_swept(duewheel_server):
+    client = duewheel_server.client
+    url = duewheel_server.url.replace("http", "duewheel")
+    exchange = kombu.Exchange("news", type="fanout")
+    killed = kombu.Connection(url)
+    Collected(killed, kombu.Queue("n@killed", exchange, auto_delete=True, expires=10))
+    sender = kombu.Connection(url)
+    kombu.Producer(sender.default_channel, exchange=exchange).publish("for nobody", declare=[exchange])
+    until(lambda: client.queue("n$40killed")["counts"]["leased"] == 1)
+    transport = killed.transport
+    transport.keeper._closed, transport.channels[-1]._fetcher._closed = True, True
+    with transport.keeper._changed:
+        transport.keeper._changed.notify_all()
+    duewheel_server.advance("20m")
+    other = Collected(sender, kombu.Queue("n@living", exchange, auto_delete=True, expires=10))
+    until(lambda: set(client.get_key("_kombu.bindings", "news").json()) == {"n@living"})
+    assert "n$40killed" not in [it["queue"] for it in client.queues()]
+    other.channel.close()
+    duewheel_server.advance("2m")
+    Bindings(client, "").sweep(sender.transport.remove_queue)
+    assert {it["queue"] for it in client.queues() if sum(it["counts"].values())} == {"_kombu.bindings"}
+
+
+def test_topics_and_a_binding_of_the_last_moment(server):
+    exchange = kombu.Exchange("logs", type="topic")
+    receiver, sender = connect(server), connect(server)
+    producer = kombu.Producer(sender.default_channel, exchange=exchange)
+    producer.publish("nobody", routing_key="a.b", declare=[exchange])
+    got = Collected(receiver, kombu.Queue("q", exchange, routing_key="a.*"))
+    producer.publish("one", routing_key="a.b")
+    producer.publish("other", routing_key="b.b")
+    assert [it.payload for it in got.drain(1)] == ["one"]
+    got.nothing()
+    receiver.close(), sender.close()
+
+
+def test_messages_that_have_expired_are_not_delivered(server):
+    client = Client(server.url)
+    with connect(server) as connection:
+        publish(connection, "q", "old", expiration=0.1)
+        publish(connection, "q", "new")
+        time.sleep(0.3)
+        consumer = Collected(connection, "q")
+        assert [it.payload for it in consumer.drain(1)] == ["new"]
+        consumer.nothing(0.2)
+        until(lambda: client.queue("q")["counts"]["leased"] == 1)
+
+
+def test_priorities_ascend(server):
+    with connect(server) as connection:
+        for priority in (0, 9, 3, None):
+            publish(connection, "q", priority, priority=priority)
+        consumer = Collected(connection, "q")
+        assert [it.payload for it in consumer.drain(4)] == [9, 3, 0, None]
+
+
+def test_large_messages_are_compressed(server):
+    with connect(server) as connection:
+        publish(connection, "q", ["task", 1234] * 40_000)
+        with pytest.raises(errors.BodyTooLarge):
+            publish(connection, "q", random.Random(1).randbytes(400_000).hex())
+        assert Collected(connection, "q").drain(1)[0].payload == ["task", 1234] * 40_000
+    message = Client(server.url).reserve("q")[0]
+    assert message.headers["content-encoding"] == "deflate" and len(message.body) < 100_000
+
+
+def test_a_token_without_admin(tmp_path):
+    import subprocess
+
+    from running import BIN
+
+    made = subprocess.run([BIN, "token", "new", "--name", "celery", "--scope", "enqueue,consume,cancel", "--queue", "shop."],
+                          capture_output=True, text=True, check=True).stdout
+    (tmp_path / "tokens.toml").write_text(made[made.index("[["):])
+    (tmp_path / "tokens.toml").chmod(0o600)
+    server = Server(tmp_path, "--tokens", str(tmp_path / "tokens.toml"))
+    secret = made.split()[0]
+    exchange = kombu.Exchange("news", type="fanout")
+    with kombu.Connection(f"duewheel://:{secret}@127.0.0.1:{server.port}/shop") as connection:
+        got = Collected(connection, kombu.Queue("n", exchange, auto_delete=True, expires=10), "tasks")
+        kombu.Producer(connection.default_channel, exchange=exchange).publish("hello", declare=[exchange])
+        publish(connection, "tasks", 1, id="t")
+        assert sorted(str(it.payload) for it in got.drain(2)) == ["1", "hello"]
+        assert connection.default_channel.queue_purge("tasks") == 0
+    with pytest.raises(errors.Unauthorized):
+        kombu.Connection(f"duewheel://:dw_wrong@127.0.0.1:{server.port}/shop").connect()
+    assert "dw_" not in kombu.Connection(f"duewheel://:{secret}@127.0.0.1:{server.port}/shop").as_uri()
+    server.stop()

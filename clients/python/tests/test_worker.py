@@ -1,0 +1,234 @@
+"""Workers against a real server."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from duewheel import AsyncClient, Client, Dead, NotYet, Retry, Worker, errors
+from running import Server, until
+
+SOURCE = str(Path(__file__).resolve().parent.parent / "src")
+
+
+@pytest.fixture
+def server(tmp_path):
+    one = Server(tmp_path)
+    yield one
+    one.stop()
+
+
+class Threaded:
+    def __init__(self, worker):
+        self.worker, self.error = worker, None
+        self.thread = threading.Thread(target=self._run)
+
+    def _run(self):
+        try:
+            self.worker.run()
+        except BaseException as error:  # noqa: BLE001: looked at by the test
+            self.error = error
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.worker.stop()
+        self.thread.join(60)
+        assert not self.thread.is_alive()
+
+
+def test_handlers_of_both_kinds_and_what_they_raise(server):
+    client = Client(server.url)
+    worker = Worker(server.url, jobs=4)
+    seen = []
+
+    @worker.handler("sync")
+    def sync(job):
+        seen.append(("sync", job.text, job.attempt))
+        if job.attempt == 1:
+            raise {"later": NotYet(0.05), "again": Retry(0.05, "busy"), "bad": Dead("no such order"), "broken": ValueError("oh")}[job.text]
+
+    @worker.handler("async", "other")
+    async def coroutine(job):
+        await asyncio.sleep(0.01)
+        seen.append((job.queue, job.json(), job.headers.get("a")))
+
+    client.enqueue_many("sync", [{"body": text, "key": text} for text in ("later", "again", "bad", "broken")])
+    client.enqueue("async", json={"n": 1}, headers={"a": "b"})
+    client.enqueue("other", json=[2])
+    with Threaded(worker) as running:
+        until(lambda: len(seen) == 4 + 3 + 2, seen)
+        until(lambda: client.queue("sync")["counts"]["leased"] == 0)
+    assert running.error is None
+    assert sorted(text for kind, text, attempt in seen if kind == "sync" and attempt == 2) == ["again", "broken", "later"]
+    assert ("async", {"n": 1}, "b") in seen and ("other", [2], None) in seen
+    dead = client.get_key("sync", "bad")
+    assert dead.state == "dead" and dead.raw["dead_reason"] == "buried"
+    assert dead.raw["history"][-1]["note"] == "no such order"
+    assert [queue["counts"]["ready"] + queue["counts"]["scheduled"] for queue in client.queues()] == [0] * len(client.queues())
+
+
+def test_jobs_bound_what_runs_at_a_time(server):
+    client = Client(server.url)
+    worker = Worker(server.url, jobs=3)
+    now, most, done, lock = [0], [0], [0], threading.Lock()
+
+    @worker.handler("q")
+    def handle(job):
+        with lock:
+            now[0] += 1
+            most[0] = max(most[0], now[0])
+        time.sleep(0.05)
+        with lock:
+            now[0] -= 1
+            done[0] += 1
+
+    client.enqueue_many("q", ["x"] * 30)
+    with Threaded(worker):
+        until(lambda: done[0] == 30)
+    assert most[0] == 3
+
+
+def test_a_long_job_keeps_its_lease_and_others_do_not_get_it(server):
+    client = Client(server.url)
+    runs = []
+
+    def work(job):
+        runs.append(job.attempt)
+        time.sleep(2.5)
+
+    first, second = Worker(server.url, lease=0.5), Worker(server.url, lease=0.5)
+    first.add("q", work), second.add("q", work)
+    client.enqueue("q", "x")
+    with Threaded(first), Threaded(second):
+        until(lambda: client.queue("q")["totals"]["acked"] == 1)
+    assert runs == [1]
+
+
+def test_a_message_that_was_superseded_may_still_be_acked(server):
+    client = Client(server.url)
+    begun, end, done = threading.Event(), threading.Event(), []
+    worker = Worker(server.url, jobs=1)
+
+    @worker.handler("q")
+    def handle(job):
+        begun.set()
+        assert end.wait(60)
+        done.append(job.text)
+
+    client.enqueue("q", "old", key="k")
+    with Threaded(worker):
+        assert begun.wait(60)
+        client.enqueue("q", "new", key="k", if_exists="supersede")
+        end.set()
+        until(lambda: done == ["old", "new"])
+
+
+def test_a_refused_worker_ends_with_the_error(server):
+    worker = Worker(server.url)
+    worker.add("-bad", lambda job: None)
+    with Threaded(worker) as running:
+        running.thread.join(60)
+    assert isinstance(running.error, errors.BadRequest)
+
+
+def test_a_worker_goes_on_when_the_server_is_back(server):
+    client = Client(server.url)
+    seen = []
+    worker = Worker(server.url)
+    worker.add("q", lambda job: seen.append(job.text))
+    with Threaded(worker):
+        client.enqueue("q", "before")
+        until(lambda: seen == ["before"])
+        server.kill()
+        server.start()
+        client.enqueue("q", "after")
+        until(lambda: "after" in seen)
+
+
+PROGRAM = r"""
+import asyncio, sys, time
+sys.path.insert(0, {source!r})
+from duewheel import Worker
+worker = Worker({url!r}, jobs=2, drain={drain})
+@worker.handler("threads")
+def slow(job):
+    print("begun\n", end="", flush=True)
+    time.sleep({seconds})
+    print("ended\n", end="", flush=True)
+@worker.handler("coroutines")
+async def nap(job):
+    print("begun\n", end="", flush=True)
+    await asyncio.sleep({seconds})
+    print("ended\n", end="", flush=True)
+worker.run()
+print("drained", flush=True)
+"""
+
+
+@pytest.mark.parametrize("queue", ["threads", "coroutines"])
+def test_sigterm_drains(server, queue):
+    client = Client(server.url)
+    client.enqueue_many(queue, ["x"] * 5)
+    text = textwrap.dedent(PROGRAM).format(source=SOURCE, url=server.url, drain=30, seconds=1)
+    process = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "begun\n" and process.stdout.readline() == "begun\n"
+    process.send_signal(signal.SIGTERM)
+    rest = process.communicate(timeout=60)[0].split()
+    assert process.returncode == 0
+    assert rest.count("ended") == rest.count("begun") + 2 and rest[-1] == "drained"
+    counts = client.queue(queue)["counts"]
+    assert counts["leased"] == 0 and counts["ready"] == 5 - rest.count("ended")
+
+
+def test_a_drain_that_takes_too_long_gives_the_message_back(server):
+    client = Client(server.url)
+    client.enqueue("coroutines", "x")
+    text = textwrap.dedent(PROGRAM).format(source=SOURCE, url=server.url, drain=0.2, seconds=600)
+    process = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "begun\n"
+    process.send_signal(signal.SIGTERM)
+    assert process.communicate(timeout=60)[0].split() == ["drained"]
+    message = client.reserve("coroutines", wait=60)[0]
+    assert message.attempt == 2 and client.get(message.id).raw["forgiven"] == 1
+
+
+def test_a_killed_worker_loses_nothing(server):
+    client = Client(server.url)
+    client.enqueue("threads", "x", lease=0.5)
+    text = textwrap.dedent(PROGRAM).format(source=SOURCE, url=server.url, drain=30, seconds=600)
+    process = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "begun\n"
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert client.reserve("threads", wait=60)[0].attempt == 2
+
+
+def test_a_worker_on_the_callers_loop(server):
+    async def main():
+        async with AsyncClient(server.url) as client:
+            worker = Worker(AsyncClient(server.url), jobs=50)
+            done = []
+
+            @worker.handler("q")
+            async def handle(job):
+                await asyncio.sleep(0.2)
+                done.append(job.text)
+                if len(done) == 50:
+                    worker.stop()
+
+            await client.enqueue_many("q", [str(n) for n in range(50)])
+            await asyncio.wait_for(worker.serve(), 60)
+            assert sorted(done, key=int) == [str(n) for n in range(50)]
+            assert (await client.queue("q"))["totals"]["acked"] == 50
+
+    asyncio.run(main())
