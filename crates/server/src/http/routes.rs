@@ -184,11 +184,19 @@ const GRANTED: &str = "The messages, in the order in which they are granted; non
 const RESULTS: &str = "A result for each message, in order.";
 
 /// All routes.
-#[rustfmt::skip]
 fn table() -> Vec<HttpRoute> {
-    use Scope::{Admin, Cancel, Consume, Enqueue, Metrics};
-    use AccessRule::{Identified, Needs, Open};
-    const NO: &[Parameter] = &[];
+    let groups =
+        [messages_of_queues(), leases(), all_queues(), all_schedules(), all_targets(), whole_server()];
+    groups.into_iter().flatten().collect()
+}
+
+const NO: &[Parameter] = &[];
+
+/// The routes of the messages of queues, and one message.
+#[rustfmt::skip]
+fn messages_of_queues() -> Vec<HttpRoute> {
+    use AccessRule::Needs;
+    use Scope::{Admin, Cancel, Consume, Enqueue};
     vec![
         post("/v1/queues/{queue}/messages", NO, queue(Enqueue), enqueue::enqueue,
             produce("enqueue", "Schedule a message, or a message a line")
@@ -233,7 +241,15 @@ fn table() -> Vec<HttpRoute> {
             postponing("postpone_by_key").like("postpone")),
         post("/v1/queues/{queue}/keys/{key}/fire", NO, queue(Cancel), messages::fire,
             firing("fire_by_key").like("fire")),
+    ]
+}
 
+/// The routes of leases.
+#[rustfmt::skip]
+fn leases() -> Vec<HttpRoute> {
+    use AccessRule::Needs;
+    use Scope::Consume;
+    vec![
         post("/v1/messages/{id}/ack", NO, Needs(Consume, About::Lease), settle::ack,
             consume("ack", "Done")
                 .takes::<Ack<'_>>()
@@ -261,7 +277,14 @@ fn table() -> Vec<HttpRoute> {
             consume("reserve_of_many", "Lease messages of several queues, waiting for the first if asked to")
                 .takes::<ReserveOfMany<'_>>()
                 .gives::<GrantsAnswer<'_>>(200, GRANTED)),
+    ]
+}
 
+/// The routes of queues, and jobs on their messages.
+#[rustfmt::skip]
+fn all_queues() -> Vec<HttpRoute> {
+    use Scope::{Admin, Metrics};
+    vec![
         get("/v1/queues", LIST_OF_QUEUES, several(Metrics), listing::queues,
             look("list_queues", "All queues by name").gives::<QueuesAnswer<'_>>(200, "The page.")),
         get("/v1/queues/{queue}", NO, queue(Metrics), queues::show,
@@ -321,7 +344,14 @@ fn table() -> Vec<HttpRoute> {
             operate("cancel_job", "End a job; what it has changed stays")
                 .gives::<JobAnswer>(200, "The job has ended.")
                 .refuses(&[NotFound, DiskFull])),
+    ]
+}
 
+/// The routes of schedules.
+#[rustfmt::skip]
+fn all_schedules() -> Vec<HttpRoute> {
+    use Scope::Admin;
+    vec![
         get("/v1/schedules", LIST_OF_SCHEDULES, several(Admin), schedules::list,
             look("list_schedules", "List schedules by name").gives::<SchedulesAnswer>(200, "A page.")),
         put("/v1/schedules/{name}", NO, several(Admin), schedules::put,
@@ -356,7 +386,14 @@ fn table() -> Vec<HttpRoute> {
             look("preview_schedule", "See when a schedule would occur, without saving it")
                 .takes::<PreviewRequest>()
                 .gives::<PreviewAnswer>(200, "The next occurrences.")),
+    ]
+}
 
+/// The routes of targets.
+#[rustfmt::skip]
+fn all_targets() -> Vec<HttpRoute> {
+    use Scope::Admin;
+    vec![
         get("/v1/targets", LIST_OF_TARGETS, server(Admin), targets::list,
             look("list_targets", "List targets by name").gives::<TargetsAnswer>(200, "A page.")),
         put("/v1/targets/{name}", NO, server(Admin), targets::put,
@@ -383,7 +420,15 @@ fn table() -> Vec<HttpRoute> {
             operate("test_target", "Send one signed message now")
                 .gives::<TestedAnswer>(200, "The answer of the target.")
                 .refuses(&[NotFound, KeyExists, OverQuota, DiskFull])),
+    ]
+}
 
+/// The routes of the server.
+#[rustfmt::skip]
+fn whole_server() -> Vec<HttpRoute> {
+    use AccessRule::{Identified, Open};
+    use Scope::{Admin, Metrics};
+    vec![
         get("/v1/quotas", NO, several(Metrics), servers::quotas,
             look("quotas", "All quotas, and what is used of them")
                 .gives::<QuotasAnswer<'_>>(200, "All quotas within reach.")),

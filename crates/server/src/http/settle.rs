@@ -19,7 +19,7 @@ use crate::schema::{DeadReasonSchema, DelaySchema, LevelSchema, TokenSchema};
 use crate::span::SpanText;
 use crate::traces::LeaseCall;
 
-/// What is done to a lease: as a request of its own, as an item of many, and the answers to both.
+/// Operations on a lease: the request about one, the item of a request about many, and the answers to both.
 macro_rules! lease_calls {
     ($(
         $(#[$meta:meta])* $one:ident => $answer:ty;
