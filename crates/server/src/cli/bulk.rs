@@ -14,7 +14,7 @@ use super::CommandFailure;
 use super::message::{DeadReasonArg, FilterArgs};
 use super::queue::{operate, path, queue_name};
 use super::remote::{Remote, ServerRefusal, segment};
-use super::session::{ClientArgs, ClientCommand, NoArgs, RunCommand, Session, confirm, fields};
+use super::session::{ClientArgs, ClientCommand, ClientSession, NoArgs, RunCommand, confirm, fields};
 use super::table::{self, are, cell, cell_counted, counted, elements, member, plain, texts};
 use super::when::{self, Millis};
 use crate::span::TimeSpan;
@@ -30,7 +30,7 @@ pub(super) struct DeadArgs {
 }
 
 impl ClientCommand for DeadArgs {
-    fn run(self, session: &Session) -> Result<(), CommandFailure> {
+    fn run(self, session: &ClientSession) -> Result<(), CommandFailure> {
         let (mut counts, mut counted) = (BTreeMap::<(String, String), u64>::new(), 0);
         for one in session.remote.list(&format!("{}/dead", path(&self.queue)), "reasons")? {
             let text = |name: &str| one[name].as_str().unwrap_or_default().to_owned();
@@ -95,7 +95,7 @@ fn queue_text(text: &str) -> Result<String, String> {
 }
 
 impl ClientCommand for RedriveArgs {
-    fn run(self, session: &Session) -> Result<(), CommandFailure> {
+    fn run(self, session: &ClientSession) -> Result<(), CommandFailure> {
         let filter = fields(&self.filter)?;
         if !filter.is_empty() {
             return redrive(session, &self.queue, filter, self.yes);
@@ -131,7 +131,7 @@ impl ClientCommand for RedriveArgs {
 
 /// Redrives dead messages that a filter names, and waits for the job. It says how many and asks first, unless `yes`.
 fn redrive(
-    session: &Session,
+    session: &ClientSession,
     queue: &QueueName,
     filter: Map<String, Value>,
     yes: bool,
@@ -240,7 +240,7 @@ impl BulkArgs {
 }
 
 impl ClientCommand for BulkArgs {
-    fn run(self, session: &Session) -> Result<(), CommandFailure> {
+    fn run(self, session: &ClientSession) -> Result<(), CommandFailure> {
         let mut request = self.request()?;
         let (remote, queue, path) = (&session.remote, &self.queue, format!("{}/bulk", path(&self.queue)));
         let verb = cell(&json!(request), "action");
@@ -303,7 +303,7 @@ impl RunCommand for JobCommand {
     }
 }
 
-fn list_jobs(session: &Session) -> Result<(), CommandFailure> {
+fn list_jobs(session: &ClientSession) -> Result<(), CommandFailure> {
     let answer = session.remote.get("/v1/jobs")?;
     session.print(&answer, |out| {
         let columns: [table::Column<'_>; 7] = [

@@ -9,7 +9,9 @@ use duewheel_store_medium::SecretRotation;
 use serde_json::json;
 
 use super::CommandFailure;
-use super::session::{ClientArgs, ClientCommand, RunCommand, Session, StoreOptions, commands, print_answer};
+use super::session::{
+    ClientArgs, ClientCommand, ClientSession, RunCommand, StoreOptions, commands, print_answer,
+};
 use super::table::{self, cell, counted, elements, member};
 use crate::config::StoreChoice;
 use crate::store::{give_up_lost, init_postgres, reset, rotate_secret};
@@ -48,7 +50,7 @@ pub(super) struct ResetArgs {
 pub(super) struct ShowArgs {}
 
 impl ClientCommand for ShowArgs {
-    fn run(self, session: &Session) -> Result<(), CommandFailure> {
+    fn run(self, session: &ClientSession) -> Result<(), CommandFailure> {
         let cluster = session.remote.get("/v1/cluster")?;
         session.print(&cluster, |out| {
             let nodes: [table::Column<'_>; 3] =

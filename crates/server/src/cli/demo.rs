@@ -147,7 +147,7 @@ impl DemoStage {
         let due = format!("{:.3}", due.map_err(CommandFailure::failed)?);
         let lines: String =
             (1..=SMS).map(|n| format!("{}\n", json!({"body": format!("SMS {n}"), "due_at": due}))).collect();
-        let results = self.remote.post_lines("/v1/queues/sms/messages", lines.into_bytes())?;
+        let results = self.remote.post_lines("/v1/queues/sms/messages", lines.lines())?;
         match results.iter().find(|result| result.get("id").is_none()) {
             Some(refused) => Err(CommandFailure::Failed(format!("an SMS was refused: {refused}"))),
             None => Ok(()),

@@ -7,7 +7,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use clap::{Args, ValueEnum};
 use duewheel::core::QueueName;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use jiff::Zoned;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -17,7 +17,7 @@ use super::failure::{is_of_the_request, refused_line, with_flags};
 use super::invocation::{self, print_json};
 use super::queue::{BackoffArg, path, queue_name};
 use super::remote::{ApiError, Remote, ServerRefusal};
-use super::session::{ClientCommand, Session, fields};
+use super::session::{ClientCommand, ClientSession, fields, progress};
 use super::table::{cell, were};
 use super::when::{self, GivenTime, Millis, ReadTime};
 
@@ -171,7 +171,7 @@ impl DueArgs {
 }
 
 impl ClientCommand for EnqueueArgs {
-    fn run(self, session: &Session) -> Result<(), CommandFailure> {
+    fn run(self, session: &ClientSession) -> Result<(), CommandFailure> {
         let path = format!("{}/messages", path(&self.queue));
         let mut request = self.request()?;
         if self.lines {
@@ -341,13 +341,6 @@ impl<'a> LineSender<'a> {
         printed: PrintedLines,
         allow_empty: bool,
     ) -> Self {
-        // Draws only when standard error is a terminal.
-        let progress = ProgressBar::new_spinner();
-        if let Ok(style) =
-            ProgressStyle::with_template("{spinner} {human_pos} accepted, {per_sec}, {elapsed}")
-        {
-            progress.set_style(style);
-        }
         LineSender {
             remote,
             path,
@@ -359,7 +352,10 @@ impl<'a> LineSender<'a> {
             read: 0,
             accepted: 0,
             failed: 0,
-            progress,
+            progress: progress(
+                ProgressBar::new_spinner(),
+                "{spinner} {human_pos} accepted, {per_sec}, {elapsed}",
+            ),
         }
     }
 
@@ -424,12 +420,8 @@ impl<'a> LineSender<'a> {
         if self.waiting.is_empty() {
             return Ok(());
         }
-        let mut bytes = Vec::with_capacity(self.waiting_bytes);
-        for (_, request) in &self.waiting {
-            bytes.extend_from_slice(request.as_bytes());
-            bytes.push(b'\n');
-        }
-        let results = match self.remote.post_lines(&self.path, bytes) {
+        let lines = self.waiting.iter().map(|(_, request)| &**request);
+        let results = match self.remote.post_lines(&self.path, lines) {
             Ok(results) => results,
             Err(ApiError::Refused(refusal)) if refusal.is_full() => {
                 self.rest();

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use duewheel::core::QueueName;
 use duewheel::core::policy::Defaults;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde_json::{Map, Value, json};
 
@@ -20,7 +20,7 @@ use super::export_file::{
 use super::invocation::{self, print_json};
 use super::queue::{path, queue_name};
 use super::remote::{ApiError, Remote, segment};
-use super::session::{ClientCommand, Session};
+use super::session::{ClientCommand, ClientSession, progress};
 use super::table::{counted, plain};
 
 /// Messages of one page.
@@ -44,7 +44,7 @@ pub(super) struct ExportArgs {
 }
 
 impl ClientCommand for ExportArgs {
-    fn run(self, session: &Session) -> Result<(), CommandFailure> {
+    fn run(self, session: &ClientSession) -> Result<(), CommandFailure> {
         let remote = &session.remote;
         if self.file.as_os_str() == "-" {
             let end = Exporter::new(remote, BufWriter::new(io::stdout().lock())).run(&self.queues)?;
@@ -99,12 +99,8 @@ struct Exporter<'a, W> {
 
 impl<'a, W: Write> Exporter<'a, W> {
     fn new(remote: &'a Remote, out: W) -> Self {
-        let progress = ProgressBar::new_spinner();
-        if let Ok(style) =
-            ProgressStyle::with_template("{spinner} {human_pos} exported, {per_sec}, {elapsed}")
-        {
-            progress.set_style(style);
-        }
+        let template = "{spinner} {human_pos} exported, {per_sec}, {elapsed}";
+        let progress = progress(ProgressBar::new_spinner(), template);
         Exporter { remote, out, seen: ExportEnd::default(), progress }
     }
 

@@ -417,6 +417,10 @@ pub(crate) fn segment(text: &str) -> String {
 mod tests {
     use super::*;
 
+    fn typed(texts: &[(&str, &str)]) -> Invocation {
+        Invocation::with(&super::super::command(), texts)
+    }
+
     fn refusal(code: &str, field: &str, detail: &str) -> ServerRefusal {
         ServerRefusal {
             code: code.into(),
@@ -431,7 +435,7 @@ mod tests {
     fn refusal_names_flag_and_value() {
         let request = json!({"priority": -1, "delay": "1 fortnight", "body": "secret"});
         let told = |field: &str, detail: &str| {
-            named(refusal("bad_request", field, detail), Some(&request), &Invocation::with(&[])).detail
+            named(refusal("bad_request", field, detail), Some(&request), &typed(&[])).detail
         };
         assert_eq!(
             told("priority", "priority: must be a whole number"),
@@ -466,7 +470,7 @@ mod tests {
             ("headers", "--header: no"),
         ] {
             let refusal = refusal("bad_request", field, &format!("{field}: no"));
-            assert_eq!(named(refusal, Some(&request), &Invocation::with(&[])).detail, told);
+            assert_eq!(named(refusal, Some(&request), &typed(&[])).detail, told);
         }
     }
 
@@ -476,7 +480,7 @@ mod tests {
         let request = json!({"due_at": "2019-12-31T23:00:00.000Z", "backoff": {"min_ms": 2, "max_ms": 1}});
         let told = |field: &str, detail: &str, typed: &[(&str, &str)]| {
             let refusal = refusal("bad_request", field, &format!("{field}: {detail}"));
-            named(refusal, Some(&request), &Invocation::with(typed)).detail
+            named(refusal, Some(&request), &self::typed(typed)).detail
         };
         assert_eq!(told("due_at", "is past", &[("--at", "2020-01-01")]), "--at \"2020-01-01\": is past");
         assert_eq!(told("due_at", "is far", &[("--delay", "200 years")]), "--delay \"200 years\": is far");
@@ -534,7 +538,7 @@ mod tests {
             ("by_ms", "TIME"),
             ("ids", "--id"),
         ] {
-            assert_eq!(flag_of(field, None, &Invocation::with(&[])).as_deref(), Some(told), "{field}");
+            assert_eq!(flag_of(field, None, &typed(&[])).as_deref(), Some(told), "{field}");
         }
         assert_eq!(
             flag_of("dead_ttl_ms", None, &Invocation::default()),

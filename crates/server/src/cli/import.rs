@@ -9,7 +9,7 @@ use clap::Args;
 use super::beanstalk_source::is_tube;
 use super::import_file::{self, FileOptions};
 use super::import_jobs::{self, JobOptions};
-use super::session::{ClientCommand, Session};
+use super::session::{ClientCommand, ClientSession};
 use super::table::{self, counted, plain};
 use super::{CommandFailure, when};
 use crate::span::TimeSpan;
@@ -58,7 +58,7 @@ struct BeanstalkOptions {
 }
 
 impl ClientCommand for ImportArgs {
-    fn run(self, session: &Session) -> Result<(), CommandFailure> {
+    fn run(self, session: &ClientSession) -> Result<(), CommandFailure> {
         match (&self.file, &self.beanstalk) {
             (Some(file), _) => import_file::run(file, &self.prefix, &self.of_file, session),
             (None, Some(beanstalk)) => {
@@ -71,7 +71,7 @@ impl ClientCommand for ImportArgs {
 }
 
 impl ImportArgs {
-    fn move_jobs(self, beanstalk: &str, session: &Session) -> Result<(), CommandFailure> {
+    fn move_jobs(self, beanstalk: &str, session: &ClientSession) -> Result<(), CommandFailure> {
         let BeanstalkOptions { tubes, copy, wait } = self.of_beanstalk;
         if let Some(bad) = tubes.iter().find(|tube| !is_tube(tube)) {
             return Err(CommandFailure::Usage(format!("--tube {bad:?}: no tube can have this name")));

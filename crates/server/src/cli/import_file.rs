@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use duewheel::core::QueueName;
 use indexmap::IndexMap;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use jiff::Timestamp;
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
@@ -30,7 +30,7 @@ use super::export_file::{
 use super::failure::refused_line;
 use super::queue::{path, queue_name};
 use super::remote::{ApiError, Remote, ServerRefusal, may_pass, segment};
-use super::session::Session;
+use super::session::{ClientSession, progress};
 use super::table::{are, counted, print_counts, were};
 
 /// Lines and bytes of one request.
@@ -83,7 +83,7 @@ pub(super) fn run(
     file: &Path,
     prefix: &str,
     options: &FileOptions,
-    session: &Session,
+    session: &ClientSession,
 ) -> Result<(), CommandFailure> {
     let usage = |error: &dyn fmt::Display| CommandFailure::Usage(format!("FILE {}: {error}", file.display()));
     let mut importer = FileImporter::new(&session.remote, prefix, options);
@@ -224,12 +224,7 @@ struct FileImporter<'a> {
 
 impl<'a> FileImporter<'a> {
     fn new(remote: &'a Remote, prefix: &'a str, options: &'a FileOptions) -> Self {
-        let progress = ProgressBar::new(0);
-        if let Ok(style) =
-            ProgressStyle::with_template("{spinner} {human_pos} imported, {per_sec}, {elapsed}")
-        {
-            progress.set_style(style);
-        }
+        let progress = progress(ProgressBar::new(0), "{spinner} {human_pos} imported, {per_sec}, {elapsed}");
         let salt = options.again.as_ref().map(|word| match word.is_empty() {
             true => format!("{:.0}", Timestamp::now()),
             false => word.clone(),
@@ -351,12 +346,8 @@ impl<'a> FileImporter<'a> {
         let mut since = Instant::now();
         let mut is_first = true;
         while !lines.is_empty() {
-            let mut bytes = Vec::new();
-            for (_, request) in &lines {
-                bytes.extend_from_slice(request.as_bytes());
-                bytes.push(b'\n');
-            }
-            let (left, trouble) = match self.remote.post_lines(&path, bytes) {
+            let posted = lines.iter().map(|(_, request)| &**request);
+            let (left, trouble) = match self.remote.post_lines(&path, posted) {
                 Ok(results) => {
                     let before = lines.len();
                     let (left, trouble) = self.judge(lines, results, is_first)?;
@@ -622,7 +613,7 @@ impl<'a> FileImporter<'a> {
         trouble.with_words(what, &so_far).into()
     }
 
-    fn tell(&self, is_check: bool, session: &Session) -> Result<(), CommandFailure> {
+    fn tell(&self, is_check: bool, session: &ClientSession) -> Result<(), CommandFailure> {
         let answer = serde_json::to_value(&self.report).map_err(CommandFailure::failed)?;
         session.print(&answer, |out| {
             let of_file = self.report.in_file;

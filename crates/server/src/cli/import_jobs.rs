@@ -11,13 +11,14 @@ use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use serde_json::{Value, json};
 
 use super::CommandFailure;
 use super::beanstalk_source::{BeanstalkSource, IN_FLIGHT, JobState, JobStats, MAX_BODY, SourceJob};
 use super::import_marker::{ImportMarker, MARKER};
 use super::remote::{ApiError, Remote, ServerRefusal, may_pass, segment};
+use super::session::progress;
 
 /// The number of times that all ids are queried again when the source counts more jobs than are known.
 const RESCANS: u32 = 2;
@@ -127,12 +128,8 @@ pub(super) fn run(address: &str, remote: &Remote, options: JobOptions) -> Result
     remote.get("/healthz")?;
     let (marker, upper) = ImportMarker::begin(&mut source, remote, options.is_copy, &stats)?;
     let reserves = !options.is_copy && source.knows_reserve_job()?;
-    let bar = ProgressBar::new(0);
-    if let Ok(style) =
-        ProgressStyle::with_template("{bar:30} {human_pos}/{human_len} {msg}, {per_sec}, {eta} left")
-    {
-        bar.set_style(style);
-    }
+    let template = "{bar:30} {human_pos}/{human_len} {msg}, {per_sec}, {eta} left";
+    let bar = progress(ProgressBar::new(0), template);
     let batch = BATCH_BYTES / stats.max_job_size.clamp(1, MAX_BODY);
     let mut mover = JobMover {
         source,
@@ -436,7 +433,7 @@ impl JobMover<'_> {
                 return Ok(outcomes.into_iter().flatten().collect());
             }
             let mut trouble = None;
-            match self.remote.post_lines(&path, request.into_bytes()) {
+            match self.remote.post_lines(&path, request.lines()) {
                 // Results are missing if the connection broke before the last one.
                 Ok(results) => {
                     for (n, result) in sent.iter().zip(results) {

@@ -61,15 +61,15 @@ impl Invocation {
         given
     }
 
-    /// An invocation of a command that has all options, with these texts.
+    /// An invocation with these texts that has all options of a command and of its subcommands.
     #[cfg(test)]
-    pub(super) fn with(texts: &[(&str, &str)]) -> Invocation {
+    pub(super) fn with(command: &Command, texts: &[(&str, &str)]) -> Invocation {
         fn options(command: &Command) -> Vec<String> {
             let own = command.get_arguments().filter_map(Arg::get_long).map(str::to_owned);
             own.chain(command.get_subcommands().flat_map(options)).collect()
         }
         let texts = texts.iter().map(|(name, text)| ((*name).to_owned(), vec![(*text).to_owned()]));
-        let options = options(&super::command()).into_iter().collect();
+        let options = options(command).into_iter().collect();
         Invocation { texts: texts.collect(), options, ..Invocation::default() }
     }
 

@@ -1,6 +1,8 @@
-//! `duewheel get|cancel|postpone|fire (ID | QUEUE --key K)`, `duewheel replay ID`, and `duewheel list QUEUE`.
+//! `duewheel get|cancel|postpone|fire (ID | QUEUE --key K)`, `replay ID` and `list QUEUE`; `reserve QUEUE`, and
+//! `ack|nack|extend ID TOKEN` for what it gives.
 
 use std::io::{self, Write};
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use duewheel::core::QueueName;
@@ -11,7 +13,7 @@ use super::CommandFailure;
 use super::enqueue::{DueArgs, header, headers, put_body};
 use super::queue::{path, queue_name};
 use super::remote::segment;
-use super::session::{ClientCommand, Session, fields};
+use super::session::{ClientCommand, ClientSession, fields};
 use super::table::{self, body, cell, elements, member, plain};
 use super::when::{self, GivenInstant, Millis};
 
@@ -55,7 +57,7 @@ pub(super) struct GetArgs {
 }
 
 impl ClientCommand for GetArgs {
-    fn run(self, session: &Session) -> Result<(), CommandFailure> {
+    fn run(self, session: &ClientSession) -> Result<(), CommandFailure> {
         let message = session.remote.get(&self.target.path()?)?;
         session.print(&message, |out| show(out, &message))
     }
@@ -71,7 +73,7 @@ pub(super) struct CancelArgs {
 }
 
 impl ClientCommand for CancelArgs {
-    fn run(self, session: &Session) -> Result<(), CommandFailure> {
+    fn run(self, session: &ClientSession) -> Result<(), CommandFailure> {
         let path = self.target.path()?;
         let answer = match self.forget_dedupe {
             true => session.remote.delete_with(&path, &json!({"forget_dedupe": true}))?,
@@ -125,7 +127,7 @@ struct MessageChange {
 }
 
 impl ClientCommand for PostponeArgs {
-    fn run(self, session: &Session) -> Result<(), CommandFailure> {
+    fn run(self, session: &ClientSession) -> Result<(), CommandFailure> {
         let mut request = fields(&self.change)?;
         self.when.write(&mut request, None)?;
         if let Some(body) = self.body {
@@ -157,13 +159,13 @@ pub(super) struct FireArgs {
 }
 
 impl ClientCommand for FireArgs {
-    fn run(self, session: &Session) -> Result<(), CommandFailure> {
+    fn run(self, session: &ClientSession) -> Result<(), CommandFailure> {
         let answer = session.remote.post(&format!("{}/fire", self.target.path()?), &json!({}))?;
         changed(session, &answer, "fired")
     }
 }
 
-fn changed(session: &Session, answer: &Value, how: &str) -> Result<(), CommandFailure> {
+fn changed(session: &ClientSession, answer: &Value, how: &str) -> Result<(), CommandFailure> {
     let (id, state) = (cell(answer, "id"), cell(answer, "state"));
     session.say(answer, format_args!("{id}  {how}, {state}, due {}", when::due(answer)))
 }
@@ -178,7 +180,7 @@ pub(super) struct ReplayArgs {
 }
 
 impl ClientCommand for ReplayArgs {
-    fn run(self, session: &Session) -> Result<(), CommandFailure> {
+    fn run(self, session: &ClientSession) -> Result<(), CommandFailure> {
         let path = MessageArgs { name: self.id.clone(), key: None }.path()?;
         let request = self.key.map_or_else(|| json!({}), |key| json!({ "key": key }));
         let answer = session.remote.post(&format!("{path}/replay"), &request)?;
@@ -246,7 +248,7 @@ pub(super) struct ListArgs {
 }
 
 impl ClientCommand for ListArgs {
-    fn run(self, session: &Session) -> Result<(), CommandFailure> {
+    fn run(self, session: &ClientSession) -> Result<(), CommandFailure> {
         let (mut messages, mut next) = (Vec::new(), None::<String>);
         let filter = self.filter.query()?;
         while messages.len() < self.limit {
@@ -360,5 +362,144 @@ impl FilterArgs {
             }
         }
         Ok(query)
+    }
+}
+
+#[derive(Args, Debug, Serialize)]
+pub(super) struct ReserveArgs {
+    /// The queue
+    #[arg(value_parser = queue_name)]
+    #[serde(skip)]
+    queue: QueueName,
+    /// Largest number of messages
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    max: u32,
+    /// How long to wait until a message is due
+    #[arg(long = "wait", value_name = "TIME", default_value = "0s")]
+    wait_ms: Millis,
+    /// Length of the lease [default: as message and queue say]
+    #[arg(long = "lease", value_name = "TIME")]
+    lease_ms: Option<Millis>,
+}
+
+impl ClientCommand for ReserveArgs {
+    fn run(self, session: &ClientSession) -> Result<(), CommandFailure> {
+        let wait = Duration::from_millis(self.wait_ms.0);
+        let path = format!("{}/reserve", path(&self.queue));
+        let answer = session.remote.post_waiting(&path, &Value::Object(fields(&self)?), wait)?;
+        session.print(&answer, |out| {
+            if elements(&answer, "messages").next().is_none() {
+                let is_held = answer.get("held_back").is_some();
+                return writeln!(
+                    out,
+                    "no message{}",
+                    if is_held { ": too many messages are leased" } else { "" }
+                );
+            }
+            let columns: [table::Column<'_>; 5] = [
+                ("ID", &member("id")),
+                ("TOKEN", &member("lease_token")),
+                ("ATTEMPT", &member("attempt")),
+                ("KEY", &member("key")),
+                ("BODY", &|message| body(message, LISTED_BODY)),
+            ];
+            table::print_rows(out, elements(&answer, "messages"), &columns)
+        })
+    }
+}
+
+/// Identifies a lease.
+#[derive(Args, Debug)]
+struct LeaseArgs {
+    /// The message's id
+    id: String,
+    /// The lease's token, which `duewheel reserve` prints
+    #[arg(value_name = "TOKEN")]
+    lease: String,
+}
+
+impl LeaseArgs {
+    fn settle(
+        &self,
+        verb: &str,
+        mut request: Map<String, Value>,
+        session: &ClientSession,
+        words: fn(&Value) -> String,
+    ) -> Result<(), CommandFailure> {
+        request.insert("lease_token".into(), self.lease.as_str().into());
+        let path = format!("/v1/messages/{}/{verb}", segment(&self.id));
+        let answer = session.remote.post(&path, &Value::Object(request))?;
+        session.say(&answer, format_args!("{}  {}", self.id, words(&answer)))
+    }
+}
+
+/// How a message was settled, in words.
+pub(super) fn settled_words(answer: &Value) -> String {
+    match cell(answer, "result").as_str() {
+        "already" => "was acked already".to_owned(),
+        "superseded" => "superseded: another message has its key, and it is gone".to_owned(),
+        "again" => format!("again, due {}", when::due(answer)),
+        "dead" => format!("dead: {}", cell(answer, "dead_reason")),
+        result => result.to_owned(),
+    }
+}
+
+#[derive(Args, Debug)]
+pub(super) struct AckArgs {
+    #[command(flatten)]
+    target: LeaseArgs,
+}
+
+impl ClientCommand for AckArgs {
+    fn run(self, session: &ClientSession) -> Result<(), CommandFailure> {
+        self.target.settle("ack", Map::new(), session, settled_words)
+    }
+}
+
+#[derive(Args, Debug, Serialize)]
+pub(super) struct NackArgs {
+    #[command(flatten)]
+    #[serde(skip)]
+    target: LeaseArgs,
+    /// Time until the next attempt [default: the backoff of message and queue]
+    #[arg(long = "delay", value_name = "TIME", conflicts_with = "dead")]
+    delay_ms: Option<Millis>,
+    /// Why; it is kept in the message's history
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+    /// Make the message dead at once
+    #[arg(long)]
+    dead: bool,
+    /// Not yet: this attempt does not count
+    #[arg(long, conflicts_with = "dead")]
+    #[serde(skip)]
+    not_yet: bool,
+}
+
+impl ClientCommand for NackArgs {
+    fn run(self, session: &ClientSession) -> Result<(), CommandFailure> {
+        let mut request = fields(&self)?;
+        if self.not_yet {
+            request.insert("attempt".into(), false.into());
+        }
+        self.target.settle("nack", request, session, settled_words)
+    }
+}
+
+#[derive(Args, Debug, Serialize)]
+pub(super) struct ExtendArgs {
+    #[command(flatten)]
+    #[serde(skip)]
+    target: LeaseArgs,
+    /// The lease's length from now on [default: its length so far]
+    #[arg(long = "lease", value_name = "TIME")]
+    lease_ms: Option<Millis>,
+}
+
+impl ClientCommand for ExtendArgs {
+    fn run(self, session: &ClientSession) -> Result<(), CommandFailure> {
+        self.target.settle("extend", fields(&self)?, session, |answer| {
+            format!("leased until {}", when::instant_told(answer, "lease_until"))
+        })
     }
 }

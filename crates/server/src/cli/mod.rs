@@ -27,7 +27,6 @@ mod import_file;
 mod import_jobs;
 mod import_marker;
 mod invocation;
-mod lease;
 mod message;
 mod offline;
 mod queue;
@@ -113,13 +112,13 @@ commands! {
         /// Print what happens to messages, live
         Tail(ClientArgs<tail::TailArgs>),
         /// Lease messages that are due
-        Reserve(ClientArgs<lease::ReserveArgs>),
+        Reserve(ClientArgs<message::ReserveArgs>),
         /// Settle a leased message: it is done
-        Ack(ClientArgs<lease::AckArgs>),
+        Ack(ClientArgs<message::AckArgs>),
         /// Give a leased message back, for another attempt or as dead
-        Nack(ClientArgs<lease::NackArgs>),
+        Nack(ClientArgs<message::NackArgs>),
         /// Extend the lease of a message
-        Extend(ClientArgs<lease::ExtendArgs>),
+        Extend(ClientArgs<message::ExtendArgs>),
         /// Run a command for each message of a queue
         Work(ClientArgs<work::WorkArgs>),
         /// Check every byte of a data folder, or of a shared store, without writing

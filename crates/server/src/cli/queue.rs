@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use super::CommandFailure;
 use super::invocation::print_json;
 use super::remote::{ApiError, segment};
-use super::session::{ClientArgs, ClientCommand, RunCommand, Session, confirm, fields};
+use super::session::{ClientArgs, ClientCommand, ClientSession, RunCommand, confirm, fields};
 use super::table::{self, cell, cell_counted, counted, member};
 use super::when::{self, Millis};
 use crate::hourly::HourlyRate;
@@ -34,7 +34,7 @@ pub(super) fn path(queue: &QueueName) -> String {
 pub(super) struct QueuesArgs {}
 
 impl ClientCommand for QueuesArgs {
-    fn run(self, session: &Session) -> Result<(), CommandFailure> {
+    fn run(self, session: &ClientSession) -> Result<(), CommandFailure> {
         let queues = session.remote.list("/v1/queues", "queues")?;
         let overdue = |queue: &Value| match queue["oldest_overdue"].is_null() {
             true => "-".to_owned(),
@@ -90,7 +90,7 @@ struct ShownArgs {
 }
 
 impl ClientCommand for ShownArgs {
-    fn run(self, session: &Session) -> Result<(), CommandFailure> {
+    fn run(self, session: &ClientSession) -> Result<(), CommandFailure> {
         let name = self.queue.ok_or_else(|| CommandFailure::Usage("name a queue".to_owned()))?;
         let queue = session.remote.get(&path(&name))?;
         session.print(&queue, |out| show(out, &queue))?;
@@ -148,7 +148,7 @@ struct RemoveArgs {
 }
 
 impl ClientCommand for RemoveArgs {
-    fn run(self, session: &Session) -> Result<(), CommandFailure> {
+    fn run(self, session: &ClientSession) -> Result<(), CommandFailure> {
         let Self { queue, yes } = self;
         if !yes {
             let doomed = doomed(session, &queue)?;
@@ -161,7 +161,7 @@ impl ClientCommand for RemoveArgs {
 }
 
 /// The messages that a purge removes.
-fn doomed(session: &Session, queue: &QueueName) -> Result<String, CommandFailure> {
+fn doomed(session: &ClientSession, queue: &QueueName) -> Result<String, CommandFailure> {
     let counts = session.remote.get(&path(queue))?["counts"].take();
     let doomed = ["scheduled", "ready", "dead"].map(|state| counts[state].as_u64().unwrap_or(0));
     Ok(counted(doomed.iter().sum(), "message"))
@@ -179,7 +179,7 @@ pub(super) struct PauseArgs {
 }
 
 impl ClientCommand for PauseArgs {
-    fn run(self, session: &Session) -> Result<(), CommandFailure> {
+    fn run(self, session: &ClientSession) -> Result<(), CommandFailure> {
         let how = match self.for_ms {
             Some(Millis(ms)) => format!("paused for {}", TimeSpan(ms)),
             None => "paused until it is resumed".to_owned(),
@@ -196,7 +196,7 @@ pub(super) struct ResumeArgs {
 }
 
 impl ClientCommand for ResumeArgs {
-    fn run(self, session: &Session) -> Result<(), CommandFailure> {
+    fn run(self, session: &ClientSession) -> Result<(), CommandFailure> {
         operate(session, &self.queue, "resume", Map::new(), |_| "resumed".to_owned())
     }
 }
@@ -212,7 +212,7 @@ pub(super) struct PurgeArgs {
 }
 
 impl ClientCommand for PurgeArgs {
-    fn run(self, session: &Session) -> Result<(), CommandFailure> {
+    fn run(self, session: &ClientSession) -> Result<(), CommandFailure> {
         if !self.yes {
             confirm(&format!("remove {} of {} for ever", doomed(session, &self.queue)?, self.queue))?;
         }
@@ -224,7 +224,7 @@ impl ClientCommand for PurgeArgs {
 
 /// Posts to a path below a queue, and prints the answer.
 pub(super) fn operate(
-    session: &Session,
+    session: &ClientSession,
     queue: &QueueName,
     verb: &str,
     request: Map<String, Value>,
@@ -369,7 +369,7 @@ pub(super) fn field_of<A: Args>(option: &str) -> String {
 }
 
 impl ClientCommand for ConfigArgs {
-    fn run(self, session: &Session) -> Result<(), CommandFailure> {
+    fn run(self, session: &ClientSession) -> Result<(), CommandFailure> {
         let path = format!("{}/config", path(&self.queue));
         let mut change = fields(&self.change)?;
         if let Some(per_second) = self.change.rate {

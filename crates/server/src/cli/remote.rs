@@ -207,7 +207,12 @@ impl Remote {
     }
 
     /// Posts lines; gives a result for each.
-    pub(super) fn post_lines(&self, path: &str, lines: Vec<u8>) -> Result<Vec<Value>, ApiError> {
+    pub(super) fn post_lines<'a>(
+        &self,
+        path: &str,
+        lines: impl Iterator<Item = &'a str>,
+    ) -> Result<Vec<Value>, ApiError> {
+        let lines: String = lines.flat_map(|line| [line, "\n"]).collect();
         let request = Request::post(self.url(path)).header("content-type", "application/x-ndjson");
         let bytes = self.run(request.body(lines), ANSWER)?;
         let results = bytes.split(|b| *b == b'\n').filter(|line| !line.is_empty());

@@ -11,7 +11,7 @@ use super::CommandFailure;
 use super::enqueue::{header, headers, put_body};
 use super::queue::{field_of, settings_of};
 use super::remote::{ApiError, Remote, segment};
-use super::session::{ClientArgs, NoArgs, RunCommand, Session, fields};
+use super::session::{ClientArgs, ClientSession, NoArgs, RunCommand, fields};
 use super::table::{self, cell, cell_counted, elements};
 use super::when::{self, GivenInstant};
 use crate::rfc3339;
@@ -319,7 +319,7 @@ impl RunCommand for ScheduleCommand {
     }
 }
 
-fn preview(args: &SchedulePreview, session: &Session) -> Result<(), CommandFailure> {
+fn preview(args: &SchedulePreview, session: &ClientSession) -> Result<(), CommandFailure> {
     args.timing.check()?;
     let mut request = args.timing.json()?;
     request.insert("count".into(), args.count.into());
@@ -337,7 +337,7 @@ fn preview(args: &SchedulePreview, session: &Session) -> Result<(), CommandFailu
     })
 }
 
-fn list(session: &Session) -> Result<(), CommandFailure> {
+fn list(session: &ClientSession) -> Result<(), CommandFailure> {
     let schedules = session.remote.list("/v1/schedules?limit=1000", "schedules")?;
     let mut out = io::stdout().lock();
     if session.is_json {
@@ -380,7 +380,7 @@ const SHOWN: [&str; 15] = [
     "error",
 ];
 
-fn show(session: &Session, schedule: &Value) -> Result<(), CommandFailure> {
+fn show(session: &ClientSession, schedule: &Value) -> Result<(), CommandFailure> {
     session.print(schedule, |out| {
         table::print_members(out, 12, schedule, &SHOWN)?;
         if let Some(why) = schedule["waits"]["why"].as_str() {

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use clap::{Arg, Args};
+use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use tokio::signal::unix::{SignalKind, signal};
@@ -24,7 +25,7 @@ pub(super) trait RunCommand {
 
 /// A command that talks to a server.
 pub(super) trait ClientCommand {
-    fn run(self, session: &Session) -> Result<(), CommandFailure>;
+    fn run(self, session: &ClientSession) -> Result<(), CommandFailure>;
 }
 
 /// A set of commands, and how each of them runs.
@@ -56,11 +57,11 @@ impl<C: Args> ClientArgs<C> {
     /// Runs a command with these arguments and this server.
     pub(super) fn with(
         self,
-        run: impl FnOnce(C, &Session) -> Result<(), CommandFailure>,
+        run: impl FnOnce(C, &ClientSession) -> Result<(), CommandFailure>,
     ) -> Result<(), CommandFailure> {
         let remote = Remote::new(&self.server)?;
         let ServerArgs { json: is_json, server, .. } = self.server;
-        run(self.command, &Session { remote, server, is_json })
+        run(self.command, &ClientSession { remote, server, is_json })
     }
 }
 
@@ -75,14 +76,14 @@ impl<C: Args + ClientCommand> RunCommand for ClientArgs<C> {
 pub(super) struct NoArgs {}
 
 /// A server, and the form in which a command prints its answers.
-pub(super) struct Session {
+pub(super) struct ClientSession {
     pub(super) remote: Remote,
     /// The address of the server, as it was given.
     pub(super) server: String,
     pub(super) is_json: bool,
 }
 
-impl Session {
+impl ClientSession {
     /// Prints an answer: as JSON, or in words.
     pub(super) fn print(
         &self,
@@ -125,6 +126,14 @@ pub(super) fn fields(options: &impl Serialize) -> Result<Map<String, Value>, Com
         Value::Bool(true) | Value::Number(_) | Value::String(_) => true,
     });
     Ok(fields)
+}
+
+/// A bar or a spinner that shows progress on standard error, if that is a terminal.
+pub(super) fn progress(bar: ProgressBar, template: &str) -> ProgressBar {
+    match ProgressStyle::with_template(template) {
+        Ok(style) => bar.with_style(style),
+        Err(_) => bar,
+    }
 }
 
 /// Asks on a terminal before an act that cannot be undone; elsewhere `--yes` is needed.

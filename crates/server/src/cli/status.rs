@@ -15,7 +15,7 @@ use super::CommandFailure;
 use super::failure::exit_code;
 use super::queue::{path, queue_name};
 use super::remote::{ApiError, Remote, segment};
-use super::session::{ClientArgs, ClientCommand, RunCommand, Session};
+use super::session::{ClientArgs, ClientCommand, ClientSession, RunCommand};
 use super::table::{self, cell, cell_counted, counted, elements, plain};
 use super::when::{self, Millis};
 
@@ -32,7 +32,7 @@ const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"]
 pub(super) struct HealthArgs {}
 
 impl ClientCommand for HealthArgs {
-    fn run(self, session: &Session) -> Result<(), CommandFailure> {
+    fn run(self, session: &ClientSession) -> Result<(), CommandFailure> {
         let (healthy, health) = session.remote.get_any("/healthz")?;
         session.print(&health, |out| {
             for (name, value) in health.as_object().into_iter().flatten() {
@@ -49,7 +49,7 @@ impl ClientCommand for HealthArgs {
 pub(super) struct QuotasArgs {}
 
 impl ClientCommand for QuotasArgs {
-    fn run(self, session: &Session) -> Result<(), CommandFailure> {
+    fn run(self, session: &ClientSession) -> Result<(), CommandFailure> {
         let answer = session.remote.get("/v1/quotas")?;
         let mut rows = Vec::new();
         for quota in elements(&answer, "quotas") {
@@ -109,7 +109,7 @@ pub(super) struct HistogramArgs {
 }
 
 impl ClientCommand for HistogramArgs {
-    fn run(self, session: &Session) -> Result<(), CommandFailure> {
+    fn run(self, session: &ClientSession) -> Result<(), CommandFailure> {
         let of = self.queue.as_ref().map_or_else(|| "/v1".to_owned(), path);
         let mut path = format!("{of}/histogram?buckets={}", self.buckets);
         let now = Zoned::now();
@@ -172,7 +172,7 @@ pub(super) struct BackupArgs {
 }
 
 impl ClientCommand for BackupArgs {
-    fn run(self, session: &Session) -> Result<(), CommandFailure> {
+    fn run(self, session: &ClientSession) -> Result<(), CommandFailure> {
         let usage = |what: &str| CommandFailure::Usage(format!("DEST {}: {what}", self.dest.display()));
         let dest = std::path::absolute(&self.dest).map_err(|error| usage(&error.to_string()))?;
         let dest = dest.to_str().ok_or_else(|| usage("is not UTF-8"))?;

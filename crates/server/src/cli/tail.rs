@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use super::failure::refused_line;
 use super::remote::{ApiError, EventSource, segment, will_pass};
-use super::session::{ClientCommand, Interrupt, Session};
+use super::session::{ClientCommand, ClientSession, Interrupt};
 use super::table::{cell, cell_counted, plain};
 use super::{CommandFailure, when};
 
@@ -42,7 +42,7 @@ pub(super) struct TailArgs {
 }
 
 impl ClientCommand for TailArgs {
-    fn run(self, session: &Session) -> Result<(), CommandFailure> {
+    fn run(self, session: &ClientSession) -> Result<(), CommandFailure> {
         let interrupt = Interrupt::watch()?;
         let mut tail = TailSession { position: self.since.clone(), queues: self.queues, session };
         // A wrong address, token or id is an error of the command. Later the server may be away.
@@ -61,7 +61,7 @@ type StreamLines = Receiver<String>;
 /// A run of the command, with the position up to which its stream was read.
 struct TailSession<'a> {
     queues: Vec<String>,
-    session: &'a Session,
+    session: &'a ClientSession,
     position: Option<String>,
 }
 

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use super::CommandFailure;
 use super::enqueue::header_twice;
 use super::remote::segment;
-use super::session::{ClientArgs, NoArgs, RunCommand, Session, fields};
+use super::session::{ClientArgs, ClientSession, NoArgs, RunCommand, fields};
 use super::table::{self, cell, member, texts};
 use super::when::Millis;
 
@@ -198,7 +198,7 @@ impl RunCommand for TargetCommand {
     }
 }
 
-fn test(target: &TargetNamed, session: &Session) -> Result<(), CommandFailure> {
+fn test(target: &TargetNamed, session: &ClientSession) -> Result<(), CommandFailure> {
     let answer = session.remote.post(&format!("{}/test", path(&target.name)), &json!({}))?;
     session.print(&answer, |out| {
         let names = ["at", "class", "ms", "webhook_id", "answer"];
@@ -210,7 +210,7 @@ fn test(target: &TargetNamed, session: &Session) -> Result<(), CommandFailure> {
     }
 }
 
-fn list(session: &Session) -> Result<(), CommandFailure> {
+fn list(session: &ClientSession) -> Result<(), CommandFailure> {
     let targets = session.remote.list("/v1/targets?limit=1000", "targets")?;
     let mut out = io::stdout().lock();
     if session.is_json {
@@ -235,7 +235,7 @@ fn joined(list: &Value) -> String {
     if texts.is_empty() { "-".to_owned() } else { texts.join(", ") }
 }
 
-fn show(session: &Session, target: &Value) -> Result<(), CommandFailure> {
+fn show(session: &ClientSession, target: &Value) -> Result<(), CommandFailure> {
     session.print(target, |out| {
         table::print_members(out, 16, target, &["name", "state", "reason", "since", "error"])?;
         writeln!(out, "{:<16}{}", "queues", joined(&target["delivers"]))?;

@@ -15,7 +15,7 @@ use toml_edit::{DocumentMut, Item, TomlError};
 use super::CommandFailure;
 use super::enqueue::told;
 use super::invocation::{self, print_json};
-use super::session::{ClientArgs, ClientCommand, RunCommand, Session, commands, print_answer};
+use super::session::{ClientArgs, ClientCommand, ClientSession, RunCommand, commands, print_answer};
 use super::table::{self, elements, member, plain, texts};
 use super::when::{self, GivenTime};
 use crate::auth::{Scope, Token, TokenEntry, TokenTable, block};
@@ -83,7 +83,7 @@ pub(super) struct RevokeTokenArgs {
 }
 
 impl ClientCommand for ListTokensArgs {
-    fn run(self, session: &Session) -> Result<(), CommandFailure> {
+    fn run(self, session: &ClientSession) -> Result<(), CommandFailure> {
         let answer = session.remote.get("/v1/tokens")?;
         let words = |list: &Value| texts(list).map(plain).collect::<Vec<_>>().join(",");
         let queues = |token: &Value| match &token["queues"] {

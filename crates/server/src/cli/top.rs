@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Value, json};
 
 use super::remote::{ApiError, Remote};
-use super::session::{ClientCommand, Interrupt, Session};
+use super::session::{ClientCommand, ClientSession, Interrupt};
 use super::top_view::{self, Palette, TopFigures, TopScreen};
 use super::{CommandFailure, when};
 use crate::span::TimeSpan;
@@ -37,7 +37,7 @@ pub(super) struct TopArgs {
 }
 
 impl ClientCommand for TopArgs {
-    fn run(self, session: &Session) -> Result<(), CommandFailure> {
+    fn run(self, session: &ClientSession) -> Result<(), CommandFailure> {
         if self.interval.0 < 100 {
             return Err(CommandFailure::Usage("--interval: must be at least 100ms".into()));
         }

@@ -15,10 +15,10 @@ use duewheel::core::QueueName;
 use serde_json::{Value, json};
 
 use super::failure::refused_line;
-use super::lease::settled_words;
+use super::message::settled_words;
 use super::queue::queue_name;
 use super::remote::{ApiError, segment, will_pass};
-use super::session::{ClientCommand, Session, on_signals};
+use super::session::{ClientCommand, ClientSession, on_signals};
 use super::table::{cell, plain};
 use super::work_child::{self, Children, CommandEnded, WorkChild};
 use super::{CommandFailure, when};
@@ -68,7 +68,7 @@ pub(super) struct WorkArgs {
 }
 
 impl ClientCommand for WorkArgs {
-    fn run(self, session: &Session) -> Result<(), CommandFailure> {
+    fn run(self, session: &ClientSession) -> Result<(), CommandFailure> {
         // Each message that a worker leases for nothing has used up an attempt.
         let cannot = |error| CommandFailure::Failed(format!("cannot run {}: {error}", self.command[0]));
         work_child::find(&self.command[0]).map_err(cannot)?;
@@ -101,7 +101,7 @@ impl ClientCommand for WorkArgs {
 /// The state that all jobs share.
 struct WorkJobs<'a> {
     args: &'a WorkArgs,
-    session: &'a Session,
+    session: &'a ClientSession,
     slots: Arc<JobSlots>,
     /// How many messages may still be begun.
     left: Option<AtomicU64>,
