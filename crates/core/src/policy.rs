@@ -3,7 +3,6 @@
 //! No request may exceed a limit; a default applies when neither the message nor its queue has a setting of its own.
 //! Limits are values, so that tests can make them tiny.
 
-use crate::message::MaxAttempts;
 use crate::name::named_enum;
 use crate::random::scaled;
 
@@ -208,6 +207,32 @@ pub struct Defaults {
     /// How long a `dedupe_id` is remembered, in ms.
     pub dedupe_window_ms: u64 = 24 * HOUR,
 }
+}
+
+/// Number of grants after which a message is dead; at least 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct MaxAttempts(std::num::NonZeroU32);
+
+impl From<std::num::NonZeroU32> for MaxAttempts {
+    fn from(n: std::num::NonZeroU32) -> Self {
+        MaxAttempts(n)
+    }
+}
+
+impl MaxAttempts {
+    /// No limit: attempts never make the message dead, as in beanstalkd.
+    pub const UNLIMITED: MaxAttempts = MaxAttempts(std::num::NonZeroU32::MAX);
+
+    /// A limit of `n` attempts; `None` for 0, because a message that may never be tried makes no sense.
+    pub fn new(n: u32) -> Option<Self> {
+        std::num::NonZeroU32::new(n).map(MaxAttempts)
+    }
+
+    /// The limit as a number.
+    pub fn count(self) -> u32 {
+        self.0.get()
+    }
 }
 
 /// Exponential backoff between `min_ms` and `max_ms`, which doubles with each attempt and has jitter.

@@ -23,7 +23,7 @@ pub(super) struct Fresh {
     ids: Vec<MessageId>,
     /// The row of each id; `None` once it is in memory, or purged.
     rows: Vec<Option<FreshRow>>,
-    keys: HashTable<u32>,
+    key_rows: HashTable<u32>,
     hasher: HashKey,
 }
 
@@ -36,17 +36,17 @@ pub(super) struct FreshRow {
 
 impl Fresh {
     pub(super) fn new(key: HashKey) -> Self {
-        Fresh { ids: Vec::new(), rows: Vec::new(), keys: HashTable::new(), hasher: key }
+        Fresh { ids: Vec::new(), rows: Vec::new(), key_rows: HashTable::new(), hasher: key }
     }
 
     /// Adds a message; its id is above all others.
     pub(super) fn push(&mut self, message: Arc<MessageContent>, life: Life, born: Lsn) {
-        let Fresh { ids, rows, keys, hasher } = self;
+        let Fresh { ids, rows, key_rows, hasher } = self;
         ids.push(message.id);
         if let Some(key) = &message.key {
             let hash = hasher.hash_one((&message.queue, key.as_str()));
             let index = u32::try_from(rows.len()).expect("a batch is bounded");
-            keys.insert_unique(hash, index, |&i| match &rows[i as usize] {
+            key_rows.insert_unique(hash, index, |&i| match &rows[i as usize] {
                 Some(FreshRow { message, .. }) => {
                     hasher.hash_one((&message.queue, message.key.as_ref().map_or("", Key::as_str)))
                 }
@@ -68,7 +68,7 @@ impl Fresh {
     pub(super) fn clear(&mut self) {
         self.ids.clear();
         self.rows.clear();
-        self.keys.clear();
+        self.key_rows.clear();
     }
 
     /// Removes the purged messages of a queue.
@@ -90,7 +90,7 @@ impl Fresh {
             let row = self.rows[i as usize].as_ref();
             row.is_some_and(|row| row.message.key.as_ref() == Some(key) && row.message.queue == *queue)
         };
-        self.keys.find(hash, is_it).map(|&i| i as usize)
+        self.key_rows.find(hash, is_it).map(|&i| i as usize)
     }
 }
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::fields::{FieldKnown, Form, Reader, Stored, Writer, codes, in_order, section};
-use super::head::{LifeHead, StageKind};
+use super::fields::{FieldKnown, Form, Reader, StoredForm, Writer, codes, in_order, section};
+use super::head::{LifeHead, PUT, StageKind};
 use super::{
     ClockPair, Created, DecodeError, Decoded, DedupeRow, EnqueueDefaults, Gone, Pause, Record, Totals, Was,
 };
@@ -24,14 +24,11 @@ use crate::policy::{
 };
 use crate::time::{Class, Due, EngineMs, WallMs};
 
-/// The first byte of a record that puts a message.
-pub(super) const PUT: u8 = 1;
-
 /// The kinds of records, each with its number and its fields in order. Those with a name end with a section of tagged
 /// fields that has none yet.
 macro_rules! records {
     ($($code:tt $kind:ident { $($field:ident),* } $($what:literal)?;)*) => {
-        impl Stored for Record {
+        impl StoredForm for Record {
             fn write(&self, to: &mut Writer) {
                 match self {
                     $(Record::$kind { $($field),* } => {
@@ -93,9 +90,6 @@ in_order! {
     Row { message, life }
 }
 
-/// The highest field of a message.
-pub(super) const LAST_OF_A_MESSAGE: u64 = 8;
-
 section! { "message", put_options, take_options (options: Options, dedupe_id: Option<Box<str>>)
     1 => options.lease_ms;
     2 => options.max_attempts;
@@ -112,9 +106,6 @@ section! { "message", put_options, take_options (options: Options, dedupe_id: Op
     8 => Some(options.queue_limit).filter(|limit| *limit != QueueLimit::Yields),
         limit => options.queue_limit = limit;
 }
-
-/// The highest field of a life.
-pub(super) const LAST_OF_A_LIFE: u64 = 14;
 
 section! { "message", put_life, take_life (life: Life)
     1 => life.priority;
@@ -204,7 +195,7 @@ section! { "queue", put_totals, take_totals (t: Totals)
     10 => t.superseded;
 }
 
-impl Stored for QueueName {
+impl StoredForm for QueueName {
     fn write(&self, to: &mut Writer) {
         to.blob(self.as_str().as_bytes());
     }
@@ -214,7 +205,7 @@ impl Stored for QueueName {
 }
 
 /// A key is never empty.
-impl Stored for Option<Key> {
+impl StoredForm for Option<Key> {
     fn write(&self, to: &mut Writer) {
         to.blob(self.as_ref().map_or(&[], |key| key.as_str().as_bytes()));
     }
@@ -227,7 +218,7 @@ impl Stored for Option<Key> {
     }
 }
 
-impl Stored for MaxAttempts {
+impl StoredForm for MaxAttempts {
     const FORM: Form = Form::Number;
 
     fn write(&self, to: &mut Writer) {
@@ -239,7 +230,7 @@ impl Stored for MaxAttempts {
 }
 
 /// The ids that a purge keeps: each as its difference from the one before.
-impl Stored for IdSet {
+impl StoredForm for IdSet {
     fn write(&self, to: &mut Writer) {
         to.varint(self.len() as u64);
         let mut last = 0;
@@ -258,7 +249,7 @@ impl Stored for IdSet {
     }
 }
 
-impl Stored for Was {
+impl StoredForm for Was {
     fn write(&self, to: &mut Writer) {
         self.queue.write(to);
         to.byte(self.kind as u8 | (self.due.class() as u8) << 2);
@@ -286,7 +277,7 @@ impl Stored for Was {
     }
 }
 
-impl Stored for Option<Was> {
+impl StoredForm for Option<Was> {
     fn write(&self, to: &mut Writer) {
         to.byte(u8::from(self.is_some()));
         self.iter().for_each(|was| was.write(to));
@@ -300,7 +291,7 @@ impl Stored for Option<Was> {
     }
 }
 
-impl Stored for Arc<MessageContent> {
+impl StoredForm for Arc<MessageContent> {
     fn write(&self, to: &mut Writer) {
         self.id.write(to);
         self.queue.write(to);
@@ -313,7 +304,7 @@ impl Stored for Arc<MessageContent> {
     }
 }
 
-impl Stored for Life {
+impl StoredForm for Life {
     fn write(&self, to: &mut Writer) {
         to.life_head(self);
         to.life_rest(self);
@@ -324,7 +315,7 @@ impl Stored for Life {
     }
 }
 
-impl Stored for Pause {
+impl StoredForm for Pause {
     fn write(&self, to: &mut Writer) {
         match self {
             Pause::Running => to.byte(0),
@@ -346,7 +337,7 @@ impl Stored for Pause {
     }
 }
 
-impl Stored for Created {
+impl StoredForm for Created {
     fn write(&self, to: &mut Writer) {
         let (code, old) = match self {
             Created::New => (0, None),
@@ -368,7 +359,7 @@ impl Stored for Created {
     }
 }
 
-impl Stored for EnqueueDefaults {
+impl StoredForm for EnqueueDefaults {
     fn write(&self, to: &mut Writer) {
         let EnqueueDefaults { priority, lease_ms, max_attempts, backoff, expires_in_ms } = self;
         ((*priority, *lease_ms), (*max_attempts, *backoff)).write(to);
@@ -382,7 +373,7 @@ impl Stored for EnqueueDefaults {
 }
 
 /// The fingerprint of a content.
-impl Stored for u128 {
+impl StoredForm for u128 {
     fn write(&self, to: &mut Writer) {
         to.bytes.extend_from_slice(&self.to_le_bytes());
     }
@@ -392,7 +383,7 @@ impl Stored for u128 {
     }
 }
 
-impl Stored for DedupeRow {
+impl StoredForm for DedupeRow {
     fn write(&self, to: &mut Writer) {
         self.queue.write(to);
         self.dedupe_id.write(to);
@@ -431,7 +422,7 @@ impl Stored for DedupeRow {
     }
 }
 
-impl Stored for AnswerLog {
+impl StoredForm for AnswerLog {
     fn write(&self, to: &mut Writer) {
         self.forgotten().write(to);
         self.spans().to_vec().write(to);
@@ -441,7 +432,7 @@ impl Stored for AnswerLog {
     }
 }
 
-impl Stored for Totals {
+impl StoredForm for Totals {
     fn write(&self, to: &mut Writer) {
         put_totals(to, self);
     }
@@ -452,7 +443,7 @@ impl Stored for Totals {
     }
 }
 
-impl Stored for Options {
+impl StoredForm for Options {
     fn write(&self, to: &mut Writer) {
         put_options(to, self, &None);
     }
@@ -463,7 +454,7 @@ impl Stored for Options {
     }
 }
 
-impl Stored for QueueSettings {
+impl StoredForm for QueueSettings {
     fn write(&self, to: &mut Writer) {
         let (rate, catchup) = (self.limits.rate.map(|rate| rate.per_hour), self.limits.catchup_per_hour);
         let whole = |hourly: Option<u64>| hourly.map(|n| n / SECONDS_PER_HOUR);

@@ -131,7 +131,7 @@ impl Reader {
     }
 
     /// A value in its form.
-    pub(super) fn get<T: Stored>(&mut self) -> Decoded<T> {
+    pub(super) fn get<T: StoredForm>(&mut self) -> Decoded<T> {
         T::read(self)
     }
 
@@ -198,7 +198,7 @@ impl FieldWriter<'_> {
         value.put(number, self);
     }
 
-    fn write<T: Stored>(&mut self, number: u64, value: &T) {
+    fn write<T: StoredForm>(&mut self, number: u64, value: &T) {
         self.count += 1;
         match T::FORM {
             Form::Number => {
@@ -226,7 +226,7 @@ impl FieldReader<'_> {
     }
 
     /// Reads all bytes of the value.
-    fn read<T: Stored>(self) -> Decoded<T> {
+    fn read<T: StoredForm>(self) -> Decoded<T> {
         match (T::FORM, self.form) {
             (Form::Number, Form::Number) => T::read(self.from),
             (Form::Bytes, Form::Bytes) => {
@@ -337,7 +337,7 @@ pub(super) enum Form {
 }
 
 /// A value with one form in bytes.
-pub(super) trait Stored: Sized {
+pub(super) trait StoredForm: Sized {
     const FORM: Form = Form::Bytes;
 
     fn write(&self, to: &mut Writer);
@@ -350,7 +350,7 @@ pub(super) trait Field: Sized {
     fn take(field: FieldReader<'_>) -> Decoded<Self>;
 }
 
-impl<T: Stored> Field for Option<T> {
+impl<T: StoredForm> Field for Option<T> {
     fn put(&self, number: u64, to: &mut FieldWriter<'_>) {
         if let Some(value) = self {
             to.write(number, value);
@@ -361,7 +361,7 @@ impl<T: Stored> Field for Option<T> {
     }
 }
 
-impl<T: Stored> Field for Vec<T> {
+impl<T: StoredForm> Field for Vec<T> {
     fn put(&self, number: u64, to: &mut FieldWriter<'_>) {
         if !self.is_empty() {
             to.write(number, self);
@@ -388,7 +388,7 @@ macro_rules! count_fields {
 }
 count_fields!(u32 u64);
 
-impl Stored for u64 {
+impl StoredForm for u64 {
     const FORM: Form = Form::Number;
 
     fn write(&self, to: &mut Writer) {
@@ -399,7 +399,7 @@ impl Stored for u64 {
     }
 }
 
-impl Stored for u32 {
+impl StoredForm for u32 {
     const FORM: Form = Form::Number;
 
     fn write(&self, to: &mut Writer) {
@@ -413,7 +413,7 @@ impl Stored for u32 {
 /// Types that are a number with a name.
 macro_rules! numbers {
     ($($t:ident)*) => {$(
-        impl Stored for $t {
+        impl StoredForm for $t {
             const FORM: Form = Form::Number;
 
             fn write(&self, to: &mut Writer) {
@@ -427,7 +427,7 @@ macro_rules! numbers {
 }
 numbers!(MessageId Lsn SessionId WallMs EngineMs Epoch);
 
-impl Stored for Box<str> {
+impl StoredForm for Box<str> {
     fn write(&self, to: &mut Writer) {
         to.blob(self.as_bytes());
     }
@@ -436,7 +436,7 @@ impl Stored for Box<str> {
     }
 }
 
-impl<T: Stored> Stored for Vec<T> {
+impl<T: StoredForm> StoredForm for Vec<T> {
     fn write(&self, to: &mut Writer) {
         to.varint(self.len() as u64);
         self.iter().for_each(|item| item.write(to));
@@ -446,7 +446,7 @@ impl<T: Stored> Stored for Vec<T> {
     }
 }
 
-impl<A: Stored, B: Stored> Stored for (A, B) {
+impl<A: StoredForm, B: StoredForm> StoredForm for (A, B) {
     fn write(&self, to: &mut Writer) {
         self.0.write(to);
         self.1.write(to);
@@ -459,7 +459,7 @@ impl<A: Stored, B: Stored> Stored for (A, B) {
 /// Structures that are their fields, in this order.
 macro_rules! in_order {
     ($($t:ident { $($field:ident),* })*) => {$(
-        impl Stored for $t {
+        impl StoredForm for $t {
             fn write(&self, to: &mut Writer) {
                 let $t { $($field),* } = self;
                 $($field.write(to);)*
@@ -476,7 +476,7 @@ pub(super) use in_order;
 /// Enums of which each value has a number below 128.
 macro_rules! codes {
     ($($t:ident, $what:literal: $($code:literal $variant:ident $(($inner:path))?),*;)*) => {$(
-        impl Stored for $t {
+        impl StoredForm for $t {
             const FORM: Form = Form::Number;
 
             fn write(&self, to: &mut Writer) {

@@ -1,12 +1,18 @@
 //! Reads the first fields of stored rows, and of records that put new messages, without decoding the rest: for scans
 //! and ledgers, which read millions of them, and for flushes, which copy them.
 
-use super::codec::{LAST_OF_A_LIFE, LAST_OF_A_MESSAGE, PUT};
 use super::fields::{Writer, skip_fields, varint};
 use super::{DecodeError, Decoded, TallyState};
 use crate::id::MessageId;
 use crate::message::{Died, Kind};
 use crate::time::{Class, Due, EngineMs};
+
+/// The first byte of a record that puts a message.
+pub(super) const PUT: u8 = 1;
+/// The highest field of a message.
+const LAST_OF_A_MESSAGE: u64 = 8;
+/// The highest field of a life.
+const LAST_OF_A_LIFE: u64 = 14;
 
 /// The first fields of a stored row ([`super::Writer::stored`]), read without decoding the rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
