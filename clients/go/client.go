@@ -256,9 +256,7 @@ func (c *Client) Get(ctx context.Context, which Which) (*View, error) {
 
 // Cancelled is the answer to a cancel.
 type Cancelled struct {
-	Result string `json:"result"`
-	ID     string `json:"id"`
-	Key    string `json:"key"`
+	Result, ID, Key string
 }
 
 // Cancel removes a message that no consumer has: Leased if it was too late, MessageNotFound if nothing is pending; then
@@ -293,10 +291,9 @@ func (c *Client) Fire(ctx context.Context, which Which) (*View, error) {
 
 // Replay makes a new message, due now, with the content of a done or dead one. The key may be empty.
 func (c *Client) Replay(ctx context.Context, id, key string) (*Enqueued, error) {
-	body := fields{}
-	if key != "" {
-		body["key"] = key
-	}
+	body := wire(struct {
+		Key string `wire:"key"`
+	}{key})
 	return one[Enqueued](ctx, c, "POST", ByID(id), []string{"replay"}, body)
 }
 
@@ -406,10 +403,9 @@ func (c *Client) Configure(ctx context.Context, queue string, settings map[strin
 
 // Redrive makes dead messages ready again: those with these ids, or all. It returns how many. The scope is admin.
 func (c *Client) Redrive(ctx context.Context, queue string, ids ...string) (int64, error) {
-	body := fields{}
-	if len(ids) > 0 {
-		body["ids"] = ids
-	}
+	body := wire(struct {
+		IDs []string `wire:"ids"`
+	}{ids})
 	answer, err := do[struct{ Redriven int64 }](ctx, c, call{method: "POST", path: []string{"v1", "queues", queue, "redrive"}, body: body})
 	if err != nil {
 		return 0, err
