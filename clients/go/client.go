@@ -15,6 +15,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
+	"io"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -167,7 +168,7 @@ func (c *Client) EnqueueMany(ctx context.Context, queue string, messages []NewMe
 }
 
 func (c *Client) enqueuePart(ctx context.Context, queue string, lines []*line, begun bool) ([]Result[Enqueued], error) {
-	attempts := c.attempts(false)
+	attempts := c.attempts()
 	results := make([]Result[Enqueued], len(lines))
 	open := make([]int, len(lines))
 	for i := range lines {
@@ -187,20 +188,20 @@ func (c *Client) enqueuePart(ctx context.Context, queue string, lines []*line, b
 			return nil, attempts.final(failure)
 		}
 		var wait *Error
-		answers, rest := completeLines(text), []int(nil)
+		// What comes after the last line break is no whole line.
+		answers, rest := bytes.Split(text[:bytes.LastIndexByte(text, '\n')+1], []byte("\n")), []int(nil)
+		answers = answers[:len(answers)-1]
 		for at, i := range open {
-			err := failure
+			err, accepted := failure, new(Enqueued)
 			if at < len(answers) {
-				accepted := new(Enqueued)
 				if json.Unmarshal(answers[at], accepted) == nil && accepted.ID != "" {
 					results[i], begun = Result[Enqueued]{Value: accepted}, true
 					continue
 				}
-				if err = fromProblem(answers[at], 0, -1); err == nil {
-					err = noAnswer(context.DeadlineExceeded)
-				}
-			} else if err == nil {
-				err = noAnswer(context.DeadlineExceeded)
+				err = fromProblem(answers[at], 0, -1)
+			}
+			if err == nil {
+				err = noAnswer(io.ErrUnexpectedEOF)
 			}
 			switch {
 			case err.passes():
@@ -228,11 +229,6 @@ func (c *Client) enqueuePart(ctx context.Context, queue string, lines []*line, b
 		}
 	}
 	return results, nil
-}
-
-func completeLines(text []byte) [][]byte {
-	lines := bytes.Split(text, []byte("\n"))
-	return lines[:len(lines)-1]
 }
 
 func (w Which) path(more ...string) []string {
