@@ -3,6 +3,7 @@ package duewheel
 // The cases that every client runs: clients/cases.json, which clients/README.md describes.
 
 import (
+	"bytes"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -194,9 +195,8 @@ func theirs(value any) any {
 			return theirs(value.Interface())
 		}
 		data, _ := json.Marshal(v.Interface())
-		for _, plain := range []string{"Scheduled", "Ready", "Leased", "Dead"} {
-			data = []byte(strings.Replace(string(data), `"`+plain+`":`, `"`+strings.ToLower(plain)+`":`, 1))
-		}
+		// Members of one word have no tag.
+		data = regexp.MustCompile(`"[A-Z][A-Za-z]*":`).ReplaceAllFunc(data, bytes.ToLower)
 		out := object{}
 		if json.Unmarshal(data, &out) != nil {
 			return value // an instant

@@ -15,6 +15,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
+	"io"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -167,7 +168,7 @@ func (c *Client) EnqueueMany(ctx context.Context, queue string, messages []NewMe
 }
 
 func (c *Client) enqueuePart(ctx context.Context, queue string, lines []*line, begun bool) ([]Result[Enqueued], error) {
-	attempts := c.attempts(false)
+	attempts := c.attempts()
 	results := make([]Result[Enqueued], len(lines))
 	open := make([]int, len(lines))
 	for i := range lines {
@@ -187,20 +188,20 @@ func (c *Client) enqueuePart(ctx context.Context, queue string, lines []*line, b
 			return nil, attempts.final(failure)
 		}
 		var wait *Error
-		answers, rest := completeLines(text), []int(nil)
+		// What comes after the last line break is no whole line.
+		answers, rest := bytes.Split(text[:bytes.LastIndexByte(text, '\n')+1], []byte("\n")), []int(nil)
+		answers = answers[:len(answers)-1]
 		for at, i := range open {
-			err := failure
+			err, accepted := failure, new(Enqueued)
 			if at < len(answers) {
-				accepted := new(Enqueued)
 				if json.Unmarshal(answers[at], accepted) == nil && accepted.ID != "" {
 					results[i], begun = Result[Enqueued]{Value: accepted}, true
 					continue
 				}
-				if err = fromProblem(answers[at], 0, -1); err == nil {
-					err = noAnswer(context.DeadlineExceeded)
-				}
-			} else if err == nil {
-				err = noAnswer(context.DeadlineExceeded)
+				err = fromProblem(answers[at], 0, -1)
+			}
+			if err == nil {
+				err = noAnswer(io.ErrUnexpectedEOF)
 			}
 			switch {
 			case err.passes():
@@ -230,11 +231,6 @@ func (c *Client) enqueuePart(ctx context.Context, queue string, lines []*line, b
 	return results, nil
 }
 
-func completeLines(text []byte) [][]byte {
-	lines := bytes.Split(text, []byte("\n"))
-	return lines[:len(lines)-1]
-}
-
 func (w Which) path(more ...string) []string {
 	if w.ID != "" {
 		return append([]string{"v1", "messages", w.ID}, more...)
@@ -256,9 +252,7 @@ func (c *Client) Get(ctx context.Context, which Which) (*View, error) {
 
 // Cancelled is the answer to a cancel.
 type Cancelled struct {
-	Result string `json:"result"`
-	ID     string `json:"id"`
-	Key    string `json:"key"`
+	Result, ID, Key string
 }
 
 // Cancel removes a message that no consumer has: Leased if it was too late, MessageNotFound if nothing is pending; then
@@ -293,10 +287,9 @@ func (c *Client) Fire(ctx context.Context, which Which) (*View, error) {
 
 // Replay makes a new message, due now, with the content of a done or dead one. The key may be empty.
 func (c *Client) Replay(ctx context.Context, id, key string) (*Enqueued, error) {
-	body := fields{}
-	if key != "" {
-		body["key"] = key
-	}
+	body := wire(struct {
+		Key string `wire:"key"`
+	}{key})
 	return one[Enqueued](ctx, c, "POST", ByID(id), []string{"replay"}, body)
 }
 
@@ -406,10 +399,9 @@ func (c *Client) Configure(ctx context.Context, queue string, settings map[strin
 
 // Redrive makes dead messages ready again: those with these ids, or all. It returns how many. The scope is admin.
 func (c *Client) Redrive(ctx context.Context, queue string, ids ...string) (int64, error) {
-	body := fields{}
-	if len(ids) > 0 {
-		body["ids"] = ids
-	}
+	body := wire(struct {
+		IDs []string `wire:"ids"`
+	}{ids})
 	answer, err := do[struct{ Redriven int64 }](ctx, c, call{method: "POST", path: []string{"v1", "queues", queue, "redrive"}, body: body})
 	if err != nil {
 		return 0, err

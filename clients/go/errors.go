@@ -16,30 +16,24 @@ type Code string
 
 func (c Code) Error() string { return string(c) }
 
-// Codes of the server (docs/errors.md).
+// Codes of the server that programs ask for; any other one (docs/errors.md) is Code("not_done").
 const (
 	BadRequest         Code = "bad_request"
 	Unauthorized       Code = "unauthorized"
-	Forbidden          Code = "forbidden"
 	NotFound           Code = "not_found"
 	MessageNotFound    Code = "message_not_found"
 	KeyExists          Code = "key_exists"
 	Leased             Code = "leased"
 	IsDead             Code = "dead"
-	NotDead            Code = "not_dead"
-	NotDone            Code = "not_done"
 	LeaseLost          Code = "lease_lost"
 	GenerationMismatch Code = "generation_mismatch"
 	DedupeMismatch     Code = "dedupe_mismatch"
-	InUse              Code = "in_use"
 	BodyTooLarge       Code = "body_too_large"
 	InThePast          Code = "in_the_past"
 	Overloaded         Code = "overloaded"
 	OverQuota          Code = "over_quota"
-	Internal           Code = "internal"
 	Draining           Code = "draining"
 	StorageUnavailable Code = "storage_unavailable"
-	Unknown            Code = "unknown"
 	DiskFull           Code = "disk_full"
 )
 
@@ -87,10 +81,8 @@ type Error struct {
 	// RetryAfterMS says when the same request may be accepted, in milliseconds; -1 if nothing said so.
 	RetryAfterMS int64 `json:"retry_after_ms"`
 	// With OverQuota: prefix, resource, limit and use.
-	Quota    string `json:"quota"`
-	Resource string `json:"resource"`
-	Limit    uint64 `json:"limit"`
-	Used     uint64 `json:"used"`
+	Quota, Resource string
+	Limit, Used     uint64
 
 	cause error
 }

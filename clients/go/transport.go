@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"math"
 	"math/rand"
 	"net/http"
 	"net/url"
@@ -31,17 +30,12 @@ type call struct {
 
 // Attempts of a call: the pauses between them, and their end.
 type attempts struct {
-	ends    time.Time
-	count   int
-	unknown bool
+	ends             time.Time
+	count            int
+	endless, unknown bool
 }
 
-func (c *Client) attempts(settles bool) *attempts {
-	if settles {
-		return &attempts{}
-	}
-	return &attempts{ends: time.Now().Add(c.options.RetryFor)}
-}
+func (c *Client) attempts() *attempts { return &attempts{ends: time.Now().Add(c.options.RetryFor)} }
 
 // Waits for the next attempt, or returns the error of the call if there is none.
 func (a *attempts) next(ctx context.Context, err *Error) error {
@@ -49,7 +43,7 @@ func (a *attempts) next(ctx context.Context, err *Error) error {
 	if err.RetryAfterMS >= 0 {
 		pause = time.Duration(err.RetryAfterMS)*time.Millisecond + time.Duration(rand.Int63n(int64(100*time.Millisecond)))
 	}
-	if !a.ends.IsZero() && time.Now().Add(pause).After(a.ends) {
+	if !a.endless && time.Now().Add(pause).After(a.ends) {
 		return a.final(err)
 	}
 	a.count++
@@ -69,8 +63,10 @@ func (a *attempts) final(err *Error) *Error {
 
 // From 100 ms, doubled up to 5 s, of which a random half.
 func backoff(attempt int) time.Duration {
-	most := math.Min(float64(5*time.Second), float64(100*time.Millisecond)*math.Pow(2, math.Min(float64(attempt), 10)))
-	return time.Duration(most * (0.5 + rand.Float64()/2))
+	if attempt > 5 {
+		return time.Duration(float64(5*time.Second) * (0.5 + rand.Float64()/2))
+	}
+	return time.Duration(float64(100*time.Millisecond<<attempt) * (0.5 + rand.Float64()/2))
 }
 
 func sleep(ctx context.Context, d time.Duration) error {
@@ -86,7 +82,8 @@ func sleep(ctx context.Context, d time.Duration) error {
 
 // The answer to a call, as JSON.
 func do[T any](ctx context.Context, c *Client, call call) (*T, error) {
-	attempts := c.attempts(call.settles)
+	attempts := c.attempts()
+	attempts.endless = call.settles
 	for {
 		text, err := c.once(ctx, call)
 		if err == nil {

@@ -74,40 +74,28 @@ type Change struct {
 	IfGeneration uint32            `wire:"if_generation"`
 }
 
-// Enqueued is a message that was accepted, or that existed already.
+// Enqueued is a message that was accepted, or that existed already. Created is false if IfExists: Keep kept another message,
+// whose State this is. Replayed: the DedupeID was known, and this is the answer to an earlier enqueue. Replaced is the
+// message that this one has replaced, Superseded the leased one whose key it has taken.
 type Enqueued struct {
-	ID         string    `json:"id"`
-	Queue      string    `json:"queue"`
-	Key        string    `json:"key"`
-	DueAt      time.Time `json:"due_at"`
-	Generation uint32    `json:"generation"`
-	// Created is false if IfExists: Keep kept another message, whose State this is.
-	Created bool   `json:"created"`
-	State   string `json:"state"`
-	// Replayed: the DedupeID was known, and this is the answer to an earlier enqueue.
-	Replayed   bool   `json:"replayed"`
-	Durability string `json:"durability"`
-	// Replaced is the message that this one has replaced, Superseded the leased one whose key it has taken.
-	Replaced   string `json:"replaced"`
-	Superseded string `json:"superseded"`
+	ID, Queue, Key, Durability, State, Replaced, Superseded string
+	Created, Replayed                                       bool
+	Generation                                              uint32
+	DueAt                                                   time.Time `json:"due_at"`
 }
 
 // Content is what a message is, wherever it comes from.
 type Content struct {
-	ID    string `json:"id"`
-	Queue string `json:"queue"`
-	Key   string `json:"key"`
+	ID, Queue, Key string
 	// Text is the body if it is valid UTF-8, else it is Binary. See Body.
-	Text       string            `json:"body"`
-	Binary     []byte            `json:"body_base64"`
-	Headers    map[string]string `json:"headers"`
-	TargetURL  string            `json:"target_url"`
-	DueAt      time.Time         `json:"due_at"`
-	Attempt    uint32            `json:"attempt"`
-	Priority   uint32            `json:"priority"`
-	Generation uint32            `json:"generation"`
-	LeaseMS    int64             `json:"lease_ms"`
-	LeaseUntil time.Time         `json:"lease_until"`
+	Text                          string            `json:"body"`
+	Binary                        []byte            `json:"body_base64"`
+	Headers                       map[string]string `json:"headers"`
+	TargetURL                     string            `json:"target_url"`
+	DueAt                         time.Time         `json:"due_at"`
+	Attempt, Priority, Generation uint32
+	LeaseMS                       int64     `json:"lease_ms"`
+	LeaseUntil                    time.Time `json:"lease_until"`
 }
 
 // Message is a message under a lease: the right to work on it until LeaseUntil, which LeaseToken proves.
@@ -139,17 +127,15 @@ type PastAttempt struct {
 	Attempt   uint32    `json:"attempt"`
 	GrantedAt time.Time `json:"granted_at"`
 	EndedAt   time.Time `json:"ended_at"`
-	How       string    `json:"how"`
-	Note      string    `json:"note"`
+	How, Note string
 }
 
 // Settled is the answer to an ack ("acked", "already"), a nack ("again", "dead", "superseded") or an extend ("extended").
 type Settled struct {
-	Result     string    `json:"result"`
-	Durability string    `json:"durability"`
-	DueAt      time.Time `json:"due_at"`
-	DeadReason string    `json:"dead_reason"`
-	LeaseUntil time.Time `json:"lease_until"`
+	Result, Durability string
+	DueAt              time.Time `json:"due_at"`
+	DeadReason         string    `json:"dead_reason"`
+	LeaseUntil         time.Time `json:"lease_until"`
 }
 
 // Nack says what becomes of a message that is not done.

@@ -25,12 +25,11 @@ type Webhooks struct {
 // Webhook is what the headers of an accepted request say.
 type Webhook struct {
 	// ID is the same over all attempts: compare it to ignore what was seen before.
-	ID        string    `json:"id"`
-	Timestamp time.Time `json:"timestamp"`
-	Queue     string    `json:"queue"`
-	Key       string    `json:"key"`
+	ID         string
+	Timestamp  time.Time
+	Queue, Key string
 	// Attempt counts deliveries so far, this one included.
-	Attempt int       `json:"attempt"`
+	Attempt int
 	DueAt   time.Time `json:"due_at"`
 }
 

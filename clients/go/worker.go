@@ -20,9 +20,7 @@ type verdict struct {
 func (v *verdict) Error() string { return v.text }
 
 // NotYet is for a handler to return: the message comes again after this time, and this delivery does not count.
-func NotYet(delay time.Duration) error {
-	return &verdict{Nack{Delay: &delay, NotYet: true}, "not yet"}
-}
+func NotYet(delay time.Duration) error { return &verdict{Nack{Delay: &delay, NotYet: true}, "not yet"} }
 
 // Dead is for a handler to return: the message is dead at once, for this reason. No attempt can help.
 func Dead(reason string) error { return &verdict{Nack{Dead: true, Reason: reason}, reason} }
