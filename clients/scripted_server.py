@@ -214,10 +214,17 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
 
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 500  # cases may run at the same time
+
+    def handle_error(self, request, client_address):
+        """Clients may go away whenever they like."""
+
+
 def main():
     cases = json.loads((Path(__file__).parent / "cases.json").read_text("utf-8"))
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
+    server = Server(("127.0.0.1", 0), Handler)
     server.lock = threading.Lock()
     server.cases = {case["name"]: Scripted(case) for case in cases["scripted"]}
     server.cases |= {case["name"]: OfWorker(case) for case in cases["workers"]}
