@@ -47,9 +47,9 @@ def backend(server):
     from django.test.utils import override_settings
 
     with override_settings(TASKS=options(server)):
-        import django_tasks_of_test
+        import shop_tasks
 
-        django_tasks_of_test.ran.clear()
+        shop_tasks.ran.clear()
         yield tasks.task_backends["default"]
 
 
@@ -68,7 +68,7 @@ class Working:
 
 
 def test_states_and_results(backend, server):
-    import django_tasks_of_test as shop
+    import shop_tasks as shop
 
     status = tasks.TaskResultStatus
     client = Client(server.url)
@@ -102,7 +102,7 @@ def test_states_and_results(backend, server):
 
 
 def test_never_early_priorities_and_coroutines(backend, server):
-    import django_tasks_of_test as shop
+    import shop_tasks as shop
 
     due = time.time() + 1
     shop.close.using(run_after=timezone.now() + timedelta(seconds=1)).enqueue("later", due)
@@ -119,7 +119,7 @@ def test_never_early_priorities_and_coroutines(backend, server):
 
 
 def test_mistakes(backend, server):
-    import django_tasks_of_test as shop
+    import shop_tasks as shop
 
     from duewheel.django import DuewheelBackend
 
@@ -156,7 +156,7 @@ def test_the_command(server, tmp_path):
     """))
     process = subprocess.Popen([sys.executable, "manage.py", "duewheel_worker", "--jobs", "2"], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "working on default, mail\n"
-    content = {"task": "django_tasks_of_test.close", "args": [1], "kwargs": {}, "takes_context": False, "enqueued_at": "2026-01-01T00:00:00+00:00"}
+    content = {"task": "shop_tasks.close", "args": [1], "kwargs": {}, "takes_context": False, "enqueued_at": "2026-01-01T00:00:00+00:00"}
     client = Client(server.url)
     made = client.enqueue("shop.mail", json=content, headers={"task": "x"})
     until(lambda: client.queue("shop.mail")["totals"]["acked"] == 1)

@@ -572,9 +572,10 @@ class Transport(virtual.Transport):
         properties = payload.setdefault("properties", {})
         properties["delivery_tag"] = tag
         headers = payload.setdefault("headers", {})
-        if due(headers) is not None:
-            # It is due, by the server's clock, or because somebody has fired it: the worker has nothing to wait for.
-            headers["duewheel-eta"], headers["eta"] = headers["eta"], None
+        at, now = due(headers), datetime.now(timezone.utc)
+        if at is not None and datetime.fromisoformat(at) > now:
+            # It is due by the server's clock, or because somebody has fired it: the worker has nothing to wait for.
+            headers["duewheel-eta"], headers["eta"] = headers["eta"], now.isoformat()
         if delivery.attempt > 1:
             payload["redelivered"] = headers["redelivered"] = True
             properties.setdefault("delivery_info", {})["redelivered"] = True
