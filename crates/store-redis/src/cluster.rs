@@ -20,7 +20,7 @@ use crate::fault;
 use crate::keeping::{Finding, Keeping};
 use crate::keys::{self, HostPort, Keys};
 use crate::options::Options;
-use crate::reign::{self, ClusterIdentity, FIRST_EPOCH, FORMAT, unknown_format};
+use crate::reign::{ClusterIdentity, FIRST_EPOCH, FORMAT, unknown_format};
 use crate::wire::{self, RedisReply, Servers, Slots, Wire};
 
 /// The shortest time limit of a call, however short the lease.

@@ -21,7 +21,7 @@ use crate::files::RedisReader;
 use crate::keeping::Finding;
 use crate::keys::{self, Keys};
 use crate::options::{Create, Options};
-use crate::reign::{self, Claimant, ClusterIdentity, FORMAT, RESTORING, unknown_format};
+use crate::reign::{Claimant, ClusterIdentity, FORMAT, RESTORING, unknown_format};
 use crate::reset::Reset;
 use crate::wire::wait_for;
 use crate::{fault, leases};

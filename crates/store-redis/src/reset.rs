@@ -4,13 +4,13 @@ use std::fmt;
 
 use duewheel_core::ShardId;
 use duewheel_core::store::{ErrorKind, MAX_SHARDS, PLACEMENT, StoreError};
-use duewheel_store_medium::random;
+use duewheel_store_medium::{hex, random};
 use redis::Pipeline;
 
 use crate::cluster::CoordinatorInner;
 use crate::fault;
 use crate::keys::Keys;
-use crate::reign::{self, ClusterIdentity, FORMAT, unknown_format};
+use crate::reign::{ClusterIdentity, FORMAT, unknown_format};
 
 /// The result of [`RedisCoordinator::reset`](crate::RedisCoordinator::reset).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,7 +48,7 @@ impl CoordinatorInner {
                 let known = heads.iter().map(|head| head.cluster.clone()).find(|(id, _)| !id.is_empty());
                 let (id, shards) = match known {
                     Some(known) => known,
-                    None => (reign::hex(&random::<16>()?), shards),
+                    None => (hex(&random::<16>()?), shards),
                 };
                 ClusterIdentity { id, shards, secret: random::<32>()?, made: true }
             }
@@ -73,7 +73,7 @@ impl CoordinatorInner {
         }
         let mut call = redis::cmd("HSET");
         call.arg(self.cluster_key()).arg("format").arg(FORMAT).arg("id").arg(&cluster.id);
-        call.arg("shards").arg(shards).arg("secret").arg(reign::hex(&cluster.secret));
+        call.arg("shards").arg(shards).arg("secret").arg(hex(&cluster.secret));
         call.arg("placement").arg(PLACEMENT).arg("made").arg("1");
         self.of_cluster(call).await?;
         Ok(Reset { kept, made })

@@ -99,12 +99,9 @@ impl ReadFrame {
 
     /// The frame with errors in their wire format, which can be compared.
     fn as_written(&self) -> PeerFrame<Vec<Op>, Vec<Result<Reply, WireFailure>>> {
-        let written = self.frame.clone().with(
-            |ops| Ok(ops),
-            |answers| {
-                Ok(answers.into_iter().map(|answer| answer.map_err(|e| WireFailure::from(&e))).collect())
-            },
-        );
+        let written = self.frame.clone().with(Ok, |answers| {
+            Ok(answers.into_iter().map(|answer| answer.map_err(|e| WireFailure::from(&e))).collect())
+        });
         written.expect("both always succeed")
     }
 }
