@@ -1,15 +1,28 @@
-//! Answers remembered for a `dedupe_id`: the store keeps them, this module holds those of the present batch.
+//! Answers remembered for a `dedupe_id`: the store keeps them, this module holds those of the present batch, and the
+//! number and size of all.
+//!
+//! Recent acks are remembered in memory, so that a consumer whose answer was lost learns that its message is done when
+//! it acks again.
 
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::hash::BuildHasher;
+
+use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 use sha2::{Digest, Sha256};
 
+use crate::answers::{AnswerLog, AnswerSpan};
+use crate::growing::SplitTable;
 use crate::hash_key::HashKey;
+use crate::id::{LeaseToken, MessageId};
 use crate::message::{Expiry, Options, is_of_a_trace};
 use crate::name::QueueName;
+use crate::policy::Policy;
 use crate::record::{DedupeRow, EnqueueDefaults};
 use crate::time::EngineMs;
 
 use super::input::{Enqueue, IfExists, InitialState, Past, When};
+use super::rows::TenantIdx;
 
 #[derive(Debug)]
 pub(super) struct Dedupe {
@@ -153,6 +166,206 @@ impl ContentHash {
         let hash = self.0.finalize();
         hash.iter().take(16).rev().fold(0, |number, byte| number << 8 | u128::from(*byte))
     }
+}
+
+/// Why answers were forgotten before the end of their window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ForgottenFor {
+    /// A limit of the tenant.
+    Quota = 0,
+    /// A limit of the server.
+    Limit = 1,
+    /// Room in the store.
+    Room = 2,
+    /// A purge or the removal of a queue.
+    Purge = 3,
+}
+
+/// Remembered answers of an engine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct AnswerCounts {
+    /// Answers that are remembered now, of all queues.
+    pub kept: u64,
+    /// The size of these answers in bytes.
+    pub bytes: u64,
+    /// Answers that were forgotten before the end of their window since the engine was made, by [`ForgottenFor`].
+    pub forgotten: [u64; 4],
+}
+
+/// The logs of all queues that remember answers.
+#[derive(Debug, Default)]
+pub(super) struct AnswerLogs {
+    pub(super) logs: BTreeMap<QueueName, QueueAnswers>,
+    /// The logs of each tenant by the time of their oldest span.
+    pub(super) by_age: BTreeMap<Option<TenantIdx>, BTreeSet<(EngineMs, QueueName)>>,
+    /// When to look for expired spans of each log.
+    pub(super) ends: BTreeSet<(EngineMs, QueueName)>,
+    pub(super) counts: AnswerCounts,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct QueueAnswers {
+    pub(super) log: AnswerLog,
+    pub(super) tenant: Option<TenantIdx>,
+    /// The place in `by_age`, and the one in `ends`.
+    pub(super) age: Option<EngineMs>,
+    end: Option<EngineMs>,
+}
+
+impl AnswerLogs {
+    pub(super) fn counts(&self) -> AnswerCounts {
+        self.counts
+    }
+
+    /// The number and the size of a queue's answers.
+    pub(super) fn of(&self, name: &QueueName) -> (u64, u64) {
+        self.logs.get(name).map_or((0, 0), |of| (of.log.count(), of.log.bytes()))
+    }
+
+    /// The tenant for which the log of a queue counts.
+    pub(super) fn tenant_of(&self, name: &QueueName) -> Option<TenantIdx> {
+        self.logs.get(name)?.tenant
+    }
+
+    pub(super) fn remembers(&self, row: &DedupeRow) -> bool {
+        let Some(position) = row.position else { return true };
+        self.logs.get(&row.queue).is_some_and(|of| of.log.remembers(position.nth))
+    }
+
+    /// The oldest span of the answers of a tenant, or of all tenants, and its queue.
+    pub(super) fn oldest(&self, whose: Whose) -> Option<(&QueueName, &AnswerSpan)> {
+        let (_, name) = match whose {
+            Whose::Tenant(tenant) => self.by_age.get(&Some(tenant))?.first()?,
+            Whose::All => self.by_age.values().filter_map(BTreeSet::first).min()?,
+        };
+        Some((name, self.logs.get(name)?.log.spans().first()?))
+    }
+
+    /// Changes a log; returns its former and its present number and size.
+    pub(super) fn change(
+        &mut self,
+        name: &QueueName,
+        tenant: Option<TenantIdx>,
+        change: impl FnOnce(&mut AnswerLog),
+    ) -> [(u64, u64); 2] {
+        let of = self
+            .logs
+            .entry(name.clone())
+            .or_insert_with(|| QueueAnswers { tenant, ..QueueAnswers::default() });
+        let was = (of.log.count(), of.log.bytes());
+        change(&mut of.log);
+        let is = (of.log.count(), of.log.bytes());
+        self.counts.kept = (self.counts.kept + is.0).saturating_sub(was.0);
+        self.counts.bytes = (self.counts.bytes + is.1).saturating_sub(was.1);
+        self.place(name);
+        [was, is]
+    }
+
+    /// Renews the places of a log in the orders, and drops it if it is empty.
+    pub(super) fn place(&mut self, name: &QueueName) {
+        // Done ids are the server's own, and are forgotten by their own limit.
+        let is_done = *name == QueueName::done_ids();
+        let Some(of) = self.logs.get_mut(name) else { return };
+        let spans = of.log.spans();
+        let age = spans.first().filter(|_| !is_done).map(|span| span.last.at);
+        let end = spans.iter().map(|span| span.until).min();
+        if age != of.age {
+            let order = self.by_age.entry(of.tenant).or_default();
+            if let Some(age) = std::mem::replace(&mut of.age, age) {
+                order.remove(&(age, name.clone()));
+            }
+            order.extend(age.map(|age| (age, name.clone())));
+            if order.is_empty() {
+                self.by_age.remove(&of.tenant);
+            }
+        }
+        if end != of.end {
+            if let Some(end) = std::mem::replace(&mut of.end, end) {
+                self.ends.remove(&(end, name.clone()));
+            }
+            self.ends.extend(end.map(|end| (end, name.clone())));
+        }
+        if of.log.is_empty() {
+            self.logs.remove(name);
+        }
+    }
+}
+
+/// The tenants of which answers are forgotten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Whose {
+    Tenant(TenantIdx),
+    All,
+}
+
+/// Number of old acks that are forgotten with each new one: more than one, so that a burst does not stay; few, so that
+/// a step is bounded.
+const FORGOTTEN: usize = 4;
+
+/// The acks that are remembered, bounded by number and by age. A forgotten ack is answered like any lost lease.
+#[derive(Debug)]
+pub(super) struct Acked {
+    /// Acks in order of time, oldest first.
+    order: VecDeque<(EngineMs, MessageId)>,
+    /// An id is acked at most once, because ids are never used again.
+    by_id: SplitTable<PastAck>,
+    hasher: FixedState,
+}
+
+#[derive(Debug)]
+struct PastAck {
+    id: MessageId,
+    token: LeaseToken,
+    queue: QueueName,
+    at: EngineMs,
+}
+
+impl Acked {
+    pub(super) fn new(seed: u64) -> Self {
+        let hasher = FixedState::with_seed(seed ^ 0xacced);
+        Acked { order: VecDeque::new(), by_id: SplitTable::new(), hasher }
+    }
+
+    /// Records an ack.
+    pub(super) fn insert(
+        &mut self,
+        policy: &Policy,
+        now: EngineMs,
+        id: MessageId,
+        token: LeaseToken,
+        queue: QueueName,
+    ) {
+        for _ in 0..FORGOTTEN {
+            let Some(&(at, old)) = self.order.front() else { break };
+            if self.order.len() < policy.max_acked && is_recent(policy, now, at) {
+                break;
+            }
+            self.order.pop_front();
+            self.by_id.remove(self.hasher.hash_one(old), |ack| ack.id == old);
+        }
+        if self.order.len() < policy.max_acked {
+            self.order.push_back((now, id));
+            let (hasher, ack) = (&self.hasher, PastAck { id, token, queue, at: now });
+            self.by_id.insert(hasher.hash_one(id), ack, |ack| hasher.hash_one(ack.id));
+        }
+    }
+
+    /// The queue of the message, if this lease acked it recently.
+    pub(super) fn queue_of(
+        &self,
+        policy: &Policy,
+        now: EngineMs,
+        id: MessageId,
+        token: LeaseToken,
+    ) -> Option<&QueueName> {
+        let done = self.by_id.find(self.hasher.hash_one(id), |ack| ack.id == id)?;
+        (done.token == token && is_recent(policy, now, done.at)).then_some(&done.queue)
+    }
+}
+
+fn is_recent(policy: &Policy, now: EngineMs, at: EngineMs) -> bool {
+    now.0.saturating_sub(at.0) < policy.acked_ms
 }
 
 #[cfg(test)]

@@ -1,17 +1,17 @@
 //! Due messages that are not granted. A message that has expired: this is checked before each grant, and at no other
-//! time. An occurrence of a schedule that became due while the shard was closed: for a few seconds no consumer gets it,
-//! so that the scheduler decides first which of them were missed.
+//! time. An occurrence of a schedule that became due while the shard was closed ([`super::schedule`]): for a few
+//! seconds no consumer gets it, so that the scheduler decides first which of them were missed. A message of a queue that
+//! has reached a limit of its grants ([`super::limits`]): the queue keeps it ready, and its waiting consumers are served
+//! when a lease ends, or at the time when the rate allows the next grant.
 
-use std::collections::BTreeMap;
-
-use crate::id::MessageId;
 use crate::message::{DeadReason, Expiry, Life, MessageContent, Stage};
 use crate::mutant::{self, Mutant};
-use crate::policy::{ON_TIME_MS, OWN_OCCURRENCE, OnExpiry, WITHHELD_MS};
+use crate::policy::OnExpiry;
 use crate::record::Gone;
-use crate::time::{Due, EngineMs, Now, WallMs};
+use crate::time::{Due, EngineMs};
 
 use super::Engine;
+use super::limits::{AtLimit, GrantLimiter};
 use super::reply::ExpiredCounts;
 use super::rows::{QueueIdx, RowIdx};
 
@@ -115,45 +115,87 @@ impl Engine {
     }
 }
 
-/// Which occurrences are withheld, and those of them in memory.
-#[derive(Debug)]
-pub(super) struct Withheld {
-    /// The last instant at which the shard is known to have been open before.
-    closed: WallMs,
-    opened: WallMs,
-    /// Messages from this id on are new.
-    first_new: MessageId,
-    /// When they are granted; the end of time until the shard is open.
-    pub(super) until: EngineMs,
-    pub(super) rows: BTreeMap<MessageId, RowIdx>,
-    /// The weight of these.
-    pub(super) weight: u64,
-}
-
-impl Withheld {
-    /// The state for a shard that is being opened and was last open at `closed`; a new one withholds nothing.
-    pub(super) fn new(closed: Option<WallMs>, now: Now, first_new: u64) -> Self {
-        let (closed, first_new) = (closed.unwrap_or(now.wall), MessageId(first_new));
-        let (until, rows) = (EngineMs(u64::MAX), BTreeMap::new());
-        Withheld { closed, opened: now.wall, first_new, until, rows, weight: 0 }
+impl Engine {
+    /// Makes the limiter of a queue anew, after its settings have changed.
+    pub(super) fn renew_limiter(&mut self, idx: QueueIdx) {
+        // Its consumers are served at the end of the step, and wait again if they must.
+        self.end_rate_wait(idx);
+        let queue = self.queues.get_mut(idx);
+        let old = queue.limiter.take();
+        queue.limiter = GrantLimiter::new(queue.settings.limits, self.ids, self.now, old.as_deref());
+        if !queue.waiters.is_empty() {
+            self.matching.dirty.insert(idx);
+        }
     }
 
-    /// The shard is open: its occurrences are withheld for a while from now on.
-    pub(super) fn open(&mut self, now: Now) {
-        self.until = now.after(WITHHELD_MS).unwrap_or(now.engine);
+    /// The limit of its own that keeps a queue from granting its next message now.
+    pub(super) fn at_limit(&self, idx: QueueIdx) -> Option<AtLimit> {
+        let queue = self.queues.get(idx);
+        let limiter = queue.limiter.as_deref()?;
+        let more = u64::from(mutant::is(Mutant::OneLeaseMore) && self.epoch.0 > 1);
+        if limiter.leases.is_some_and(|leases| queue.leased.len() as u64 >= leases + more) {
+            return Some(AtLimit::Leases);
+        }
+        let wait = limiter.wait_ms(self.now, self.next_late_ms(idx));
+        (wait > 0).then_some(AtLimit::Rate(wait))
     }
 
-    /// Whether no consumer may get this message yet, which is due.
-    pub(super) fn holds(&self, now: Now, message: &MessageContent, life: &Life) -> bool {
-        let is_old = |due: WallMs| due > self.closed && due.0.saturating_add(ON_TIME_MS) < self.opened.0;
-        now.engine < self.until
-            && message.id < self.first_new
-            && life.attempt == 0
-            && matches!(life.due, Due::At(due) if is_old(due))
-            && message.dedupe_id.as_deref().is_some_and(|id| id.starts_with(OWN_OCCURRENCE))
+    /// How long the next message of a queue has been due, in ms.
+    fn next_late_ms(&self, idx: QueueIdx) -> u64 {
+        let next = self.queues.get(idx).ready.first_key_value();
+        next.map_or(0, |(_, slot)| self.now.since(self.rows.get(*slot).life.due))
     }
 
-    pub(super) fn next_wakeup(&self) -> Option<EngineMs> {
-        (!self.rows.is_empty()).then_some(self.until)
+    /// Counts the grant of a message that was due `late_ms` ago.
+    pub(super) fn use_rate(&mut self, idx: QueueIdx, late_ms: u64) {
+        if let Some(limiter) = self.queues.get_mut(idx).limiter.as_deref_mut() {
+            limiter.take(self.now, late_ms);
+        }
+    }
+
+    /// Notes that a consumer waits on a queue: if a rate is the reason, it is served when the rate allows it.
+    pub(super) fn note_limited(&mut self, idx: QueueIdx) {
+        let Some(AtLimit::Rate(_)) = self.at_limit(idx) else { return };
+        let (now, late_ms) = (self.now, self.next_late_ms(idx));
+        if let Some(limiter) = self.queues.get_mut(idx).limiter.as_deref_mut()
+            && let at = EngineMs(now.engine.0.saturating_add(limiter.pause_ms(now, late_ms)))
+            && limiter.wakes.is_none_or(|wakes| at < wakes)
+        {
+            if let Some(wakes) = limiter.wakes.replace(at) {
+                self.matching.rate_wakes.remove(&(wakes, idx));
+            }
+            self.matching.rate_wakes.insert((at, idx));
+        }
+    }
+
+    /// Has the consumers of queues served whose rates allow grants again.
+    pub(super) fn end_rate_waits(&mut self) {
+        let mut budget = self.budget();
+        while let Some(&(_, idx)) = self.matching.rate_wakes.first().filter(|(at, _)| *at <= self.now.engine)
+            && self.spend(&mut budget, 1)
+        {
+            self.end_rate_wait(idx);
+            if !self.queues.get(idx).waiters.is_empty() {
+                self.matching.dirty.insert(idx);
+            }
+        }
+    }
+
+    /// Forgets when the consumers of a queue are to be served.
+    pub(super) fn end_rate_wait(&mut self, idx: QueueIdx) {
+        let limiter = self.queues.get_mut(idx).limiter.as_deref_mut();
+        if let Some(wakes) = limiter.and_then(|limiter| limiter.wakes.take()) {
+            self.matching.rate_wakes.remove(&(wakes, idx));
+        }
+    }
+
+    /// Has the consumers of a queue served that had reached its limit of leases, because one has ended.
+    pub(super) fn end_lease_wait(&mut self, idx: QueueIdx) {
+        let queue = self.queues.get(idx);
+        if queue.limiter.as_deref().is_some_and(|limiter| limiter.leases.is_some())
+            && !queue.waiters.is_empty()
+        {
+            self.matching.dirty.insert(idx);
+        }
     }
 }

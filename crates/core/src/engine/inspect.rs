@@ -15,8 +15,8 @@ use super::change::asked_delay;
 use super::input::{Hold, Target};
 use super::queue::{Event, QueueState};
 use super::reply::{
-    Attended, Counts, ExpiredCounts, LATENESS_MS, Outline, QueueLateness, QueueView, Rates, RecordedCounts,
-    Stats, View, WheelView,
+    Attended, Counts, ExpiredCounts, Outline, QueueLateness, QueueView, Rates, RecordedCounts, Stats, View,
+    WheelView,
 };
 use super::rows::{MessageEntry, QueueIdx, RowIdx};
 
@@ -335,16 +335,4 @@ impl QueueView {
             || self.settings.keep_a_queue()
             || self.pause != Pause::Running
     }
-}
-
-/// Counts since the engine was made.
-#[derive(Debug, Default)]
-pub(super) struct GrantFigures {
-    pub(super) lease_expired: u64,
-    pub(super) lease_lost: u64,
-    pub(super) held_back: u64,
-    pub(super) expired: ExpiredCounts,
-    /// Grants by their lateness; the last column is for all above the greatest bound.
-    pub(super) lateness: [u64; LATENESS_MS.len() + 1],
-    pub(super) lateness_sum_ms: u64,
 }

@@ -57,7 +57,7 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub use crate::id::Ids;
-pub use answers::{AnswerCounts, ForgottenFor};
+pub use dedupe::{AnswerCounts, ForgottenFor};
 pub use done::DoneCounts;
 pub use duewheel_wheel::GeometryError;
 pub use effect::{After, Effect, Effects, Notice};
@@ -85,23 +85,16 @@ use crate::store::{Capacity, EventPage, Loaded, Recovered};
 use crate::tally::{DueCounts, Tally};
 use crate::time::{EngineMs, Now};
 
-use answers::AnswerLogs;
-use dedupe::Dedupe;
-use events::Following;
-use expiry::Withheld;
+use dedupe::{Acked, AnswerLogs, Dedupe};
 use fresh::{Fresh, Unmade};
 use horizon::{Horizon, Loading};
-use inspect::GrantFigures;
 use limits::GrantLimiter;
 pub use question::GivenUp;
-use question::{Gathers, ToMany};
-use queue::Queues;
+use question::{Closing, Following, Gathers, PurgedMessages, Rerank, ToMany};
+use queue::{GrantFigures, Queues, ReadyMemory};
 use quota::Tenants;
-use ready::ReadyMemory;
 use rows::{QueueIdx, RowIdx, Rows};
-use schedule::Schedule;
-use settle::Acked;
-use timeout::{Closing, PurgedMessages, Rerank};
+use schedule::{Schedule, Withheld};
 use waiters::{Matching, Waiters};
 
 /// The configuration of an engine.

@@ -20,10 +20,10 @@ use crate::time::{Due, EngineMs};
 
 use super::effect::{Effect, Notice};
 use super::input::Target;
+use super::question::PurgedMessages;
 use super::queue::{Event, URGENT};
 use super::reply::Attended;
 use super::rows::{GrantRank, MessageEntry, QueueIdx, RowIdx, RowLocation};
-use super::timeout::PurgedMessages;
 use super::{Engine, push_history};
 
 /// Returns of a message to its queue, in a row, that follow the loss of its session at once.

@@ -1,5 +1,5 @@
-//! Queues: their messages in order, their waiting consumers, the part of them that is in memory, and the totals of
-//! those that have ended.
+//! Queues: their messages in order, their waiting consumers, the part of them that is in memory, their shares of the
+//! memory, and the totals of those that have ended.
 //!
 //! A queue without settings that is empty leaves its totals: a queue of the name goes on with them within a day, and
 //! longer if nobody needs their place.
@@ -20,8 +20,7 @@ use crate::time::{EngineMs, Now};
 
 use super::limits::GrantLimiter;
 use super::quota::Quotas;
-use super::ready::{Scarce, Share};
-use super::reply::{Attended, ExpiredCounts, QueueLateness};
+use super::reply::{Attended, ExpiredCounts, LATENESS_MS, QueueLateness};
 use super::rows::{GrantRank, QueueIdx, RowIdx, TenantIdx};
 
 #[derive(Debug)]
@@ -507,6 +506,74 @@ impl RestingTotals {
             *self.counts.entry(tenant).or_default() += 1;
         }
     }
+}
+
+/// A queue's share of the memory for ready messages.
+#[derive(Debug, Default)]
+pub(super) struct Share {
+    pub(super) demand: HasDemand,
+    pub(super) ends: Option<EngineMs>,
+    /// The magnitude under which it is listed among the holders of memory.
+    pub(super) magnitude: Option<u32>,
+    pub(super) is_busy: bool,
+    /// The largest page of its backlog: less than this size fitted last time.
+    pub(super) page_rows: Option<usize>,
+    pub(super) load_order: Option<(LoadOrder, u64)>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum HasDemand {
+    #[default]
+    No,
+    Yes,
+}
+
+/// The orders in which backlogs are loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LoadOrder {
+    /// Queues in demand that have little in memory, and for which there is memory.
+    Served,
+    /// All other queues: they get the rest.
+    Idle,
+}
+
+/// The exhausted limit of leases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Scarce {
+    Leases,
+    Bytes,
+}
+
+/// The shares of all queues, and the next queues to load.
+#[derive(Debug, Default)]
+pub(super) struct ReadyMemory {
+    pub(super) rows: usize,
+    pub(super) weight: u64,
+    /// Queues with ready messages in memory, by the magnitude of what they hold: without demand, and with demand.
+    pub(super) holders: [BTreeSet<(u32, QueueIdx)>; 2],
+    /// Queues in demand that have a backlog.
+    pub(super) busy: usize,
+    /// When demand ends, unless a reserve waits then.
+    pub(super) ends: BTreeSet<(EngineMs, QueueIdx)>,
+    pub(super) to_load: [BTreeSet<(u64, QueueIdx)>; 2],
+    pub(super) places: u64,
+    /// Rows and bytes that loading pages of backlogs may bring.
+    pub(super) coming_rows: usize,
+    pub(super) coming_weight: u64,
+    /// Number of queues that were examined, to serve or to load them.
+    pub(super) visited: u64,
+}
+
+/// Counts since the engine was made.
+#[derive(Debug, Default)]
+pub(super) struct GrantFigures {
+    pub(super) lease_expired: u64,
+    pub(super) lease_lost: u64,
+    pub(super) held_back: u64,
+    pub(super) expired: ExpiredCounts,
+    /// Grants by their lateness; the last column is for all above the greatest bound.
+    pub(super) lateness: [u64; LATENESS_MS.len() + 1],
+    pub(super) lateness_sum_ms: u64,
 }
 
 #[cfg(test)]

@@ -16,8 +16,7 @@ use super::effect::{After, Effect};
 use super::expiry::GrantVerdict;
 use super::input::{Reserve, WaiterId};
 use super::limits::AtLimit;
-use super::queue::Event;
-use super::ready::Scarce;
+use super::queue::{Event, Scarce};
 use super::reply::{
     Attended, ChangeRefusal, ExpiredCounts, Grant, HeldBack, LATENESS_MS, Limit, Reply, Reserved,
 };
