@@ -117,7 +117,10 @@ fn flag_of(field: &str, request: Option<&Value>, typed: &Invocation) -> Option<S
         return Some("--queue".to_owned());
     }
     let field = bare(field);
-    let outer = field.split('.').next().unwrap_or(field);
+    let outer = outer(field);
+    if outer == "headers" && field != outer {
+        return None; // the server names the header
+    }
     let name = outer.strip_suffix("_ms").unwrap_or(outer);
     let spelling = SPELLINGS.iter().find(|(known, _)| [field, name].contains(known));
     let flag = match spelling {
@@ -134,6 +137,11 @@ fn flag_of(field: &str, request: Option<&Value>, typed: &Invocation) -> Option<S
 /// A field without the filter that it is in.
 fn bare(field: &str) -> &str {
     field.strip_prefix("filter.").unwrap_or(field)
+}
+
+/// The field of a request that a field is in.
+fn outer(field: &str) -> &str {
+    field.split('.').next().unwrap_or(field)
 }
 
 /// A typed text with a space before it: as it is if it is a number or a length of time, otherwise in quotes.
@@ -177,7 +185,7 @@ fn named(mut refusal: ServerRefusal, request: Option<&Value>, typed: &Invocation
     let Some(flag) = flag_of(field, request, typed) else { return refusal };
     let prefix = format!("{field}: ");
     let Some(rest) = refusal.detail.strip_prefix(&prefix) else { return refusal };
-    let value = match (NOT_REPEATED.contains(&bare(field)), typed.text(&flag)) {
+    let value = match (NOT_REPEATED.contains(&outer(bare(field))), typed.text(&flag)) {
         (true, _) => String::new(),
         (false, Some(text)) => quoted(&text),
         (false, None) => request.map(|request| sent(field, request)).unwrap_or_default(),
@@ -484,6 +492,10 @@ mod tests {
         };
         assert_eq!(told("due_at", "is past", &[("--at", "2020-01-01")]), "--at \"2020-01-01\": is past");
         assert_eq!(told("due_at", "is far", &[("--delay", "200 years")]), "--delay \"200 years\": is far");
+        assert_eq!(
+            told("headers.authorization", "is bad", &[("--header", "authorization: s3cret,x: y")]),
+            "headers.authorization: is bad"
+        );
         assert_eq!(
             told("buckets", "must be 1 to 1000", &[("--buckets", "0")]),
             "--buckets 0: must be 1 to 1000"

@@ -351,12 +351,13 @@ impl FromStr for BackoffArg {
     }
 }
 
-/// The options of a set that can be unset: all but these. Each is named as its option or as its field.
+/// The options of a set that can be unset: all but these. `--header` is also known as `headers`.
 pub(super) fn settings_of<A: Args>(others: &[&str]) -> PossibleValuesParser {
     let options = A::augment_args(Command::new(""));
     let settings = options.get_arguments().filter_map(|arg| {
         let name = arg.get_long().filter(|name| !others.contains(name))?;
-        Some(PossibleValue::new(name.to_owned()).alias(arg.get_id().to_string()))
+        let value = PossibleValue::new(name.to_owned());
+        Some(if arg.get_id() == "headers" { value.alias("headers") } else { value })
     });
     settings.collect::<Vec<_>>().into()
 }
