@@ -232,6 +232,8 @@ pub const MAX_BACKFILL: usize = 10_000;
 pub const REMEMBERED: Duration = Duration::from_secs(7 * 86_400);
 /// By how much earlier a remembered answer is not relied on any more: clocks may be moved by that.
 pub const REMEMBERED_MARGIN: Duration = Duration::from_secs(86_400);
+/// How long a shard is asked at most whether an occurrence that is due has entered.
+pub const ASKED: Duration = Duration::from_secs(7 * 86_400);
 /// How long a worker has a record for itself. It looks at most that long.
 pub const HELD: Duration = Duration::from_secs(10);
 /// How often a schedule whose occurrence waits for an earlier one looks at that.
@@ -280,9 +282,10 @@ pub const BULK_RUNS: usize = 16;
 pub const BULK_TENANT_RUNS: usize = 4;
 /// How long a node's index of all jobs is used before all records are read again, if nothing suggests that before.
 pub const BULK_INDEX_AGE: Duration = Duration::from_secs(60);
-/// How old that index may be when a tenant is refused one more job: others of its jobs may have ended on other nodes.
+/// How old that index may be when a tenant is refused one more job, or a job has ended: others may have ended or begun on
+/// other nodes.
 pub const BULK_REFUSAL_AGE: Duration = Duration::from_secs(1);
-/// Reading all records because of refusals takes at most this part of the time: one in so many.
+/// Reading all records for that reason takes at most this part of the time: one in so many.
 pub const BULK_INDEX_SHARE: u32 = 50;
 /// When a waiting job looks by itself whether it is its turn. The end of another one wakes it before.
 pub const BULK_TURN_LOOK: Duration = Duration::from_secs(3_600);

@@ -190,7 +190,7 @@ impl Engine {
 
     fn check_settings(&self, name: &QueueName, s: &QueueSettings) -> Result<(), SettingsRefusal> {
         let (policy, limits) = (&self.policy, s.limits);
-        let backoff = s.backoff.map(|b| if b.min_ms > b.max_ms { u64::MAX } else { b.max_ms });
+        let backoff = s.backoff.map(|b| b.max_ms);
         let burst = limits.rate.and_then(|rate| rate.burst).map(u64::from);
         let (delay, rate) = (policy.max_delay_ms, policy.max_quota_rate);
         // Each with its least and its largest value, and the unit of the latter.
@@ -210,6 +210,9 @@ impl Engine {
             if number.is_some_and(|n| n < least || n > most.saturating_mul(unit)) {
                 return Err(SettingsRefusal::OutOfRange(field, most));
             }
+        }
+        if s.backoff.is_some_and(|b| b.min_ms > b.max_ms) {
+            return Err(SettingsRefusal::OutOfRange("backoff", delay));
         }
         // A shard without a lease would never grant its messages.
         let least = self.ids.shards;

@@ -101,7 +101,7 @@ impl Engine {
             id: message.id,
             queue: message.queue.clone(),
             key: life.key_of(message).cloned(),
-            state: self.rows.get(slot).state(self.now),
+            state: self.shown_state(slot),
             due_at: self.now.wall_of(life.due),
             due_in_ms: self.now.until(life.due),
             attempt: life.attempt,

@@ -78,6 +78,20 @@ fn occurrences_due_while_closed_are_withheld() {
     assert_eq!(granted(&mut rig), [ready, old, taken, on_time, plain, caught_up], "their leases ran out");
 }
 
+/// Story: a scheduler that asked right after the opening heard that the message was ready, and counted it as entered.
+#[test]
+fn outline_shows_withheld_as_scheduled() {
+    let mut rig = Rig::new(Policy::default());
+    let (old, on_time) = (put(&mut rig, 40_000), put(&mut rig, 155_000));
+    close_and_open(&mut rig);
+    for (id, state) in [(old, State::Scheduled), (on_time, State::Ready)] {
+        match rig.call(Op::Outline { id }) {
+            Reply::Change(Ok(outline)) => assert_eq!(outline.what.state, state),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
 #[test]
 fn withheld_occurrences_can_be_purged() {
     let mut rig = Rig::new(Policy::default());

@@ -81,9 +81,9 @@ impl JobIndex {
         jobs.complete.is_some_and(is_complete)
     }
 
-    /// Whether a tenant is refused by what was read a while ago. Scans that follow from refusals take a small share of
-    /// the time, however many are refused.
-    pub(super) fn is_refusal_old(&self) -> bool {
+    /// Whether the records were read a while ago. Scans that follow from refusals and from ends of jobs take a small
+    /// share of the time, however many there are.
+    pub(super) fn is_old(&self) -> bool {
         let is_old = |(_, at, took): (u64, Instant, Duration)| {
             at.elapsed() > BULK_REFUSAL_AGE.max(took.saturating_mul(BULK_INDEX_SHARE))
         };

@@ -206,12 +206,9 @@ impl BulkJobs {
     /// that do so at the same time may let a tenant have a few more.
     async fn make_room(&self, tenant: &BulkTenant) -> Result<(), BulkError> {
         self.complete_index().await?;
-        if self.index.room(tenant) == JobRoom::Full && self.index.is_refusal_old() {
+        if self.index.room(tenant) == JobRoom::Full {
             // On another node jobs may have ended since.
-            let _alone = self.index.scanning.lock().await;
-            if self.index.is_refusal_old() {
-                self.scan().await?;
-            }
+            self.refresh().await?;
         }
         loop {
             let name = match self.index.room(tenant) {
@@ -219,12 +216,27 @@ impl BulkJobs {
                 JobRoom::Full => return Err(BulkError::TooMany(MAX_JOBS)),
                 JobRoom::Replaces(name) => name,
             };
-            let row = self.jobs.read(&name).await?;
-            if let Some(row) = &row {
+            if let Some(row) = self.jobs.read(&name).await? {
+                // If it has just been cancelled, no worker has cleaned up.
+                if let Ok(record) = BulkRecord::read(&row.body) {
+                    self.remove_parts(&name, record.at.0..=record.parts).await?;
+                }
                 self.jobs.remove(row.id).await?;
             }
             self.index.removed(&name);
+            self.wake_first(tenant).await?;
         }
+    }
+
+    /// Reads all records again, unless that was done a moment ago.
+    async fn refresh(&self) -> Result<(), CallError> {
+        if self.index.is_old() {
+            let _alone = self.index.scanning.lock().await;
+            if self.index.is_old() {
+                return self.scan().await;
+            }
+        }
+        Ok(())
     }
 
     /// Adds the jobs to the index that other nodes have created. It reads no record if there are none.
@@ -276,6 +288,8 @@ impl BulkJobs {
     /// Lets the jobs of a tenant begin that have waited for a turn and have it now. What has ended is durable before: a
     /// job that is about to wait either sees it, or is written between its look and its wait, and looks again.
     pub(super) async fn wake_first(&self, tenant: &BulkTenant) -> Result<(), NotWritten> {
+        // The number of created records does not show a job of another node if a shard has forgotten some since.
+        self.refresh().await.map_err(NotWritten::Unknown)?;
         for _ in 0..BULK_EDIT_TRIES {
             let mut is_woken = true;
             for job in self.first_come(tenant).await.map_err(NotWritten::Unknown)? {
@@ -361,12 +375,18 @@ impl BulkJobs {
         there.ok_or(NotWritten::Lost)
     }
 
-    /// Removes a part, if it is there.
-    pub(super) async fn remove_part(&self, job: &str, part: u32) -> Result<(), NotWritten> {
-        match self.parts.read(&part_name(job, part)).await.map_err(NotWritten::Unknown)? {
-            Some(row) => self.parts.remove(row.id).await,
-            None => Ok(()),
+    /// Removes those of these parts that are there.
+    pub(super) async fn remove_parts(
+        &self,
+        job: &str,
+        parts: std::ops::RangeInclusive<u32>,
+    ) -> Result<(), NotWritten> {
+        for part in parts {
+            if let Some(row) = self.parts.read(&part_name(job, part)).await.map_err(NotWritten::Unknown)? {
+                self.parts.remove(row.id).await?;
+            }
         }
+        Ok(())
     }
 
     /// A part that cannot be read is like one that is gone, and the log says so.

@@ -92,7 +92,7 @@ impl<'a> BulkRun<'a> {
     pub(super) async fn go(&mut self) -> RunEnd {
         // A node that has died may have been done with a part, and not have removed it.
         if let Some(before) = self.record.at.0.checked_sub(1)
-            && let Err(why) = self.jobs.remove_part(self.id, before).await
+            && let Err(why) = self.jobs.remove_parts(self.id, before..=before).await
         {
             return why.into();
         }
@@ -288,7 +288,7 @@ impl<'a> BulkRun<'a> {
             self.record.at = (part + 1, 0);
             self.unsure = 0;
             self.hold().await?;
-            self.jobs.remove_part(self.id, part).await?;
+            self.jobs.remove_parts(self.id, part..=part).await?;
         }
         Ok(())
     }
@@ -476,9 +476,7 @@ impl<'a> BulkRun<'a> {
         // A node that was slow may have created one again that was done with.
         let first = if is_over { 0 } else { self.record.at.0 };
         // The part behind the last one may have been created before the job was cancelled.
-        for part in first..=self.record.parts {
-            self.jobs.remove_part(self.id, part).await?;
-        }
+        self.jobs.remove_parts(self.id, first..=self.record.parts).await?;
         if is_over {
             self.jobs.jobs.remove(self.row.0).await?;
             self.jobs.index.removed(self.id);

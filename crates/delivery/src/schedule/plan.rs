@@ -20,7 +20,7 @@ use super::state::{
     ScheduleBlock, ScheduleEntry, ScheduleState, ScheduleStep, TakeBack, TakeOutcome,
 };
 use crate::limits::{
-    CHECK_AHEAD, FIRST_REFUSED, IDLE_LOOK, LATE_GRACE, LATE_SPREAD, LATE_TOGETHER, LONGEST_REFUSED,
+    ASKED, CHECK_AHEAD, FIRST_REFUSED, IDLE_LOOK, LATE_GRACE, LATE_SPREAD, LATE_TOGETHER, LONGEST_REFUSED,
     LOOK_AGAIN, MAX_ENTERED, MAX_JUDGED, MAX_LATE, MAX_PENDING, ON_TIME, OVERLAP_POLL, REMEMBERED_MARGIN,
     SHOWN_OCCURRENCES,
 };
@@ -304,7 +304,7 @@ impl ScheduleState {
     }
 
     /// Notes which messages have become due: the last of them is the previous occurrence. Their shards are asked
-    /// whether they have entered, for as long as the answers to their enqueues are remembered.
+    /// whether they have entered, for [`ASKED`] at most.
     pub fn pass_due(&mut self, now: u64) {
         let now = self.go_on(now);
         let (ahead, due): (Vec<_>, Vec<_>) =
@@ -313,7 +313,8 @@ impl ScheduleState {
         if let Some(id) = due.last().and_then(|entry| entry.id) {
             self.last_id = Some(id);
         }
-        self.unanswered.extend(due);
+        let until = now.saturating_add(ms(ASKED));
+        self.unanswered.extend(due.into_iter().map(|entry| ScheduleEntry { until, ..entry }));
         self.unanswered.retain(|entry| entry.until > now);
         let surplus = self.unanswered.len().saturating_sub(MAX_PENDING);
         self.unanswered.drain(..surplus);
