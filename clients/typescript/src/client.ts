@@ -1,6 +1,6 @@
 import { DuewheelError, fromProblem } from "./errors.js";
 import { Message, View } from "./message.js";
-import { Attempts, Transport, connection, type CallOptions, type ClientOptions } from "./transport.js";
+import { Transport, connection, passes, type CallOptions, type ClientOptions } from "./transport.js";
 import { badRequest, fromWire, toWire } from "./types.js";
 import type { Change, Duration, Durability, Enqueued, NewMessage, Which } from "./types.js";
 
@@ -107,29 +107,27 @@ export class Client {
    * the error. It throws only if nothing was accepted, for a reason that concerns all.
    */
   async enqueueMany(queue: string, messages: Iterable<NewMessage>, options: CallOptions = {}): Promise<(Enqueued | DuewheelError)[]> {
-    const results: (Enqueued | DuewheelError)[] = [];
-    let part: Line[] = [];
-    let bytes = 0;
-    const send = async () => {
-      const lines = part;
-      part = [];
-      bytes = 0;
-      if (lines.length > 0) results.push(...(await this.#enqueuePart(queue, lines, results.length > 0, options)));
-    };
+    // All are encoded before the first is sent: one that cannot be throws while nothing is accepted.
+    const parts: Line[][] = [];
+    let bytes = Infinity;
     for (const message of messages) {
       const line = new Line(message);
       // A character has at most three bytes in UTF-8.
       const size = JSON.stringify(line.wire).length * 3;
-      if (part.length >= BATCH_MESSAGES || bytes + size > BATCH_BYTES) await send();
-      part.push(line);
+      if (bytes + size > BATCH_BYTES || parts.at(-1)!.length >= BATCH_MESSAGES) {
+        parts.push([]);
+        bytes = 0;
+      }
+      parts.at(-1)!.push(line);
       bytes += size;
     }
-    await send();
+    const results: (Enqueued | DuewheelError)[] = [];
+    for (const lines of parts) results.push(...(await this.#enqueuePart(queue, lines, results.length > 0, options)));
     return results;
   }
 
   async #enqueuePart(queue: string, lines: Line[], begun: boolean, options: CallOptions) {
-    const attempts = new Attempts(this.#transport.retryForMs);
+    const attempts = this.#transport.attempts();
     const results = new Map<Line, Enqueued | DuewheelError>();
     for (;;) {
       const open = lines.filter((line) => !results.has(line));
@@ -151,7 +149,7 @@ export class Client {
           if (item === undefined) return wait(connection(new Error("the answer ends early")));
           if (typeof item["id"] === "string") return results.set(line, enqueued(item));
           const error = fromProblem(item, Number(item["status"]));
-          if (error.status === 429 || error.status === 503) return wait(error);
+          if (passes(error.status)) return wait(error);
           if (!line.windowRefused(error)) results.set(line, attempts.final(error));
         });
       }
@@ -189,7 +187,14 @@ export class Client {
     which: { keys?: string[]; ids?: string[]; forgetDedupe?: boolean },
     options: CallOptions = {},
   ): Promise<({ result: "cancelled"; key?: string; id?: string } | DuewheelError)[]> {
-    return this.#items(["v1", "queues", queue, "cancel"], toWire(which), false, options);
+    const { keys = [], ids = [], ...rest } = toWire(which) as { keys?: string[]; ids?: string[] };
+    const items = [...keys.map((key) => ({ key })), ...ids.map((id) => ({ id }))];
+    if (items.length === 0) throw badRequest("keys", "keys: neither keys nor ids; give one at least");
+    const body = (open: { key?: string; id?: string }[]) => {
+      const named = { keys: open.flatMap(({ key }) => key ?? []), ids: open.flatMap(({ id }) => id ?? []) };
+      return { ...rest, ...(named.keys.length > 0 && { keys: named.keys }), ...(named.ids.length > 0 && { ids: named.ids }) };
+    };
+    return this.#items(["v1", "queues", queue, "cancel"], items, body, false, options);
   }
 
   /** Changes due time, content or settings of a scheduled or ready message. */
@@ -202,9 +207,10 @@ export class Client {
     return settled(await this.#transport.json({ method: "POST", path: [...path(which), "fire"], ...options }));
   }
 
-  /** A new message with the content of a done or dead one, due now. */
+  /** A new message with the content of a done or dead one, due now. Without a `key` it is not repeated when its answer is lost. */
   async replay(id: string, fields: { key?: string } = {}, options: CallOptions = {}): Promise<Enqueued> {
-    const call = { method: "POST", path: ["v1", "messages", id, "replay"], body: toWire(fields), ...options };
+    const repeatable = fields.key !== undefined;
+    const call = { method: "POST", path: ["v1", "messages", id, "replay"], body: toWire(fields), repeatable, ...options };
     return enqueued(await this.#transport.json(call));
   }
 
@@ -241,8 +247,15 @@ export class Client {
     return this.#settle("nack", lease, fields, options);
   }
 
-  /** Keeps the lease for so long from now, by default as long as it was. Repeated until it is answered. */
-  async extend(lease: Lease, fields: { leaseMs?: number; lease?: Duration } = {}, options: CallOptions = {}): Promise<Settled> {
+  /**
+   * Keeps the lease for so long from now, by default as long as it was. Repeated until it is answered; each attempt may
+   * take `timeoutMs`, if that is less than the client's: give a part of the lease.
+   */
+  async extend(
+    lease: Lease,
+    fields: { leaseMs?: number; lease?: Duration } = {},
+    options: CallOptions & { timeoutMs?: number } = {},
+  ): Promise<Settled> {
     return this.#settle("extend", lease, fields, options);
   }
 
@@ -281,9 +294,10 @@ export class Client {
     return settled(await this.#transport.json(call));
   }
 
-  /** Makes dead messages ready again: those with these ids, at most so many, or all. Scope `admin`. */
+  /** Makes dead messages ready again: those with these ids, at most `max` (not repeated when its answer is lost), or all. Scope `admin`. */
   async redrive(queue: string, fields: { ids?: string[]; max?: number; toQueue?: string } = {}, options: CallOptions = {}) {
-    const call = { method: "POST", path: ["v1", "queues", queue, "redrive"], body: toWire(fields), ...options };
+    const repeatable = fields.max === undefined;
+    const call = { method: "POST", path: ["v1", "queues", queue, "redrive"], body: toWire(fields), repeatable, ...options };
     return settled<{ redriven: number; refused?: { code: string; messages: number; ids: string[] }[] }>(
       await this.#transport.json(call),
     );
@@ -304,13 +318,45 @@ export class Client {
 
   async #settleMany(verb: string, leases: Lease[], fields: object, options: CallOptions): Promise<(Settled | DuewheelError)[]> {
     const messages = leases.map(({ id, leaseToken }) => ({ id, lease_token: leaseToken, ...toWire(fields) }));
-    return messages.length === 0 ? [] : this.#items(["v1", verb], { messages }, true, options);
+    return this.#items(["v1", verb], messages, (open) => ({ messages: open }), true, options);
   }
 
-  async #items<T>(path: string[], body: object, settles: boolean, options: CallOptions): Promise<(T | DuewheelError)[]> {
-    const call = { method: "POST", path, body, settles, ...options };
-    const { results } = await this.#transport.json<{ results: Record<string, unknown>[] }>(call);
-    return results.map((item) => (item["result"] === undefined ? fromProblem(item, Number(item["status"])) : settled<T>(item)));
+  /** The results of items. Those that are refused for the moment are sent again, as whole calls are. */
+  async #items<T, Item>(
+    path: string[],
+    items: Item[],
+    body: (open: Item[]) => object,
+    settles: boolean,
+    options: CallOptions,
+  ): Promise<(T | DuewheelError)[]> {
+    const attempts = this.#transport.attempts(settles);
+    const results: (T | DuewheelError)[] = [];
+    for (let open = items.map((_, index) => index); open.length > 0; ) {
+      const waiting: number[] = [];
+      let longest: DuewheelError | undefined;
+      try {
+        const call = { method: "POST", path, body: body(open.map((index) => items[index]!)), settles, ...options };
+        const answer = await this.#transport.json<{ results: Record<string, unknown>[] }>(call, attempts);
+        open.forEach((index, at) => {
+          const item = answer.results[at] ?? { code: "bad_answer", detail: "the answer has no result for this one", outcome: "unknown" };
+          if (item["result"] !== undefined) return (results[index] = settled<T>(item));
+          const error = fromProblem(item, Number(item["status"] ?? 200));
+          results[index] = attempts.final(error);
+          if (!passes(error.status, settles)) return;
+          waiting.push(index);
+          if (error.outcome === "unknown") attempts.unknown = true;
+          if (longest === undefined || (error.retryAfterMs ?? 0) > (longest.retryAfterMs ?? 0)) longest = error;
+        });
+        if (longest !== undefined) await attempts.next(longest, options.signal);
+        open = waiting;
+      } catch (error) {
+        // What was answered stays answered; of the rest nothing more is known than this.
+        if (!(error instanceof DuewheelError) || results.length === 0) throw error;
+        for (const index of longest === undefined ? open : []) results[index] = attempts.final(error);
+        break;
+      }
+    }
+    return results;
   }
 }
 

@@ -30,6 +30,10 @@ export interface Call extends CallOptions {
   lines?: string | undefined;
   /** Repeated until it is answered: acks, nacks, extends. */
   settles?: boolean | undefined;
+  /** `false`: not repeated when it may have been applied. */
+  repeatable?: boolean | undefined;
+  /** How long one attempt may take; as the client's options say by default. */
+  timeoutMs?: number | undefined;
   /** How long the server may hold its answer back. */
   waitMs?: number | undefined;
 }
@@ -37,11 +41,17 @@ export interface Call extends CallOptions {
 /** What came of one attempt: an answer, or an error that says whether another attempt makes sense. */
 export type Answer = { status: number; text: string; whole: boolean } | { error: DuewheelError; again: boolean };
 
+/** Whether another attempt may be answered otherwise. A settle has nobody else who would repeat it. */
+export function passes(status: number | undefined, settles = false): boolean {
+  return status === 429 || status === 503 || (settles && (status ?? 0) >= 500);
+}
+
 /** The pauses between the attempts of a call, and their end. */
 export class Attempts {
   readonly #ends: number;
   #count = 0;
-  #unknown = false;
+  /** An attempt may have been applied. */
+  unknown = false;
 
   constructor(forMs: number) {
     this.#ends = performance.now() + forMs;
@@ -52,13 +62,13 @@ export class Attempts {
     const pause = error.retryAfterMs === undefined ? backoff(this.#count) : error.retryAfterMs + Math.random() * 100;
     if (performance.now() + pause > this.#ends) throw this.final(error);
     this.#count += 1;
-    if (error.outcome === "unknown") this.#unknown = true;
+    if (error.outcome === "unknown") this.unknown = true;
     await sleep(pause, signal);
   }
 
   /** The error of the whole call: an earlier attempt without an answer may have been applied. */
   final(error: DuewheelError): DuewheelError {
-    if (!this.#unknown || error.outcome === "unknown") return error;
+    if (!this.unknown || error.outcome === "unknown") return error;
     const { name: _name, code, detail, outcome: _outcome, ...details } = error;
     return new DuewheelError(code, detail, "unknown", details, { cause: error });
   }
@@ -98,7 +108,8 @@ export class Transport {
   constructor(options: ClientOptions) {
     const url = options.url ?? "http://localhost:7788";
     if (!/^https?:\/\/[^/?#@]+(\/[^?#]*)?$/.test(url)) {
-      throw badRequest("url", `url: ${url} is no address of a server; give one such as http://localhost:7788`);
+      const shown = url.replace(/^([a-z]+:\/\/)?.*@/is, "$1").replace(/[?#].*/s, "");
+      throw badRequest("url", `url: ${shown} is no address of a server; give one such as http://localhost:7788, and a token as token`);
     }
     this.#base = url.replace(/\/+$/, "");
     this.#headers = options.token === undefined ? {} : { authorization: `Bearer ${options.token}` };
@@ -108,9 +119,12 @@ export class Transport {
     this.#fetch = given ?? ((...request) => fetch(...request));
   }
 
+  attempts(settles = false): Attempts {
+    return new Attempts(settles ? Infinity : this.retryForMs);
+  }
+
   /** The answer to a call, as JSON. */
-  async json<T = Record<string, unknown>>(call: Call): Promise<T> {
-    const attempts = new Attempts(call.settles ? Infinity : this.retryForMs);
+  async json<T = Record<string, unknown>>(call: Call, attempts = this.attempts(call.settles)): Promise<T> {
     for (;;) {
       const answer = await this.once(call);
       if ("error" in answer) {
@@ -122,6 +136,7 @@ export class Transport {
         return JSON.parse(answer.text) as T;
       } catch (cause) {
         if (!answer.whole) {
+          if (call.repeatable === false) throw attempts.final(connection(cause));
           await attempts.next(connection(cause), call.signal);
           continue;
         }
@@ -132,7 +147,7 @@ export class Transport {
 
   /** One attempt. @throws the signal's reason, if it ends the call */
   async once(call: Call): Promise<Answer> {
-    const limit = AbortSignal.timeout(this.#timeoutMs + (call.waitMs ?? 0));
+    const limit = AbortSignal.timeout(Math.ceil(Math.min(call.timeoutMs ?? Infinity, this.#timeoutMs) + (call.waitMs ?? 0)));
     const headers = { ...this.#headers };
     let body: string | undefined;
     if (call.lines !== undefined) {
@@ -145,30 +160,38 @@ export class Transport {
     const signal = call.signal ? AbortSignal.any([call.signal, limit]) : limit;
     const request: RequestInit = { method: call.method, headers, signal, redirect: "manual" };
     if (body !== undefined) request.body = body;
+    const address = this.#address(call);
     let response: Response;
     try {
-      response = await this.#fetch(this.#address(call), request);
+      response = await this.#fetch(address, request);
     } catch (cause) {
       if (call.signal?.aborted) throw call.signal.reason;
-      return { error: connection(cause), again: true };
+      return { error: connection(cause), again: call.repeatable !== false };
     }
     const { text, whole } = await read(response);
-    if (call.signal?.aborted) throw call.signal.reason;
+    // What has come whole counts, such as messages that are leased by it.
+    if (!whole && call.signal?.aborted) throw call.signal.reason;
     if (response.ok) return { status: response.status, text, whole };
-    return this.#refused(response, text);
+    return this.#refused(call, response, text);
   }
 
   #address(call: Call): string {
+    // URLs fold these two, also percent-encoded ones.
+    const folded = call.path.findIndex((part) => part === "." || part === "..");
+    if (folded >= 0) {
+      const field = ({ queues: "queue", keys: "key" } as Record<string, string>)[call.path[folded - 1] ?? ""] ?? "id";
+      throw badRequest(field, `${field}: ${call.path[folded]} cannot be a part of a URL; give another ${field}`);
+    }
     const query = Object.entries(call.query ?? {})
       .filter(([, value]) => value !== undefined)
       .map(([name, value]) => `${name}=${encodeURIComponent(String(value))}`);
     return `${this.#base}/${call.path.map(encodeURIComponent).join("/")}${query.length > 0 ? `?${query.join("&")}` : ""}`;
   }
 
-  #refused(response: Response, text: string): Answer {
+  #refused(call: Call, response: Response, text: string): Answer {
     const seconds = response.headers.get("retry-after");
     const after = seconds !== null && /^\d+$/.test(seconds) ? Number(seconds) * 1000 : undefined;
-    const again = response.status === 429 || response.status === 503;
+    const again = passes(response.status, call.settles);
     let problem: unknown;
     try {
       problem = JSON.parse(text);
@@ -176,11 +199,12 @@ export class Transport {
       problem = undefined;
     }
     if (typeof problem === "object" && problem !== null && typeof (problem as { code?: unknown }).code === "string") {
-      return { error: fromProblem(problem as Record<string, unknown>, response.status, after), again };
+      const error = fromProblem(problem as Record<string, unknown>, response.status, after);
+      return { error, again: again && (call.repeatable !== false || error.outcome === "not_applied") };
     }
     const details = after === undefined ? { status: response.status } : { status: response.status, retryAfterMs: after };
     const detail = `status ${response.status}, and not from duewheel: ${text.slice(0, 100)}`;
-    return { error: new DuewheelError("bad_answer", detail, "unknown", details), again };
+    return { error: new DuewheelError("bad_answer", detail, "unknown", details), again: again && call.repeatable !== false };
   }
 }
 
