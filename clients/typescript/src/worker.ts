@@ -1,5 +1,5 @@
 import type { Client } from "./client.js";
-import { DuewheelError } from "./errors.js";
+import { DuewheelError, isDuewheelError } from "./errors.js";
 import type { Message } from "./message.js";
 import { backoff, sleep } from "./transport.js";
 import type { Duration } from "./types.js";
@@ -157,7 +157,9 @@ export class Worker {
   }
 
   #begin(message: Message): void {
-    const work = this.#handle(message)
+    // Of a reserve that was answered as the worker was stopped nothing is begun any more.
+    const stopped = this.#draining.signal.aborted;
+    const work = (stopped ? this.#settle(message, notYet({ delayMs: 0 }, "the worker stops")) : this.#handle(message))
       .catch((error: unknown) => {
         // A stop that waits no longer cuts settles off: their messages come again.
         if (!this.#ending.signal.aborted) this.#report(internal(error), message);
@@ -196,15 +198,22 @@ export class Worker {
   /** Extends the lease at half its time until the handler is done; the error if the lease is lost. */
   async #extend(message: Message, over: AbortSignal): Promise<DuewheelError | undefined> {
     const leaseMs = this.#options.leaseMs ?? message.leaseMs;
-    try {
-      for (;;) {
-        await sleep(leaseMs / 2, over);
-        await this.#client.extend(message, { leaseMs }, { signal: over });
+    // An attempt over a connection that is dead leaves time for others.
+    const timeoutMs = Math.max(leaseMs / 6, 1000);
+    let pause = leaseMs / 2;
+    for (let failures = 0; ; ) {
+      try {
+        await sleep(pause, over);
+        await this.#client.extend(message, { leaseMs }, { signal: over, timeoutMs });
+        pause = leaseMs / 2;
+        failures = 0;
+      } catch (error) {
+        if (over.aborted) return undefined;
+        // Anything else says nothing about the lease.
+        if (isDuewheelError(error, "lease_lost", "message_not_found")) return error;
+        this.#report(error instanceof DuewheelError ? error : internal(error), message);
+        pause = backoff(failures++);
       }
-    } catch (error) {
-      if (over.aborted) return undefined;
-      if (error instanceof DuewheelError) return error;
-      return internal(error);
     }
   }
 
