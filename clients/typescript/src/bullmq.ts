@@ -17,7 +17,7 @@ export interface JobsOptions {
   delay?: number;
   /** The job's name among the unfinished ones of its queue, the message's key: a second `add` with it adds nothing. */
   jobId?: string;
-  /** 1 by default. */
+  /** 1 by default. A job whose worker is gone is run once more than that, as with BullMQ's `maxStalledCount` of 1. */
   attempts?: number;
   /** Milliseconds, or fixed or exponential from them on. */
   backoff?: number | { type: "fixed" | "exponential"; delay?: number };
@@ -32,6 +32,9 @@ const known = new Set(["delay", "jobId", "attempts", "backoff", "priority", "rem
 /** The longest backoff of a message: the server's largest delay. */
 const LONGEST_MS = 4_294_967_295_000;
 
+/** How often a lease may end before a job has failed, not counted as an attempt. */
+const STALLS = 1;
+
 /** A job that no further attempt can help. */
 export class UnrecoverableError extends Error {
   override readonly name = "UnrecoverableError";
@@ -42,7 +45,7 @@ export class DelayedError extends Error {
   override readonly name = "DelayedError";
 }
 
-/** One job: a message whose body is `{"name": …, "data": …}`. */
+/** One job: a message whose body is `{"name": …, "data": …, "attempts": …}`. */
 export class Job<Data = unknown> {
   /** @internal */
   delayedUntil: number | undefined;
@@ -144,8 +147,9 @@ export class Queue<Data = unknown> {
   /** 1 if the job was removed, 0 if it is active or not there. */
   async remove(jobId: string): Promise<number> {
     try {
-      await (await this.getJob(jobId))?.remove();
-      return 1;
+      const job = await this.getJob(jobId);
+      await job?.remove();
+      return job ? 1 : 0;
     } catch (error) {
       if (isDuewheelError(error, "message_not_found", "leased")) return 0;
       throw error;
@@ -160,9 +164,9 @@ export class Queue<Data = unknown> {
     if (unknown) throw new TypeError(`${unknown}: duewheel has no such option of a job; see docs/guide, "Moving from BullMQ"`);
     const attempts = options.attempts ?? 1;
     const message: NewMessage = {
-      json: { name, data },
+      json: { name, data, attempts },
       delayMs: options.delay ?? 0,
-      maxAttempts: attempts,
+      maxAttempts: attempts + STALLS,
       backoff: backoffOf(options.backoff),
       priority: options.priority ?? 0,
     };
@@ -199,14 +203,14 @@ export class Worker<Data = unknown> {
       concurrency: options.concurrency ?? 1,
       leaseMs: options.lockDuration ?? 30_000,
       signals: [],
-      onError: (error) => this.#listeners.error.forEach((listener) => listener(error)),
+      onError: (error) => this.#emit("error", error),
     });
     if (options.autorun ?? true) this.run().catch(() => {});
   }
 
   run(): Promise<void> {
     return (this.#running ??= this.#worker.run().catch((error: Error) => {
-      this.#listeners.error.forEach((listener) => listener(error));
+      this.#emit("error", error);
       throw error;
     }));
   }
@@ -233,21 +237,49 @@ export class Worker<Data = unknown> {
     try {
       job = jobOf<Data>(message, this.#client, message.dueAt);
     } catch (error) {
-      this.#listeners.failed.forEach((listener) => listener(undefined, error as Error));
+      this.#emit("failed", undefined, error as Error);
       return dead(`no job of BullMQ's form: ${(error as Error).message}`);
     }
+    let result: unknown;
     try {
-      const result = await processor(job, message.leaseToken, signal);
-      this.#listeners.completed.forEach((listener) => listener(job, result));
+      result = await processor(job, message.leaseToken, signal);
     } catch (error) {
       if (error instanceof DelayedError && job.delayedUntil !== undefined) {
         return notYet({ delayMs: Math.max(0, job.delayedUntil - Date.now()) });
       }
       const cause = error instanceof Error ? error : new Error(String(error));
-      this.#listeners.failed.forEach((listener) => listener(job, cause));
+      this.#emit("failed", job, cause);
       // By name too: a processor may throw BullMQ's own.
-      if (cause.name === "UnrecoverableError") return dead(cause.message);
+      if (cause.name === "UnrecoverableError" || (!signal.aborted && (await this.#last(message)))) return dead(cause.message);
       throw cause;
+    }
+    this.#emit("completed", job, result);
+  }
+
+  /** Whether this failure is the last one that the job may have. Ended leases, and "not yet", are no failures. */
+  async #last(message: Message): Promise<boolean> {
+    const { attempts } = message.json<{ attempts?: unknown }>();
+    if (typeof attempts !== "number" || message.attempt < attempts) return false;
+    if (message.attempt === 1) return true;
+    try {
+      const { attempt, forgiven, history = [] } = await this.#client.get({ id: message.id });
+      return attempt - forgiven - history.filter(({ how }) => how === "lease_expired").length >= attempts;
+    } catch (error) {
+      // A token that may not read messages: the server ends the job, with the attempts that are left for ended leases.
+      if (error instanceof DuewheelError) return false;
+      throw error;
+    }
+  }
+
+  /** What a listener throws is an error of the listener: the job is what it is. */
+  #emit<Name extends keyof Events<Data>>(event: Name, ...args: Parameters<Events<Data>[Name]>): void {
+    for (const listener of this.#listeners[event]) {
+      try {
+        (listener as (...args: unknown[]) => void)(...args);
+      } catch (error) {
+        if (event === "error") console.error(error);
+        else this.#emit<"error">("error", error instanceof Error ? error : new Error(String(error)));
+      }
     }
   }
 }

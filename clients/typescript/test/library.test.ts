@@ -182,9 +182,10 @@ describe("bullmq", () => {
     assert.deepEqual(seen.sort(), ["close 42", "fail 0 boom", "fail 1 boom", "later 3", "never 0 no such order"]);
     const dead = await client.get({ queue: "b.close", key: "n" });
     assert.deepEqual([dead.state, dead.deadReason, dead.attempt], ["dead", "buried", 1]);
-    assert.equal((await client.get({ queue: "b.close", key: "f" })).deadReason, "max_attempts");
+    const failed = await client.get({ queue: "b.close", key: "f" });
+    assert.deepEqual([failed.deadReason, failed.attempt, failed.history!.at(-1)!.note], ["buried", 2, "boom"]);
     await queue.add("x", { order: 9 }, { jobId: "gone", delay: 60_000 });
-    assert.deepEqual([await queue.remove("gone"), await queue.getJob("gone")], [1, undefined]);
+    assert.deepEqual([await queue.remove("gone"), await queue.getJob("gone"), await queue.remove("gone")], [1, undefined, 0]);
   });
 
   it("refuses what duewheel does not have", async () => {
