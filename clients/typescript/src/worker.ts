@@ -230,7 +230,12 @@ export class Worker {
   }
 
   #report(error: DuewheelError, message?: Message): void {
-    this.#options.onError?.(error, message);
+    try {
+      this.#options.onError?.(error, message);
+    } catch (thrown) {
+      // The message is settled all the same.
+      console.error(thrown);
+    }
   }
 }
 

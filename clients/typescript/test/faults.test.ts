@@ -186,6 +186,10 @@ describe("leases", { concurrency: true }, () => {
     const client = new Client({ url, fetch: passing as typeof fetch });
     await client.enqueue("l.extend", { body: "x", delayMs: 0 });
     const errors: string[] = [];
+    const fails = (error: DuewheelError) => {
+      errors.push(error.code);
+      throw new Error("onError fails (a test's)");
+    };
     let aborted: boolean | undefined;
     const worker = new Worker(
       client,
@@ -195,7 +199,7 @@ describe("leases", { concurrency: true }, () => {
         aborted = signal.aborted;
         void worker.stop();
       },
-      { signals: [], leaseMs: 10_000, onError: (error) => errors.push(error.code) },
+      { signals: [], leaseMs: 10_000, onError: fails },
     );
     await worker.run();
     assert.deepEqual([aborted, errors], [false, ["forbidden"]]);
