@@ -6,7 +6,7 @@
 //
 // Each call is repeated for 30 s after a lost connection, a 429 or a 503, as the server's Retry-After says. An enqueue is
 // repeated under one DedupeID, so that a lost answer never makes a second message. Acks, nacks and extends are repeated
-// until they are answered, or their context ends. Everything else that goes wrong is an *Error; compare its code by errors.Is.
+// until they are answered, also after any 5xx, or their context ends. Everything else that goes wrong is an *Error; compare its code by errors.Is.
 package duewheel
 
 import (
@@ -55,7 +55,9 @@ func NewClient(address string, options *Options) (*Client, error) {
 	c := &Client{url: strings.TrimRight(address, "/")}
 	parsed, err := url.Parse(address)
 	if err != nil || (parsed.Scheme != "http" && parsed.Scheme != "https") || parsed.Host == "" || parsed.User != nil || parsed.RawQuery != "" || parsed.Fragment != "" {
-		return nil, refuse(BadRequest, "url", "url: %q is no address of a server; give one such as http://localhost:7788", address)
+		// A token in it must not be in the error.
+		shown, _, _ := strings.Cut(address[strings.LastIndexByte(address, '@')+1:], "?")
+		return nil, refuse(BadRequest, "url", "url: %q is no address of a server; give one such as http://localhost:7788, and a token as Options.Token", shown)
 	}
 	if options != nil {
 		c.options = *options
@@ -103,13 +105,15 @@ func newLine(message NewMessage) (*line, error) {
 // The queue remembers for a shorter time than ours; then its own time must do. True once.
 func (l *line) windowRefused(err error) bool {
 	refusal := asError(err)
-	if !l.ownWindow || refusal == nil || refusal.Code != BadRequest || refusal.Field != "dedupe_window" {
+	if l == nil || !l.ownWindow || refusal == nil || refusal.Code != BadRequest || refusal.Field != "dedupe_window" {
 		return false
 	}
 	l.ownWindow = false
 	delete(l.fields, "dedupe_window_ms")
 	return true
 }
+
+func (l *line) MarshalJSON() ([]byte, error) { return json.Marshal(l.fields) }
 
 func messagesOf(queue string) []string { return []string{"v1", "queues", queue, "messages"} }
 
@@ -127,23 +131,12 @@ func (c *Client) Enqueue(ctx context.Context, queue string, message NewMessage) 
 	}
 }
 
-// Result is what came of one message of a batch: Value, or Err.
-type Result[T any] struct {
-	Value *T
-	Err   error
-}
-
 // EnqueueMany schedules many messages, in order, not as one transaction. There is a result for each. The error is that of
-// the whole call, if nothing was accepted for a reason that concerns all.
+// the whole call, if nothing was accepted for a reason that concerns all. A message that cannot be sent is refused before
+// any is sent.
 func (c *Client) EnqueueMany(ctx context.Context, queue string, messages []NewMessage) ([]Result[Enqueued], error) {
-	results := make([]Result[Enqueued], 0, len(messages))
-	var part []*line
-	size := 0
-	send := func() error {
-		done, err := c.enqueuePart(ctx, queue, part, len(results) > 0)
-		results, part, size = append(results, done...), nil, 0
-		return err
-	}
+	var parts [][]any
+	size, results := batchBytes, make([]Result[Enqueued], 0, len(messages))
 	for _, message := range messages {
 		line, err := newLine(message)
 		if err != nil {
@@ -153,69 +146,81 @@ func (c *Client) EnqueueMany(ctx context.Context, queue string, messages []NewMe
 		if err != nil {
 			return nil, refuse(BadRequest, "json", "JSON: %v", err)
 		}
-		if len(part) == batchMessages || size+len(data) > batchBytes {
-			if err := send(); err != nil {
-				return results, err
-			}
+		if size += len(data) + 1; size > batchBytes || len(parts[len(parts)-1]) == batchMessages {
+			parts, size = append(parts, nil), len(data)+1
 		}
-		part, size = append(part, line), size+len(data)+1
+		parts[len(parts)-1] = append(parts[len(parts)-1], line)
 	}
-	if len(part) == 0 {
-		return results, nil
+	for _, part := range parts {
+		done, err := batch[Enqueued](ctx, c, call{method: "POST", path: messagesOf(queue)}, "", part, len(results) > 0)
+		if results = append(results, done...); err != nil {
+			return results, err
+		}
 	}
-	err := send()
-	return results, err
+	return results, nil
 }
 
-func (c *Client) enqueuePart(ctx context.Context, queue string, lines []*line, begun bool) ([]Result[Enqueued], error) {
-	attempts := c.attempts()
-	results := make([]Result[Enqueued], len(lines))
-	open := make([]int, len(lines))
-	for i := range lines {
+// Result is what came of one item of a batch: Value, or Err.
+type Result[T any] struct {
+	Value *T
+	Err   error
+}
+
+// A batch, as lines or as the member of an object, over all its attempts: what was put off or has no answer is sent again.
+// An error of the whole call is that of each item if some were accepted: begun.
+func batch[T any](ctx context.Context, c *Client, call call, member string, list []any, begun bool) ([]Result[T], error) {
+	attempts, results, open := c.attempts(call), make([]Result[T], len(list)), make([]int, len(list))
+	for i := range open {
 		open[i] = i
 	}
 	for len(open) > 0 {
-		var body bytes.Buffer
-		for _, i := range open {
-			data, _ := json.Marshal(lines[i].fields)
-			body.Write(append(data, '\n'))
+		part := make([]any, len(open))
+		for at, i := range open {
+			part[at] = list[i]
 		}
-		text, failure := c.once(ctx, call{method: "POST", path: messagesOf(queue), lines: body.Bytes()})
+		if call.body = any(fields{member: part}); member == "" {
+			call.body, call.lines = nil, part
+		}
+		text, failure := c.once(ctx, call)
 		if ctx.Err() != nil {
 			return results, ctx.Err()
 		}
-		if failure != nil && !failure.passes() && !begun {
+		answers := split(text, member == "")
+		if failure == nil && len(answers) == 0 {
+			failure = badAnswer(200, text, nil)
+		}
+		if failure != nil && !attempts.again(failure) && !begun {
 			return nil, attempts.final(failure)
 		}
 		var wait *Error
-		// What comes after the last line break is no whole line.
-		answers, rest := bytes.Split(text[:bytes.LastIndexByte(text, '\n')+1], []byte("\n")), []int(nil)
-		answers = answers[:len(answers)-1]
+		var rest []int
 		for at, i := range open {
-			err, accepted := failure, new(Enqueued)
+			err := failure
 			if at < len(answers) {
-				if json.Unmarshal(answers[at], accepted) == nil && accepted.ID != "" {
-					results[i], begun = Result[Enqueued]{Value: accepted}, true
-					continue
+				if err = fromProblem(answers[at], 0, -1); err == nil {
+					value := new(T)
+					if cause := json.Unmarshal(answers[at], value); cause == nil {
+						results[i], begun = Result[T]{Value: value}, true
+						continue
+					}
+					err = badAnswer(200, answers[at], nil)
 				}
-				err = fromProblem(answers[at], 0, -1)
-			}
-			if err == nil {
+			} else if err == nil {
 				err = noAnswer(io.ErrUnexpectedEOF)
 			}
-			switch {
-			case err.passes():
+			line, _ := list[i].(*line)
+			if attempts.again(err) {
 				if wait == nil || err.RetryAfterMS > wait.RetryAfterMS {
 					wait = err
 				}
-			case !lines[i].windowRefused(err):
-				results[i] = Result[Enqueued]{Err: attempts.final(err)}
+				attempts.unknown = attempts.unknown || err.Outcome == MayBeApplied
+			} else if !line.windowRefused(err) {
+				results[i].Err = attempts.final(err)
 				continue
 			}
 			rest = append(rest, i)
 		}
-		open = rest
-		if wait == nil {
+		if open = rest; wait == nil {
 			continue
 		}
 		if err := attempts.next(ctx, wait); err != nil {
@@ -223,12 +228,24 @@ func (c *Client) enqueuePart(ctx context.Context, queue string, lines []*line, b
 				return results, err
 			}
 			for _, i := range open {
-				results[i] = Result[Enqueued]{Err: err}
+				results[i].Err = err
 			}
 			return results, nil
 		}
 	}
 	return results, nil
+}
+
+// The answers to a batch, as far as they are whole.
+func split(text []byte, lines bool) (answers []json.RawMessage) {
+	var answer struct{ Results []json.RawMessage }
+	if !lines && json.Unmarshal(text, &answer) == nil {
+		return answer.Results
+	}
+	for lines := bytes.SplitAfter(text, []byte("\n")); lines != nil && len(lines) > 1; lines = lines[1:] {
+		answers = append(answers, lines[0])
+	}
+	return answers
 }
 
 func (w Which) path(more ...string) []string {
@@ -268,7 +285,11 @@ func (c *Client) CancelAndForget(ctx context.Context, which Which) (*Cancelled, 
 
 // CancelMany cancels messages of a queue by key: a result for each.
 func (c *Client) CancelMany(ctx context.Context, queue string, keys ...string) ([]Result[Cancelled], error) {
-	return items[Cancelled](ctx, c, call{method: "POST", path: []string{"v1", "queues", queue, "cancel"}, body: fields{"keys": keys}})
+	list := make([]any, len(keys))
+	for i, key := range keys {
+		list[i] = key
+	}
+	return batch[Cancelled](ctx, c, call{method: "POST", path: []string{"v1", "queues", queue, "cancel"}}, "keys", list, false)
 }
 
 // Postpone changes due time, content or settings of a scheduled or ready message.
@@ -285,12 +306,10 @@ func (c *Client) Fire(ctx context.Context, which Which) (*View, error) {
 	return one[View](ctx, c, "POST", which, []string{"fire"}, nil)
 }
 
-// Replay makes a new message, due now, with the content of a done or dead one. The key may be empty.
+// Replay makes a new message, due now, with the content of a done or dead one. The key may be empty; then it is not
+// repeated after a lost answer, for there could be two.
 func (c *Client) Replay(ctx context.Context, id, key string) (*Enqueued, error) {
-	body := wire(struct {
-		Key string `wire:"key"`
-	}{key})
-	return one[Enqueued](ctx, c, "POST", ByID(id), []string{"replay"}, body)
+	return do[Enqueued](ctx, c, call{method: "POST", path: ByID(id).path("replay"), body: wire(NewMessage{Key: key}), doubles: key == ""})
 }
 
 // Reserve leases messages of one or more queues, the best ones first. There are none if none came while it waited.
@@ -304,24 +323,32 @@ func (c *Client) Reserve(ctx context.Context, reserve Reserve, queues ...string)
 	return do[Grants](ctx, c, call{method: "POST", path: []string{"v1", "reserve"}, body: body, wait: reserve.Wait})
 }
 
-func (c *Client) settle(ctx context.Context, verb string, message *Message, body fields) (*Settled, error) {
+func (c *Client) settle(ctx context.Context, verb string, message *Message, body fields, timeout time.Duration) (*Settled, error) {
 	body["lease_token"] = message.LeaseToken
-	return do[Settled](ctx, c, call{method: "POST", path: ByID(message.ID).path(verb), body: body, settles: true})
+	return do[Settled](ctx, c, call{method: "POST", path: ByID(message.ID).path(verb), body: body, settles: true, timeout: timeout})
 }
 
 // Ack: the message is done. LeaseLost if another consumer has it, or had it.
 func (c *Client) Ack(ctx context.Context, message *Message) (*Settled, error) {
-	return c.settle(ctx, "ack", message, fields{})
+	return c.settle(ctx, "ack", message, fields{}, 0)
 }
 
 // Nack: the message is not done; it comes again, or is dead.
 func (c *Client) Nack(ctx context.Context, message *Message, nack Nack) (*Settled, error) {
-	return c.settle(ctx, "nack", message, nack.wire())
+	return c.settle(ctx, "nack", message, nack.wire(), 0)
 }
 
-// Extend keeps the lease for so long from now; for as long as it was if lease is 0.
+// Extend keeps the lease for so long from now; for as long as it was if lease is 0. An attempt takes a sixth of the lease
+// at most, or 2 s: a dead connection must not outlast the lease.
 func (c *Client) Extend(ctx context.Context, message *Message, lease time.Duration) (*Settled, error) {
-	return c.settle(ctx, "extend", message, wire(Reserve{Lease: lease}))
+	body := wire(Reserve{Lease: lease})
+	if lease == 0 {
+		lease = time.Duration(message.LeaseMS) * time.Millisecond
+	}
+	if lease /= 6; lease < 2*time.Second {
+		lease = 2 * time.Second
+	}
+	return c.settle(ctx, "extend", message, body, lease)
 }
 
 // AckMany acks messages: a result for each.
@@ -340,32 +367,13 @@ func (c *Client) ExtendMany(ctx context.Context, lease time.Duration, messages .
 }
 
 func (c *Client) settleMany(ctx context.Context, verb string, messages []*Message, more func() fields) ([]Result[Settled], error) {
-	list := make([]fields, len(messages))
+	list := make([]any, len(messages))
 	for i, message := range messages {
-		list[i] = more()
-		list[i]["id"], list[i]["lease_token"] = message.ID, message.LeaseToken
+		item := more()
+		item["id"], item["lease_token"] = message.ID, message.LeaseToken
+		list[i] = item
 	}
-	return items[Settled](ctx, c, call{method: "POST", path: []string{"v1", verb}, body: fields{"messages": list}, settles: true})
-}
-
-// The results of a batch, each a T or a refusal.
-func items[T any](ctx context.Context, c *Client, call call) ([]Result[T], error) {
-	answer, err := do[struct{ Results []json.RawMessage }](ctx, c, call)
-	if err != nil {
-		return nil, err
-	}
-	results := make([]Result[T], len(answer.Results))
-	for i, item := range answer.Results {
-		if refusal := fromProblem(item, 0, -1); refusal != nil {
-			results[i].Err = refusal
-			continue
-		}
-		results[i].Value = new(T)
-		if err := json.Unmarshal(item, results[i].Value); err != nil {
-			return nil, badAnswer(200, item, err)
-		}
-	}
-	return results, nil
+	return batch[Settled](ctx, c, call{method: "POST", path: []string{"v1", verb}, settles: true}, "messages", list, false)
 }
 
 // Page is a part of a queue's messages. Next is empty on the last page.

@@ -190,17 +190,18 @@ func (w *Worker) extend(over context.Context, message *Message) error {
 	if lease == 0 {
 		lease = time.Duration(message.LeaseMS) * time.Millisecond
 	}
-	for {
-		if sleep(over, lease/2) != nil {
-			return nil
-		}
-		if _, err := w.Client.Extend(over, message, lease); err != nil {
-			if over.Err() != nil {
-				return nil
-			}
+	for pause := lease / 2; sleep(over, pause) == nil; {
+		_, err := w.Client.Extend(over, message, lease)
+		if errors.Is(err, LeaseLost) || errors.Is(err, MessageNotFound) || errors.Is(err, NotFound) {
 			return err
 		}
+		if pause = lease / 2; err != nil && over.Err() == nil {
+			// That says nothing of the lease.
+			w.report(err, message)
+			pause = lease / 6
+		}
 	}
+	return nil
 }
 
 func (w *Worker) report(err error, message *Message) {
