@@ -27,8 +27,7 @@ const (
 	// How long the server remembers an id that the client made: longer than any call is repeated.
 	ownWindow = 15 * time.Minute
 	// Below the server's limits of a batch, 10,000 messages and 16 MiB.
-	batchMessages = 10_000
-	batchBytes    = 15 << 20
+	batchMessages, batchBytes = 10_000, 15 << 20
 )
 
 // Options of a client. Zero values are the defaults.
@@ -59,23 +58,15 @@ func NewClient(address string, options *Options) (*Client, error) {
 		shown, _, _ := strings.Cut(address[strings.LastIndexByte(address, '@')+1:], "?")
 		return nil, refuse(BadRequest, "url", "url: %q is no address of a server; give one such as http://localhost:7788, and a token as Options.Token", shown)
 	}
-	if options != nil {
-		c.options = *options
-	}
-	if c.options.RetryFor == 0 {
-		c.options.RetryFor = 30 * time.Second
-	}
-	if c.options.Timeout == 0 {
-		c.options.Timeout = 30 * time.Second
-	}
-	transport := c.options.Transport
-	if transport == nil {
+	c.options = *or(options, new(Options))
+	c.options.RetryFor, c.options.Timeout = or(c.options.RetryFor, 30*time.Second), or(c.options.Timeout, 30*time.Second)
+	// A redirect is no answer of duewheel.
+	c.http = &http.Client{Transport: c.options.Transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	if c.options.Transport == nil {
 		own := http.DefaultTransport.(*http.Transport).Clone()
 		own.MaxIdleConnsPerHost = 100
-		transport = own
+		c.http.Transport = own
 	}
-	// A redirect is no answer of duewheel.
-	c.http = &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	return c, nil
 }
 
@@ -94,9 +85,8 @@ func newLine(message NewMessage) (*line, error) {
 	if _, err := rand.Read(id); err != nil {
 		return nil, err
 	}
-	f["dedupe_id"] = hex.EncodeToString(id)
 	own := message.DedupeWindow == 0
-	if own {
+	if f["dedupe_id"] = hex.EncodeToString(id); own {
 		f["dedupe_window_ms"] = milliseconds(ownWindow)
 	}
 	return &line{f, own}, nil
@@ -115,7 +105,7 @@ func (l *line) windowRefused(err error) bool {
 
 func (l *line) MarshalJSON() ([]byte, error) { return json.Marshal(l.fields) }
 
-func messagesOf(queue string) []string { return []string{"v1", "queues", queue, "messages"} }
+func ofQueue(queue, rest string) string { return "/v1/queues/" + url.PathEscape(queue) + rest }
 
 // Enqueue schedules one message. It is durable when this returns.
 func (c *Client) Enqueue(ctx context.Context, queue string, message NewMessage) (*Enqueued, error) {
@@ -124,7 +114,7 @@ func (c *Client) Enqueue(ctx context.Context, queue string, message NewMessage) 
 		return nil, err
 	}
 	for {
-		answer, err := do[Enqueued](ctx, c, call{method: "POST", path: messagesOf(queue), body: line.fields})
+		answer, err := do[Enqueued](ctx, c, call{method: "POST", path: ofQueue(queue, "/messages"), body: line.fields})
 		if err == nil || !line.windowRefused(err) {
 			return answer, err
 		}
@@ -152,7 +142,7 @@ func (c *Client) EnqueueMany(ctx context.Context, queue string, messages []NewMe
 		parts[len(parts)-1] = append(parts[len(parts)-1], line)
 	}
 	for _, part := range parts {
-		done, err := batch[Enqueued](ctx, c, call{method: "POST", path: messagesOf(queue)}, "", part, len(results) > 0)
+		done, err := batch[Enqueued](ctx, c, call{method: "POST", path: ofQueue(queue, "/messages")}, "", part, len(results) > 0)
 		if results = append(results, done...); err != nil {
 			return results, err
 		}
@@ -169,7 +159,8 @@ type Result[T any] struct {
 // A batch, as lines or as the member of an object, over all its attempts: what was put off or has no answer is sent again.
 // An error of the whole call is that of each item if some were accepted: begun.
 func batch[T any](ctx context.Context, c *Client, call call, member string, list []any, begun bool) ([]Result[T], error) {
-	attempts, results, open := c.attempts(call), make([]Result[T], len(list)), make([]int, len(list))
+	attempts := attempts{call: call, ends: time.Now().Add(c.options.RetryFor)}
+	results, open := make([]Result[T], len(list)), make([]int, len(list))
 	for i := range open {
 		open[i] = i
 	}
@@ -178,7 +169,7 @@ func batch[T any](ctx context.Context, c *Client, call call, member string, list
 		for at, i := range open {
 			part[at] = list[i]
 		}
-		if call.body = any(fields{member: part}); member == "" {
+		if call.body = (fields{member: part}); member == "" {
 			call.body, call.lines = nil, part
 		}
 		text, failure := c.once(ctx, call)
@@ -192,8 +183,7 @@ func batch[T any](ctx context.Context, c *Client, call call, member string, list
 		if failure != nil && !attempts.again(failure) && !begun {
 			return nil, attempts.final(failure)
 		}
-		var wait *Error
-		var rest []int
+		wait, rest := (*Error)(nil), []int(nil)
 		for at, i := range open {
 			err := failure
 			if at < len(answers) {
@@ -238,49 +228,49 @@ func batch[T any](ctx context.Context, c *Client, call call, member string, list
 
 // The answers to a batch, as far as they are whole.
 func split(text []byte, lines bool) (answers []json.RawMessage) {
-	var answer struct{ Results []json.RawMessage }
-	if !lines && json.Unmarshal(text, &answer) == nil {
+	if !lines {
+		var answer struct{ Results []json.RawMessage }
+		_ = json.Unmarshal(text, &answer)
 		return answer.Results
 	}
-	for lines := bytes.SplitAfter(text, []byte("\n")); lines != nil && len(lines) > 1; lines = lines[1:] {
-		answers = append(answers, lines[0])
+	decoder, line := json.NewDecoder(bytes.NewReader(text)), json.RawMessage(nil)
+	for decoder.Decode(&line) == nil {
+		answers, line = append(answers, line), nil
 	}
 	return answers
 }
 
-func (w Which) path(more ...string) []string {
+func (w Which) path(rest string) string {
 	if w.ID != "" {
-		return append([]string{"v1", "messages", w.ID}, more...)
+		return "/v1/messages/" + url.PathEscape(w.ID) + rest
 	}
-	return append([]string{"v1", "queues", w.Queue, "keys", w.Key}, more...)
+	return ofQueue(w.Queue, "/keys/"+url.PathEscape(w.Key)+rest)
 }
 
-func one[T any](ctx context.Context, c *Client, method string, which Which, more []string, body any) (*T, error) {
+func one[T any](ctx context.Context, c *Client, method string, which Which, rest string, body any) (*T, error) {
 	if which.ID == "" && (which.Queue == "" || which.Key == "") {
 		return nil, refuse(BadRequest, "key", "key: neither an id, nor a queue and a key are given")
 	}
-	return do[T](ctx, c, call{method: method, path: which.path(more...), body: body})
+	return do[T](ctx, c, call{method: method, path: which.path(rest), body: body})
 }
 
 // Get returns the present state of a message; MessageNotFound if it was delivered, cancelled, or never there.
 func (c *Client) Get(ctx context.Context, which Which) (*View, error) {
-	return one[View](ctx, c, "GET", which, nil, nil)
+	return one[View](ctx, c, "GET", which, "", nil)
 }
 
 // Cancelled is the answer to a cancel.
-type Cancelled struct {
-	Result, ID, Key string
-}
+type Cancelled struct{ Result, ID, Key string }
 
 // Cancel removes a message that no consumer has: Leased if it was too late, MessageNotFound if nothing is pending; then
 // with the outcome MayBeApplied an earlier attempt of this call may have cancelled it.
 func (c *Client) Cancel(ctx context.Context, which Which) (*Cancelled, error) {
-	return one[Cancelled](ctx, c, "DELETE", which, nil, nil)
+	return one[Cancelled](ctx, c, "DELETE", which, "", nil)
 }
 
 // CancelAndForget also makes the message's DedupeID free again.
 func (c *Client) CancelAndForget(ctx context.Context, which Which) (*Cancelled, error) {
-	return one[Cancelled](ctx, c, "DELETE", which, nil, fields{"forget_dedupe": true})
+	return one[Cancelled](ctx, c, "DELETE", which, "", fields{"forget_dedupe": true})
 }
 
 // CancelMany cancels messages of a queue by key: a result for each.
@@ -289,7 +279,7 @@ func (c *Client) CancelMany(ctx context.Context, queue string, keys ...string) (
 	for i, key := range keys {
 		list[i] = key
 	}
-	return batch[Cancelled](ctx, c, call{method: "POST", path: []string{"v1", "queues", queue, "cancel"}}, "keys", list, false)
+	return batch[Cancelled](ctx, c, call{method: "POST", path: ofQueue(queue, "/cancel")}, "keys", list, false)
 }
 
 // Postpone changes due time, content or settings of a scheduled or ready message.
@@ -298,18 +288,18 @@ func (c *Client) Postpone(ctx context.Context, which Which, change Change) (*Vie
 	if err != nil {
 		return nil, err
 	}
-	return one[View](ctx, c, "PATCH", which, nil, body)
+	return one[View](ctx, c, "PATCH", which, "", body)
 }
 
 // Fire makes a message due now.
 func (c *Client) Fire(ctx context.Context, which Which) (*View, error) {
-	return one[View](ctx, c, "POST", which, []string{"fire"}, nil)
+	return one[View](ctx, c, "POST", which, "/fire", nil)
 }
 
 // Replay makes a new message, due now, with the content of a done or dead one. The key may be empty; then it is not
 // repeated after a lost answer, for there could be two.
 func (c *Client) Replay(ctx context.Context, id, key string) (*Enqueued, error) {
-	return do[Enqueued](ctx, c, call{method: "POST", path: ByID(id).path("replay"), body: wire(NewMessage{Key: key}), doubles: key == ""})
+	return do[Enqueued](ctx, c, call{method: "POST", path: ByID(id).path("/replay"), body: wire(NewMessage{Key: key}), doubles: key == ""})
 }
 
 // Reserve leases messages of one or more queues, the best ones first. There are none if none came while it waited.
@@ -320,12 +310,12 @@ func (c *Client) Reserve(ctx context.Context, reserve Reserve, queues ...string)
 	}
 	body := wire(reserve)
 	body["queues"] = list
-	return do[Grants](ctx, c, call{method: "POST", path: []string{"v1", "reserve"}, body: body, wait: reserve.Wait})
+	return do[Grants](ctx, c, call{method: "POST", path: "/v1/reserve", body: body, wait: reserve.Wait})
 }
 
 func (c *Client) settle(ctx context.Context, verb string, message *Message, body fields, timeout time.Duration) (*Settled, error) {
 	body["lease_token"] = message.LeaseToken
-	return do[Settled](ctx, c, call{method: "POST", path: ByID(message.ID).path(verb), body: body, settles: true, timeout: timeout})
+	return do[Settled](ctx, c, call{method: "POST", path: ByID(message.ID).path("/" + verb), body: body, settles: true, timeout: timeout})
 }
 
 // Ack: the message is done. LeaseLost if another consumer has it, or had it.
@@ -342,10 +332,7 @@ func (c *Client) Nack(ctx context.Context, message *Message, nack Nack) (*Settle
 // at most, or 2 s: a dead connection must not outlast the lease.
 func (c *Client) Extend(ctx context.Context, message *Message, lease time.Duration) (*Settled, error) {
 	body := wire(Reserve{Lease: lease})
-	if lease == 0 {
-		lease = time.Duration(message.LeaseMS) * time.Millisecond
-	}
-	if lease /= 6; lease < 2*time.Second {
+	if lease = or(lease, time.Duration(message.LeaseMS)*time.Millisecond) / 6; lease < 2*time.Second {
 		lease = 2 * time.Second
 	}
 	return c.settle(ctx, "extend", message, body, lease)
@@ -373,7 +360,7 @@ func (c *Client) settleMany(ctx context.Context, verb string, messages []*Messag
 		item["id"], item["lease_token"] = message.ID, message.LeaseToken
 		list[i] = item
 	}
-	return batch[Settled](ctx, c, call{method: "POST", path: []string{"v1", verb}, settles: true}, "messages", list, false)
+	return batch[Settled](ctx, c, call{method: "POST", path: "/v1/" + verb, settles: true}, "messages", list, false)
 }
 
 // Page is a part of a queue's messages. Next is empty on the last page.
@@ -392,17 +379,17 @@ func (c *Client) List(ctx context.Context, queue string, limit int, after string
 	if after != "" {
 		query.Set("after", after)
 	}
-	return do[Page](ctx, c, call{method: "GET", path: messagesOf(queue), query: query})
+	return do[Page](ctx, c, call{method: "GET", path: ofQueue(queue, "/messages"), query: query})
 }
 
 // Queue returns counts and settings of a queue.
 func (c *Client) Queue(ctx context.Context, queue string) (*QueueView, error) {
-	return do[QueueView](ctx, c, call{method: "GET", path: []string{"v1", "queues", queue}})
+	return do[QueueView](ctx, c, call{method: "GET", path: ofQueue(queue, "")})
 }
 
 // Configure changes the settings that are named, as HTTP names them: {"lease_ms": 60000}. The scope is admin.
 func (c *Client) Configure(ctx context.Context, queue string, settings map[string]any) (*QueueView, error) {
-	return do[QueueView](ctx, c, call{method: "PATCH", path: []string{"v1", "queues", queue, "config"}, body: settings})
+	return do[QueueView](ctx, c, call{method: "PATCH", path: ofQueue(queue, "/config"), body: settings})
 }
 
 // Redrive makes dead messages ready again: those with these ids, or all. It returns how many. The scope is admin.
@@ -410,18 +397,16 @@ func (c *Client) Redrive(ctx context.Context, queue string, ids ...string) (int6
 	body := wire(struct {
 		IDs []string `wire:"ids"`
 	}{ids})
-	answer, err := do[struct{ Redriven int64 }](ctx, c, call{method: "POST", path: []string{"v1", "queues", queue, "redrive"}, body: body})
+	answer, err := do[struct{ Redriven int64 }](ctx, c, call{method: "POST", path: ofQueue(queue, "/redrive"), body: body})
 	if err != nil {
 		return 0, err
 	}
 	return answer.Redriven, nil
 }
 
-// Advance lets time pass on a server with --virtual-clock, for tests. It is not repeated: time would pass twice.
+// Advance lets time pass on a server with --virtual-clock, for tests. It is not repeated after a lost answer: time would
+// pass twice.
 func (c *Client) Advance(ctx context.Context, by time.Duration) error {
-	body := fields{"by_ms": milliseconds(by)}
-	if _, err := c.once(ctx, call{method: "POST", path: []string{"v1", "clock", "advance"}, body: body}); err != nil {
-		return err
-	}
-	return nil
+	_, err := do[struct{}](ctx, c, call{method: "POST", path: "/v1/clock/advance", body: fields{"by_ms": milliseconds(by)}, doubles: true})
+	return err
 }

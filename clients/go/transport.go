@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"math/rand"
 	"net/http"
 	"net/url"
@@ -17,7 +18,7 @@ import (
 // One call, over all its attempts.
 type call struct {
 	method string
-	path   []string
+	path   string
 	query  url.Values
 	body   any
 	// A batch in place of a body.
@@ -34,10 +35,6 @@ type attempts struct {
 	ends    time.Time
 	count   int
 	unknown bool
-}
-
-func (c *Client) attempts(call call) *attempts {
-	return &attempts{call: call, ends: time.Now().Add(c.options.RetryFor)}
 }
 
 // Whether another attempt makes sense.
@@ -71,10 +68,7 @@ func (a *attempts) final(err *Error) *Error {
 
 // From 100 ms, doubled up to 5 s, of which a random half.
 func backoff(attempt int) time.Duration {
-	if attempt > 5 {
-		return time.Duration(float64(5*time.Second) * (0.5 + rand.Float64()/2))
-	}
-	return time.Duration(float64(100*time.Millisecond<<attempt) * (0.5 + rand.Float64()/2))
+	return time.Duration(math.Min(5, 0.1*math.Pow(2, float64(attempt))) * (0.5 + rand.Float64()/2) * float64(time.Second))
 }
 
 func sleep(ctx context.Context, d time.Duration) error {
@@ -90,7 +84,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 
 // The answer to a call, as JSON.
 func do[T any](ctx context.Context, c *Client, call call) (*T, error) {
-	attempts := c.attempts(call)
+	attempts := attempts{call: call, ends: time.Now().Add(c.options.RetryFor)}
 	for {
 		text, err := c.once(ctx, call)
 		if err == nil {
@@ -114,7 +108,10 @@ func do[T any](ctx context.Context, c *Client, call call) (*T, error) {
 
 // One attempt. With an error there may be a part of the answer.
 func (c *Client) once(ctx context.Context, call call) ([]byte, *Error) {
-	timeout := c.options.Timeout + call.wait
+	address, timeout := c.url+call.path, c.options.Timeout+call.wait
+	if len(call.query) > 0 {
+		address += "?" + call.query.Encode()
+	}
 	if call.timeout > 0 && call.timeout < timeout {
 		timeout = call.timeout
 	}
@@ -129,7 +126,7 @@ func (c *Client) once(ctx context.Context, call call) ([]byte, *Error) {
 			return nil, refuse(BadRequest, "json", "JSON: %v", err)
 		}
 	}
-	request, err := http.NewRequestWithContext(ctx, call.method, c.address(call), body)
+	request, err := http.NewRequestWithContext(ctx, call.method, address, body)
 	if err != nil {
 		return nil, refuse(BadRequest, "url", "url: %v", err)
 	}
@@ -157,30 +154,16 @@ func (c *Client) once(ctx context.Context, call call) ([]byte, *Error) {
 	return text, nil
 }
 
-func (c *Client) address(call call) string {
-	escaped := make([]string, len(call.path))
-	for i, part := range call.path {
-		escaped[i] = url.PathEscape(part)
-	}
-	address := c.url + "/" + strings.Join(escaped, "/")
-	if len(call.query) > 0 {
-		address += "?" + call.query.Encode()
-	}
-	return address
-}
-
 func refused(response *http.Response, text []byte) *Error {
-	after := time.Duration(-1)
+	afterMS := int64(-1)
 	if seconds, err := strconv.ParseUint(response.Header.Get("Retry-After"), 10, 31); err == nil {
-		after = time.Duration(seconds) * time.Second
+		afterMS = int64(seconds) * 1000
 	}
-	if problem := fromProblem(text, response.StatusCode, after); problem != nil {
+	if problem := fromProblem(text, response.StatusCode, afterMS); problem != nil {
 		return problem
 	}
 	err := badAnswer(response.StatusCode, text, nil)
-	if after >= 0 {
-		err.RetryAfterMS = after.Milliseconds()
-	}
+	err.RetryAfterMS = afterMS
 	return err
 }
 
