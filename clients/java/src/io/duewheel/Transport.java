@@ -66,7 +66,8 @@ final class Transport {
         if (!url.matches("https?://[^/?#@]+(/[^?#]*)?")) {
             // A token in it must not be in the error.
             String shown = url.replaceAll("(?s)^.*@|\\?.*", "");
-            throw DuewheelException.refusal("bad_request", "url", "url: " + shown + " is no address of a server; give one such as http://localhost:7788, and a token by token(…)");
+            throw DuewheelException.refusal("bad_request", "url", "url: " + shown
+                    + " is no address of a server; give one such as http://localhost:7788, and a token by token(…)");
         }
         this.base = url.replaceAll("/+$", "");
         this.token = token;
