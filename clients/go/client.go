@@ -6,7 +6,7 @@
 //
 // Each call is repeated for 30 s after a lost connection, a 429 or a 503, as the server's Retry-After says. An enqueue is
 // repeated under one DedupeID, so that a lost answer never makes a second message. Acks, nacks and extends are repeated
-// until they are answered, or their context ends. Everything else that goes wrong is an *Error; compare its code by errors.Is.
+// until they are answered, also after any 5xx, or their context ends. Everything else that goes wrong is an *Error; compare its code by errors.Is.
 package duewheel
 
 import (
@@ -27,8 +27,7 @@ const (
 	// How long the server remembers an id that the client made: longer than any call is repeated.
 	ownWindow = 15 * time.Minute
 	// Below the server's limits of a batch, 10,000 messages and 16 MiB.
-	batchMessages = 10_000
-	batchBytes    = 15 << 20
+	batchMessages, batchBytes = 10_000, 15 << 20
 )
 
 // Options of a client. Zero values are the defaults.
@@ -55,25 +54,19 @@ func NewClient(address string, options *Options) (*Client, error) {
 	c := &Client{url: strings.TrimRight(address, "/")}
 	parsed, err := url.Parse(address)
 	if err != nil || (parsed.Scheme != "http" && parsed.Scheme != "https") || parsed.Host == "" || parsed.User != nil || parsed.RawQuery != "" || parsed.Fragment != "" {
-		return nil, refuse(BadRequest, "url", "url: %q is no address of a server; give one such as http://localhost:7788", address)
+		// A token in it must not be in the error.
+		shown, _, _ := strings.Cut(address[strings.LastIndexByte(address, '@')+1:], "?")
+		return nil, refuse(BadRequest, "url", "url: %q is no address of a server; give one such as http://localhost:7788, and a token as Options.Token", shown)
 	}
-	if options != nil {
-		c.options = *options
-	}
-	if c.options.RetryFor == 0 {
-		c.options.RetryFor = 30 * time.Second
-	}
-	if c.options.Timeout == 0 {
-		c.options.Timeout = 30 * time.Second
-	}
-	transport := c.options.Transport
-	if transport == nil {
+	c.options = *or(options, new(Options))
+	c.options.RetryFor, c.options.Timeout = or(c.options.RetryFor, 30*time.Second), or(c.options.Timeout, 30*time.Second)
+	// A redirect is no answer of duewheel.
+	c.http = &http.Client{Transport: c.options.Transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	if c.options.Transport == nil {
 		own := http.DefaultTransport.(*http.Transport).Clone()
 		own.MaxIdleConnsPerHost = 100
-		transport = own
+		c.http.Transport = own
 	}
-	// A redirect is no answer of duewheel.
-	c.http = &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	return c, nil
 }
 
@@ -92,9 +85,8 @@ func newLine(message NewMessage) (*line, error) {
 	if _, err := rand.Read(id); err != nil {
 		return nil, err
 	}
-	f["dedupe_id"] = hex.EncodeToString(id)
 	own := message.DedupeWindow == 0
-	if own {
+	if f["dedupe_id"] = hex.EncodeToString(id); own {
 		f["dedupe_window_ms"] = milliseconds(ownWindow)
 	}
 	return &line{f, own}, nil
@@ -103,7 +95,7 @@ func newLine(message NewMessage) (*line, error) {
 // The queue remembers for a shorter time than ours; then its own time must do. True once.
 func (l *line) windowRefused(err error) bool {
 	refusal := asError(err)
-	if !l.ownWindow || refusal == nil || refusal.Code != BadRequest || refusal.Field != "dedupe_window" {
+	if l == nil || !l.ownWindow || refusal == nil || refusal.Code != BadRequest || refusal.Field != "dedupe_window" {
 		return false
 	}
 	l.ownWindow = false
@@ -111,7 +103,9 @@ func (l *line) windowRefused(err error) bool {
 	return true
 }
 
-func messagesOf(queue string) []string { return []string{"v1", "queues", queue, "messages"} }
+func (l *line) MarshalJSON() ([]byte, error) { return json.Marshal(l.fields) }
+
+func ofQueue(queue, rest string) string { return "/v1/queues/" + url.PathEscape(queue) + rest }
 
 // Enqueue schedules one message. It is durable when this returns.
 func (c *Client) Enqueue(ctx context.Context, queue string, message NewMessage) (*Enqueued, error) {
@@ -120,30 +114,19 @@ func (c *Client) Enqueue(ctx context.Context, queue string, message NewMessage) 
 		return nil, err
 	}
 	for {
-		answer, err := do[Enqueued](ctx, c, call{method: "POST", path: messagesOf(queue), body: line.fields})
+		answer, err := do[Enqueued](ctx, c, call{method: "POST", path: ofQueue(queue, "/messages"), body: line.fields})
 		if err == nil || !line.windowRefused(err) {
 			return answer, err
 		}
 	}
 }
 
-// Result is what came of one message of a batch: Value, or Err.
-type Result[T any] struct {
-	Value *T
-	Err   error
-}
-
 // EnqueueMany schedules many messages, in order, not as one transaction. There is a result for each. The error is that of
-// the whole call, if nothing was accepted for a reason that concerns all.
+// the whole call, if nothing was accepted for a reason that concerns all. A message that cannot be sent is refused before
+// any is sent.
 func (c *Client) EnqueueMany(ctx context.Context, queue string, messages []NewMessage) ([]Result[Enqueued], error) {
-	results := make([]Result[Enqueued], 0, len(messages))
-	var part []*line
-	size := 0
-	send := func() error {
-		done, err := c.enqueuePart(ctx, queue, part, len(results) > 0)
-		results, part, size = append(results, done...), nil, 0
-		return err
-	}
+	var parts [][]any
+	size, results := batchBytes, make([]Result[Enqueued], 0, len(messages))
 	for _, message := range messages {
 		line, err := newLine(message)
 		if err != nil {
@@ -153,69 +136,81 @@ func (c *Client) EnqueueMany(ctx context.Context, queue string, messages []NewMe
 		if err != nil {
 			return nil, refuse(BadRequest, "json", "JSON: %v", err)
 		}
-		if len(part) == batchMessages || size+len(data) > batchBytes {
-			if err := send(); err != nil {
-				return results, err
-			}
+		if size += len(data) + 1; size > batchBytes || len(parts[len(parts)-1]) == batchMessages {
+			parts, size = append(parts, nil), len(data)+1
 		}
-		part, size = append(part, line), size+len(data)+1
+		parts[len(parts)-1] = append(parts[len(parts)-1], line)
 	}
-	if len(part) == 0 {
-		return results, nil
+	for _, part := range parts {
+		done, err := batch[Enqueued](ctx, c, call{method: "POST", path: ofQueue(queue, "/messages")}, "", part, len(results) > 0)
+		if results = append(results, done...); err != nil {
+			return results, err
+		}
 	}
-	err := send()
-	return results, err
+	return results, nil
 }
 
-func (c *Client) enqueuePart(ctx context.Context, queue string, lines []*line, begun bool) ([]Result[Enqueued], error) {
-	attempts := c.attempts()
-	results := make([]Result[Enqueued], len(lines))
-	open := make([]int, len(lines))
-	for i := range lines {
+// Result is what came of one item of a batch: Value, or Err.
+type Result[T any] struct {
+	Value *T
+	Err   error
+}
+
+// A batch, as lines or as the member of an object, over all its attempts: what was put off or has no answer is sent again.
+// An error of the whole call is that of each item if some were accepted: begun.
+func batch[T any](ctx context.Context, c *Client, call call, member string, list []any, begun bool) ([]Result[T], error) {
+	attempts := attempts{call: call, ends: time.Now().Add(c.options.RetryFor)}
+	results, open := make([]Result[T], len(list)), make([]int, len(list))
+	for i := range open {
 		open[i] = i
 	}
 	for len(open) > 0 {
-		var body bytes.Buffer
-		for _, i := range open {
-			data, _ := json.Marshal(lines[i].fields)
-			body.Write(append(data, '\n'))
+		part := make([]any, len(open))
+		for at, i := range open {
+			part[at] = list[i]
 		}
-		text, failure := c.once(ctx, call{method: "POST", path: messagesOf(queue), lines: body.Bytes()})
+		if call.body = (fields{member: part}); member == "" {
+			call.body, call.lines = nil, part
+		}
+		text, failure := c.once(ctx, call)
 		if ctx.Err() != nil {
 			return results, ctx.Err()
 		}
-		if failure != nil && !failure.passes() && !begun {
+		answers := split(text, member == "")
+		if failure == nil && len(answers) == 0 {
+			failure = badAnswer(200, text, nil)
+		}
+		if failure != nil && !attempts.again(failure) && !begun {
 			return nil, attempts.final(failure)
 		}
-		var wait *Error
-		// What comes after the last line break is no whole line.
-		answers, rest := bytes.Split(text[:bytes.LastIndexByte(text, '\n')+1], []byte("\n")), []int(nil)
-		answers = answers[:len(answers)-1]
+		wait, rest := (*Error)(nil), []int(nil)
 		for at, i := range open {
-			err, accepted := failure, new(Enqueued)
+			err := failure
 			if at < len(answers) {
-				if json.Unmarshal(answers[at], accepted) == nil && accepted.ID != "" {
-					results[i], begun = Result[Enqueued]{Value: accepted}, true
-					continue
+				if err = fromProblem(answers[at], 0, -1); err == nil {
+					value := new(T)
+					if cause := json.Unmarshal(answers[at], value); cause == nil {
+						results[i], begun = Result[T]{Value: value}, true
+						continue
+					}
+					err = badAnswer(200, answers[at], nil)
 				}
-				err = fromProblem(answers[at], 0, -1)
-			}
-			if err == nil {
+			} else if err == nil {
 				err = noAnswer(io.ErrUnexpectedEOF)
 			}
-			switch {
-			case err.passes():
+			line, _ := list[i].(*line)
+			if attempts.again(err) {
 				if wait == nil || err.RetryAfterMS > wait.RetryAfterMS {
 					wait = err
 				}
-			case !lines[i].windowRefused(err):
-				results[i] = Result[Enqueued]{Err: attempts.final(err)}
+				attempts.unknown = attempts.unknown || err.Outcome == MayBeApplied
+			} else if !line.windowRefused(err) {
+				results[i].Err = attempts.final(err)
 				continue
 			}
 			rest = append(rest, i)
 		}
-		open = rest
-		if wait == nil {
+		if open = rest; wait == nil {
 			continue
 		}
 		if err := attempts.next(ctx, wait); err != nil {
@@ -223,7 +218,7 @@ func (c *Client) enqueuePart(ctx context.Context, queue string, lines []*line, b
 				return results, err
 			}
 			for _, i := range open {
-				results[i] = Result[Enqueued]{Err: err}
+				results[i].Err = err
 			}
 			return results, nil
 		}
@@ -231,44 +226,60 @@ func (c *Client) enqueuePart(ctx context.Context, queue string, lines []*line, b
 	return results, nil
 }
 
-func (w Which) path(more ...string) []string {
-	if w.ID != "" {
-		return append([]string{"v1", "messages", w.ID}, more...)
+// The answers to a batch, as far as they are whole.
+func split(text []byte, lines bool) (answers []json.RawMessage) {
+	if !lines {
+		var answer struct{ Results []json.RawMessage }
+		_ = json.Unmarshal(text, &answer)
+		return answer.Results
 	}
-	return append([]string{"v1", "queues", w.Queue, "keys", w.Key}, more...)
+	decoder, line := json.NewDecoder(bytes.NewReader(text)), json.RawMessage(nil)
+	for decoder.Decode(&line) == nil {
+		answers, line = append(answers, line), nil
+	}
+	return answers
 }
 
-func one[T any](ctx context.Context, c *Client, method string, which Which, more []string, body any) (*T, error) {
+func (w Which) path(rest string) string {
+	if w.ID != "" {
+		return "/v1/messages/" + url.PathEscape(w.ID) + rest
+	}
+	return ofQueue(w.Queue, "/keys/"+url.PathEscape(w.Key)+rest)
+}
+
+func one[T any](ctx context.Context, c *Client, method string, which Which, rest string, body any) (*T, error) {
 	if which.ID == "" && (which.Queue == "" || which.Key == "") {
 		return nil, refuse(BadRequest, "key", "key: neither an id, nor a queue and a key are given")
 	}
-	return do[T](ctx, c, call{method: method, path: which.path(more...), body: body})
+	return do[T](ctx, c, call{method: method, path: which.path(rest), body: body})
 }
 
 // Get returns the present state of a message; MessageNotFound if it was delivered, cancelled, or never there.
 func (c *Client) Get(ctx context.Context, which Which) (*View, error) {
-	return one[View](ctx, c, "GET", which, nil, nil)
+	return one[View](ctx, c, "GET", which, "", nil)
 }
 
 // Cancelled is the answer to a cancel.
-type Cancelled struct {
-	Result, ID, Key string
-}
+type Cancelled struct{ Result, ID, Key string }
 
 // Cancel removes a message that no consumer has: Leased if it was too late, MessageNotFound if nothing is pending; then
 // with the outcome MayBeApplied an earlier attempt of this call may have cancelled it.
 func (c *Client) Cancel(ctx context.Context, which Which) (*Cancelled, error) {
-	return one[Cancelled](ctx, c, "DELETE", which, nil, nil)
+	return one[Cancelled](ctx, c, "DELETE", which, "", nil)
 }
 
 // CancelAndForget also makes the message's DedupeID free again.
 func (c *Client) CancelAndForget(ctx context.Context, which Which) (*Cancelled, error) {
-	return one[Cancelled](ctx, c, "DELETE", which, nil, fields{"forget_dedupe": true})
+	return one[Cancelled](ctx, c, "DELETE", which, "", fields{"forget_dedupe": true})
 }
 
 // CancelMany cancels messages of a queue by key: a result for each.
 func (c *Client) CancelMany(ctx context.Context, queue string, keys ...string) ([]Result[Cancelled], error) {
-	return items[Cancelled](ctx, c, call{method: "POST", path: []string{"v1", "queues", queue, "cancel"}, body: fields{"keys": keys}})
+	list := make([]any, len(keys))
+	for i, key := range keys {
+		list[i] = key
+	}
+	return batch[Cancelled](ctx, c, call{method: "POST", path: ofQueue(queue, "/cancel")}, "keys", list, false)
 }
 
 // Postpone changes due time, content or settings of a scheduled or ready message.
@@ -277,20 +288,18 @@ func (c *Client) Postpone(ctx context.Context, which Which, change Change) (*Vie
 	if err != nil {
 		return nil, err
 	}
-	return one[View](ctx, c, "PATCH", which, nil, body)
+	return one[View](ctx, c, "PATCH", which, "", body)
 }
 
 // Fire makes a message due now.
 func (c *Client) Fire(ctx context.Context, which Which) (*View, error) {
-	return one[View](ctx, c, "POST", which, []string{"fire"}, nil)
+	return one[View](ctx, c, "POST", which, "/fire", nil)
 }
 
-// Replay makes a new message, due now, with the content of a done or dead one. The key may be empty.
+// Replay makes a new message, due now, with the content of a done or dead one. The key may be empty; then it is not
+// repeated after a lost answer, for there could be two.
 func (c *Client) Replay(ctx context.Context, id, key string) (*Enqueued, error) {
-	body := wire(struct {
-		Key string `wire:"key"`
-	}{key})
-	return one[Enqueued](ctx, c, "POST", ByID(id), []string{"replay"}, body)
+	return do[Enqueued](ctx, c, call{method: "POST", path: ByID(id).path("/replay"), body: wire(NewMessage{Key: key}), doubles: key == ""})
 }
 
 // Reserve leases messages of one or more queues, the best ones first. There are none if none came while it waited.
@@ -301,27 +310,32 @@ func (c *Client) Reserve(ctx context.Context, reserve Reserve, queues ...string)
 	}
 	body := wire(reserve)
 	body["queues"] = list
-	return do[Grants](ctx, c, call{method: "POST", path: []string{"v1", "reserve"}, body: body, wait: reserve.Wait})
+	return do[Grants](ctx, c, call{method: "POST", path: "/v1/reserve", body: body, wait: reserve.Wait})
 }
 
-func (c *Client) settle(ctx context.Context, verb string, message *Message, body fields) (*Settled, error) {
+func (c *Client) settle(ctx context.Context, verb string, message *Message, body fields, timeout time.Duration) (*Settled, error) {
 	body["lease_token"] = message.LeaseToken
-	return do[Settled](ctx, c, call{method: "POST", path: ByID(message.ID).path(verb), body: body, settles: true})
+	return do[Settled](ctx, c, call{method: "POST", path: ByID(message.ID).path("/" + verb), body: body, settles: true, timeout: timeout})
 }
 
 // Ack: the message is done. LeaseLost if another consumer has it, or had it.
 func (c *Client) Ack(ctx context.Context, message *Message) (*Settled, error) {
-	return c.settle(ctx, "ack", message, fields{})
+	return c.settle(ctx, "ack", message, fields{}, 0)
 }
 
 // Nack: the message is not done; it comes again, or is dead.
 func (c *Client) Nack(ctx context.Context, message *Message, nack Nack) (*Settled, error) {
-	return c.settle(ctx, "nack", message, nack.wire())
+	return c.settle(ctx, "nack", message, nack.wire(), 0)
 }
 
-// Extend keeps the lease for so long from now; for as long as it was if lease is 0.
+// Extend keeps the lease for so long from now; for as long as it was if lease is 0. An attempt takes a sixth of the lease
+// at most, or 2 s: a dead connection must not outlast the lease.
 func (c *Client) Extend(ctx context.Context, message *Message, lease time.Duration) (*Settled, error) {
-	return c.settle(ctx, "extend", message, wire(Reserve{Lease: lease}))
+	body := wire(Reserve{Lease: lease})
+	if lease = or(lease, time.Duration(message.LeaseMS)*time.Millisecond) / 6; lease < 2*time.Second {
+		lease = 2 * time.Second
+	}
+	return c.settle(ctx, "extend", message, body, lease)
 }
 
 // AckMany acks messages: a result for each.
@@ -340,32 +354,13 @@ func (c *Client) ExtendMany(ctx context.Context, lease time.Duration, messages .
 }
 
 func (c *Client) settleMany(ctx context.Context, verb string, messages []*Message, more func() fields) ([]Result[Settled], error) {
-	list := make([]fields, len(messages))
+	list := make([]any, len(messages))
 	for i, message := range messages {
-		list[i] = more()
-		list[i]["id"], list[i]["lease_token"] = message.ID, message.LeaseToken
+		item := more()
+		item["id"], item["lease_token"] = message.ID, message.LeaseToken
+		list[i] = item
 	}
-	return items[Settled](ctx, c, call{method: "POST", path: []string{"v1", verb}, body: fields{"messages": list}, settles: true})
-}
-
-// The results of a batch, each a T or a refusal.
-func items[T any](ctx context.Context, c *Client, call call) ([]Result[T], error) {
-	answer, err := do[struct{ Results []json.RawMessage }](ctx, c, call)
-	if err != nil {
-		return nil, err
-	}
-	results := make([]Result[T], len(answer.Results))
-	for i, item := range answer.Results {
-		if refusal := fromProblem(item, 0, -1); refusal != nil {
-			results[i].Err = refusal
-			continue
-		}
-		results[i].Value = new(T)
-		if err := json.Unmarshal(item, results[i].Value); err != nil {
-			return nil, badAnswer(200, item, err)
-		}
-	}
-	return results, nil
+	return batch[Settled](ctx, c, call{method: "POST", path: "/v1/" + verb, settles: true}, "messages", list, false)
 }
 
 // Page is a part of a queue's messages. Next is empty on the last page.
@@ -384,17 +379,17 @@ func (c *Client) List(ctx context.Context, queue string, limit int, after string
 	if after != "" {
 		query.Set("after", after)
 	}
-	return do[Page](ctx, c, call{method: "GET", path: messagesOf(queue), query: query})
+	return do[Page](ctx, c, call{method: "GET", path: ofQueue(queue, "/messages"), query: query})
 }
 
 // Queue returns counts and settings of a queue.
 func (c *Client) Queue(ctx context.Context, queue string) (*QueueView, error) {
-	return do[QueueView](ctx, c, call{method: "GET", path: []string{"v1", "queues", queue}})
+	return do[QueueView](ctx, c, call{method: "GET", path: ofQueue(queue, "")})
 }
 
 // Configure changes the settings that are named, as HTTP names them: {"lease_ms": 60000}. The scope is admin.
 func (c *Client) Configure(ctx context.Context, queue string, settings map[string]any) (*QueueView, error) {
-	return do[QueueView](ctx, c, call{method: "PATCH", path: []string{"v1", "queues", queue, "config"}, body: settings})
+	return do[QueueView](ctx, c, call{method: "PATCH", path: ofQueue(queue, "/config"), body: settings})
 }
 
 // Redrive makes dead messages ready again: those with these ids, or all. It returns how many. The scope is admin.
@@ -402,18 +397,16 @@ func (c *Client) Redrive(ctx context.Context, queue string, ids ...string) (int6
 	body := wire(struct {
 		IDs []string `wire:"ids"`
 	}{ids})
-	answer, err := do[struct{ Redriven int64 }](ctx, c, call{method: "POST", path: []string{"v1", "queues", queue, "redrive"}, body: body})
+	answer, err := do[struct{ Redriven int64 }](ctx, c, call{method: "POST", path: ofQueue(queue, "/redrive"), body: body})
 	if err != nil {
 		return 0, err
 	}
 	return answer.Redriven, nil
 }
 
-// Advance lets time pass on a server with --virtual-clock, for tests. It is not repeated: time would pass twice.
+// Advance lets time pass on a server with --virtual-clock, for tests. It is not repeated after a lost answer: time would
+// pass twice.
 func (c *Client) Advance(ctx context.Context, by time.Duration) error {
-	body := fields{"by_ms": milliseconds(by)}
-	if _, err := c.once(ctx, call{method: "POST", path: []string{"v1", "clock", "advance"}, body: body}); err != nil {
-		return err
-	}
-	return nil
+	_, err := do[struct{}](ctx, c, call{method: "POST", path: "/v1/clock/advance", body: fields{"by_ms": milliseconds(by)}, doubles: true})
+	return err
 }

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"time"
 )
 
 // Code says what went wrong, in one stable word. It is an error, for errors.Is:
@@ -18,23 +17,15 @@ func (c Code) Error() string { return string(c) }
 
 // Codes of the server that programs ask for; any other one (docs/errors.md) is Code("not_done").
 const (
-	BadRequest         Code = "bad_request"
-	Unauthorized       Code = "unauthorized"
-	NotFound           Code = "not_found"
-	MessageNotFound    Code = "message_not_found"
-	KeyExists          Code = "key_exists"
-	Leased             Code = "leased"
-	IsDead             Code = "dead"
-	LeaseLost          Code = "lease_lost"
-	GenerationMismatch Code = "generation_mismatch"
-	DedupeMismatch     Code = "dedupe_mismatch"
-	BodyTooLarge       Code = "body_too_large"
-	InThePast          Code = "in_the_past"
-	Overloaded         Code = "overloaded"
-	OverQuota          Code = "over_quota"
-	Draining           Code = "draining"
-	StorageUnavailable Code = "storage_unavailable"
-	DiskFull           Code = "disk_full"
+	// The request is wrong.
+	BadRequest, InThePast, BodyTooLarge, Unauthorized Code = "bad_request", "in_the_past", "body_too_large", "unauthorized"
+	// There is no such queue or message.
+	NotFound, MessageNotFound Code = "not_found", "message_not_found"
+	// The message is in another state than the request needs.
+	KeyExists, Leased, IsDead, LeaseLost Code = "key_exists", "leased", "dead", "lease_lost"
+	GenerationMismatch, DedupeMismatch   Code = "generation_mismatch", "dedupe_mismatch"
+	// The server cannot at present.
+	Overloaded, OverQuota, Draining, StorageUnavailable, DiskFull Code = "overloaded", "over_quota", "draining", "storage_unavailable", "disk_full"
 )
 
 // Codes of this package's own.
@@ -106,16 +97,10 @@ func noAnswer(cause error) *Error {
 }
 
 // The error that a problem document, or a refused item of a batch, is; nil if it is neither.
-func fromProblem(data []byte, status int, after time.Duration) *Error {
-	problem := &Error{RetryAfterMS: -1}
+func fromProblem(data []byte, status int, afterMS int64) *Error {
+	problem := &Error{Status: status, RetryAfterMS: afterMS}
 	if json.Unmarshal(data, problem) != nil || problem.Code == "" {
 		return nil
-	}
-	if status != 0 {
-		problem.Status = status
-	}
-	if problem.RetryAfterMS < 0 && after >= 0 {
-		problem.RetryAfterMS = after.Milliseconds()
 	}
 	if problem.Outcome == "" {
 		problem.Outcome = MayBeApplied

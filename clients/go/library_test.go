@@ -4,9 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
 	"os/signal"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -222,4 +228,122 @@ func ExampleClient() {
 	// <nil>
 	// true
 	// <nil>
+}
+
+// A server that gives these answers, one after the other, and the last one again and again: statuses, or bodies of 200.
+// An empty one closes the connection. It returns the bodies of what was asked.
+func answering(t *testing.T, answers ...string) (*Client, func() []string) {
+	var lock sync.Mutex
+	var asked []string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		lock.Lock()
+		answer := answers[0]
+		if len(answers) > 1 {
+			answers = answers[1:]
+		}
+		asked = append(asked, string(body))
+		lock.Unlock()
+		if answer == "" {
+			panic(http.ErrAbortHandler)
+		}
+		if answer == "hang" {
+			<-r.Context().Done()
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		if status, err := strconv.Atoi(answer); err == nil {
+			w.Header().Set("Content-Type", "text/html")
+			w.WriteHeader(status)
+		}
+		_, _ = w.Write([]byte(answer))
+	}))
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	t.Cleanup(server.Close)
+	return newClient(t, server.URL, nil), func() []string {
+		lock.Lock()
+		defer lock.Unlock()
+		return append([]string(nil), asked...)
+	}
+}
+
+var leased = &Message{Content: Content{ID: "1"}, LeaseToken: "t"}
+
+func TestSettlesAreRepeatedAfterAnyFailureOfAServer(t *testing.T) {
+	c, asked := answering(t, "500", "502", "504", "", `{"result": "acked"}`)
+	if settled, err := c.Ack(context.Background(), leased); err != nil || settled.Result != "acked" || len(asked()) != 5 {
+		t.Fatal(settled, err, asked())
+	}
+}
+
+func TestExtendsDoNotWaitForADeadConnection(t *testing.T) {
+	c, asked := answering(t, "hang", `{"result": "extended"}`)
+	c.options.Timeout = time.Hour
+	if settled, err := c.Extend(context.Background(), leased, time.Second); err != nil || settled.Result != "extended" || len(asked()) != 2 {
+		t.Fatal(settled, err, asked())
+	}
+}
+
+func TestItemsThatWerePutOffAreSentAgain(t *testing.T) {
+	put := `{"id": "%s", "status": 503, "code": "storage_unavailable", "outcome": "unknown", "retry_after_ms": 1}`
+	c, asked := answering(t, `{"results": [`+fmt.Sprintf(put, "1")+`, {"id": "2", "result": "acked"}, {"id": "3", "status": 409, "code": "lease_lost"}]}`,
+		`{"results": [{"id": "1", "status": 500, "code": "internal", "retry_after_ms": 1}]}`, `{"results": [{"id": "1", "result": "already"}]}`)
+	results, err := c.AckMany(context.Background(), leased, &Message{Content: Content{ID: "2"}}, &Message{Content: Content{ID: "3"}})
+	if err != nil || len(asked()) != 3 || !strings.Contains(asked()[1], `"1"`) || strings.Contains(asked()[1], `"2"`) || strings.Contains(asked()[1], `"3"`) {
+		t.Fatal(results, err, asked())
+	}
+	if results[0].Value.Result != "already" || results[1].Value.Result != "acked" || !errors.Is(results[2].Err, LeaseLost) {
+		t.Fatal(results)
+	}
+	c, asked = answering(t, `{"results": [`+fmt.Sprintf(put, "1")+`, {"result": "cancelled", "id": "2", "key": "b"}]}`, `{"results": [{"status": 404, "code": "message_not_found"}]}`)
+	cancelled, err := c.CancelMany(context.Background(), "q", "a", "b")
+	if err != nil || asked()[1] != "{\"keys\":[\"a\"]}\n" || asError(cancelled[0].Err).Outcome != MayBeApplied || cancelled[1].Value.ID != "2" {
+		t.Fatal(cancelled, err, asked())
+	}
+}
+
+func TestAReplayWithoutAKeyIsNotRepeatedWhenItMayBeApplied(t *testing.T) {
+	c, asked := answering(t, "", `{"id": "2"}`)
+	if _, err := c.Replay(context.Background(), "1", ""); !errors.Is(err, Connection) || asError(err).Outcome != MayBeApplied || len(asked()) != 1 {
+		t.Fatal(err, asked())
+	}
+	c, asked = answering(t, "", `{"id": "2"}`)
+	if sent, err := c.Replay(context.Background(), "1", "again"); err != nil || sent.ID != "2" || len(asked()) != 2 {
+		t.Fatal(err, asked())
+	}
+}
+
+func TestNothingIsSentOfABatchWithAMessageThatCannotBe(t *testing.T) {
+	c, asked := answering(t, "")
+	messages := make([]NewMessage, 10_002)
+	messages[10_001].JSON = func() {}
+	if _, err := c.EnqueueMany(context.Background(), "q", messages); !errors.Is(err, BadRequest) || len(asked()) != 0 {
+		t.Fatal(err, len(asked()))
+	}
+}
+
+func TestWorkersKeepALeaseOfWhichNothingIsKnown(t *testing.T) {
+	grant := `{"messages": [{"id": "1", "lease_token": "t", "lease_ms": 300}]}`
+	c, asked := answering(t, grant, "401", "404", `{"result": "extended"}`)
+	ctx, stop := context.WithCancel(context.Background())
+	var reported atomic.Int32
+	worker := Worker{Client: c, Queues: []string{"q"}, OnError: func(error, *Message) { reported.Add(1) }, Handler: func(handler context.Context, _ *Message) error {
+		stop()
+		until(t, "it is extended", func() bool { return len(asked()) > 3 || handler.Err() != nil })
+		return handler.Err()
+	}}
+	if err := worker.Run(ctx); err != nil || reported.Load() != 2 {
+		t.Fatal(err, reported.Load(), asked())
+	}
+	if last := asked()[len(asked())-1]; last != "{\"lease_token\":\"t\"}\n" {
+		t.Fatal("no ack: " + last)
+	}
+}
+
+func TestErrorsDoNotShowTokens(t *testing.T) {
+	for _, bad := range []string{"http://:dw_secret@host", "http://dw_secret@host:1", "http://dw_se@cret@host", "http://host/?token=dw_secret", "://:dw_secret@host"} {
+		if _, err := NewClient(bad, nil); !errors.Is(err, BadRequest) || strings.Contains(err.Error(), "dw_se") || strings.Contains(err.Error(), "cret") {
+			t.Error(err)
+		}
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"math/rand"
 	"net/http"
 	"net/url"
@@ -17,25 +18,29 @@ import (
 // One call, over all its attempts.
 type call struct {
 	method string
-	path   []string
+	path   string
 	query  url.Values
 	body   any
 	// A batch in place of a body.
-	lines []byte
-	// Repeated until it is answered.
-	settles bool
-	// How long the server may hold its answer back.
-	wait time.Duration
+	lines []any
+	// Repeated until it is answered; not repeated if it may have been applied.
+	settles, doubles bool
+	// How long the server may hold its answer back; how long an attempt may take, if that is less than the client's.
+	wait, timeout time.Duration
 }
 
 // Attempts of a call: the pauses between them, and their end.
 type attempts struct {
-	ends             time.Time
-	count            int
-	endless, unknown bool
+	call    call
+	ends    time.Time
+	count   int
+	unknown bool
 }
 
-func (c *Client) attempts() *attempts { return &attempts{ends: time.Now().Add(c.options.RetryFor)} }
+// Whether another attempt makes sense.
+func (a *attempts) again(err *Error) bool {
+	return (a.call.settles && err.Status >= 500) || (err.passes() && !(a.call.doubles && err.Outcome == MayBeApplied))
+}
 
 // Waits for the next attempt, or returns the error of the call if there is none.
 func (a *attempts) next(ctx context.Context, err *Error) error {
@@ -43,7 +48,7 @@ func (a *attempts) next(ctx context.Context, err *Error) error {
 	if err.RetryAfterMS >= 0 {
 		pause = time.Duration(err.RetryAfterMS)*time.Millisecond + time.Duration(rand.Int63n(int64(100*time.Millisecond)))
 	}
-	if !a.endless && time.Now().Add(pause).After(a.ends) {
+	if !a.call.settles && time.Now().Add(pause).After(a.ends) {
 		return a.final(err)
 	}
 	a.count++
@@ -63,10 +68,7 @@ func (a *attempts) final(err *Error) *Error {
 
 // From 100 ms, doubled up to 5 s, of which a random half.
 func backoff(attempt int) time.Duration {
-	if attempt > 5 {
-		return time.Duration(float64(5*time.Second) * (0.5 + rand.Float64()/2))
-	}
-	return time.Duration(float64(100*time.Millisecond<<attempt) * (0.5 + rand.Float64()/2))
+	return time.Duration(math.Min(5, 0.1*math.Pow(2, float64(attempt))) * (0.5 + rand.Float64()/2) * float64(time.Second))
 }
 
 func sleep(ctx context.Context, d time.Duration) error {
@@ -82,8 +84,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 
 // The answer to a call, as JSON.
 func do[T any](ctx context.Context, c *Client, call call) (*T, error) {
-	attempts := c.attempts()
-	attempts.endless = call.settles
+	attempts := attempts{call: call, ends: time.Now().Add(c.options.RetryFor)}
 	for {
 		text, err := c.once(ctx, call)
 		if err == nil {
@@ -96,7 +97,7 @@ func do[T any](ctx context.Context, c *Client, call call) (*T, error) {
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		if !err.passes() {
+		if !attempts.again(err) {
 			return nil, attempts.final(err)
 		}
 		if err := attempts.next(ctx, err); err != nil {
@@ -107,21 +108,29 @@ func do[T any](ctx context.Context, c *Client, call call) (*T, error) {
 
 // One attempt. With an error there may be a part of the answer.
 func (c *Client) once(ctx context.Context, call call) ([]byte, *Error) {
-	ctx, cancel := context.WithTimeout(ctx, c.options.Timeout+call.wait)
+	address, timeout := c.url+call.path, c.options.Timeout+call.wait
+	if len(call.query) > 0 {
+		address += "?" + call.query.Encode()
+	}
+	if call.timeout > 0 && call.timeout < timeout {
+		timeout = call.timeout
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	body, kind := call.lines, "application/x-ndjson"
-	if body == nil && call.body != nil {
-		kind = "application/json"
-		var err error
-		if body, err = json.Marshal(call.body); err != nil {
+	parts, kind, body := call.lines, "application/x-ndjson", new(bytes.Buffer)
+	if call.body != nil {
+		parts, kind = []any{call.body}, "application/json"
+	}
+	for _, part := range parts {
+		if err := json.NewEncoder(body).Encode(part); err != nil {
 			return nil, refuse(BadRequest, "json", "JSON: %v", err)
 		}
 	}
-	request, err := http.NewRequestWithContext(ctx, call.method, c.address(call), bytes.NewReader(body))
+	request, err := http.NewRequestWithContext(ctx, call.method, address, body)
 	if err != nil {
 		return nil, refuse(BadRequest, "url", "url: %v", err)
 	}
-	if body != nil {
+	if len(parts) > 0 {
 		request.Header.Set("Content-Type", kind)
 	}
 	if c.options.Token != "" {
@@ -145,30 +154,16 @@ func (c *Client) once(ctx context.Context, call call) ([]byte, *Error) {
 	return text, nil
 }
 
-func (c *Client) address(call call) string {
-	escaped := make([]string, len(call.path))
-	for i, part := range call.path {
-		escaped[i] = url.PathEscape(part)
-	}
-	address := c.url + "/" + strings.Join(escaped, "/")
-	if len(call.query) > 0 {
-		address += "?" + call.query.Encode()
-	}
-	return address
-}
-
 func refused(response *http.Response, text []byte) *Error {
-	after := time.Duration(-1)
+	afterMS := int64(-1)
 	if seconds, err := strconv.ParseUint(response.Header.Get("Retry-After"), 10, 31); err == nil {
-		after = time.Duration(seconds) * time.Second
+		afterMS = int64(seconds) * 1000
 	}
-	if problem := fromProblem(text, response.StatusCode, after); problem != nil {
+	if problem := fromProblem(text, response.StatusCode, afterMS); problem != nil {
 		return problem
 	}
 	err := badAnswer(response.StatusCode, text, nil)
-	if after >= 0 {
-		err.RetryAfterMS = after.Milliseconds()
-	}
+	err.RetryAfterMS = afterMS
 	return err
 }
 

@@ -7,12 +7,7 @@ import (
 )
 
 // Values of NewMessage.IfExists.
-const (
-	Reject    = "reject"
-	Keep      = "keep"
-	Replace   = "replace"
-	Supersede = "supersede"
-)
+const Reject, Keep, Replace, Supersede = "reject", "keep", "replace", "supersede"
 
 // NewMessage is a message to enqueue. What is zero is left to the settings of its queue.
 type NewMessage struct {
@@ -109,17 +104,16 @@ type Message struct {
 // View is the present state of a message.
 type View struct {
 	Content
-	State        string        `json:"state"`
-	DueInMS      int64         `json:"due_in_ms"`
-	Forgiven     uint32        `json:"forgiven"`
-	MaxAttempts  uint32        `json:"max_attempts"`
-	EnqueuedAt   time.Time     `json:"enqueued_at"`
-	ExpiresAt    time.Time     `json:"expires_at"`
-	EndedAt      time.Time     `json:"ended_at"`
-	DeadReason   string        `json:"dead_reason"`
-	Outcome      string        `json:"outcome"`
-	SupersededBy string        `json:"superseded_by"`
-	History      []PastAttempt `json:"history"`
+	State, Outcome string
+	DueInMS        int64         `json:"due_in_ms"`
+	Forgiven       uint32        `json:"forgiven"`
+	MaxAttempts    uint32        `json:"max_attempts"`
+	EnqueuedAt     time.Time     `json:"enqueued_at"`
+	ExpiresAt      time.Time     `json:"expires_at"`
+	EndedAt        time.Time     `json:"ended_at"`
+	DeadReason     string        `json:"dead_reason"`
+	SupersededBy   string        `json:"superseded_by"`
+	History        []PastAttempt `json:"history"`
 }
 
 // PastAttempt is an attempt that has ended: how, and the reason that its consumer gave.
@@ -208,6 +202,14 @@ func wire(request any) fields {
 		}
 	}
 	return f
+}
+
+// The first one unless it is zero, else the other.
+func or[T comparable](value, otherwise T) T {
+	if value == *new(T) {
+		return otherwise
+	}
+	return value
 }
 
 func milliseconds(d time.Duration) int64 {

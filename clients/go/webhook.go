@@ -56,12 +56,9 @@ func (w Webhooks) Verify(header http.Header, body []byte) (*Webhook, error) {
 	if err != nil {
 		return nil, refuse(WebhookTimestamp, "webhook-timestamp", "%q is no number of seconds", stamp)
 	}
-	now, tolerance := time.Now(), w.Tolerance
+	now, tolerance := time.Now(), or(w.Tolerance, 5*time.Minute)
 	if w.Now != nil {
 		now = w.Now()
-	}
-	if tolerance == 0 {
-		tolerance = 5 * time.Minute
 	}
 	at := time.Unix(int64(seconds), 0)
 	if off := now.Sub(at); off > tolerance || off < -tolerance {

@@ -53,10 +53,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	if len(w.Queues) == 0 || w.Handler == nil || w.Client == nil || w.Concurrency < 0 {
 		return refuse(BadRequest, "worker", "a worker needs a Client, a Handler, at least one of Queues, and no negative Concurrency")
 	}
-	concurrency := w.Concurrency
-	if concurrency == 0 {
-		concurrency = 1
-	}
+	concurrency := or(w.Concurrency, 1)
 	handlers, end := context.WithCancel(valuesOf{ctx})
 	defer end()
 	free := make(chan struct{}, concurrency)
@@ -74,18 +71,15 @@ func (w *Worker) Run(ctx context.Context) error {
 	})
 	done := make(chan struct{})
 	go func() { running.Wait(); close(done) }()
+	var cut <-chan time.Time
 	if w.Drain > 0 {
-		timer := time.AfterFunc(w.Drain, end)
-		defer timer.Stop()
+		defer time.AfterFunc(w.Drain, end).Stop()
+		// Those that are cut off have a moment to give their messages back.
+		cut = time.After(w.Drain + 2*time.Second)
 	}
 	select {
 	case <-done:
-	case <-handlers.Done():
-		// Those that were cut off have a moment to give their messages back.
-		select {
-		case <-done:
-		case <-time.After(2 * time.Second):
-		}
+	case <-cut:
 	}
 	return err
 }
@@ -163,8 +157,7 @@ func (w *Worker) handle(ctx context.Context, message *Message) {
 		_, err = w.Client.Nack(settle, message, said.nack)
 	case ctx.Err() != nil:
 		// The drain is to blame, not the message.
-		now := time.Duration(0)
-		_, err = w.Client.Nack(settle, message, Nack{Delay: &now, NotYet: true, Reason: "the worker stops"})
+		_, err = w.Client.Nack(settle, message, Nack{Delay: new(time.Duration), NotYet: true, Reason: "the worker stops"})
 	default:
 		_, err = w.Client.Nack(settle, message, Nack{Reason: result.Error()})
 	}
@@ -186,21 +179,19 @@ func (w *Worker) call(ctx context.Context, message *Message) (err error) {
 
 // Extends the lease at half its time until the handler is done; the error if the lease is lost.
 func (w *Worker) extend(over context.Context, message *Message) error {
-	lease := w.Lease
-	if lease == 0 {
-		lease = time.Duration(message.LeaseMS) * time.Millisecond
-	}
-	for {
-		if sleep(over, lease/2) != nil {
-			return nil
-		}
-		if _, err := w.Client.Extend(over, message, lease); err != nil {
-			if over.Err() != nil {
-				return nil
-			}
+	lease := or(w.Lease, time.Duration(message.LeaseMS)*time.Millisecond)
+	for pause := lease / 2; sleep(over, pause) == nil; {
+		_, err := w.Client.Extend(over, message, lease)
+		if errors.Is(err, LeaseLost) || errors.Is(err, MessageNotFound) || errors.Is(err, NotFound) {
 			return err
 		}
+		if pause = lease / 2; err != nil && over.Err() == nil {
+			// That says nothing of the lease.
+			w.report(err, message)
+			pause = lease / 6
+		}
 	}
+	return nil
 }
 
 func (w *Worker) report(err error, message *Message) {

@@ -21,7 +21,8 @@ import java.util.concurrent.TimeUnit;
  * in hexadecimal digits); nothing has to be created, started or destroyed; an offer is on the disk when it returns.
  *
  * <p>As there, an element is gone once it is taken, whether or not it was worked on: if the process dies in between, it is
- * lost. If a call is cut off by an error or an interrupt the element may come again when its lease of 30 s is over. A
+ * lost. If a call is cut off by an error or an interrupt, or its answer is lost, the element may come again when its lease of 30 s
+ * is over. A
  * {@link Worker} on the same queue keeps each element until its handler is done.
  */
 public final class DelayedQueue<T> {
@@ -80,8 +81,9 @@ public final class DelayedQueue<T> {
                     wheel.ack(message);
                     return element;
                 } catch (DuewheelException e) {
-                    // Another consumer has it by now.
-                    if (!e.is("lease_lost")) throw e;
+                    if (!e.is("lease_lost", "message_not_found")) throw e;
+                    // The first attempt may have acked it, and its answer is missing; else another consumer has it by now.
+                    if (e.outcome() == DuewheelException.Outcome.UNKNOWN) return element;
                 }
             }
             if (ends - System.nanoTime() <= 0) return null;

@@ -5,10 +5,13 @@ import java.net.http.HttpClient;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.UUID;
+import java.util.stream.Collectors;
+import java.util.stream.IntStream;
 
 /**
  * A client of one server of duewheel. It may be used by many threads, and its connections are kept.
@@ -21,7 +24,7 @@ import java.util.UUID;
  *
  * <p>Each call is repeated for 30 s after a lost connection, a 429 or a 503, as the server's {@code Retry-After} says. An
  * enqueue is repeated under one dedupe id, so that a lost answer never makes a second message. Acks, nacks and extends are
- * repeated until they are answered, or their thread is interrupted. Everything else that goes wrong is a
+ * repeated until they are answered, also after any 5xx, or their thread is interrupted. Everything else that goes wrong is a
  * {@link DuewheelException}.
  */
 public final class Duewheel {
@@ -128,64 +131,70 @@ public final class Duewheel {
 
     /**
      * Schedules many messages, in order, not as one transaction: a result for each. It throws only if nothing was accepted,
-     * for a reason that concerns all.
+     * for a reason that concerns all; a message that cannot be sent is refused before any is sent.
      */
     public List<Result<Enqueued>> enqueueMany(String queue, Iterable<NewMessage> messages) {
-        List<Result<Enqueued>> results = new ArrayList<>();
-        List<Line> part = new ArrayList<>();
-        int size = 0;
+        List<List<Line>> parts = new ArrayList<>();
+        int size = BATCH_BYTES;
         for (NewMessage message : messages) {
             Line line = new Line(message);
             int bytes = line.json().getBytes(StandardCharsets.UTF_8).length + 1;
-            if (part.size() == BATCH_MESSAGES || size + bytes > BATCH_BYTES) {
-                results.addAll(enqueuePart(queue, part, !results.isEmpty()));
-                part.clear();
-                size = 0;
-            }
-            part.add(line);
             size += bytes;
+            if (size > BATCH_BYTES || parts.get(parts.size() - 1).size() == BATCH_MESSAGES) {
+                parts.add(new ArrayList<>());
+                size = bytes;
+            }
+            parts.get(parts.size() - 1).add(line);
         }
-        results.addAll(enqueuePart(queue, part, !results.isEmpty()));
+        List<Result<Enqueued>> results = new ArrayList<>();
+        for (List<Line> part : parts) {
+            results.addAll(batch(Enqueued.class, new Call("POST", messagesOf(queue), null).with(it -> it.type = Transport.LINES),
+                    null, part, !results.isEmpty()));
+        }
         return results;
     }
 
-    private List<Result<Enqueued>> enqueuePart(String queue, List<Line> lines, boolean begun) {
-        Transport.Attempts attempts = transport.new Attempts(false);
-        Map<Line, Result<Enqueued>> results = new LinkedHashMap<>();
-        List<Line> open = new ArrayList<>(lines);
-        lines.forEach(line -> results.put(line, null));
+    /**
+     * A batch, as lines or as the member of an object, over all its attempts: what was put off or has no answer is sent again.
+     * An error of the whole call is that of each item if some were accepted, {@code begun}.
+     */
+    private <R> List<Result<R>> batch(Class<R> type, Call call, String member, List<?> items, boolean begun) {
+        Transport.Attempts attempts = transport.new Attempts(call);
+        List<Result<R>> results = new ArrayList<>(Collections.nCopies(items.size(), null));
+        List<Integer> open = IntStream.range(0, items.size()).boxed().toList();
         while (!open.isEmpty()) {
-            StringBuilder body = new StringBuilder();
-            open.forEach(line -> body.append(line.json()).append('\n'));
-            Transport.Answer answer = transport.once(
-                    new Call("POST", messagesOf(queue), "", Transport.LINES, body.toString(), false, Duration.ZERO));
-            if (answer.error() != null && !answer.error().passes() && !begun) throw attempts.last(answer.error());
-            // What comes after the last line break is no whole line.
-            String[] answers = answer.text().substring(0, answer.text().lastIndexOf('\n') + 1).split("\n");
-            boolean lined = answer.status() / 100 == 2 && !answers[0].isEmpty();
+            List<?> part = open.stream().map(items::get).toList();
+            call.body = member != null ? Json.write(Map.of(member, part))
+                    : part.stream().map(line -> ((Line) line).json() + "\n").collect(Collectors.joining());
+            Transport.Answer answer = transport.once(call);
+            List<Map<String, Object>> answers = answers(answer, member == null);
+            DuewheelException failure = answer.error();
+            if (failure == null && answers.isEmpty()) failure = DuewheelException.badAnswer(answer.status(), answer.text(), null, null);
+            if (failure != null && !attempts.again(failure) && !begun) throw attempts.last(failure);
             DuewheelException wait = null;
-            List<Line> rest = new ArrayList<>();
-            for (int i = 0; i < open.size(); i++) {
-                Line line = open.get(i);
-                DuewheelException error;
-                if (lined && i < answers.length) {
-                    Map<String, Object> item = Records.as(Json.read(answers[i]));
-                    if (item.containsKey("id")) {
-                        results.put(line, new Result<>(Records.read(Enqueued.class, item), null));
+            List<Integer> rest = new ArrayList<>();
+            for (int at = 0; at < open.size(); at++) {
+                int i = open.get(at);
+                DuewheelException error = failure;
+                if (at < answers.size()) {
+                    Map<String, Object> item = answers.get(at);
+                    if (!item.containsKey("code")) {
+                        results.set(i, new Result<>(Records.read(type, item), null));
                         begun = true;
                         continue;
                     }
                     error = DuewheelException.of(item, ((Number) item.get("status")).intValue(), null);
-                } else {
-                    error = answer.error() != null ? answer.error() : DuewheelException.connection(new java.io.EOFException("the answer ends early"));
+                } else if (error == null) {
+                    error = DuewheelException.connection(new java.io.EOFException("the answer ends early"));
                 }
-                if (error.passes()) {
+                if (attempts.again(error)) {
                     if (wait == null || later(error, wait)) wait = error;
-                } else if (!line.windowRefused(error)) {
-                    results.put(line, new Result<>(null, attempts.last(error)));
+                    attempts.seen(error);
+                } else if (!(items.get(i) instanceof Line line && line.windowRefused(error))) {
+                    results.set(i, new Result<>(null, attempts.last(error)));
                     continue;
                 }
-                rest.add(line);
+                rest.add(i);
             }
             open = rest;
             if (wait == null) continue;
@@ -193,11 +202,26 @@ public final class Duewheel {
                 attempts.next(wait);
             } catch (DuewheelException e) {
                 if (!begun || e.is("interrupted")) throw e;
-                open.forEach(line -> results.put(line, new Result<>(null, e)));
+                open.forEach(i -> results.set(i, new Result<>(null, e)));
                 break;
             }
         }
-        return new ArrayList<>(results.values());
+        return results;
+    }
+
+    /** The answers to a batch, as far as they are whole. */
+    private static List<Map<String, Object>> answers(Transport.Answer answer, boolean lines) {
+        if (answer.status() / 100 != 2) return List.of();
+        List<Map<String, Object>> answers = new ArrayList<>();
+        try {
+            if (!lines) return Records.as(Records.<Map<String, Object>>as(Json.read(answer.text())).getOrDefault("results", answers));
+            // What comes after the last line break is no whole line.
+            String whole = answer.text().substring(0, answer.text().lastIndexOf('\n') + 1);
+            for (String line : whole.lines().toList()) answers.add(Records.as(Json.read(line)));
+        } catch (IllegalArgumentException | ClassCastException e) {
+            // Cut off, or not duewheel's.
+        }
+        return answers;
     }
 
     private static boolean later(DuewheelException a, DuewheelException b) {
@@ -224,7 +248,7 @@ public final class Duewheel {
 
     /** Cancels messages of a queue by key: a result for each. */
     public List<Result<Cancelled>> cancelMany(String queue, List<String> keys) {
-        return items(Cancelled.class, new Call("POST", List.of("v1", "queues", queue, "cancel"), Map.of("keys", keys)));
+        return batch(Cancelled.class, new Call("POST", List.of("v1", "queues", queue, "cancel"), null), "keys", keys, false);
     }
 
     /** Changes due time, content or settings of a scheduled or ready message. */
@@ -239,9 +263,13 @@ public final class Duewheel {
         return read(View.class, new Call("POST", path, null));
     }
 
-    /** A new message, due now, with the content of a done or dead one. The key may be null. */
+    /**
+     * A new message, due now, with the content of a done or dead one. The key may be null; then it is not repeated after a
+     * lost answer, for there could be two.
+     */
     public Enqueued replay(String id, String key) {
-        return read(Enqueued.class, new Call("POST", List.of("v1", "messages", id, "replay"), key == null ? Map.of() : Map.of("key", key)));
+        Map<String, String> body = key == null ? Map.of() : Map.of("key", key);
+        return read(Enqueued.class, new Call("POST", List.of("v1", "messages", id, "replay"), body).with(it -> it.doubles = key == null));
     }
 
     /** How messages are leased. Without {@link #max} one, without {@link #waiting} at once. */
@@ -267,28 +295,33 @@ public final class Duewheel {
     public Grants reserve(List<String> queues, Reserve reserve) {
         Map<String, Object> body = new LinkedHashMap<>(reserve.wire);
         body.put("queues", queues.stream().map(queue -> Map.of("queue", queue)).toList());
-        return read(Grants.class, new Call("POST", List.of("v1", "reserve"), body).waiting(reserve.wait));
+        return read(Grants.class, new Call("POST", List.of("v1", "reserve"), body).with(it -> it.holding = reserve.wait));
     }
 
     /** The message is done; {@code lease_lost} if another consumer has it, or had it. */
     public Settled ack(Message message) {
-        return settle("ack", message, Map.of());
+        return settle("ack", message, Map.of(), null);
     }
 
     /** The message is not done: it comes again, or is dead. */
     public Settled nack(Message message, Nack nack) {
-        return settle("nack", message, nack.wire);
+        return settle("nack", message, nack.wire, null);
     }
 
-    /** Keeps the lease for so long from now. */
+    /**
+     * Keeps the lease for so long from now; for as long as it was if that is null. An attempt takes a sixth of the lease at
+     * most, or 2 s: a dead connection must not outlast the lease.
+     */
     public Settled extend(Message message, Duration lease) {
-        return settle("extend", message, new Reserve().lease(lease).wire);
+        Duration length = lease != null ? lease : message.lease();
+        Duration limit = length == null || length.toMillis() < 12_000 ? Duration.ofSeconds(2) : length.dividedBy(6);
+        return settle("extend", message, new Reserve().lease(lease).wire, limit);
     }
 
-    private Settled settle(String verb, Message message, Map<String, Object> fields) {
+    private Settled settle(String verb, Message message, Map<String, Object> fields, Duration limit) {
         Map<String, Object> body = new LinkedHashMap<>(fields);
         body.put("lease_token", message.leaseToken());
-        return read(Settled.class, new Call("POST", List.of("v1", "messages", message.id(), verb), body).settling());
+        return read(Settled.class, new Call("POST", List.of("v1", "messages", message.id(), verb), body).with(it -> it.settles = true).with(it -> it.limit = limit));
     }
 
     /** Acks messages: a result for each. */
@@ -314,13 +347,13 @@ public final class Duewheel {
             item.put("lease_token", message.leaseToken());
             list.add(item);
         }
-        return items(Settled.class, new Call("POST", List.of("v1", verb), Map.of("messages", list)).settling());
+        return batch(Settled.class, new Call("POST", List.of("v1", verb), null).with(it -> it.settles = true), "messages", list, false);
     }
 
     /** A page of a queue's messages in due order. State and after may be null. The scope is {@code admin}. */
     public Page list(String queue, String state, String after, int limit) {
         String query = "?limit=" + limit + (state == null ? "" : "&state=" + state) + (after == null ? "" : "&after=" + Transport.escaped(after));
-        return read(Page.class, new Call("GET", messagesOf(queue), query, Transport.JSON, null, false, Duration.ZERO));
+        return read(Page.class, new Call("GET", messagesOf(queue), null).with(it -> it.query = query));
     }
 
     /** Counts and settings of a queue. */
@@ -339,23 +372,13 @@ public final class Duewheel {
         return ((Number) transport.send(new Call("POST", List.of("v1", "queues", queue, "redrive"), body)).get("redriven")).longValue();
     }
 
-    /** Lets time pass on a server with {@code --virtual-clock}, for tests. It is not repeated: time would pass twice. */
+    /** Lets time pass on a server with {@code --virtual-clock}, for tests. It is not repeated after a lost answer: time would pass twice. */
     public void advance(Duration by) {
-        Map<String, Object> body = Map.of("by_ms", Fields.milliseconds("by_ms", by));
-        Transport.Answer answer = transport.once(new Call("POST", List.of("v1", "clock", "advance"), body));
-        if (answer.error() != null) throw answer.error();
+        transport.send(new Call("POST", List.of("v1", "clock", "advance"), Map.of("by_ms", Fields.milliseconds("by_ms", by)))
+                .with(it -> it.doubles = true));
     }
 
     private <R> R read(Class<R> type, Call call) {
         return Records.read(type, transport.send(call));
-    }
-
-    private <R> List<Result<R>> items(Class<R> type, Call call) {
-        List<Result<R>> results = new ArrayList<>();
-        for (Map<String, Object> item : Records.<List<Map<String, Object>>>as(transport.send(call).get("results"))) {
-            if (item.containsKey("code")) results.add(new Result<>(null, DuewheelException.of(item, ((Number) item.get("status")).intValue(), null)));
-            else results.add(new Result<>(Records.read(type, item), null));
-        }
-        return results;
     }
 }

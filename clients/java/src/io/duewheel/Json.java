@@ -105,22 +105,15 @@ public final class Json {
     private Object value(int depth) {
         if (depth > MAX_DEPTH) throw wrong("less depth");
         space();
-        switch (at < text.length() ? text.charAt(at) : 0) {
-            case '{':
-                return object(depth);
-            case '[':
-                return array(depth);
-            case '"':
-                return string();
-            case 't':
-                return word("true", true);
-            case 'f':
-                return word("false", false);
-            case 'n':
-                return word("null", null);
-            default:
-                return number();
-        }
+        return switch (at < text.length() ? text.charAt(at) : 0) {
+            case '{' -> object(depth);
+            case '[' -> array(depth);
+            case '"' -> string();
+            case 't' -> word("true", true);
+            case 'f' -> word("false", false);
+            case 'n' -> word("null", null);
+            default -> number();
+        };
     }
 
     private Map<String, Object> object(int depth) {
@@ -165,20 +158,14 @@ public final class Json {
     private char escape() {
         at++;
         char c = at < text.length() ? text.charAt(at) : 0;
-        switch (c) {
-            case 'n':
-                return '\n';
-            case 't':
-                return '\t';
-            case 'r':
-                return '\r';
-            case 'b':
-                return '\b';
-            case 'f':
-                return '\f';
-            case '"', '\\', '/':
-                return c;
-            case 'u':
+        return switch (c) {
+            case 'n' -> '\n';
+            case 't' -> '\t';
+            case 'r' -> '\r';
+            case 'b' -> '\b';
+            case 'f' -> '\f';
+            case '"', '\\', '/' -> c;
+            case 'u' -> {
                 if (at + 4 >= text.length()) throw wrong("four digits");
                 int code = 0;
                 for (int i = 0; i < 4; i++) {
@@ -186,10 +173,10 @@ public final class Json {
                     if (digit < 0) throw wrong("a hexadecimal digit");
                     code = code * 16 + digit;
                 }
-                return (char) code;
-            default:
-                throw wrong("an escape");
-        }
+                yield (char) code;
+            }
+            default -> throw wrong("an escape");
+        };
     }
 
     private Object number() {

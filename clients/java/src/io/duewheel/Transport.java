@@ -17,25 +17,39 @@ import java.util.concurrent.ExecutionException;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
+import java.util.function.Consumer;
 import java.util.stream.Collectors;
 
-/** Sends requests: the connection's errors, 429 and 503 are repeated, everything else is not. */
+/** Sends requests: the connection's errors, 429 and 503 are repeated, of settles any 5xx, everything else is not. */
 final class Transport {
     static final String JSON = "application/json";
     static final String LINES = "application/x-ndjson";
 
-    /** One call, over all its attempts. {@code settles}: repeated until it is answered. {@code holding}: how long the server may hold its answer back. */
-    record Call(String method, List<String> path, String query, String type, String body, boolean settles, Duration holding) {
+    /** One call, over all its attempts. */
+    static final class Call {
+        private final String method;
+        private final List<String> path;
+        String query = "";
+        String type = JSON;
+        String body;
+        /** Repeated until it is answered. */
+        boolean settles;
+        /** Not repeated if it may have been applied. */
+        boolean doubles;
+        /** How long the server may hold its answer back. */
+        Duration holding = Duration.ZERO;
+        /** How long an attempt may take, if that is less than the client's; or null. */
+        Duration limit;
+
         Call(String method, List<String> path, Object body) {
-            this(method, path, "", JSON, body == null ? null : Json.write(body), false, Duration.ZERO);
+            this.method = method;
+            this.path = path;
+            this.body = body == null ? null : Json.write(body);
         }
 
-        Call settling() {
-            return new Call(method, path, query, type, body, true, holding);
-        }
-
-        Call waiting(Duration time) {
-            return new Call(method, path, query, type, body, settles, time);
+        Call with(Consumer<Call> change) {
+            change.accept(this);
+            return this;
         }
     }
 
@@ -50,7 +64,10 @@ final class Transport {
 
     Transport(String url, String token, Duration retryFor, Duration timeout, HttpClient http) {
         if (!url.matches("https?://[^/?#@]+(/[^?#]*)?")) {
-            throw DuewheelException.refusal("bad_request", "url", "url: " + url + " is no address of a server; give one such as http://localhost:7788");
+            // A token in it must not be in the error.
+            String shown = url.replaceAll("(?s)^.*@|\\?.*", "");
+            throw DuewheelException.refusal("bad_request", "url", "url: " + shown
+                    + " is no address of a server; give one such as http://localhost:7788, and a token by token(…)");
         }
         this.base = url.replaceAll("/+$", "");
         this.token = token;
@@ -61,7 +78,7 @@ final class Transport {
 
     /** The answer to a call, as JSON. */
     Map<String, Object> send(Call call) {
-        Attempts attempts = new Attempts(call.settles);
+        Attempts attempts = new Attempts(call);
         while (true) {
             Answer answer = once(call);
             if (answer.error == null) {
@@ -72,7 +89,7 @@ final class Transport {
                 }
                 throw attempts.last(DuewheelException.badAnswer(answer.status, answer.text, null, null));
             }
-            if (!answer.error.passes()) throw attempts.last(answer.error);
+            if (!attempts.again(answer.error)) throw attempts.last(answer.error);
             attempts.next(answer.error);
         }
     }
@@ -96,7 +113,9 @@ final class Transport {
         });
         DuewheelException cut = null;
         try {
-            sent.get(timeout.plus(call.holding).toMillis(), TimeUnit.MILLISECONDS);
+            Duration most = timeout.plus(call.holding);
+            if (call.limit != null && call.limit.compareTo(most) < 0) most = call.limit;
+            sent.get(most.toMillis(), TimeUnit.MILLISECONDS);
         } catch (ExecutionException e) {
             cut = DuewheelException.connection(e.getCause());
         } catch (TimeoutException e) {
@@ -157,13 +176,24 @@ final class Transport {
 
     /** The pauses between the attempts of a call, and their end. */
     final class Attempts {
-        private final boolean endless;
+        private final Call call;
         private final long began = System.nanoTime();
         private int count;
         private boolean unknown;
 
-        Attempts(boolean endless) {
-            this.endless = endless;
+        Attempts(Call call) {
+            this.call = call;
+        }
+
+        /** Whether another attempt makes sense. */
+        boolean again(DuewheelException error) {
+            boolean applied = error.outcome() == DuewheelException.Outcome.UNKNOWN;
+            return (call.settles && error.status() >= 500) || (error.passes() && !(call.doubles && applied));
+        }
+
+        /** What may have been applied makes the whole call unknown. */
+        void seen(DuewheelException error) {
+            unknown |= error.outcome() == DuewheelException.Outcome.UNKNOWN;
         }
 
         /** Waits for the next attempt, or throws the error of the call if there is none. */
@@ -171,9 +201,9 @@ final class Transport {
             Duration after = error.retryAfter();
             Duration pause = after == null ? backoff(count) : after.plusMillis(ThreadLocalRandom.current().nextInt(100));
             boolean over = Duration.ofNanos(System.nanoTime() - began).plus(pause).compareTo(retryFor) > 0;
-            if (over && !endless) throw last(error);
+            if (over && !call.settles) throw last(error);
             count++;
-            unknown |= error.outcome() == DuewheelException.Outcome.UNKNOWN;
+            seen(error);
             sleep(pause);
         }
 

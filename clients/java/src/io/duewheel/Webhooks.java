@@ -9,6 +9,7 @@ import java.security.PublicKey;
 import java.security.Signature;
 import java.security.spec.X509EncodedKeySpec;
 import java.time.Clock;
+import java.time.DateTimeException;
 import java.time.Duration;
 import java.time.Instant;
 import java.util.ArrayList;
@@ -16,6 +17,7 @@ import java.util.Base64;
 import java.util.HexFormat;
 import java.util.List;
 import java.util.Map;
+import java.util.function.Function;
 import javax.crypto.Mac;
 import javax.crypto.spec.SecretKeySpec;
 
@@ -68,10 +70,10 @@ public final class Webhooks {
         if (!holds(signatures, signed)) {
             throw refusal("webhook_signature", "no signature is by one of the secrets: the body was changed, or the secret is another");
         }
-        String attempt = header(headers, "duewheel-attempt");
-        String due = header(headers, "duewheel-due-at");
-        return new Webhook(id, at, decoded(header(headers, "duewheel-queue")), decoded(header(headers, "duewheel-key")),
-                attempt == null ? 0 : Integer.parseInt(attempt), due == null ? null : Instant.parse(due));
+        String queue = header(headers, "duewheel-queue");
+        String key = header(headers, "duewheel-key");
+        return new Webhook(id, at, read(queue, Webhooks::decoded, queue), read(key, Webhooks::decoded, key),
+                read(header(headers, "duewheel-attempt"), Integer::valueOf, 0), read(header(headers, "duewheel-due-at"), Instant::parse, null));
     }
 
     private boolean holds(String signatures, byte[] signed) {
@@ -126,8 +128,17 @@ public final class Webhooks {
         return null;
     }
 
+    /** These headers are not signed: one that cannot be read must not fail the request. */
+    private static <T> T read(String text, Function<String, T> reader, T otherwise) {
+        try {
+            return text == null ? otherwise : reader.apply(text);
+        } catch (IllegalArgumentException | DateTimeException e) {
+            return otherwise;
+        }
+    }
+
     private static String decoded(String text) {
-        return text == null ? null : URLDecoder.decode(text.replace("+", "%2B"), StandardCharsets.UTF_8);
+        return URLDecoder.decode(text.replace("+", "%2B"), StandardCharsets.UTF_8);
     }
 
     private static DuewheelException refusal(String code, String detail) {

@@ -283,15 +283,27 @@ public final class Worker implements Runnable {
                 Thread.sleep(Math.max(1, Math.min(50, (next - System.nanoTime()) / 1_000_000)));
                 if (ending) token.cancel();
                 if (System.nanoTime() - next < 0) continue;
-                options.wheel.extend(message, lease);
-                next = System.nanoTime() + lease.toNanos() / 2;
+                next = System.nanoTime() + lease.toNanos() / (extended(message, lease, token, lost) ? 2 : 6);
+                if (lost.get() != null) return;
             }
         } catch (InterruptedException e) {
             Thread.currentThread().interrupt();
+        }
+    }
+
+    private boolean extended(Message message, Duration lease, Token token, AtomicReference<DuewheelException> lost) {
+        try {
+            options.wheel.extend(message, lease);
+            return true;
         } catch (DuewheelException e) {
-            if (e.is("interrupted")) return;
-            lost.set(e);
-            token.cancel();
+            if (e.is("lease_lost", "message_not_found", "not_found")) {
+                lost.set(e);
+                token.cancel();
+            } else if (!e.is("interrupted")) {
+                // That says nothing of the lease.
+                options.onError.accept(e, message);
+            }
+            return false;
         }
     }
 
