@@ -307,6 +307,23 @@ def test_messages_that_have_expired_are_not_delivered(server):
         until(lambda: client.queue("q")["counts"]["leased"] == 1)
 
 
+def test_what_is_not_a_task_is_dead_and_stops_nobody(server):
+    client = Client(server.url)
+    with connect(server) as connection:
+        consumer = Collected(connection, "q")
+        for foreign in ("hello", "[1]", "{}", '{"body": "x", "headers": 7}', b"\xff\xfe"):
+            client.enqueue("q", foreign)
+        client.enqueue("q", '{"body": "plain", "headers": null, "properties": null, "content-type": "text/plain", "content-encoding": "utf-8"}')
+        publish(connection, "q", "a task")
+        assert sorted(it.payload for it in consumer.drain(2)) == ["a task", "plain"]
+        dead = client.messages("q", state="dead")[0]
+        assert len(dead) == 5 and all(it.raw["history"][-1]["note"].startswith("not a task") for it in dead)
+        client.enqueue("q", "hello")
+        publish(connection, "other", 1)
+        assert connection.default_channel.basic_get("q") is None
+        assert connection.default_channel.basic_get("other").payload == 1
+
+
 def test_priorities_ascend(server):
     with connect(server) as connection:
         for priority in (0, 9, 3, None):

@@ -478,7 +478,10 @@ class Channel(virtual.Channel):
             if got[0].late:
                 transport.duewheel.ack(got[0])
                 continue
-            return transport.payload(got[0])
+            try:
+                return transport.payload(got[0])
+            except Exception as error:  # noqa: BLE001: whatever its content makes of it
+                transport.foreign(got[0], error)
 
     def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
         message = super().basic_get(queue, no_ack=no_ack, **kwargs)
@@ -568,19 +571,38 @@ class Transport(virtual.Transport):
     def payload(self, delivery: Delivery) -> dict[str, Any]:
         """The message of kombu, and its lease is kept from now on."""
         payload = loads(text_of(delivery))
+        if not isinstance(payload, dict) or "body" not in payload:
+            raise ValueError("it has no body of kombu")
         tag = f"{delivery.id}.{delivery.lease_token}"
-        properties = payload.setdefault("properties", {})
+        for name in ("properties", "headers"):
+            if payload.get(name) is None:
+                payload[name] = {}
+            elif not isinstance(payload[name], dict):
+                raise ValueError(f"its {name} are no mapping")
+        properties, headers = payload["properties"], payload["headers"]
         properties["delivery_tag"] = tag
-        headers = payload.setdefault("headers", {})
+        info = properties.setdefault("delivery_info", {})
+        info.setdefault("exchange", "")
+        info.setdefault("routing_key", self._names.get(delivery.queue, delivery.queue))
         at, now = due(headers), datetime.now(timezone.utc)
         if at is not None and datetime.fromisoformat(at) > now:
             # It is due by the server's clock, or because somebody has fired it: the worker has nothing to wait for.
             headers["duewheel-eta"], headers["eta"] = headers["eta"], now.isoformat()
         if delivery.attempt > 1:
             payload["redelivered"] = headers["redelivered"] = True
-            properties.setdefault("delivery_info", {})["redelivered"] = True
+            info["redelivered"] = True
         self.keeper.add(tag, delivery)
         return payload
+
+    def foreign(self, delivery: Delivery, error: Exception) -> None:
+        """A message that is none of kombu's is dead at once: it can be read there, and redriven."""
+        log.error("message %s of %s is not a task, and is dead now: %s", delivery.id, delivery.queue, error)
+        tag = f"{delivery.id}.{delivery.lease_token}"
+        self.keeper.add(tag, delivery)
+        try:
+            self.keeper.nack([tag], dead=True, reason=f"not a task: {error}")
+        except DuewheelError as refused:
+            log.warning("message %s comes again after its lease: %s", delivery.id, refused)
 
     # -- queues
 
@@ -639,7 +661,11 @@ class Transport(virtual.Transport):
                     self.keeper.add(f"{one.id}.{one.lease_token}", one)
                     self.keeper.ack(f"{one.id}.{one.lease_token}")
                     continue
-                payload = self.payload(one)
+                try:
+                    payload = self.payload(one)
+                except Exception as error:  # noqa: BLE001: whatever its content makes of it
+                    self.foreign(one, error)
+                    continue
                 items.append((channel, queue, payload, payload["properties"]["delivery_tag"]))
             with self._arrived:
                 # Nobody sweeps the inbox for a consumer that has been cancelled before.
