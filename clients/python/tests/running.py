@@ -24,6 +24,15 @@ def until(condition, what="it", patience=PATIENCE):
         time.sleep(0.02)
 
 
+def certificate(folder):
+    """A certificate of 127.0.0.1 for a server, as its options."""
+    files = [str(folder / name) for name in ("cert.pem", "key.pem")]
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
+                    "-subj", "/CN=duewheel", "-addext", "subjectAltName=IP:127.0.0.1", "-out", files[0], "-keyout", files[1]],
+                   check=True, capture_output=True)
+    return ["--tls-cert", files[0], "--tls-key", files[1]]
+
+
 def free_port():
     with socket.create_server(("127.0.0.1", 0)) as one:
         return one.getsockname()[1]
@@ -33,13 +42,14 @@ class Server:
     """A server on a folder, which can be killed and started again at the same port."""
 
     def __init__(self, folder: Path, *options):
-        self.folder, self.options, self.port = Path(folder), options, free_port()
+        self.folder, self.options, self.port = Path(folder), options, 0
+        self.scheme = "https" if "--tls-cert" in options else "http"
         self.process = None
         self.start()
 
     @property
     def url(self):
-        return f"http://127.0.0.1:{self.port}"
+        return f"{self.scheme}://127.0.0.1:{self.port}"
 
     def start(self):
         command = [BIN, "serve", "--data", str(self.folder / "data"), "--http", f"127.0.0.1:{self.port}", "--beanstalk", "off", *self.options]
@@ -51,7 +61,10 @@ class Server:
     def _listens(self):
         if self.process.poll() is not None:
             raise AssertionError((self.folder / "server.log").read_text()[-2000:])
-        return re.search(rf"listening on http://127.0.0.1:{self.port}\b", (self.folder / "server.log").read_text().rsplit("duewheel_server::store", 1)[-1])
+        found = re.search(rf"listening on {self.scheme}://127.0.0.1:(\d+)\b", (self.folder / "server.log").read_text().rsplit("duewheel_server::store", 1)[-1])
+        if found:
+            self.port = int(found[1])
+        return found
 
     def kill(self):
         self.process.send_signal(signal.SIGKILL)

@@ -2,6 +2,7 @@
 
 import random
 import socket
+import ssl
 import threading
 import time
 from datetime import datetime, timedelta, timezone
@@ -12,7 +13,7 @@ kombu = pytest.importorskip("kombu")
 
 from duewheel import Client, errors  # noqa: E402
 from duewheel.kombu import Bindings, due, queue_name, queue_prefix  # noqa: E402
-from running import Server, until  # noqa: E402
+from running import Server, certificate, until  # noqa: E402
 
 
 @pytest.fixture
@@ -191,6 +192,39 @@ def test_a_consumer_that_is_cancelled_loses_nothing(server):
                 message.ack()
         until(lambda: client.queue("q")["counts"]["leased"] == 0)
         assert client.queue("q")["counts"]["ready"] == 20
+
+
+def test_a_consumer_that_is_cancelled_loses_nothing_over_tls(tmp_path):
+    options = certificate(tmp_path)
+    server = Server(tmp_path, *options)
+    client = Client(server.url, ssl_context=ssl.create_default_context(cafile=options[1]))
+    with kombu.Connection(f"duewheels://127.0.0.1:{server.port}/", ssl={"ca_certs": options[1]}) as connection:
+        for round in range(20):
+            consumer = Collected(connection, "q")
+            publish(connection, "q", round)
+            time.sleep(round % 5 * 0.002)
+            consumer.consumer.cancel()
+            for message in consumer.messages:
+                message.ack()
+        until(lambda: client.queue("q")["counts"]["leased"] == 0)
+        assert client.queue("q")["counts"]["ready"] == 20
+        assert sorted(it.payload for it in Collected(connection, "q").drain(20)) == list(range(20))
+    server.stop()
+
+
+def test_a_consumer_that_acks_at_once_is_never_forgotten(server):
+    """With a prefetch count of one, the thread of the reserve and the one that acks change the room at the same time."""
+    client = Client(server.url)
+    with connect(server) as connection:
+        publish(connection, "q", 0)
+        body = client.reserve("q")[0]
+        client.ack(body)
+        client.enqueue_many("q", [body.body] * 600)
+        seen = []
+        consumer = kombu.Consumer(connection.channel(), [kombu.Queue("q")], on_message=lambda it: (seen.append(it), it.ack()), prefetch_count=1)
+        consumer.consume()
+        while len(seen) < 600:
+            connection.drain_events(timeout=30)
 
 
 def test_it_goes_on_after_a_restart(server):

@@ -16,7 +16,7 @@ from typing import Any
 from ._calls import Delivery, Request, decode, extend_fields, is_lost, nack_fields, problem
 from ._http import request_bytes
 from .client import Client, Connection
-from .errors import ConnectionFailed, DuewheelError
+from .errors import BadAnswer, ConnectionFailed, DuewheelError
 
 log = logging.getLogger("duewheel.leases")
 
@@ -181,13 +181,14 @@ class Keeper:
 
 
 class Fetcher:
-    """Waits in one reserve over its queues, in a thread. `update` says which they are and how many messages there is
-    room for; a reserve that does not fit any more is ended, and nothing that it has leased is lost."""
+    """Waits in one reserve over its queues, in a thread. `wanted` says which they are and how many messages there is
+    room for, and `update` that it has changed; a reserve that does not fit any more is ended, and nothing that it has
+    leased is lost."""
 
-    def __init__(self, client: Client, lease_ms: int, wait: float, patience: float,
+    def __init__(self, client: Client, lease_ms: int, wait: float, patience: float, wanted: Callable[[], tuple[Iterable[str], int]],
                  deliver: Callable[[list[Delivery]], None], give_back: Callable[[list[Delivery]], None], fail: Callable[[Exception], None]):
         self.client, self.lease_ms, self.wait, self.patience = client, lease_ms, wait, patience
-        self.deliver, self.give_back, self.fail = deliver, give_back, fail
+        self.wanted, self.deliver, self.give_back, self.fail = wanted, deliver, give_back, fail
         self._changed = threading.Condition()
         self._queues: tuple[str, ...] = ()
         self._room = 0
@@ -197,13 +198,17 @@ class Fetcher:
         self._thread: threading.Thread | None = None
         self._turn = 0
 
-    def update(self, queues: Iterable[str], room: int) -> None:
+    def update(self) -> None:
         with self._changed:
+            if self._closed:
+                return
+            # Under the lock: of two threads that have made room the later one also sees that of the other.
+            queues, room = self.wanted()
             self._queues, self._room = tuple(queues), room
             if self._asked is not None and (self._asked[0] != self._queues or self._asked[1] > room):
                 self._interrupt()
             self._changed.notify_all()
-            if self._queues and self._thread is None and not self._closed:
+            if self._queues and self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="duewheel-reserve", daemon=True)
                 self._thread.start()
 
@@ -221,7 +226,8 @@ class Fetcher:
         # Half of the connection: the answer may be on its way.
         if self._connection is not None:
             try:
-                self._connection.sock.shutdown(socket.SHUT_WR)
+                # That of an SSLSocket would take the rest of the answer for plain text.
+                socket.socket.shutdown(self._connection.sock, socket.SHUT_WR)
             except OSError:
                 pass
 
@@ -240,7 +246,7 @@ class Fetcher:
                 granted = self._reserve(wanted, room)
                 failing_since = None
             except DuewheelError as error:
-                again = isinstance(error, ConnectionFailed) or error.status in (429, 503)
+                again = isinstance(error, (BadAnswer, ConnectionFailed)) or error.status == 429 or error.status >= 500
                 failing_since = failing_since or time.monotonic()
                 if not again or time.monotonic() - failing_since > self.patience:
                     failing_since = None
@@ -299,6 +305,9 @@ class Fetcher:
             if (kept and isinstance(error, ConnectionError)) or self._queues != queues or self._room < room:
                 return []  # the server has ended a kept connection, or `update` has ended the reserve
             raise ConnectionFailed(f"{type(error).__name__}: {error}") from error
+        except BadAnswer:
+            self._disconnect()
+            raise
         if answer.status != 200:
             raise problem(answer)
         return [Delivery.read(one) for one in decode(answer)["messages"]]

@@ -153,7 +153,7 @@ class _Consumer(Consumer):
         self.inbox: queues.Queue[Delivery | Exception] = queues.Queue()
         self.held: set[str] = set()
         self.closed = False
-        self.fetcher = Fetcher(broker.client, broker.lease_ms, 60.0, 0.0, self._take, self.keeper.give_back, self.inbox.put)
+        self.fetcher = Fetcher(broker.client, broker.lease_ms, 60.0, 0.0, self._wanted, self._take, self.keeper.give_back, self.inbox.put)
         self._update()
 
     def _take(self, granted: list[Delivery]) -> None:
@@ -170,8 +170,10 @@ class _Consumer(Consumer):
 
     def _update(self) -> None:
         if not self.closed:
-            room = min(max(self.prefetch - len(self.held), 0), 4096)
-            self.fetcher.update([self.broker.named(self.queue_name)], room)
+            self.fetcher.update()
+
+    def _wanted(self) -> tuple[list[str], int]:
+        return [self.broker.named(self.queue_name)], min(max(self.prefetch - len(self.held), 0), 4096)
 
     def _settled(self, tag: str) -> None:
         self.held.discard(tag)

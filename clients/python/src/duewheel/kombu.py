@@ -465,9 +465,15 @@ class Channel(virtual.Channel):
             if not self._active_queues:
                 return
             self._fetcher = self.connection.fetcher(self)
+        self._fetcher.update()
+
+    def wanted(self) -> tuple[list[str], int]:
+        """The queues of the consumers, and how many messages there is room for."""
+        if self.closed or self.connection is None:
+            return [], 0
         prefetch = self.qos.prefetch_count
         room = max(prefetch - self.qos.unacked() - self._waiting, 0) if prefetch else max(BATCH - self._waiting, 0)
-        self._fetcher.update(dict.fromkeys(self.connection.named(it) for it in self._active_queues), min(room, 4096))
+        return list(dict.fromkeys(self.connection.named(it) for it in self._active_queues)), min(room, 4096)
 
     def _get(self, queue: str, timeout: float | None = None) -> Any:
         transport = self.connection
@@ -684,7 +690,7 @@ class Transport(virtual.Transport):
                 self._arrived.notify_all()
             self._woken()
 
-        return Fetcher(self.duewheel, self.lease_ms, self.wait, self.reconnect_for, deliver, self.keeper.give_back, fail)
+        return Fetcher(self.duewheel, self.lease_ms, self.wait, self.reconnect_for, channel.wanted, deliver, self.keeper.give_back, fail)
 
     def cancelled(self, channel: Channel, queue: str | None) -> None:
         """Nobody consumes the queue any more: what was leased for it is given back."""
