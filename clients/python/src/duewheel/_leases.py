@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ._calls import Delivery, Request, decode, extend_fields, is_lost, nack_fields, problem
+from ._calls import Delivery, Request, decode, extend_fields, is_lost, nack_fields, passing, problem
 from ._http import request_bytes
 from .client import Client, Connection
-from .errors import BadAnswer, ConnectionFailed, DuewheelError
+from .errors import BadAnswer, BadRequest, ConnectionFailed, DuewheelError
 
 log = logging.getLogger("duewheel.leases")
 
@@ -45,7 +45,7 @@ class Keeper:
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
         self._closed = False
-        self._every: list[list[Any]] = []  # [when, seconds, function]
+        self._ended = threading.Event()
 
     def add(self, tag: str, delivery: Delivery) -> None:
         """Holds a lease from now on."""
@@ -57,10 +57,17 @@ class Keeper:
         return tag in self._leases
 
     def every(self, seconds: float, function: Callable[[], None]) -> None:
-        """Calls a function again and again, first after that time."""
-        with self._changed:
-            self._every.append([time.monotonic() + seconds, seconds, function])
-            self._start()
+        """Calls a function again and again, first after that time, in a thread of its own: its calls may take long, and
+        leases do not wait."""
+
+        def run() -> None:
+            while not self._ended.wait(seconds):
+                try:
+                    function()
+                except (DuewheelError, OSError) as error:
+                    log.warning("%s", error)
+
+        threading.Thread(target=run, name="duewheel-upkeep", daemon=True).start()
 
     def ack(self, tag: str) -> None:
         """The message is done; it is settled within moments."""
@@ -102,6 +109,7 @@ class Keeper:
 
     def close(self) -> None:
         """Settles what is left, and ends the thread."""
+        self._ended.set()
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -120,7 +128,6 @@ class Keeper:
                 while not self._closed and not self._settles:
                     now = time.monotonic()
                     nearest = min((it.extend_at - it.half / 5 for it in self._leases.values()), default=float("inf"))
-                    nearest = min([nearest, *(each[0] for each in self._every)])
                     if nearest <= now:
                         break
                     self._changed.wait(None if nearest == float("inf") else nearest - now)
@@ -134,21 +141,22 @@ class Keeper:
             finally:
                 self._sending = False
             self._extend()
-            for each in self._every:
-                if each[0] <= time.monotonic():
-                    each[0] = time.monotonic() + each[1]
-                    try:
-                        each[2]()
-                    except (DuewheelError, OSError) as error:
-                        log.warning("%s", error)
 
     def _send(self, batch: list[dict[str, Any]]) -> None:
+        error: DuewheelError | None = None
         try:
-            self._look(self.client.settle_many("ack", batch, 1.0))
-        except DuewheelError as error:
-            log.warning("%d acks are not answered, trying again: %s", len(batch), error)
+            results = self.client.settle_many("ack", batch, 1.0)
+            again = [item for item, result in zip(batch, results) if isinstance(result, DuewheelError) and passing(result.status, True)]
+            self._look([result for result in results if not (isinstance(result, DuewheelError) and passing(result.status, True))])
+        except BadRequest as refused:
+            self._look([refused] * len(batch))
+            return
+        except DuewheelError as failed:
+            error, again = failed, batch
+        if again:
+            log.warning("%d acks are not answered, trying again: %s", len(again), error or "they are refused for the moment")
             with self._changed:
-                self._settles[:0] = batch
+                self._settles[:0] = again
             time.sleep(0.2)
 
     def _extend(self) -> None:
@@ -171,6 +179,8 @@ class Keeper:
                 log.warning("the lease of message %s of %s is lost; another worker may have it", lease.delivery.id, lease.delivery.queue)
                 with self._changed:
                     self._leases.pop(tag, None)
+            elif isinstance(result, DuewheelError):
+                lease.extend_at = now + lease.half / 4
 
     def _look(self, results: list[Any]) -> None:
         for result in results:
