@@ -1,11 +1,14 @@
 """Servers and processes of the tests."""
 
+import json
 import os
 import re
 import signal
 import socket
 import subprocess
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 BIN = os.environ.get("DUEWHEEL_BIN", "duewheel")
@@ -31,6 +34,51 @@ def certificate(folder):
                     "-subj", "/CN=duewheel", "-addext", "subjectAltName=IP:127.0.0.1", "-out", files[0], "-keyout", files[1]],
                    check=True, capture_output=True)
     return ["--tls-cert", files[0], "--tls-key", files[1]]
+
+
+class Fake:
+    """Answers requests by `answer(method, path, body)`: a status and JSON, a status and bytes, or None, which ends the
+    connection without an answer."""
+
+    def __init__(self, answer):
+        fake, self.requests = self, []
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True
+
+            def handle_any(self):
+                body = self.rfile.read(int(self.headers.get("content-length") or 0))
+                fake.requests.append((self.command, self.path, body))
+                got = answer(self.command, self.path, body)
+                if got is None:
+                    self.close_connection = True
+                    return
+                data = got[1] if isinstance(got[1], bytes) else json.dumps(got[1]).encode()
+                self.send_response(got[0])
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            do_GET = do_POST = do_PATCH = do_DELETE = handle_any
+
+            def log_message(self, *_):
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def paths(self, end):
+        return [path for _, path, _ in self.requests if path.endswith(end)]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.server.shutdown()
+        self.server.server_close()
 
 
 def free_port():
