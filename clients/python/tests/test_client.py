@@ -1,6 +1,8 @@
 """The clients against a real server: what the cases of all languages do not say."""
 
 import asyncio
+import base64
+import hmac
 import json as jsonlib
 import os
 import threading
@@ -11,6 +13,7 @@ import pytest
 import duewheel
 from duewheel import AsyncClient, Client, Delivery, Outgoing, errors
 from duewheel._calls import milliseconds
+from duewheel.webhooks import WebhookError, verify
 from running import Fake, Server
 
 
@@ -109,6 +112,22 @@ def test_settles_are_repeated_after_every_5xx(status):
         with pytest.raises(errors.DuewheelError):
             client.cancel("1")
         assert len(fake.requests) == 1
+
+
+@pytest.mark.parametrize("stamp", ["9" * 400, "9" * 5_000, "-1", "1e3", "٣"])
+def test_a_senseless_time_of_a_webhook_is_refused(stamp):
+    headers = {"webhook-id": "a", "webhook-timestamp": stamp, "webhook-signature": "v1,AAAA"}
+    with pytest.raises(WebhookError) as caught:
+        verify(headers, b"x", "whsec_AAAA")
+    assert caught.value.code == "webhook_timestamp"
+
+
+def test_senseless_unsigned_headers_of_a_webhook_are_none():
+    signature = base64.b64encode(hmac.digest(b"\0\0\0", b"a.1000.x", "sha256")).decode()
+    headers = {"webhook-id": "a", "webhook-timestamp": "1000", "webhook-signature": f"v1,{signature}", "duewheel-attempt": "9" * 5_000,
+               "duewheel-due-at": "soon", "duewheel-key": "%zz%ff"}
+    got = verify(headers, b"x", "whsec_AAAA", now=1000)
+    assert got.attempt is None and got.due_at is None and got.key.startswith("%zz")
 
 
 def test_connections_are_kept(duewheel_server):

@@ -72,6 +72,13 @@ def test_names():
     assert [queue_prefix(it) for it in (None, "/", "shop", "/shop.", "a/b")] == ["", "", "shop.", "shop.", "a/b."]
 
 
+def test_the_server_takes_long_names(server):
+    with connect(server) as connection:
+        for name in ("q" * 400, "队" * 100, "@" * 99):
+            publish(connection, name, 1)
+            assert Collected(connection, name).drain(1)[0].payload == 1
+
+
 def test_eta():
     assert due({}) is None and due({"eta": None}) is None and due({"eta": "nonsense"}) is None
     assert due({"eta": "2026-01-02T03:04:05.000006+08:00"}) == "2026-01-02T03:04:05.000006+08:00"

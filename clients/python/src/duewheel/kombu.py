@@ -86,7 +86,7 @@ def queue_name(prefix: str, name: str) -> str:
     full = prefix + "".join(parts)
     if len(full.encode()) > 200:
         digest = hashlib.sha256(full.encode()).hexdigest()[:32]
-        full = full.encode()[:160].decode("utf-8", "ignore") + "$~" + digest
+        full = full.encode()[:160].decode("utf-8", "ignore") + "$_" + digest
     return full
 
 
