@@ -5,6 +5,8 @@ import socket
 import ssl
 import threading
 import time
+import urllib.error
+import urllib.request
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -13,7 +15,7 @@ kombu = pytest.importorskip("kombu")
 
 from duewheel import Client, errors  # noqa: E402
 from duewheel.kombu import Bindings, due, queue_name, queue_prefix  # noqa: E402
-from running import Server, certificate, until  # noqa: E402
+from running import Fake, Server, certificate, until  # noqa: E402
 
 
 @pytest.fixture
@@ -248,6 +250,50 @@ def test_it_goes_on_after_a_restart(server):
         consumer.messages[0].ack()
         until(lambda: Client(server.url).queue("q")["totals"]["acked"] == 1)
         again.join()
+
+
+def test_a_publish_that_kombu_repeats_makes_one_message(server):
+    """The first answers are lost for longer than one call is repeated."""
+    lost = [3]
+
+    def answer(method, path, body):
+        request = urllib.request.Request(server.url + path, data=body or None, method=method, headers={"content-type": "application/json"})
+        try:
+            with urllib.request.urlopen(request) as got:
+                status, data = got.status, got.read()
+        except urllib.error.HTTPError as error:
+            status, data = error.code, error.read()
+        if path.endswith("/messages") and lost[0]:
+            lost[0] -= 1
+            return None
+        return status, data
+
+    client = Client(server.url)
+    with Fake(answer) as fake:
+        with kombu.Connection(fake.url.replace("http", "duewheel"), transport_options={"retry_for": 0}) as connection:
+            producer = kombu.Producer(connection.default_channel)
+            policy = {"max_retries": 9, "interval_start": 0, "interval_step": 0.1}
+            producer.publish(1, routing_key="q", headers={"id": "t", "task": "x"}, retry=True, retry_policy=policy)
+            assert lost == [0]
+            # The same content once more is another message.
+            producer.publish(1, routing_key="q", headers={"id": "t", "task": "x"}, retry=True, retry_policy=policy)
+    assert sorted(str(it.key) for it in client.reserve("q", 10)) == ["None", "t"]
+
+
+def test_what_is_acked_while_the_server_is_away_is_settled_after_a_reconnect(server, monkeypatch):
+    monkeypatch.setattr("duewheel._leases.PATIENCE", 0.3)
+    client = Client(server.url)
+    connection = connect(server, retry_for=0.2)
+    consumer = Collected(connection, "q")
+    publish(connection, "q", 1)
+    message = consumer.drain(1)[0]
+    server.kill()
+    message.ack()
+    connection.close()
+    server.start()
+    until(lambda: client.queue("q")["totals"]["acked"] == 1 or client.queue("q")["counts"]["leased"] == 0)
+    counts = client.queue("q")["counts"]
+    assert counts["ready"] == counts["scheduled"] == counts["leased"] == 0
 
 
 def test_kombu_is_told_when_the_server_stays_away(tmp_path):

@@ -5,6 +5,7 @@ They go on while the program's own thread works on a task, so that a message tha
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import socket
@@ -31,6 +32,16 @@ class _Lease:
         self.delivery = delivery
         self.half = delivery.lease_ms / 2000
         self.extend_at = time.monotonic() + self.half
+
+
+_late: set[Keeper] = set()  # closed, and not everything is settled
+
+
+@atexit.register
+def _flush_late() -> None:
+    for keeper in list(_late):
+        if keeper._pid == os.getpid():
+            keeper.flush()
 
 
 class Keeper:
@@ -108,13 +119,23 @@ class Keeper:
                 return
 
     def close(self) -> None:
-        """Settles what is left, and ends the thread."""
+        """Settles what is left, and ends the thread. If the server is away for longer than patience, the thread goes on
+        until everything is settled: a broker's connection ends then, but its work is done."""
         self._ended.set()
         with self._changed:
             self._closed = True
+            self._leases.clear()
             self._changed.notify_all()
-        if os.getpid() == self._pid:
-            self.flush()
+        if os.getpid() != self._pid:
+            return
+        self.flush()
+        with self._changed:
+            if self._settles or self._sending:
+                log.warning("%d messages are settled when the server is back", len(self._settles))
+                _late.add(self)
+                if self._thread is None or not self._thread.is_alive():
+                    self._thread = threading.Thread(target=self._run, name="duewheel-leases", daemon=True)
+                    self._thread.start()
 
     def _start(self) -> None:
         if (self._thread is None or not self._thread.is_alive()) and not self._closed and os.getpid() == self._pid:
@@ -131,7 +152,8 @@ class Keeper:
                     if nearest <= now:
                         break
                     self._changed.wait(None if nearest == float("inf") else nearest - now)
-                if self._closed:
+                if self._closed and not self._settles:
+                    _late.discard(self)
                     return
                 batch, self._settles = self._settles, []
                 self._sending = bool(batch)

@@ -28,6 +28,7 @@ import sys
 import threading
 import time
 import unicodedata
+import uuid
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -69,6 +70,7 @@ RENEW = 5 * 60
 SWEEP = 60  # seconds after which a deleted queue is looked at again, for messages that were on their way
 LARGE = 128 * 1024  # bytes of a message that is compressed
 LARGEST = 64 * 1024 * 1024
+ONCE = "duewheel-once"  # a property of a message that is not published yet: what its dedupe id is made of
 BATCH = 100  # messages of one reserve without a prefetch count
 
 
@@ -283,10 +285,24 @@ class Channel(virtual.Channel):
 
     # -- producing
 
+    def prepare_message(self, body: Any, priority: Any = None, content_type: Any = None, content_encoding: Any = None,
+                        headers: Any = None, properties: Any = None) -> dict[str, Any]:
+        message: dict[str, Any] = super().prepare_message(body, priority, content_type, content_encoding, headers, properties)
+        # A publish that kombu or Celery repeats comes here with the same properties.
+        message["properties"].setdefault(ONCE, uuid.uuid4().hex)
+        return message
+
+    def basic_publish(self, message: dict[str, Any], exchange: str, routing_key: str, **kwargs: Any) -> Any:
+        result = super().basic_publish(message, exchange, routing_key, **kwargs)
+        message["properties"].pop(ONCE, None)
+        return result
+
     def _put(self, queue: str, message: dict[str, Any], **kwargs: Any) -> None:
         headers, properties = message.get("headers") or {}, message.get("properties") or {}
+        # The tag of a delivery is that of its lease; that of a publish would be another one in each try.
+        stored = {name: value for name, value in properties.items() if name not in (ONCE, "delivery_tag")}
         fields: dict[str, Any] = {
-            "body": dumps(message),
+            "body": dumps({**message, "properties": stored}),
             "headers": {"content-type": "application/json"},
             "priority": DEFAULT_PRIORITY - self._get_message_priority(message),
         }
@@ -305,7 +321,7 @@ class Channel(virtual.Channel):
             # A chord with a thousand tasks has a message of 400 KiB, and the server takes 256.
             fields["body"] = zlib.compress(fields["body"].encode())
             fields["headers"]["content-encoding"] = "deflate"
-        publish(self.connection.duewheel, self.connection.named(queue), fields)
+        publish(self.connection.duewheel, self.connection.named(queue), fields, properties.get(ONCE))
 
     def _ttl(self, queue: str, properties: dict[str, Any]) -> int | None:
         """Milliseconds after which a message is of no use: the least of its own and its queue's."""
@@ -798,6 +814,7 @@ class Transport(virtual.Transport):
             channel.close()
         self.unregister_from_event_loop(connection, self._hub)
         super().close_connection(connection)
+        # What it cannot settle now it settles as soon as the server is back.
         self.keeper.close()
         self.keeper = Keeper(self.duewheel)
         self._keeping = False
