@@ -14,6 +14,7 @@ import pytest
 kombu = pytest.importorskip("kombu")
 
 from duewheel import Client, errors  # noqa: E402
+from duewheel._leases import Keeper  # noqa: E402
 from duewheel.kombu import Bindings, due, queue_name, queue_prefix  # noqa: E402
 from running import Fake, Server, certificate, until  # noqa: E402
 
@@ -409,6 +410,22 @@ def test_what_is_not_a_task_is_dead_and_stops_nobody(server):
         publish(connection, "other", 1)
         assert connection.default_channel.basic_get("q") is None
         assert connection.default_channel.basic_get("other").payload == 1
+
+
+def test_leases_do_not_wait_for_the_upkeep_of_queues(server):
+    client = Client(server.url)
+    client.enqueue("q", "x")
+    keeper, entered, leave = Keeper(client), threading.Event(), threading.Event()
+    delivery = client.reserve("q", lease=0.6)[0]
+    keeper.every(0.01, lambda: (entered.set(), leave.wait(60)))
+    assert entered.wait(60)
+    keeper.add("t", delivery)
+    time.sleep(2.5)
+    assert client.reserve("q") == [] and keeper.holds("t")
+    keeper.ack("t")
+    until(lambda: client.queue("q")["totals"]["acked"] == 1)
+    leave.set()
+    keeper.close()
 
 
 def test_priorities_ascend(server):
