@@ -297,7 +297,10 @@ class Fetcher:
                     # Before the next look at the room, which `deliver` updates.
                     self._room -= len(kept)
                 if kept:
-                    self.deliver(kept)
+                    try:
+                        self.deliver(kept)
+                    except Exception:  # noqa: BLE001: the messages come again after their leases, and others are leased
+                        log.exception("%d messages cannot be delivered", len(kept))
                 lost = [it for it in granted if it not in kept]
                 if lost:
                     try:
@@ -342,7 +345,10 @@ class Fetcher:
             raise
         if answer.status != 200:
             raise problem(answer)
-        return [Delivery.read(one) for one in decode(answer)["messages"]]
+        try:
+            return [Delivery.read(one) for one in decode(answer)["messages"]]
+        except (KeyError, TypeError, ValueError) as error:
+            raise BadAnswer(f"the answer to a reserve lacks {error}", status=answer.status) from error
 
     def _disconnect(self) -> None:
         with self._changed:
