@@ -152,12 +152,12 @@ def test_grants_keep_to_the_prefetch_count(server):
 
 def test_prefetched_messages_keep_their_leases_while_nothing_is_read(server):
     client = Client(server.url)
-    with connect(server, lease=0.6) as connection:
+    with connect(server, lease=2.0) as connection:
         for n in range(4):
             publish(connection, "q", n)
         consumer = Collected(connection, "q", prefetch=4)
         consumer.drain(1)
-        time.sleep(2.5)
+        time.sleep(5)
         assert client.reserve("q", 10) == []
         consumer.drain(4)
         for message in consumer.messages:
@@ -416,11 +416,11 @@ def test_leases_do_not_wait_for_the_upkeep_of_queues(server):
     client = Client(server.url)
     client.enqueue("q", "x")
     keeper, entered, leave = Keeper(client), threading.Event(), threading.Event()
-    delivery = client.reserve("q", lease=0.6)[0]
+    delivery = client.reserve("q", lease=2.0)[0]
     keeper.every(0.01, lambda: (entered.set(), leave.wait(60)))
     assert entered.wait(60)
     keeper.add("t", delivery)
-    time.sleep(2.5)
+    time.sleep(5)
     assert client.reserve("q") == [] and keeper.holds("t")
     keeper.ack("t")
     until(lambda: client.queue("q")["totals"]["acked"] == 1)

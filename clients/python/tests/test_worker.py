@@ -174,9 +174,9 @@ def test_a_long_job_keeps_its_lease_and_others_do_not_get_it(server):
 
     def work(job):
         runs.append(job.attempt)
-        time.sleep(2.5)
+        time.sleep(5)
 
-    first, second = Worker(server.url, lease=0.5), Worker(server.url, lease=0.5)
+    first, second = Worker(server.url, lease=2.0), Worker(server.url, lease=2.0)
     first.add("q", work), second.add("q", work)
     client.enqueue("q", "x")
     with Threaded(first), Threaded(second):
