@@ -28,6 +28,12 @@ def broken(context, order):
 
 
 @task
+def large(order, letters):
+    ran.append(("large", True))
+    return order * letters
+
+
+@task
 def slow(seconds):
     time.sleep(seconds)
     ran.append(("slow", True))

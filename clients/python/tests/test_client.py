@@ -1,6 +1,9 @@
 """The clients against a real server: what the cases of all languages do not say."""
 
 import asyncio
+import base64
+import hmac
+import json as jsonlib
 import os
 import threading
 from datetime import datetime, timedelta, timezone
@@ -8,9 +11,10 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 import duewheel
-from duewheel import AsyncClient, Client, Outgoing, errors
+from duewheel import AsyncClient, Client, Delivery, Outgoing, errors
 from duewheel._calls import milliseconds
-from running import Server
+from duewheel.webhooks import WebhookError, verify
+from running import Fake, Server
 
 
 def test_every_code_of_the_documentation_has_a_class():
@@ -38,6 +42,92 @@ def test_mistakes_are_named_before_anything_is_sent():
             client.enqueue("q", **wrong)
     with pytest.raises(ValueError, match="url"):
         Client("localhost:7788")
+
+
+@pytest.mark.parametrize("url", ["htp://:dw_secret@host", "http://:dw_secret@host:abc", "http://:dw_se/cret@host", "http://:dw_secret",
+                                 "http://[:dw_secret@host", ":dw_secret@host"])
+def test_a_bad_address_does_not_show_its_token(url):
+    with pytest.raises(ValueError, match="url: ") as caught:
+        Client(url)
+    assert "secret" not in str(caught.value) and "cret@" not in str(caught.value)
+
+
+def test_no_batch_is_sent_when_a_message_cannot_be(duewheel_server):
+    with pytest.raises(TypeError):
+        duewheel_server.client.enqueue_many("q", [*["x"] * 5_000, {"json": object()}])
+    assert duewheel_server.client.queues() == []
+
+
+def grant(id="1"):
+    return Delivery(id, "q", None, 1, 1, 1, None, 0, False, "00", 30_000, None, b"", {}, {})
+
+
+REFUSED = {"status": 503, "code": "storage_unavailable", "detail": "shard 2 has no owner", "outcome": "not_applied"}
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_a_resend_over_a_stale_connection_leaves_the_outcome_unknown(kind):
+    answers = [(200, {}), None, (404, {"status": 404, "code": "message_not_found", "detail": "nothing"})]
+    with Fake(lambda *_: answers.pop(0)) as fake:
+        async def main():
+            client = kind(fake.url)
+            for call in (lambda: client.request("GET", "/v1/token"), lambda: client.cancel_key("q", "k")):
+                result = call()
+                if kind is AsyncClient:
+                    await result
+        with pytest.raises(errors.MessageNotFound) as caught:
+            asyncio.run(main())
+    assert caught.value.outcome == "unknown" and len(fake.requests) == 3
+
+
+def test_items_that_are_refused_for_the_moment_are_sent_again():
+    def answer(method, path, body):
+        items = [it if isinstance(it, str) else it["id"] for it in jsonlib.loads(body).get("messages", jsonlib.loads(body).get("keys"))]
+        refuse = len(fake.requests) < 3
+        return 200, {"results": [{"id": id, **REFUSED} if refuse and id == "2" else {"id": id, "result": "done"} for id in items]}
+
+    with Fake(answer) as fake:
+        client = Client(fake.url)
+        for call in (lambda: client.ack_many([grant("1"), grant("2")]), lambda: client.nack_many([grant("1"), grant("2")]),
+                     lambda: client.extend_many([grant("1"), grant("2")]), lambda: client.cancel_many("q", keys=["1", "2"])):
+            fake.requests.clear()
+            assert [it["result"] for it in call()] == ["done", "done"]
+            assert len(fake.requests) == 3 and b'"1"' not in fake.requests[2][2]
+        # When patience ends, it is the result.
+        fake.requests.clear()
+        assert [isinstance(it, errors.StorageUnavailable) for it in Client(fake.url, retry_for=0).cancel_many("q", keys=["1", "2"])] == [False, True]
+
+
+@pytest.mark.parametrize("status", [500, 502, 504])
+def test_settles_are_repeated_after_every_5xx(status):
+    internal = (500, {"status": 500, "code": "internal", "detail": "a fault"})
+    refusal = internal if status == 500 else (status, b"<html>a proxy</html>")
+    with Fake(lambda *_: refusal if len(fake.requests) < 3 else (200, {"result": "done", "lease_until": "2030-01-01T00:00:00.000Z"})) as fake:
+        client = Client(fake.url)
+        for call in (client.ack, client.nack, client.extend):
+            fake.requests.clear()
+            assert call(grant())
+            assert len(fake.requests) == 3
+        fake.requests.clear()
+        with pytest.raises(errors.DuewheelError):
+            client.cancel("1")
+        assert len(fake.requests) == 1
+
+
+@pytest.mark.parametrize("stamp", ["9" * 400, "9" * 5_000, "-1", "1e3", "٣"])
+def test_a_senseless_time_of_a_webhook_is_refused(stamp):
+    headers = {"webhook-id": "a", "webhook-timestamp": stamp, "webhook-signature": "v1,AAAA"}
+    with pytest.raises(WebhookError) as caught:
+        verify(headers, b"x", "whsec_AAAA")
+    assert caught.value.code == "webhook_timestamp"
+
+
+def test_senseless_unsigned_headers_of_a_webhook_are_none():
+    signature = base64.b64encode(hmac.digest(b"\0\0\0", b"a.1000.x", "sha256")).decode()
+    headers = {"webhook-id": "a", "webhook-timestamp": "1000", "webhook-signature": f"v1,{signature}", "duewheel-attempt": "9" * 5_000,
+               "duewheel-due-at": "soon", "duewheel-key": "%zz%ff"}
+    got = verify(headers, b"x", "whsec_AAAA", now=1000)
+    assert got.attempt is None and got.due_at is None and got.key.startswith("%zz")
 
 
 def test_connections_are_kept(duewheel_server):

@@ -118,6 +118,20 @@ def test_never_early_priorities_and_coroutines(backend, server):
     assert shop.ran == [("high", True), ("coroutine", True), ("low", True), ("later", True)]
 
 
+def test_a_value_that_is_too_large_is_not_kept_and_the_task_does_not_run_again(backend, server):
+    import shop_tasks as shop
+
+    client = Client(server.url)
+    results = [shop.large.enqueue("x", 400_000), shop.large.enqueue("x" * 150_000, 1), shop.large.enqueue("x" * 261_900, 1)]
+    with Working(backend):
+        until(lambda: client.queue("shop.default")["totals"]["acked"] == 3)
+    assert shop.ran.count(("large", True)) == 3
+    for result in results:
+        result.refresh()
+        assert result.status == tasks.TaskResultStatus.SUCCESSFUL and result.return_value is None
+    assert results[0].args == ["x", 400_000] and results[1].args == ["x" * 150_000, 1]
+
+
 def test_mistakes(backend, server):
     import shop_tasks as shop
 

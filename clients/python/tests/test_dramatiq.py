@@ -6,7 +6,7 @@ import pytest
 
 dramatiq = pytest.importorskip("dramatiq")
 
-from duewheel import Client  # noqa: E402
+from duewheel import Client, errors  # noqa: E402
 from duewheel.dramatiq import DuewheelBroker  # noqa: E402
 from running import Server, until  # noqa: E402
 
@@ -86,6 +86,24 @@ def test_a_long_task_runs_once(broker, server):
     slow.send()
     with Working(broker), Working(broker):
         broker.join("default", timeout=60_000)
+    assert ran == [1]
+
+
+def test_a_consumer_that_is_replaced_keeps_what_is_under_way(broker, server):
+    client, ran = Client(server.url), []
+
+    @dramatiq.actor
+    def slow():
+        ran.append(1)
+        time.sleep(6)
+
+    slow.send()
+    with Working(broker) as worker:
+        until(lambda: ran)
+        before = worker.consumers["default"].consumer
+        before.inbox.put(errors.ConnectionFailed("for a moment"))
+        until(lambda: worker.consumers["default"].consumer not in (before, None))
+        until(lambda: client.queue("shop.default")["totals"]["acked"] == 1)
     assert ran == [1]
 
 

@@ -2,8 +2,11 @@
 
 import random
 import socket
+import ssl
 import threading
 import time
+import urllib.error
+import urllib.request
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -11,8 +14,9 @@ import pytest
 kombu = pytest.importorskip("kombu")
 
 from duewheel import Client, errors  # noqa: E402
+from duewheel._leases import Keeper  # noqa: E402
 from duewheel.kombu import Bindings, due, queue_name, queue_prefix  # noqa: E402
-from running import Server, until  # noqa: E402
+from running import Fake, Server, certificate, until  # noqa: E402
 
 
 @pytest.fixture
@@ -69,6 +73,13 @@ def test_names():
     long = queue_name("", "q" * 400)
     assert len(long) <= 200 and long != queue_name("", "q" * 401)
     assert [queue_prefix(it) for it in (None, "/", "shop", "/shop.", "a/b")] == ["", "", "shop.", "shop.", "a/b."]
+
+
+def test_the_server_takes_long_names(server):
+    with connect(server) as connection:
+        for name in ("q" * 400, "队" * 100, "@" * 99):
+            publish(connection, name, 1)
+            assert Collected(connection, name).drain(1)[0].payload == 1
 
 
 def test_eta():
@@ -141,12 +152,12 @@ def test_grants_keep_to_the_prefetch_count(server):
 
 def test_prefetched_messages_keep_their_leases_while_nothing_is_read(server):
     client = Client(server.url)
-    with connect(server, lease=0.6) as connection:
+    with connect(server, lease=2.0) as connection:
         for n in range(4):
             publish(connection, "q", n)
         consumer = Collected(connection, "q", prefetch=4)
         consumer.drain(1)
-        time.sleep(2.5)
+        time.sleep(5)
         assert client.reserve("q", 10) == []
         consumer.drain(4)
         for message in consumer.messages:
@@ -193,6 +204,39 @@ def test_a_consumer_that_is_cancelled_loses_nothing(server):
         assert client.queue("q")["counts"]["ready"] == 20
 
 
+def test_a_consumer_that_is_cancelled_loses_nothing_over_tls(tmp_path):
+    options = certificate(tmp_path)
+    server = Server(tmp_path, *options)
+    client = Client(server.url, ssl_context=ssl.create_default_context(cafile=options[1]))
+    with kombu.Connection(f"duewheels://127.0.0.1:{server.port}/", ssl={"ca_certs": options[1]}) as connection:
+        for round in range(20):
+            consumer = Collected(connection, "q")
+            publish(connection, "q", round)
+            time.sleep(round % 5 * 0.002)
+            consumer.consumer.cancel()
+            for message in consumer.messages:
+                message.ack()
+        until(lambda: client.queue("q")["counts"]["leased"] == 0)
+        assert client.queue("q")["counts"]["ready"] == 20
+        assert sorted(it.payload for it in Collected(connection, "q").drain(20)) == list(range(20))
+    server.stop()
+
+
+def test_a_consumer_that_acks_at_once_is_never_forgotten(server):
+    """With a prefetch count of one, the thread of the reserve and the one that acks change the room at the same time."""
+    client = Client(server.url)
+    with connect(server) as connection:
+        publish(connection, "q", 0)
+        body = client.reserve("q")[0]
+        client.ack(body)
+        client.enqueue_many("q", [body.body] * 600)
+        seen = []
+        consumer = kombu.Consumer(connection.channel(), [kombu.Queue("q")], on_message=lambda it: (seen.append(it), it.ack()), prefetch_count=1)
+        consumer.consume()
+        while len(seen) < 600:
+            connection.drain_events(timeout=30)
+
+
 def test_it_goes_on_after_a_restart(server):
     with connect(server) as connection:
         consumer = Collected(connection, "q")
@@ -207,6 +251,50 @@ def test_it_goes_on_after_a_restart(server):
         consumer.messages[0].ack()
         until(lambda: Client(server.url).queue("q")["totals"]["acked"] == 1)
         again.join()
+
+
+def test_a_publish_that_kombu_repeats_makes_one_message(server):
+    """The first answers are lost for longer than one call is repeated."""
+    lost = [3]
+
+    def answer(method, path, body):
+        request = urllib.request.Request(server.url + path, data=body or None, method=method, headers={"content-type": "application/json"})
+        try:
+            with urllib.request.urlopen(request) as got:
+                status, data = got.status, got.read()
+        except urllib.error.HTTPError as error:
+            status, data = error.code, error.read()
+        if path.endswith("/messages") and lost[0]:
+            lost[0] -= 1
+            return None
+        return status, data
+
+    client = Client(server.url)
+    with Fake(answer) as fake:
+        with kombu.Connection(fake.url.replace("http", "duewheel"), transport_options={"retry_for": 0}) as connection:
+            producer = kombu.Producer(connection.default_channel)
+            policy = {"max_retries": 9, "interval_start": 0, "interval_step": 0.1}
+            producer.publish(1, routing_key="q", headers={"id": "t", "task": "x"}, retry=True, retry_policy=policy)
+            assert lost == [0]
+            # The same content once more is another message.
+            producer.publish(1, routing_key="q", headers={"id": "t", "task": "x"}, retry=True, retry_policy=policy)
+    assert sorted(str(it.key) for it in client.reserve("q", 10)) == ["None", "t"]
+
+
+def test_what_is_acked_while_the_server_is_away_is_settled_after_a_reconnect(server, monkeypatch):
+    monkeypatch.setattr("duewheel._leases.PATIENCE", 0.3)
+    client = Client(server.url)
+    connection = connect(server, retry_for=0.2)
+    consumer = Collected(connection, "q")
+    publish(connection, "q", 1)
+    message = consumer.drain(1)[0]
+    server.kill()
+    message.ack()
+    connection.close()
+    server.start()
+    until(lambda: client.queue("q")["totals"]["acked"] == 1 or client.queue("q")["counts"]["leased"] == 0)
+    counts = client.queue("q")["counts"]
+    assert counts["ready"] == counts["scheduled"] == counts["leased"] == 0
 
 
 def test_kombu_is_told_when_the_server_stays_away(tmp_path):
@@ -305,6 +393,39 @@ def test_messages_that_have_expired_are_not_delivered(server):
         assert [it.payload for it in consumer.drain(1)] == ["new"]
         consumer.nothing(0.2)
         until(lambda: client.queue("q")["counts"]["leased"] == 1)
+
+
+def test_what_is_not_a_task_is_dead_and_stops_nobody(server):
+    client = Client(server.url)
+    with connect(server) as connection:
+        consumer = Collected(connection, "q")
+        for foreign in ("hello", "[1]", "{}", '{"body": "x", "headers": 7}', b"\xff\xfe"):
+            client.enqueue("q", foreign)
+        client.enqueue("q", '{"body": "plain", "headers": null, "properties": null, "content-type": "text/plain", "content-encoding": "utf-8"}')
+        publish(connection, "q", "a task")
+        assert sorted(it.payload for it in consumer.drain(2)) == ["a task", "plain"]
+        dead = client.messages("q", state="dead")[0]
+        assert len(dead) == 5 and all(it.raw["history"][-1]["note"].startswith("not a task") for it in dead)
+        client.enqueue("q", "hello")
+        publish(connection, "other", 1)
+        assert connection.default_channel.basic_get("q") is None
+        assert connection.default_channel.basic_get("other").payload == 1
+
+
+def test_leases_do_not_wait_for_the_upkeep_of_queues(server):
+    client = Client(server.url)
+    client.enqueue("q", "x")
+    keeper, entered, leave = Keeper(client), threading.Event(), threading.Event()
+    delivery = client.reserve("q", lease=2.0)[0]
+    keeper.every(0.01, lambda: (entered.set(), leave.wait(60)))
+    assert entered.wait(60)
+    keeper.add("t", delivery)
+    time.sleep(5)
+    assert client.reserve("q") == [] and keeper.holds("t")
+    keeper.ack("t")
+    until(lambda: client.queue("q")["totals"]["acked"] == 1)
+    leave.set()
+    keeper.close()
 
 
 def test_priorities_ascend(server):

@@ -1,6 +1,7 @@
 """Workers against a real server."""
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from duewheel import AsyncClient, Client, Dead, NotYet, Retry, Worker, errors
-from running import Server, until
+from running import Fake, Server, until
 
 SOURCE = str(Path(__file__).resolve().parent.parent / "src")
 
@@ -77,6 +78,75 @@ def test_handlers_of_both_kinds_and_what_they_raise(server):
     assert [queue["counts"]["ready"] + queue["counts"]["scheduled"] for queue in client.queues()] == [0] * len(client.queues())
 
 
+def test_a_delay_that_is_none_holds_up_no_other_message(server):
+    client = Client(server.url)
+    worker = Worker(server.url, jobs=8)
+    seen = []
+
+    @worker.handler("q")
+    async def handle(job):
+        seen.append(job.text)
+        if job.attempt == 1:
+            await asyncio.sleep(0.2)
+            raise {"text": NotYet("whenever"), "negative": NotYet(-1), "retry": Retry(-1), "kind": NotYet([]), "good": NotYet(3600)}[job.text]
+
+    client.enqueue_many("q", [{"body": text, "key": text, "lease": 3600} for text in ("text", "negative", "retry", "kind", "good")])
+    with Threaded(worker) as running:
+        until(lambda: sorted(seen) == sorted(["text", "negative", "retry", "kind"] * 2 + ["good"]), seen)
+    assert running.error is None
+    assert client.get_key("q", "good").raw["forgiven"] == 1 and client.get_key("q", "good").state == "scheduled"
+
+
+def test_stop_iteration_is_a_failed_attempt(server):
+    client = Client(server.url)
+    worker = Worker(server.url, jobs=1)
+    client.enqueue("q", "x", max_attempts=1, key="k")
+
+    @worker.handler("q")
+    def handle(job):
+        next(iter([]))
+
+    with Threaded(worker):
+        until(lambda: client.queue("q")["counts"]["dead"] == 1)
+    assert "StopIteration" in client.get_key("q", "k").raw["history"][-1]["note"]
+
+
+def test_a_proxy_in_trouble_costs_no_lease_and_no_ack():
+    """Extends and acks that are answered 502, or 503 for an item, are sent again, and the handler goes on."""
+    grants = [{"id": str(n), "queue": "q", "key": None, "attempt": 1, "priority": 1, "generation": 1, "due_at": None, "lateness_ms": 0,
+               "lease_token": "00", "lease_ms": 800, "lease_until": None, "body": "x", "headers": {}} for n in (1, 2)]
+    refused = {"status": 503, "code": "storage_unavailable", "detail": "shard 2 has no owner", "outcome": "not_applied"}
+    ended, tokens, acked = [], [], set()
+
+    def answer(method, path, body):
+        if path == "/v1/reserve":
+            got, grants[:] = grants[:], []
+            time.sleep(0 if got else 0.1)
+            return 200, {"messages": got}
+        items = [it["id"] for it in json.loads(body)["messages"]]
+        if len(fake.paths(path)) == 1:
+            return 502, b"<html>bad gateway</html>"
+        if path == "/v1/ack":
+            refuse = ["2"] if len(fake.paths(path)) < 4 else []
+            acked.update(id for id in items if id not in refuse)
+            return 200, {"results": [{"id": id, **(refused if id in refuse else {"result": "acked"})} for id in items]}
+        return 200, {"results": [{"id": id, "result": "extended"} for id in items]}
+
+    with Fake(answer) as fake:
+        worker = Worker(fake.url, jobs=2, wait=0.1)
+
+        @worker.handler("q")
+        async def handle(job):
+            tokens.append(job.token)
+            await asyncio.sleep(1.5)
+            ended.append(job.id)
+
+        with Threaded(worker):
+            until(lambda: acked == {"1", "2"}, fake.requests)
+    assert sorted(ended) == ["1", "2"] and not any(it.cancelled for it in tokens)
+    assert len(fake.paths("/v1/extend")) >= 3
+
+
 def test_jobs_bound_what_runs_at_a_time(server):
     client = Client(server.url)
     worker = Worker(server.url, jobs=3)
@@ -104,9 +174,9 @@ def test_a_long_job_keeps_its_lease_and_others_do_not_get_it(server):
 
     def work(job):
         runs.append(job.attempt)
-        time.sleep(2.5)
+        time.sleep(5)
 
-    first, second = Worker(server.url, lease=0.5), Worker(server.url, lease=0.5)
+    first, second = Worker(server.url, lease=2.0), Worker(server.url, lease=2.0)
     first.add("q", work), second.add("q", work)
     client.enqueue("q", "x")
     with Threaded(first), Threaded(second):

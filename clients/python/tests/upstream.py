@@ -19,8 +19,9 @@ from running import Server, free_port, until  # noqa: E402
 
 SOURCE = Path(__file__).resolve().parent.parent / "src"
 PACKAGES = ["celery==5.7.0", "kombu==5.7.0", "redis==8.1.0", "pytest==9.2.0", "pytest-celery==1.3.0", "pytest-timeout==2.4.0",
-            "pytest-rerunfailures==16.7", "pytest-subtests", "pytest-order", "pytest-click", "freezegun", "msgpack", "pyyaml", "sqlalchemy",
-            "tblib", "pydantic"]
+            "pytest-rerunfailures==16.7", "pytest-subtests==0.15.0", "pytest-order==1.5.0", "pytest-click==1.1.0",
+            "freezegun==1.5.5", "msgpack==1.2.4", "pyyaml==6.0.4", "sqlalchemy==2.1.9", "tblib==3.2.2", "pydantic==2.14.4"]
+CONSTRAINTS = Path(__file__).resolve().parent / "constraints.txt"
 FILES = ["kombu", "test_tasks", "test_worker", "test_inspect", "test_beat", "test_canvas"]
 
 KOMBU = '''
@@ -53,13 +54,14 @@ def install(folder):
     if not (folder / "done").exists():
         subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
         pip = [python, "-m", "pip", "--disable-pip-version-check", "--quiet"]
-        subprocess.run([*pip, "install", *PACKAGES], check=True)
+        subprocess.run([*pip, "install", "-c", CONSTRAINTS, *PACKAGES], check=True)
         sources = folder / "sources"
         shutil.rmtree(sources, ignore_errors=True)
         subprocess.run([*pip, "download", "--no-binary", ":all:", "--no-deps", "--dest", sources, *PACKAGES[:2]], check=True)
         for archive in sources.glob("*.tar.gz"):
             with tarfile.open(archive) as tar:
-                tar.extractall(sources, filter="data")
+                # Python 3.11.2, as Debian 12 has it, knows no filters.
+                tar.extractall(sources, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
         for name in ("celery", "kombu"):
             # Its tests run on what is installed.
             next(sources.glob(f"{name}-*/{name}")).rename(sources / f"{name}.unused")

@@ -13,7 +13,7 @@ import math
 import random
 import time
 import uuid
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import Any, TypeVar, Union
@@ -259,6 +259,8 @@ class Request:
     wait: float = 0.0
     #: Whether the request may be sent again when its outcome is unknown.
     repeatable: bool = True
+    #: Whether it is sent again after any 5xx, as a settle is: a proxy's 502 says nothing about a lease.
+    settles: bool = False
 
     @classmethod
     def json(cls, method: str, path: str, fields: Any = None, **options: Any) -> Request:
@@ -320,23 +322,30 @@ class Patience:
         return pause if time.monotonic() + pause < self.until else None
 
 
+def passing(status: int, settles: bool = False) -> bool:
+    """Whether an answer, or the one for an item of a batch, is worth another try."""
+    return status in (429, 503) or (settles and status >= 500)
+
+
 class Calls:
     """All calls. `retry_for` is how long one of them is repeated in all."""
 
     def __init__(self, retry_for: float = 30.0):
         self.retry_for = retry_for
 
-    def send(self, request: Request, retry_for: float | None = None) -> Call[Answer]:
+    def send(self, request: Request, patience: Patience | None = None) -> Call[Answer]:
         """Sends a request until it has an answer other than 429 and 503, or patience ends."""
-        patience = Patience(self.retry_for if retry_for is None else retry_for)
+        patience = patience or Patience(self.retry_for)
         unknown = False
         while True:
             got = yield request
             if isinstance(got, Answer):
+                unknown = unknown or got.resent
                 if got.status // 100 == 2:
+                    got.resent = unknown
                     return got
                 error = problem(got)
-                again = got.status in (429, 503) and (request.repeatable or error.outcome == "not_applied")
+                again = passing(got.status, request.settles) and (request.repeatable or error.outcome == "not_applied")
                 unknown = unknown or error.outcome == "unknown"
                 if unknown:
                     # An earlier try may have been applied: this refusal is not all that can have happened.
@@ -404,15 +413,19 @@ class Calls:
         """
         outgoing = [Outgoing.of(message) for message in messages]
         fields = [message.fields() for message in outgoing]
+        # All of them before the first is sent: one that cannot be sent is a mistake of the whole call.
+        encoded = [encode(one) for one in fields]
         results: list[Any] = [None] * len(fields)
         unknown: set[int] = set()
         patience = Patience(self.retry_for)
         waiting = list(range(len(fields)))
         while waiting:
             again: list[int] = []
-            for part, lines in _parts((index, encode(fields[index])) for index in waiting):
+            for part, lines in _parts((index, encoded[index]) for index in waiting):
                 request = Request("POST", queue_path(queue, "/messages"), b"\n".join(lines) + b"\n", "application/x-ndjson", wait=30.0)
                 got = yield request
+                if isinstance(got, Answer) and got.resent:
+                    unknown.update(part)
                 if isinstance(got, Answer) and got.status // 100 != 2:
                     error = problem(got)
                     if got.status not in (429, 503):
@@ -430,7 +443,10 @@ class Calls:
                         results[index] = Enqueued.read(one)
                         continue
                     results[index] = refused = from_members(one)
-                    if outgoing[index].without_window(refused, fields[index]) or refused.status in (429, 503):
+                    if outgoing[index].without_window(refused, fields[index]):
+                        encoded[index] = encode(fields[index])
+                        again.append(index)
+                    elif passing(refused.status):
                         again.append(index)
                 for index in part[len(answers):]:
                     results[index] = from_members({**error.members, "code": error.code, "detail": error.detail}, error.status)
@@ -475,9 +491,13 @@ class Calls:
 
     def cancel_many(self, queue: str, *, keys: Sequence[str] = (), ids: Sequence[str] = ()) -> Call[list[dict[str, Any] | DuewheelError]]:
         """Cancels many; one result for each key, then for each id: the answer, or the exception."""
-        fields = {"keys": list(keys), "ids": list(ids)}
-        answer = yield from self.request("POST", queue_path(queue, "/cancel"), {name: value for name, value in fields.items() if value})
-        return [_item(one) for one in answer["results"]]
+        named = [("keys", key) for key in keys] + [("ids", id) for id in ids]
+
+        def request(part: list[Any]) -> Request:
+            fields = {kind: [value for one, value in part if one == kind] for kind in ("keys", "ids")}
+            return Request.json("POST", queue_path(queue, "/cancel"), {kind: values for kind, values in fields.items() if values})
+
+        return (yield from self._items(named, request, Patience(self.retry_for)))
 
     def change(self, message: str, **changes: Any) -> Call[Message]:
         """Changes a scheduled or ready message: `delay`, `due_at`, `past`, `body` or `json`, `headers`, `priority`,
@@ -540,7 +560,7 @@ class Calls:
     def ack(self, delivery: Delivery) -> Call[dict[str, Any]]:
         """The message is done. Repeated until it is answered; raises `LeaseLost` when another consumer may have it."""
         fields = {"lease_token": delivery.lease_token}
-        return (yield from self._settle(message_path(delivery.id, "/ack"), fields))
+        return (yield from self._settle(message_path(delivery.id, "/ack"), fields, math.inf))
 
     def nack(
         self,
@@ -553,28 +573,68 @@ class Calls:
     ) -> Call[dict[str, Any]]:
         """The message is not done: again after its backoff or `delay`, or `dead` at once. `attempt=False` is "not yet":
         the grant uses up no attempt. Repeated until it is answered."""
-        return (yield from self._settle(message_path(delivery.id, "/nack"), nack_fields(delivery, delay, reason, dead, attempt, False)))
+        return (yield from self._settle(message_path(delivery.id, "/nack"), nack_fields(delivery, delay, reason, dead, attempt, False),
+                                        math.inf))
 
     def extend(self, delivery: Delivery, *, lease: Duration | None = None) -> Call[datetime]:
         """The lease lasts for its length, or `lease`, from now. Raises `LeaseLost`."""
         fields: dict[str, Any] = {"lease_token": delivery.lease_token}
         span(fields, "lease", lease)
-        answer = yield from self.request("POST", message_path(delivery.id, "/extend"), fields)
+        answer = yield from self._settle(message_path(delivery.id, "/extend"), fields, self.retry_for)
         until = moment(answer["lease_until"])
         assert until is not None
         return until
 
-    def _settle(self, path: str, fields: dict[str, Any]) -> Call[Any]:
-        answer = yield from self.send(Request.json("POST", path, fields), math.inf)
+    def _settle(self, path: str, fields: dict[str, Any], retry_for: float) -> Call[Any]:
+        answer = yield from self.send(Request.json("POST", path, fields, settles=True), Patience(retry_for))
         return decode(answer)
 
     def settle_many(self, verb: str, items: Sequence[dict[str, Any]], retry_for: float | None = None) -> Call[list[Any]]:
-        """A batch of `/v1/ack`, `/v1/nack` or `/v1/extend`: for each item its answer, or the exception."""
-        results: list[Any] = []
-        for start in range(0, len(items), ITEMS):
-            request = Request.json("POST", f"/v1/{verb}", {"messages": list(items[start : start + ITEMS])})
-            answer = yield from self.send(request, retry_for)
-            results += [_item(one) for one in decode(answer)["results"]]
+        """A batch of `/v1/ack`, `/v1/nack` or `/v1/extend`: for each item its answer, or the exception. Items that are
+        refused for the moment are sent again, as a whole batch is."""
+        patience = Patience(self.retry_for if retry_for is None else retry_for)
+
+        def request(part: list[Any]) -> Request:
+            return Request.json("POST", f"/v1/{verb}", {"messages": part}, settles=True)
+
+        return (yield from self._items(items, request, patience))
+
+    def _items(self, items: Sequence[Any], request: Callable[[list[Any]], Request], patience: Patience) -> Call[list[Any]]:
+        results: list[Any] = [None] * len(items)
+        unknown: set[int] = set()
+        waiting = list(range(len(items)))
+        while waiting:
+            again: list[int] = []
+            for start in range(0, len(waiting), ITEMS):
+                part = waiting[start : start + ITEMS]
+                sent = request([items[index] for index in part])
+                try:
+                    answer = yield from self.send(sent, patience)
+                    found = decode(answer)["results"]
+                except DuewheelError as error:
+                    if all(one is None for one in results):
+                        raise
+                    # Others have their results.
+                    for index in part:
+                        results[index] = from_members({**error.members, "code": error.code, "detail": error.detail}, error.status)
+                    continue
+                if answer.resent:
+                    unknown.update(part)
+                for index, one in zip(part, found):
+                    results[index] = result = _item(one)
+                    if isinstance(result, DuewheelError):
+                        if result.outcome == "unknown":
+                            unknown.add(index)
+                        elif index in unknown:
+                            result.members["outcome"] = "unknown"
+                        if passing(result.status, sent.settles):
+                            again.append(index)
+            if again:
+                pause = patience.pause(*(results[index] for index in again))
+                if pause is None:
+                    break
+                yield pause
+            waiting = again
         return results
 
     def ack_many(self, deliveries: Iterable[Delivery]) -> Call[list[dict[str, Any] | DuewheelError]]:
@@ -644,9 +704,9 @@ class Calls:
         return (yield from self.request("POST", queue_path(queue, "/purge")))["purged"]
 
     def redrive(self, queue: str, *, ids: Sequence[str] | None = None, max: int | None = None) -> Call[dict[str, Any]]:
-        """Makes dead messages ready again."""
+        """Makes dead messages ready again. With `max` it is not repeated when its answer is lost."""
         fields = {name: value for name, value in (("ids", ids), ("max", max)) if value is not None}
-        return (yield from self.request("POST", queue_path(queue, "/redrive"), fields))
+        return (yield from self.request("POST", queue_path(queue, "/redrive"), fields, repeatable=max is None))
 
     def advance(self, by: Duration) -> Call[datetime]:
         """Lets time pass on a server with `--virtual-clock`; the instant it is now."""

@@ -5,6 +5,7 @@ The blocking client, the one on asyncio and the transport of kombu read the same
 
 from __future__ import annotations
 
+import re
 import ssl
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
@@ -27,14 +28,20 @@ class Address:
     @classmethod
     def parse(cls, url: str, token: str | None = None) -> Address:
         """Reads `http[s]://[:TOKEN@]HOST[:PORT][/PATH]`."""
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"url: {url!r} is no address such as http://localhost:7788")
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+            good = parts.scheme in ("http", "https") and bool(parts.hostname)
+        except ValueError:
+            good = False
+        if not good:
+            raise ValueError(f"url: {_shown(url)!r} is no address such as http://localhost:7788")
+        assert parts.hostname is not None
         if parts.query or parts.fragment:
             raise ValueError("url: an address has no query and no fragment")
         tls = parts.scheme == "https"
         token = token or (unquote(parts.password) if parts.password else None)
-        return cls(parts.hostname, parts.port or (443 if tls else 80), tls, parts.path.rstrip("/"), token)
+        return cls(parts.hostname, port or (443 if tls else 80), tls, parts.path.rstrip("/"), token)
 
     @property
     def host_header(self) -> str:
@@ -43,6 +50,13 @@ class Address:
 
     def context(self) -> ssl.SSLContext | None:
         return ssl.create_default_context() if self.tls else None
+
+
+def _shown(url: str) -> str:
+    """An address without its token."""
+    before, mark, after = url.rpartition("@")
+    scheme = before.partition("://")[0]
+    return (f"{scheme}://" if scheme.isalnum() and "://" in before else "") + "…@" + after if mark else re.sub(r"dw_\w+", "dw_…", url)
 
 
 def request_bytes(address: Address, method: str, path: str, body: bytes | None, content_type: str = "application/json") -> bytes:
@@ -69,6 +83,8 @@ class Answer:
     headers: dict[str, str]
     body: bytes
     keep_alive: bool
+    #: Whether an earlier try of the same request may have been applied.
+    resent: bool = False
 
 
 class AnswerParser:

@@ -5,6 +5,7 @@ They go on while the program's own thread works on a task, so that a message tha
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import socket
@@ -13,10 +14,10 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ._calls import Delivery, Request, decode, extend_fields, is_lost, nack_fields, problem
+from ._calls import Delivery, Request, decode, extend_fields, is_lost, nack_fields, passing, problem
 from ._http import request_bytes
 from .client import Client, Connection
-from .errors import ConnectionFailed, DuewheelError
+from .errors import BadAnswer, BadRequest, ConnectionFailed, DuewheelError
 
 log = logging.getLogger("duewheel.leases")
 
@@ -33,6 +34,16 @@ class _Lease:
         self.extend_at = time.monotonic() + self.half
 
 
+_late: set[Keeper] = set()  # closed, and not everything is settled
+
+
+@atexit.register
+def _flush_late() -> None:
+    for keeper in list(_late):
+        if keeper._pid == os.getpid():
+            keeper.flush()
+
+
 class Keeper:
     """Extends leases at half their time, and settles messages in batches, each until it is answered."""
 
@@ -45,7 +56,7 @@ class Keeper:
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
         self._closed = False
-        self._every: list[list[Any]] = []  # [when, seconds, function]
+        self._ended = threading.Event()
 
     def add(self, tag: str, delivery: Delivery) -> None:
         """Holds a lease from now on."""
@@ -57,10 +68,17 @@ class Keeper:
         return tag in self._leases
 
     def every(self, seconds: float, function: Callable[[], None]) -> None:
-        """Calls a function again and again, first after that time."""
-        with self._changed:
-            self._every.append([time.monotonic() + seconds, seconds, function])
-            self._start()
+        """Calls a function again and again, first after that time, in a thread of its own: its calls may take long, and
+        leases do not wait."""
+
+        def run() -> None:
+            while not self._ended.wait(seconds):
+                try:
+                    function()
+                except (DuewheelError, OSError) as error:
+                    log.warning("%s", error)
+
+        threading.Thread(target=run, name="duewheel-upkeep", daemon=True).start()
 
     def ack(self, tag: str) -> None:
         """The message is done; it is settled within moments."""
@@ -101,12 +119,23 @@ class Keeper:
                 return
 
     def close(self) -> None:
-        """Settles what is left, and ends the thread."""
+        """Settles what is left, and ends the thread. If the server is away for longer than patience, the thread goes on
+        until everything is settled: a broker's connection ends then, but its work is done."""
+        self._ended.set()
         with self._changed:
             self._closed = True
+            self._leases.clear()
             self._changed.notify_all()
-        if os.getpid() == self._pid:
-            self.flush()
+        if os.getpid() != self._pid:
+            return
+        self.flush()
+        with self._changed:
+            if self._settles or self._sending:
+                log.warning("%d messages are settled when the server is back", len(self._settles))
+                _late.add(self)
+                if self._thread is None or not self._thread.is_alive():
+                    self._thread = threading.Thread(target=self._run, name="duewheel-leases", daemon=True)
+                    self._thread.start()
 
     def _start(self) -> None:
         if (self._thread is None or not self._thread.is_alive()) and not self._closed and os.getpid() == self._pid:
@@ -120,11 +149,11 @@ class Keeper:
                 while not self._closed and not self._settles:
                     now = time.monotonic()
                     nearest = min((it.extend_at - it.half / 5 for it in self._leases.values()), default=float("inf"))
-                    nearest = min([nearest, *(each[0] for each in self._every)])
                     if nearest <= now:
                         break
                     self._changed.wait(None if nearest == float("inf") else nearest - now)
-                if self._closed:
+                if self._closed and not self._settles:
+                    _late.discard(self)
                     return
                 batch, self._settles = self._settles, []
                 self._sending = bool(batch)
@@ -134,21 +163,22 @@ class Keeper:
             finally:
                 self._sending = False
             self._extend()
-            for each in self._every:
-                if each[0] <= time.monotonic():
-                    each[0] = time.monotonic() + each[1]
-                    try:
-                        each[2]()
-                    except (DuewheelError, OSError) as error:
-                        log.warning("%s", error)
 
     def _send(self, batch: list[dict[str, Any]]) -> None:
+        error: DuewheelError | None = None
         try:
-            self._look(self.client.settle_many("ack", batch, 1.0))
-        except DuewheelError as error:
-            log.warning("%d acks are not answered, trying again: %s", len(batch), error)
+            results = self.client.settle_many("ack", batch, 1.0)
+            again = [item for item, result in zip(batch, results) if isinstance(result, DuewheelError) and passing(result.status, True)]
+            self._look([result for result in results if not (isinstance(result, DuewheelError) and passing(result.status, True))])
+        except BadRequest as refused:
+            self._look([refused] * len(batch))
+            return
+        except DuewheelError as failed:
+            error, again = failed, batch
+        if again:
+            log.warning("%d acks are not answered, trying again: %s", len(again), error or "they are refused for the moment")
             with self._changed:
-                self._settles[:0] = batch
+                self._settles[:0] = again
             time.sleep(0.2)
 
     def _extend(self) -> None:
@@ -171,6 +201,8 @@ class Keeper:
                 log.warning("the lease of message %s of %s is lost; another worker may have it", lease.delivery.id, lease.delivery.queue)
                 with self._changed:
                     self._leases.pop(tag, None)
+            elif isinstance(result, DuewheelError):
+                lease.extend_at = now + lease.half / 4
 
     def _look(self, results: list[Any]) -> None:
         for result in results:
@@ -181,13 +213,14 @@ class Keeper:
 
 
 class Fetcher:
-    """Waits in one reserve over its queues, in a thread. `update` says which they are and how many messages there is
-    room for; a reserve that does not fit any more is ended, and nothing that it has leased is lost."""
+    """Waits in one reserve over its queues, in a thread. `wanted` says which they are and how many messages there is
+    room for, and `update` that it has changed; a reserve that does not fit any more is ended, and nothing that it has
+    leased is lost."""
 
-    def __init__(self, client: Client, lease_ms: int, wait: float, patience: float,
+    def __init__(self, client: Client, lease_ms: int, wait: float, patience: float, wanted: Callable[[], tuple[Iterable[str], int]],
                  deliver: Callable[[list[Delivery]], None], give_back: Callable[[list[Delivery]], None], fail: Callable[[Exception], None]):
         self.client, self.lease_ms, self.wait, self.patience = client, lease_ms, wait, patience
-        self.deliver, self.give_back, self.fail = deliver, give_back, fail
+        self.wanted, self.deliver, self.give_back, self.fail = wanted, deliver, give_back, fail
         self._changed = threading.Condition()
         self._queues: tuple[str, ...] = ()
         self._room = 0
@@ -197,13 +230,17 @@ class Fetcher:
         self._thread: threading.Thread | None = None
         self._turn = 0
 
-    def update(self, queues: Iterable[str], room: int) -> None:
+    def update(self) -> None:
         with self._changed:
+            if self._closed:
+                return
+            # Under the lock: of two threads that have made room the later one also sees that of the other.
+            queues, room = self.wanted()
             self._queues, self._room = tuple(queues), room
             if self._asked is not None and (self._asked[0] != self._queues or self._asked[1] > room):
                 self._interrupt()
             self._changed.notify_all()
-            if self._queues and self._thread is None and not self._closed:
+            if self._queues and self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="duewheel-reserve", daemon=True)
                 self._thread.start()
 
@@ -221,7 +258,8 @@ class Fetcher:
         # Half of the connection: the answer may be on its way.
         if self._connection is not None:
             try:
-                self._connection.sock.shutdown(socket.SHUT_WR)
+                # That of an SSLSocket would take the rest of the answer for plain text.
+                socket.socket.shutdown(self._connection.sock, socket.SHUT_WR)
             except OSError:
                 pass
 
@@ -240,7 +278,7 @@ class Fetcher:
                 granted = self._reserve(wanted, room)
                 failing_since = None
             except DuewheelError as error:
-                again = isinstance(error, ConnectionFailed) or error.status in (429, 503)
+                again = isinstance(error, (BadAnswer, ConnectionFailed)) or error.status == 429 or error.status >= 500
                 failing_since = failing_since or time.monotonic()
                 if not again or time.monotonic() - failing_since > self.patience:
                     failing_since = None
@@ -259,7 +297,10 @@ class Fetcher:
                     # Before the next look at the room, which `deliver` updates.
                     self._room -= len(kept)
                 if kept:
-                    self.deliver(kept)
+                    try:
+                        self.deliver(kept)
+                    except Exception:  # noqa: BLE001: the messages come again after their leases, and others are leased
+                        log.exception("%d messages cannot be delivered", len(kept))
                 lost = [it for it in granted if it not in kept]
                 if lost:
                     try:
@@ -299,9 +340,15 @@ class Fetcher:
             if (kept and isinstance(error, ConnectionError)) or self._queues != queues or self._room < room:
                 return []  # the server has ended a kept connection, or `update` has ended the reserve
             raise ConnectionFailed(f"{type(error).__name__}: {error}") from error
+        except BadAnswer:
+            self._disconnect()
+            raise
         if answer.status != 200:
             raise problem(answer)
-        return [Delivery.read(one) for one in decode(answer)["messages"]]
+        try:
+            return [Delivery.read(one) for one in decode(answer)["messages"]]
+        except (KeyError, TypeError, ValueError) as error:
+            raise BadAnswer(f"the answer to a reserve lacks {error}", status=answer.status) from error
 
     def _disconnect(self) -> None:
         with self._changed:

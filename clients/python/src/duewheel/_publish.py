@@ -14,22 +14,23 @@ FOREVER = 4_294_967_295
 DEFAULT_PRIORITY = 1024
 
 
-def publish(client: Client, queue: str, fields: dict[str, Any]) -> dict[str, Any]:
+def publish(client: Client, queue: str, fields: dict[str, Any], once: str | None = None) -> dict[str, Any]:
     """Enqueues a message with the fields of `Outgoing`; the answer.
 
     Its key may be taken. A task that retries or replaces itself takes over the key of its own message, which a worker has
     leased. Any other message with the key is pending: then this one goes without a key, and only cannot be found by it.
+    A publish that is repeated with the same `once` and content makes no second message.
     """
     fields = {"max_attempts": FOREVER, **fields}
-    once = uuid.uuid4().hex
+    once = once or uuid.uuid4().hex
     try:
         return _enqueue(client, queue, once, fields)
     except (KeyExists, Leased) as error:
         if error.state == "leased":
             fields["if_exists"] = "supersede"
-        else:
-            del fields["key"]
-        return _enqueue(client, queue, once + "-2", fields)
+            return _enqueue(client, queue, once + "-s", fields)
+        del fields["key"]
+        return _enqueue(client, queue, once + "-k", fields)
 
 
 def _enqueue(client: Client, queue: str, once: str, fields: dict[str, Any]) -> dict[str, Any]:

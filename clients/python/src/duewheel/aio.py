@@ -185,7 +185,9 @@ class AsyncClient:
                 if kept.parser.begun or (stop is not None and stop.is_set()):
                     raise
         opened = asyncio.open_connection(self.address.host, self.address.port, ssl=self._context)
-        return await self._over(_Stream(*await asyncio.wait_for(opened, self.timeout)), data, timeout, stop)
+        answer = await self._over(_Stream(*await asyncio.wait_for(opened, self.timeout)), data, timeout, stop)
+        answer.resent = kept is not None
+        return answer
 
     async def _over(self, stream: _Stream, data: bytes, timeout: float, stop: asyncio.Event | None) -> Answer:
         try:

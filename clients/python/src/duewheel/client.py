@@ -177,10 +177,12 @@ class Client:
         if kept is not None:
             try:
                 return self._over(kept, data, timeout)
-            except (BrokenPipeError, ConnectionError):
+            except ConnectionError:
                 if kept.parser.begun:
                     raise
-        return self._over(self.connect(), data, timeout)
+        answer = self._over(self.connect(), data, timeout)
+        answer.resent = kept is not None
+        return answer
 
     def _over(self, connection: Connection, data: bytes, timeout: float) -> Answer:
         try:

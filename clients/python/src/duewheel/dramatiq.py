@@ -30,6 +30,7 @@ from .client import Client
 from .errors import DuewheelError, Forbidden, NotFound
 
 HIGHEST = 4_294_967_295
+PATIENCE = 30.0  # seconds that a consumer waits for a server that is away before Dramatiq is given an error
 
 
 class DuewheelBroker(Broker):
@@ -43,6 +44,8 @@ class DuewheelBroker(Broker):
         self.prefix = prefix
         self.lease_ms = max(int(lease * 1000), 1)
         self.queues: set[str] = set()
+        # Not of a consumer: Dramatiq replaces those after an error, and the messages under way go on.
+        self.keeper = Keeper(self.client)
 
     def named(self, queue_name: str) -> str:
         """The server's name of a queue."""
@@ -134,7 +137,9 @@ class DuewheelBroker(Broker):
             time.sleep(interval / 1000)
 
     def close(self) -> None:
-        """Closes the connections."""
+        """Settles what is left, and closes the connections."""
+        self.keeper.close()
+        self.keeper = Keeper(self.client)
         self.client.close()
 
 
@@ -149,11 +154,11 @@ class _Message(MessageProxy):
 class _Consumer(Consumer):
     def __init__(self, broker: DuewheelBroker, queue_name: str, prefetch: int, timeout: int):
         self.broker, self.queue_name, self.prefetch, self.timeout = broker, queue_name, max(prefetch, 1), timeout
-        self.keeper = Keeper(broker.client)
+        self.keeper = broker.keeper
         self.inbox: queues.Queue[Delivery | Exception] = queues.Queue()
         self.held: set[str] = set()
         self.closed = False
-        self.fetcher = Fetcher(broker.client, broker.lease_ms, 60.0, 0.0, self._take, self.keeper.give_back, self.inbox.put)
+        self.fetcher = Fetcher(broker.client, broker.lease_ms, 60.0, PATIENCE, self._wanted, self._take, self.keeper.give_back, self.inbox.put)
         self._update()
 
     def _take(self, granted: list[Delivery]) -> None:
@@ -170,8 +175,10 @@ class _Consumer(Consumer):
 
     def _update(self) -> None:
         if not self.closed:
-            room = min(max(self.prefetch - len(self.held), 0), 4096)
-            self.fetcher.update([self.broker.named(self.queue_name)], room)
+            self.fetcher.update()
+
+    def _wanted(self) -> tuple[list[str], int]:
+        return [self.broker.named(self.queue_name)], min(max(self.prefetch - len(self.held), 0), 4096)
 
     def _settled(self, tag: str) -> None:
         self.held.discard(tag)
@@ -232,4 +239,4 @@ class _Consumer(Consumer):
             self.keeper.nack(rest, delay=0, attempt=False)
         except DuewheelError:
             pass  # they come again after their leases
-        self.keeper.close()
+        self.keeper.flush()

@@ -28,6 +28,7 @@ import sys
 import threading
 import time
 import unicodedata
+import uuid
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -69,6 +70,7 @@ RENEW = 5 * 60
 SWEEP = 60  # seconds after which a deleted queue is looked at again, for messages that were on their way
 LARGE = 128 * 1024  # bytes of a message that is compressed
 LARGEST = 64 * 1024 * 1024
+ONCE = "duewheel-once"  # a property of a message that is not published yet: what its dedupe id is made of
 BATCH = 100  # messages of one reserve without a prefetch count
 
 
@@ -86,7 +88,7 @@ def queue_name(prefix: str, name: str) -> str:
     full = prefix + "".join(parts)
     if len(full.encode()) > 200:
         digest = hashlib.sha256(full.encode()).hexdigest()[:32]
-        full = full.encode()[:160].decode("utf-8", "ignore") + "$~" + digest
+        full = full.encode()[:160].decode("utf-8", "ignore") + "$_" + digest
     return full
 
 
@@ -283,10 +285,24 @@ class Channel(virtual.Channel):
 
     # -- producing
 
+    def prepare_message(self, body: Any, priority: Any = None, content_type: Any = None, content_encoding: Any = None,
+                        headers: Any = None, properties: Any = None) -> dict[str, Any]:
+        message: dict[str, Any] = super().prepare_message(body, priority, content_type, content_encoding, headers, properties)
+        # A publish that kombu or Celery repeats comes here with the same properties.
+        message["properties"].setdefault(ONCE, uuid.uuid4().hex)
+        return message
+
+    def basic_publish(self, message: dict[str, Any], exchange: str, routing_key: str, **kwargs: Any) -> Any:
+        result = super().basic_publish(message, exchange, routing_key, **kwargs)
+        message["properties"].pop(ONCE, None)
+        return result
+
     def _put(self, queue: str, message: dict[str, Any], **kwargs: Any) -> None:
         headers, properties = message.get("headers") or {}, message.get("properties") or {}
+        # The tag of a delivery is that of its lease; that of a publish would be another one in each try.
+        stored = {name: value for name, value in properties.items() if name not in (ONCE, "delivery_tag")}
         fields: dict[str, Any] = {
-            "body": dumps(message),
+            "body": dumps({**message, "properties": stored}),
             "headers": {"content-type": "application/json"},
             "priority": DEFAULT_PRIORITY - self._get_message_priority(message),
         }
@@ -305,7 +321,7 @@ class Channel(virtual.Channel):
             # A chord with a thousand tasks has a message of 400 KiB, and the server takes 256.
             fields["body"] = zlib.compress(fields["body"].encode())
             fields["headers"]["content-encoding"] = "deflate"
-        publish(self.connection.duewheel, self.connection.named(queue), fields)
+        publish(self.connection.duewheel, self.connection.named(queue), fields, properties.get(ONCE))
 
     def _ttl(self, queue: str, properties: dict[str, Any]) -> int | None:
         """Milliseconds after which a message is of no use: the least of its own and its queue's."""
@@ -465,9 +481,15 @@ class Channel(virtual.Channel):
             if not self._active_queues:
                 return
             self._fetcher = self.connection.fetcher(self)
+        self._fetcher.update()
+
+    def wanted(self) -> tuple[list[str], int]:
+        """The queues of the consumers, and how many messages there is room for."""
+        if self.closed or self.connection is None:
+            return [], 0
         prefetch = self.qos.prefetch_count
         room = max(prefetch - self.qos.unacked() - self._waiting, 0) if prefetch else max(BATCH - self._waiting, 0)
-        self._fetcher.update(dict.fromkeys(self.connection.named(it) for it in self._active_queues), min(room, 4096))
+        return list(dict.fromkeys(self.connection.named(it) for it in self._active_queues)), min(room, 4096)
 
     def _get(self, queue: str, timeout: float | None = None) -> Any:
         transport = self.connection
@@ -478,7 +500,10 @@ class Channel(virtual.Channel):
             if got[0].late:
                 transport.duewheel.ack(got[0])
                 continue
-            return transport.payload(got[0])
+            try:
+                return transport.payload(got[0])
+            except Exception as error:  # noqa: BLE001: whatever its content makes of it
+                transport.foreign(got[0], error)
 
     def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
         message = super().basic_get(queue, no_ack=no_ack, **kwargs)
@@ -568,19 +593,38 @@ class Transport(virtual.Transport):
     def payload(self, delivery: Delivery) -> dict[str, Any]:
         """The message of kombu, and its lease is kept from now on."""
         payload = loads(text_of(delivery))
+        if not isinstance(payload, dict) or "body" not in payload:
+            raise ValueError("it has no body of kombu")
         tag = f"{delivery.id}.{delivery.lease_token}"
-        properties = payload.setdefault("properties", {})
+        for name in ("properties", "headers"):
+            if payload.get(name) is None:
+                payload[name] = {}
+            elif not isinstance(payload[name], dict):
+                raise ValueError(f"its {name} are no mapping")
+        properties, headers = payload["properties"], payload["headers"]
         properties["delivery_tag"] = tag
-        headers = payload.setdefault("headers", {})
+        info = properties.setdefault("delivery_info", {})
+        info.setdefault("exchange", "")
+        info.setdefault("routing_key", self._names.get(delivery.queue, delivery.queue))
         at, now = due(headers), datetime.now(timezone.utc)
         if at is not None and datetime.fromisoformat(at) > now:
             # It is due by the server's clock, or because somebody has fired it: the worker has nothing to wait for.
             headers["duewheel-eta"], headers["eta"] = headers["eta"], now.isoformat()
         if delivery.attempt > 1:
             payload["redelivered"] = headers["redelivered"] = True
-            properties.setdefault("delivery_info", {})["redelivered"] = True
+            info["redelivered"] = True
         self.keeper.add(tag, delivery)
         return payload
+
+    def foreign(self, delivery: Delivery, error: Exception) -> None:
+        """A message that is none of kombu's is dead at once: it can be read there, and redriven."""
+        log.error("message %s of %s is not a task, and is dead now: %s", delivery.id, delivery.queue, error)
+        tag = f"{delivery.id}.{delivery.lease_token}"
+        self.keeper.add(tag, delivery)
+        try:
+            self.keeper.nack([tag], dead=True, reason=f"not a task: {error}")
+        except DuewheelError as refused:
+            log.warning("message %s comes again after its lease: %s", delivery.id, refused)
 
     # -- queues
 
@@ -639,7 +683,11 @@ class Transport(virtual.Transport):
                     self.keeper.add(f"{one.id}.{one.lease_token}", one)
                     self.keeper.ack(f"{one.id}.{one.lease_token}")
                     continue
-                payload = self.payload(one)
+                try:
+                    payload = self.payload(one)
+                except Exception as error:  # noqa: BLE001: whatever its content makes of it
+                    self.foreign(one, error)
+                    continue
                 items.append((channel, queue, payload, payload["properties"]["delivery_tag"]))
             with self._arrived:
                 # Nobody sweeps the inbox for a consumer that has been cancelled before.
@@ -658,7 +706,7 @@ class Transport(virtual.Transport):
                 self._arrived.notify_all()
             self._woken()
 
-        return Fetcher(self.duewheel, self.lease_ms, self.wait, self.reconnect_for, deliver, self.keeper.give_back, fail)
+        return Fetcher(self.duewheel, self.lease_ms, self.wait, self.reconnect_for, channel.wanted, deliver, self.keeper.give_back, fail)
 
     def cancelled(self, channel: Channel, queue: str | None) -> None:
         """Nobody consumes the queue any more: what was leased for it is given back."""
@@ -766,6 +814,7 @@ class Transport(virtual.Transport):
             channel.close()
         self.unregister_from_event_loop(connection, self._hub)
         super().close_connection(connection)
+        # What it cannot settle now it settles as soon as the server is back.
         self.keeper.close()
         self.keeper = Keeper(self.duewheel)
         self._keeping = False

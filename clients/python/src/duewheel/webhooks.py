@@ -70,11 +70,11 @@ def verify(
         if not given.get(name):
             raise WebhookError("webhook_header", f"the request has no {name}")
     stamp = given["webhook-timestamp"]
-    if not (stamp.isascii() and stamp.isdigit()):
+    if not (stamp.isascii() and stamp.isdigit() and len(stamp) <= 12):
         raise WebhookError("webhook_timestamp", "webhook-timestamp is no whole number of seconds")
     if abs((time.time() if now is None else now) - int(stamp)) > tolerance:
         raise WebhookError("webhook_timestamp", f"the request is not of the last {tolerance:g} s; compare the clocks, or it is an old one")
-    signed = b".".join((given["webhook-id"].encode(), stamp.encode(), body))
+    signed = b".".join((given["webhook-id"].encode("utf-8", "surrogatepass"), stamp.encode(), body))
     if not any(_holds(keys, signature, signed) for signature in given["webhook-signature"].split()):
         raise WebhookError("webhook_signature", "no signature is by one of the secrets")
     attempt = given.get("duewheel-attempt", "")
@@ -83,11 +83,19 @@ def verify(
         int(stamp),
         _plain(given.get("duewheel-queue")),
         _plain(given.get("duewheel-key")),
-        int(attempt) if attempt.isascii() and attempt.isdigit() else None,
-        moment(given.get("duewheel-due-at")),
+        int(attempt) if attempt.isascii() and attempt.isdigit() and len(attempt) <= 12 else None,
+        _moment(given.get("duewheel-due-at")),
         _headers(given),
         body,
     )
+
+
+def _moment(value: str | None) -> datetime | None:
+    """An instant of a header, which is not signed: None if it is none."""
+    try:
+        return moment(value)
+    except ValueError:
+        return None
 
 
 def _plain(value: str | None) -> str | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import random
 import signal
 import threading
 from collections.abc import Awaitable, Callable
@@ -19,9 +20,9 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Any, TypeVar, Union
 
-from ._calls import Delivery, Duration, extend_fields, is_lost, milliseconds, nack_fields, short
+from ._calls import Delivery, Duration, extend_fields, is_lost, milliseconds, nack_fields, passing, short
 from .aio import AsyncClient
-from .errors import ConnectionFailed, DuewheelError
+from .errors import BadAnswer, BadRequest, ConnectionFailed, DuewheelError
 
 log = logging.getLogger("duewheel.worker")
 
@@ -142,6 +143,7 @@ class _Settler:
         self.verb = verb
         self.waiting: list[tuple[dict[str, Any], asyncio.Future[Any]]] = []
         self.task: asyncio.Task[None] | None = None
+        self.apart: set[asyncio.Task[None]] = set()
 
     async def settle(self, fields: dict[str, Any]) -> Any:
         done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -151,19 +153,62 @@ class _Settler:
         return await done
 
     async def _send(self) -> None:
+        tries = 0
         while self.waiting:
             batch, self.waiting = self.waiting, []
             try:
-                results = await self.client.settle_many(self.verb, [fields for fields, _ in batch], float("inf"))
+                results = await self.client.settle_many(self.verb, [fields for fields, _ in batch], 0.0)
+                tries = 0
             except DuewheelError as error:
+                if isinstance(error, BadRequest) and len(batch) > 1:
+                    # One of them is at fault, and the others are not to suffer from it.
+                    for one in batch:
+                        self._later([one], 0.0)
+                    continue
+                if isinstance(error, ConnectionFailed) or passing(error.status, True):
+                    self.waiting[:0] = batch
+                    await asyncio.sleep(max(min(0.1 * 2 ** min(tries, 10), 5.0) * random.uniform(0.5, 1.0), error.retry_after or 0.0))
+                    tries += 1
+                    continue
                 results = [error] * len(batch)
             except BaseException:
                 for _, done in batch + self.waiting:
                     done.cancel()
                 raise
-            for (_, done), result in zip(batch, results):
-                if not done.done():
-                    done.set_result(result)
+            for one, result in zip(batch, results):
+                if isinstance(result, DuewheelError) and passing(result.status, True):
+                    # Those of other messages do not wait for it.
+                    self._later([one], max(random.uniform(0.25, 0.5), result.retry_after or 0.0))
+                elif not one[1].done():
+                    one[1].set_result(result)
+
+    def _later(self, batch: list[tuple[dict[str, Any], asyncio.Future[Any]]], pause: float) -> None:
+        async def send() -> None:
+            await asyncio.sleep(pause)
+            one = _Settler(self.client, self.verb)
+            one.waiting = batch
+            await one._send()
+
+        task = asyncio.ensure_future(send())
+        self.apart.add(task)
+        task.add_done_callback(self.apart.discard)
+
+
+def _nack_fields(delivery: Delivery, delay: Duration | None, reason: str | None, dead: bool, attempt: bool) -> dict[str, Any]:
+    """The fields of a nack. One with a delay that is none is plain: the message comes again after its backoff."""
+    try:
+        return nack_fields(delivery, delay, reason, dead, attempt, True)
+    except (TypeError, ValueError) as error:
+        log.error("message %s of %s comes again after its backoff: %s", delivery.id, delivery.queue, error)
+        return nack_fields(delivery, None, reason, dead, attempt, True)
+
+
+def _called(function: Handler, job: Job) -> Any:
+    try:
+        return function(job)
+    except StopIteration as error:
+        # A future cannot hold it.
+        raise RuntimeError("the handler has raised StopIteration") from error
 
 
 class _Running:
@@ -297,7 +342,7 @@ class Worker:
                 granted = await self.client.reserve_until(stop, list(self._handlers), room, wait=self.wait, lease=self.lease)
                 pause = 0.0
             except DuewheelError as error:
-                if not (isinstance(error, ConnectionFailed) or error.status >= 429):
+                if not (isinstance(error, (BadAnswer, ConnectionFailed)) or error.status >= 429):
                     raise
                 pause = min(pause * 2 or 0.5, 10.0)
                 log.warning("no messages can be leased, trying again in %.1f s: %s", pause, error)
@@ -345,16 +390,16 @@ class Worker:
                 one.handling = asyncio.ensure_future(function(job))
             else:
                 one.sync = True
-                one.handling = asyncio.get_running_loop().run_in_executor(threads, function, job)
+                one.handling = asyncio.get_running_loop().run_in_executor(threads, _called, function, job)
             await one.handling
             # A handler that has ended its work in spite of a cancelled token is told by the settle whether it counts.
             return None if job.token.reason != "lease_lost" else {}
         except NotYet as error:
-            return nack_fields(delivery, error.delay, error.reason, False, False, True)
+            return _nack_fields(delivery, error.delay, error.reason, False, False)
         except Dead as error:
-            return nack_fields(delivery, None, error.reason, True, True, True)
+            return _nack_fields(delivery, None, error.reason, True, True)
         except Retry as error:
-            return nack_fields(delivery, error.delay, error.reason, False, True, True)
+            return _nack_fields(delivery, error.delay, error.reason, False, True)
         except (asyncio.CancelledError, Cancelled):
             if not job.token.cancelled:
                 if one.handling is None or not one.handling.cancelled():
@@ -368,6 +413,9 @@ class Worker:
 
     async def _settled(self, settler: _Settler, one: _Running, fields: dict[str, Any]) -> None:
         result = await settler.settle(fields)
+        if isinstance(result, BadRequest) and fields.keys() & {"delay", "delay_ms"}:
+            log.error("%r comes again after its backoff: %s", one.job, result)
+            result = await settler.settle({name: value for name, value in fields.items() if name not in ("delay", "delay_ms")})
         if is_lost(result):
             log.warning("the lease of %r was over before it was settled; it may be worked on again", one.job)
         elif isinstance(result, DuewheelError):
@@ -392,17 +440,20 @@ class Worker:
 
     async def _extend_now(self, due: list[_Running]) -> None:
         fields = [extend_fields(one.job.delivery) for one in due]
-        patience = min(one.half for one in due)
+        patience = min(one.half for one in due) / 4
         try:
             results = await self.client.settle_many("extend", fields, patience)
         except DuewheelError as error:
             log.warning("leases cannot be extended, trying again: %s", error)
-            return
+            results = [error] * len(due)
         for one, result in zip(due, results):
             if is_lost(result) and one in self._running and one.extend_at != float("inf"):
                 one.extend_at = float("inf")
                 log.warning("the lease of %r is lost", one.job)
                 one.cancel("lease_lost")
+            elif isinstance(result, DuewheelError) and one.extend_at != float("inf"):
+                one.extend_at = asyncio.get_running_loop().time() + one.half / 4
+                self._begun.set()
 
     async def _drain(self) -> None:
         tasks = [one.task for one in self._running if one.task is not None]

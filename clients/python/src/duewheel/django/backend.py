@@ -8,6 +8,7 @@ key, due when it is of no use any more: then a worker takes it away.
 from __future__ import annotations
 
 import json
+import logging
 from datetime import datetime
 from traceback import format_exception
 from typing import Any
@@ -33,8 +34,10 @@ except ImportError:
 
 from .._publish import DEFAULT_PRIORITY
 from ..client import Client
-from ..errors import BadRequest, DuewheelError, MessageNotFound
+from ..errors import BadRequest, BodyTooLarge, DuewheelError, MessageNotFound
 from ..worker import Dead, Job, Worker
+
+log = logging.getLogger("duewheel.django")
 
 RESULTS = "_django.results"
 STATES = {"scheduled": TaskResultStatus.READY, "ready": TaskResultStatus.READY, "leased": TaskResultStatus.RUNNING,
@@ -45,7 +48,7 @@ class DuewheelBackend(BaseTaskBackend):
     """Options: `url` and `token` of the server, by default those of the environment; `prefix` of the names of queues;
     `keep_results` ("24h"); `max_attempts`, `lease` of tasks, by default those of their queue.
 
-    A task that raises an exception is FAILED, and its message dead, so that it can be redriven. One whose worker was
+    A result whose value is larger than the server takes is kept without it. A task that raises an exception is FAILED, and its message dead, so that it can be redriven. One whose worker was
     killed runs again when its lease ends.
     """
 
@@ -187,7 +190,16 @@ class DuewheelBackend(BaseTaskBackend):
             "worker_ids": result.worker_ids,
             **{name: getattr(result, name).isoformat() for name in ("started_at", "finished_at", "last_attempted_at")},
         }
-        self.client.enqueue(self.prefix + RESULTS, json.dumps(kept), key=result.id, delay=self.keep_results, if_exists="supersede")
+        short = [{**it, "traceback": it["traceback"][-1024:]} for it in kept["errors"]]
+        # The task has run: that it has ended is kept in any case, or it would run again.
+        for less in ({}, {"return_value": None, "errors": short}, {"return_value": None, "errors": short, "args": [], "kwargs": {}}):
+            try:
+                self.client.enqueue(self.prefix + RESULTS, json.dumps({**kept, **less}), key=result.id, delay=self.keep_results,
+                                    if_exists="supersede")
+                return
+            except BodyTooLarge as error:
+                log.error("the result of task %s (%s) is kept without %s: %s", result.id, content["task"],
+                          "its value" if not less else "its value and its arguments", error)
 
 
 def _moment(text: str | None) -> datetime | None:
