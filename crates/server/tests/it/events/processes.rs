@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Instant;
@@ -27,12 +29,13 @@ fn put(server: &Process, queue: &str, count: usize) -> Vec<String> {
     results.iter().filter_map(|line| line["id"].as_str().map(str::to_owned)).collect()
 }
 
-/// Writes messages from a thread until its server is gone; gives the ids that were acknowledged.
-fn write_until_killed(address: String) -> thread::JoinHandle<Vec<String>> {
+/// Writes messages from a thread until its server is gone; gives the ids that were acknowledged. Between two requests it
+/// does not notice that another process has taken the place of the server, so `killed` says so.
+fn write_until_killed(address: String, killed: Arc<AtomicBool>) -> thread::JoinHandle<Vec<String>> {
     thread::spawn(move || {
         let agent = ureq::Agent::config_builder().http_status_as_error(false).build().new_agent();
         let mut acknowledged = Vec::new();
-        loop {
+        while !killed.load(Ordering::Relaxed) {
             let answer = agent
                 .post(format!("http://{address}/v1/queues/q/messages"))
                 .header("content-type", "application/json")
@@ -42,6 +45,7 @@ fn write_until_killed(address: String) -> thread::JoinHandle<Vec<String>> {
             let told: Value = serde_json::from_str(&body).expect("JSON");
             acknowledged.extend(told["id"].as_str().map(str::to_owned));
         }
+        acknowledged
     })
 }
 
@@ -61,12 +65,14 @@ async fn reader_resumes_across_kill_9() {
         *told.entry(event.text("id").to_owned()).or_default() += 1;
     };
     for round in 0..3 {
-        let writers: Vec<_> = (0..3).map(|_| write_until_killed(at.clone())).collect();
+        let killed = Arc::new(AtomicBool::new(false));
+        let writers: Vec<_> = (0..3).map(|_| write_until_killed(at.clone(), killed.clone())).collect();
         // In the middle of the stream, and in the middle of writing.
         for _ in 0..100 + 70 * round {
             take(&reader.next().await.expect("an event"));
         }
         server = server.killed_and_restarted(&data, &at);
+        killed.store(true, Ordering::Relaxed);
         for writer in writers {
             acknowledged.extend(writer.join().expect("a writer"));
         }
