@@ -6,7 +6,7 @@ use std::time::Duration;
 use duewheel::core::engine::{EnqueueRefusal, Grant, Op, Reply, Reserved};
 use duewheel::core::name::QueueName;
 use duewheel::{CallError, Client};
-use duewheel_shard::client::Demand;
+use duewheel_shard::client::Reserve;
 use duewheel_shard::inbox::Pending;
 
 /// Messages of one submission.
@@ -73,7 +73,7 @@ pub async fn put_all(client: &Client, count: u64, make: impl Fn(u64) -> Op) {
 /// # Panics
 /// When the call fails.
 pub async fn take(client: &Client, queue: QueueName, max: usize, wait_ms: u64, lease_ms: u64) -> Vec<Grant> {
-    let demand = Demand { max, wait_ms, lease_ms: Some(lease_ms), ..Demand::new(queue) };
+    let demand = Reserve { max, wait_ms, lease_ms: Some(lease_ms), ..Reserve::new(queue) };
     match client.reserve(demand).await.expect("answered") {
         Reserved::Grants(grants) => grants,
         _ => Vec::new(),

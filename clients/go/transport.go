@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// One call, over all its attempts.
+// A call, over all its attempts.
 type call struct {
 	method string
 	path   string
@@ -106,7 +106,7 @@ func do[T any](ctx context.Context, c *Client, call call) (*T, error) {
 	}
 }
 
-// One attempt. With an error there may be a part of the answer.
+// once makes one attempt. With an error, a part of the answer may be there.
 func (c *Client) once(ctx context.Context, call call) ([]byte, *Error) {
 	address, timeout := c.url+call.path, c.options.Timeout+call.wait
 	if len(call.query) > 0 {

@@ -42,7 +42,7 @@ type Worker struct {
 	Lease time.Duration
 	// Drain is how long the end of Run waits for handlers; for ever by default.
 	Drain time.Duration
-	// OnError is called with what goes wrong beside the handlers, such as lost leases. The message may be nil.
+	// OnError is called with errors outside of handlers, such as lost leases. The message may be nil.
 	OnError func(err error, message *Message)
 }
 

@@ -16,7 +16,7 @@ use duewheel::{Client, Duewheel, VirtualClock};
 use duewheel_bench::process::resident_mib;
 use duewheel_bench::submit::submit_all;
 use duewheel_judge::rng::scatter;
-use duewheel_shard::client::Demand;
+use duewheel_shard::client::Reserve;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc; // the server's
@@ -239,7 +239,7 @@ async fn first(dir: &Path, began: Instant) {
     let opened = began.elapsed();
     let name = wheel.queues().await.expect("queues").remove(0).name;
     loop {
-        let got = wheel.client().reserve(Demand { wait_ms: 10_000, ..Demand::new(name.clone()) }).await;
+        let got = wheel.client().reserve(Reserve { wait_ms: 10_000, ..Reserve::new(name.clone()) }).await;
         match got.expect("reserved") {
             duewheel::core::engine::Reserved::Grants(grants) if !grants.is_empty() => break,
             _ => assert!(began.elapsed() < Duration::from_secs(120), "nothing came due"),
@@ -266,7 +266,7 @@ async fn drain(args: &Args, dir: &Path) {
     let (began, mut drained) = (Instant::now(), 0u64);
     let mut acks: Option<duewheel_shard::inbox::Pending> = None;
     loop {
-        let demand = Demand { max: 5_000, queues: names.clone(), ..Demand::new(names[0].clone()) };
+        let demand = Reserve { max: 5_000, queues: names.clone(), ..Reserve::new(names[0].clone()) };
         let grants = match client.reserve(demand).await.expect("reserved") {
             duewheel::core::engine::Reserved::Grants(grants) => grants,
             other => panic!("{other:?}"),

@@ -17,7 +17,7 @@ use duewheel::{CallError, Client, Duewheel};
 use duewheel_bench::process::resident_mib;
 use duewheel_bench::submit::submit_all;
 use duewheel_judge::rng::scatter;
-use duewheel_shard::client::Demand;
+use duewheel_shard::client::Reserve;
 use duewheel_store_log::LogStore;
 
 #[global_allocator]
@@ -93,8 +93,12 @@ async fn round(args: &Args, what: &str, messages: u64, dir: &std::path::Path) {
             tokio::spawn(async move {
                 loop {
                     let queues = others.clone();
-                    let demand =
-                        Demand { max: 100, wait_ms: 3_000 + waits, queues, ..Demand::new(others[0].clone()) };
+                    let demand = Reserve {
+                        max: 100,
+                        wait_ms: 3_000 + waits,
+                        queues,
+                        ..Reserve::new(others[0].clone())
+                    };
                     let grants = granted(client.reserve(demand).await);
                     if grants.is_empty() {
                         return;
@@ -140,7 +144,7 @@ async fn drain(client: &Client, messages: u64) {
     let (began, mut drained, mut last) = (Instant::now(), 0u64, 0);
     let mut acks: Option<duewheel_shard::inbox::Pending> = None;
     while drained < messages {
-        let demand = Demand { max: 5_000, wait_ms: 5_000, ..Demand::new(name("idle")) };
+        let demand = Reserve { max: 5_000, wait_ms: 5_000, ..Reserve::new(name("idle")) };
         let grants = granted(client.reserve(demand).await);
         assert!(!grants.is_empty(), "{drained} of {messages} came");
         for grant in &grants {

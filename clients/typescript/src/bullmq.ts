@@ -180,7 +180,7 @@ type Events<Data> = {
   error: (error: Error) => void;
 };
 
-/** The processor: what it returns is told to `completed` listeners, and not stored. */
+/** The processor of a job. `completed` listeners get its result, which is not stored. */
 export type Processor<Data> = (job: Job<Data>, token: string, signal: AbortSignal) => Promise<unknown>;
 
 export class Worker<Data = unknown> {

@@ -50,7 +50,7 @@ export interface WorkerOptions {
   signals?: string[];
   /** How long a drain by a signal waits for handlers; for ever by default. */
   drainMs?: number;
-  /** Told what goes wrong beside the handlers: lost leases, a server that is away. */
+  /** Called with errors outside of handlers: lost leases, a server that is away. */
   onError?: (error: DuewheelError, message?: Message) => void;
 }
 

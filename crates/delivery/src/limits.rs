@@ -284,7 +284,7 @@ pub const BULK_TENANT_RUNS: usize = 4;
 pub const BULK_INDEX_AGE: Duration = Duration::from_secs(60);
 /// How old that index may be when a tenant is refused one more job, or a job has ended: others may have ended or begun on
 /// other nodes.
-pub const BULK_REFUSAL_AGE: Duration = Duration::from_secs(1);
+pub const BULK_REREAD_AGE: Duration = Duration::from_secs(1);
 /// Reading all records for that reason takes at most this part of the time: one in so many.
 pub const BULK_INDEX_SHARE: u32 = 50;
 /// When a waiting job looks by itself whether it is its turn. The end of another one wakes it before.

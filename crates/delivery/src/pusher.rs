@@ -11,7 +11,7 @@ use duewheel::core::name::{BadName, QueueName};
 use duewheel::core::time::{EngineMs, WallMs, ceil_ms};
 use duewheel::{CallError, Client, Duewheel};
 use duewheel_shard::activity::Activity;
-use duewheel_shard::client::Demand;
+use duewheel_shard::client::Reserve;
 use hyper::Uri;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -499,7 +499,7 @@ impl PushWorker {
             return activity.away(self.wait_until(next, changed)).await;
         }
         let (queues, part) = self.rotation.next(&job.queues);
-        let demand = Demand {
+        let demand = Reserve {
             max: free.min(room),
             wait_ms: match part {
                 CyclePart::All => WAIT_MS.min(open_until - now.0),

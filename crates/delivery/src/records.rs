@@ -17,7 +17,7 @@ use duewheel::core::name::{Key, QueueName};
 use duewheel::core::time::{WallMs, ceil_ms};
 use duewheel::core::{MessageId, Policy};
 use duewheel::{CallError, Client, Duewheel};
-use duewheel_shard::client::Demand;
+use duewheel_shard::client::Reserve;
 
 use crate::limits::{HELD, REMEMBERED};
 
@@ -127,14 +127,14 @@ impl RecordStore {
         }
     }
 
-    /// Waits for records that are due, at most `max`, each under a short lease. After an error, [`RecordStore::recover`] comes
-    /// before the next call.
+    /// Waits for records that are due, at most `max`, each under a short lease. After an error,
+    /// [`RecordStore::recover`] comes before the next call.
     ///
     /// # Cancel safety
     /// When the future is dropped, what was granted comes back.
     pub(crate) async fn due(&self, max: usize) -> Result<Vec<Grant>, CallError> {
         let demand =
-            Demand { max, wait_ms: WAIT_MS, lease_ms: Some(LEASE_MS), ..Demand::new(self.queue.clone()) };
+            Reserve { max, wait_ms: WAIT_MS, lease_ms: Some(LEASE_MS), ..Reserve::new(self.queue.clone()) };
         granted(&self.client, demand).await
     }
 
@@ -229,7 +229,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 const PAGE: usize = 256;
 
 /// The grants of a reserve of a system queue, on which nothing but an overload can be in the way.
-pub(crate) async fn granted(client: &Client, demand: Demand) -> Result<Vec<Grant>, CallError> {
+pub(crate) async fn granted(client: &Client, demand: Reserve) -> Result<Vec<Grant>, CallError> {
     match client.reserve(demand).await? {
         Reserved::Grants(grants) => Ok(grants),
         Reserved::DeadlineSoon | Reserved::Overloaded | Reserved::TooManyQueues | Reserved::HeldBack(_) => {

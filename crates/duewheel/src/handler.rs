@@ -13,7 +13,7 @@ use duewheel_core::engine::{Op, Reserved};
 use duewheel_core::id::SessionId;
 use duewheel_core::name::QueueName;
 use duewheel_shard::activity::Activity;
-use duewheel_shard::client::{Client, Demand};
+use duewheel_shard::client::{Client, Reserve};
 use duewheel_shard::error::CallError;
 use duewheel_shard::random::doubled;
 use duewheel_shard::shared::Lifecycle;
@@ -235,11 +235,11 @@ impl Worker {
             {
                 hands.push(hand);
             }
-            let demand = Demand {
+            let demand = Reserve {
                 max: hands.len(),
                 wait_ms: WAIT_MS,
                 session: this.session,
-                ..Demand::new(this.queue.clone())
+                ..Reserve::new(this.queue.clone())
             };
             let reserved = tokio::select! {
                 biased;

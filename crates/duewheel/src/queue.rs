@@ -13,7 +13,7 @@ use duewheel_core::name::{BadName, Key, QueueName};
 use duewheel_core::policy::QueueSettings;
 use duewheel_core::store::Level;
 use duewheel_core::time::{WallMs, ceil_ms};
-use duewheel_shard::client::{Client, Demand};
+use duewheel_shard::client::{Client, Reserve};
 use duewheel_shard::error::CallError;
 use serde::Serialize;
 
@@ -235,7 +235,7 @@ impl Queue {
     /// # Cancel safety
     /// Cancel safe: messages granted to a dropped future are returned at once.
     pub async fn reserve(&self, max: usize, wait: Duration) -> Result<Vec<Message>, QueueError> {
-        let demand = Demand { max, wait_ms: ceil_ms(wait), ..Demand::new(self.name.clone()?) };
+        let demand = Reserve { max, wait_ms: ceil_ms(wait), ..Reserve::new(self.name.clone()?) };
         match self.wheel.client().reserve(demand).await? {
             Reserved::Grants(grants) => {
                 Ok(grants.into_iter().map(|grant| Message::new(grant, self.wheel.downgrade())).collect())

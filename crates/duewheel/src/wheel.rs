@@ -111,7 +111,7 @@ impl Duewheel {
     }
 
     /// The interface for servers and other front ends: it submits any operations, many at a time. The crate
-    /// `duewheel-shard` exports the types of its arguments and answers, such as [`duewheel_shard::client::Demand`].
+    /// `duewheel-shard` exports the types of its arguments and answers, such as [`duewheel_shard::client::Reserve`].
     pub fn client(&self) -> &Client {
         &self.inner.parts.client
     }

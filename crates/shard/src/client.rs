@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use duewheel_core::engine::{Ask, Op, QuotaUse, Reply, Reserve, Reserved, Stats, WaiterId};
+pub use duewheel_core::engine::Reserve;
+use duewheel_core::engine::{Ask, Op, QuotaUse, Reply, Reserved, Stats, WaiterId};
 use duewheel_core::id::{SessionId, ShardId};
 use duewheel_core::message::State;
 use duewheel_core::name::QueueName;
@@ -61,9 +62,6 @@ pub trait Route: Send + Sync + fmt::Debug {
     /// Ends all waiting reserves with what they have, and lets no reserve wait from now on: a shutdown has begun.
     fn end_waits(&self);
 }
-
-/// A consumer's demand, as [`Client::reserve`] takes it.
-pub type Demand = Reserve;
 
 impl Client {
     /// A client of a single shard.
@@ -184,7 +182,7 @@ impl Client {
     /// # Cancel safety
     /// Cancel safe: when the future is dropped, the demand is withdrawn, and messages that were granted to it already
     /// are returned at once and do not count as attempts.
-    pub async fn reserve(&self, demand: Demand) -> Result<Reserved, CallError> {
+    pub async fn reserve(&self, demand: Reserve) -> Result<Reserved, CallError> {
         let waiter = self.new_waiter();
         let reserve = Reserve { waiter, ..demand };
         let pending = self.submit(vec![Op::Reserve(reserve)])?;

@@ -10,7 +10,7 @@
 //! [`thread::Shard`] gives the runner a thread; a simulation takes the runner's turns itself.
 //!
 //! This crate is for duewheel's other crates: front ends take from here the types they need in addition to a client,
-//! such as [`client::Demand`] and [`inbox::Answers`]. Programs that embed duewheel use the crate `duewheel`, which
+//! such as [`client::Reserve`] and [`inbox::Answers`]. Programs that embed duewheel use the crate `duewheel`, which
 //! exports only the client, clocks and errors.
 
 pub mod activity;

@@ -18,10 +18,10 @@ log = logging.getLogger("duewheel.celery")
 
 @dataclass(frozen=True)
 class Revoked:
-    """What became of a task that was revoked.
+    """The outcome of revoking a task.
 
-    `outcome` is "cancelled": its message is gone, and it never runs; "leased": a worker has it, which was told, and stops
-    it only if it has not begun (or with `terminate`); "not_found": nothing is pending, so it has run, was revoked
+    `outcome` is "cancelled": its message is gone, and it never runs; "leased": a worker has it, was sent Celery's revoke,
+    and stops it only if it has not begun (or with `terminate`); "not_found": nothing is pending, so it has run, was revoked
     before, never was there, or was sent twice under its id. `queue` is where the message was.
     """
 

@@ -8,10 +8,10 @@ path of the URL is a prefix of all names of queues. Bytes that a name of a queue
 
 Transport options: `lease` (30 s) of messages, which is extended as long as they are unacked; `wait` (60 s) of one
 reserve; `retry_for` (30 s), how long a call is repeated; `reconnect_for` (30 s), how long a consumer waits for a server
-that is away before kombu is told; `token`, in place of the one in the URL.
+that is away before it reports a lost connection; `token`, in place of the one in the URL.
 
 A token needs the scopes `enqueue`, `consume` and `cancel`. With `metrics` sizes of queues are known, and with `admin` a
-purge is one call and removes what is scheduled, too.
+purge is one call and also removes scheduled tasks.
 """
 
 from __future__ import annotations

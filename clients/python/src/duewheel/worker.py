@@ -234,7 +234,7 @@ class Worker:
 
     A handler that returns acks its message, and one that raises an exception gives it back: `NotYet`, `Dead`, `Retry`,
     or any other for the backoff. Its lease is extended while it runs; when it is lost, the token of the job is cancelled
-    (a coroutine is cancelled, too) and nothing is settled. Handlers with `async` run on the worker's event loop, others
+    (a coroutine is cancelled) and nothing is settled. Handlers with `async` run on the worker's event loop, others
     in `jobs` threads. After SIGTERM or SIGINT no message is leased any more, and the handlers have `drain` to end.
 
     `client` is an address or an `AsyncClient`; without one, the environment says where the server is. `lease` is the
@@ -392,7 +392,7 @@ class Worker:
                 one.sync = True
                 one.handling = asyncio.get_running_loop().run_in_executor(threads, _called, function, job)
             await one.handling
-            # A handler that has ended its work in spite of a cancelled token is told by the settle whether it counts.
+            # A handler may end its work in spite of a cancelled token: the settle says whether it counts.
             return None if job.token.reason != "lease_lost" else {}
         except NotYet as error:
             return _nack_fields(delivery, error.delay, error.reason, False, False)

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::record::{BulkRecord, BulkTenant};
-use crate::limits::{BULK_INDEX_AGE, BULK_INDEX_SHARE, BULK_REFUSAL_AGE, BULK_TENANT_RUNS, MAX_JOBS};
+use crate::limits::{BULK_INDEX_AGE, BULK_INDEX_SHARE, BULK_REREAD_AGE, BULK_TENANT_RUNS, MAX_JOBS};
 
 /// The jobs that this node knows of.
 #[derive(Debug, Default)]
@@ -85,7 +85,7 @@ impl JobIndex {
     /// share of the time, however many there are.
     pub(super) fn is_old(&self) -> bool {
         let is_old = |(_, at, took): (u64, Instant, Duration)| {
-            at.elapsed() > BULK_REFUSAL_AGE.max(took.saturating_mul(BULK_INDEX_SHARE))
+            at.elapsed() > BULK_REREAD_AGE.max(took.saturating_mul(BULK_INDEX_SHARE))
         };
         self.lock().complete.is_none_or(is_old)
     }

@@ -163,8 +163,8 @@ impl Look<'_> {
         self.record.state.advance(&table, facts)
     }
 
-    /// Asks the shards of messages that are due whether these have entered. A shard that gives no answer, because it is closed
-    /// for example, is asked again at the next look.
+    /// Asks the shards of messages that are due whether these have entered. A shard that gives no answer, because it is
+    /// closed for example, is asked again at the next look.
     async fn ask_due(&mut self) {
         self.record.state.pass_due(self.now());
         for (at, answer) in message::due_answers(&self.records.client, &self.record.state.unanswered).await {

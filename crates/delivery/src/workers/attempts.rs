@@ -19,7 +19,7 @@ use duewheel::core::name::{Key, QueueName};
 use duewheel::core::record::Created;
 use duewheel::core::time::{WallMs, ceil_ms};
 use duewheel::{CallError, Client};
-use duewheel_shard::client::Demand;
+use duewheel_shard::client::Reserve;
 use duewheel_shard::listing::ListPositions;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, watch};
@@ -506,7 +506,8 @@ impl AttemptKeeper {
 /// Waits for records that are due.
 async fn due(client: Client, queue: QueueName, pause: Duration) -> Result<Vec<Grant>, CallError> {
     tokio::time::sleep(pause).await;
-    let demand = Demand { max: LOOKED_AT, wait_ms: WAIT_MS, lease_ms: Some(LEASE_MS), ..Demand::new(queue) };
+    let demand =
+        Reserve { max: LOOKED_AT, wait_ms: WAIT_MS, lease_ms: Some(LEASE_MS), ..Reserve::new(queue) };
     granted(&client, demand).await
 }
 
@@ -578,7 +579,7 @@ mod tests {
             ids.push(wheel.queue("q").body("x").delay(duewheel::HOUR * n).enqueue().await.unwrap().id);
         }
         // The first one is dead, the others wait.
-        let Ok(Reserved::Grants(grants)) = client.reserve(Demand::new(QueueName::new("q").unwrap())).await
+        let Ok(Reserved::Grants(grants)) = client.reserve(Reserve::new(QueueName::new("q").unwrap())).await
         else {
             panic!("a grant")
         };

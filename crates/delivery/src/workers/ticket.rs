@@ -18,7 +18,7 @@ use duewheel::core::message::{MaxAttempts, Options};
 use duewheel::core::name::{BadName, Key, QueueName};
 use duewheel::core::time::{EngineMs, ceil_ms};
 use duewheel::{CallError, Client};
-use duewheel_shard::client::Demand;
+use duewheel_shard::client::Reserve;
 
 use crate::limits::{TICKET_LEASE, TICKET_RENEWAL, WORKERS_WAIT};
 use crate::records::granted;
@@ -97,12 +97,12 @@ impl Tickets {
     /// # Cancel safety
     /// Cancel safe: tickets granted to a dropped future go back.
     pub(crate) async fn free(&self) -> Result<Vec<Grant>, CallError> {
-        let demand = Demand {
+        let demand = Reserve {
             max: TAKEN,
             wait_ms: WAIT_MS,
             lease_ms: Some(ceil_ms(TICKET_LEASE)),
             session: self.session,
-            ..Demand::new(self.queue.clone())
+            ..Reserve::new(self.queue.clone())
         };
         granted(&self.client, demand).await
     }

@@ -13,7 +13,7 @@ use duewheel_delivery::{
     BulkAction, BulkCounts, BulkError, BulkFilter, BulkJobs, BulkMove, BulkPhase, BulkRequest, BulkTenant,
     BulkView, BulkWorker, TARGET_URL_HEADER, UrlMoves, dead_reasons, filtered_page,
 };
-use duewheel_shard::client::Demand;
+use duewheel_shard::client::Reserve;
 
 const LONG: Duration = Duration::from_secs(60);
 const STOP: Duration = Duration::from_secs(10);
@@ -106,7 +106,7 @@ impl Rig {
     /// Lets messages die with this note.
     async fn kill_with(&self, n: usize, note: &str) {
         let client = self.wheel.client();
-        let demand = Demand { max: n, ..Demand::new(queue()) };
+        let demand = Reserve { max: n, ..Reserve::new(queue()) };
         let Reserved::Grants(grants) = client.reserve(demand).await.unwrap() else { panic!("no grants") };
         assert_eq!(grants.len(), n);
         for grant in grants {
@@ -149,7 +149,7 @@ async fn job_changes_only_matching_messages() {
     rig.put("sms", 10).await;
     // Ten orders are due, and a consumer has two of them.
     rig.clock.advance(Duration::from_millis(HOUR + 4_500));
-    let demand = Demand { max: 2, ..Demand::new(queue()) };
+    let demand = Reserve { max: 2, ..Reserve::new(queue()) };
     let Reserved::Grants(leased) = rig.wheel.client().reserve(demand).await.unwrap() else {
         panic!("no grants")
     };
@@ -217,7 +217,7 @@ async fn messages_shifted_into_the_past_keep_their_order() {
     let now = rig.now();
     assert_eq!(rig.run(&job.id).await.counts.done, 40);
     rig.clock.advance(Duration::from_millis(40));
-    let demand = Demand { max: 40, ..Demand::new(queue()) };
+    let demand = Reserve { max: 40, ..Reserve::new(queue()) };
     let Reserved::Grants(grants) = client.reserve(demand).await.unwrap() else { panic!("no grants") };
     let mut former: Vec<usize> = (0..40).collect();
     former.sort_by_key(|n| (40 - n / 2, *n));
@@ -361,6 +361,38 @@ async fn refused_jobs_read_no_records() {
     }
     // The index is read anew at most once a second.
     assert!(rig.jobs.scans() - scans <= 2 + begun.elapsed().as_secs(), "{}", rig.jobs.scans() - scans);
+}
+
+/// Story: a tenant at its limit cancelled a running job and began another at once. The new one replaced the cancelled one
+/// before a worker had cleaned up: the parts stayed for ever, and the job whose turn it was slept for an hour.
+#[tokio::test(flavor = "multi_thread")]
+async fn replaced_job_gives_its_turn_on() {
+    let rig = Rig::new().await;
+    rig.put("order", 100).await;
+    let mut jobs = Vec::new();
+    for _ in 0..1_000 {
+        jobs.push(rig.jobs.begin(slow("shop")).await.unwrap().id);
+        rig.clock.advance(Duration::from_millis(1));
+    }
+    let worker = BulkWorker::start(&rig.jobs);
+    rig.at_work(&jobs[..4]).await;
+    // The fifth has seen that it must wait, and sleeps.
+    let deadline = Instant::now() + LONG;
+    let sleeps = async || rig.all("#jobs").await[&jobs[4]].state == State::Scheduled;
+    while !sleeps().await {
+        assert!(Instant::now() < deadline, "it does not wait");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    worker.stop(STOP).await;
+    let has_parts = async || rig.all("#job-parts").await.keys().any(|name| name.starts_with(&jobs[0]));
+    assert!(has_parts().await);
+    rig.jobs.cancel(&jobs[0]).await.unwrap();
+    rig.jobs.begin(slow("shop")).await.unwrap();
+    assert!(matches!(rig.jobs.get(&jobs[0]).await, Err(BulkError::NotFound)));
+    assert!(!has_parts().await, "nobody would remove them");
+    let worker = BulkWorker::start(&rig.jobs);
+    rig.at_work(&jobs[4..5]).await;
+    worker.stop(STOP).await;
 }
 
 /// Two nodes, each with an index of its own: a job that one has created and one that the other has ended count at once.

@@ -8,7 +8,7 @@ use duewheel::core::name::QueueName;
 use duewheel::core::policy::QueueSettings;
 use duewheel::{Duewheel, Policy, VirtualClock};
 use duewheel_delivery::{ScheduleSettings, ScheduleWorker, Schedules};
-use duewheel_shard::client::Demand;
+use duewheel_shard::client::Reserve;
 
 use crate::scheduled::{LONG, MINUTE, Rig, every, until};
 
@@ -22,7 +22,7 @@ async fn open(folder: &Path, clock: &VirtualClock) -> Rig {
 impl Rig {
     /// Reserves what is ready now, and returns how many there were.
     async fn reserved(&self) -> usize {
-        let demand = Demand { max: 100, ..Demand::new(QueueName::new("q").unwrap()) };
+        let demand = Reserve { max: 100, ..Reserve::new(QueueName::new("q").unwrap()) };
         match self.wheel.client().reserve(demand).await.unwrap() {
             Reserved::Grants(grants) => grants.len(),
             other => panic!("{other:?}"),

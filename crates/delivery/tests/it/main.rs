@@ -10,6 +10,7 @@ mod edits;
 mod occurrences;
 mod pushers;
 mod receiver;
+mod schedule_model;
 mod scheduled;
 mod schedules;
 mod spellings;

@@ -14,7 +14,7 @@ use duewheel_delivery::{
     BreakerStage, PushClient, PushRate, PushTarget, Pusher, PusherError, RetrySettings, Stopped,
     TargetSettings,
 };
-use duewheel_shard::client::Demand;
+use duewheel_shard::client::Reserve;
 
 use crate::receiver::{Answer, Receiver, status};
 
@@ -585,7 +585,7 @@ async fn queue_concurrency_limits_pushes() {
     assert_eq!((receiver.requests().len(), counts.leased, counts.ready), (2, 2, 3));
     // A consumer shares them.
     let name = QueueName::new("q").unwrap();
-    let pulled = wheel.client().reserve(Demand { max: 5, ..Demand::new(name) }).await.unwrap();
+    let pulled = wheel.client().reserve(Reserve { max: 5, ..Reserve::new(name) }).await.unwrap();
     assert!(matches!(pulled, Reserved::HeldBack(HeldBack::Leases)), "{pulled:?}");
     assert_eq!(pusher.stop(Duration::ZERO).await, Stopped::Interrupted);
 }

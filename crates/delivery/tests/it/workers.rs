@@ -15,7 +15,7 @@ use duewheel_delivery::{
     BookReport, PushTarget, PushWorkers, PushWorkersStart, RetrySettings, TargetBook, TargetEntry,
     TargetSettings, TargetStage, deliveries,
 };
-use duewheel_shard::client::Demand;
+use duewheel_shard::client::Reserve;
 
 use crate::receiver::{Answer, Receiver, status};
 
@@ -398,7 +398,7 @@ async fn queue_serves_pulls_and_pushes_together() {
         let mut pulled = Vec::new();
         let queue = QueueName::new("q").unwrap();
         while let Ok(duewheel::core::engine::Reserved::Grants(grants)) =
-            client.reserve(Demand { wait_ms: 60_000, ..Demand::new(queue.clone()) }).await
+            client.reserve(Reserve { wait_ms: 60_000, ..Reserve::new(queue.clone()) }).await
             && let Some(grant) = grants.first()
         {
             client.ask(Op::ack(grant.message.id, grant.token)).await.unwrap().unwrap();

@@ -10,7 +10,7 @@ use duewheel::core::random::SplitMix64;
 use duewheel::core::time::WallMs;
 use duewheel::store_log::Options as LogOptions;
 use duewheel::{Client, Duewheel, Policy};
-use duewheel_shard::client::Demand;
+use duewheel_shard::client::Reserve;
 
 fn tiny() -> duewheel::Builder {
     let policy = Policy { near_messages: 50, ready_messages: 50, load_rows: 10, ..Policy::default() };
@@ -29,12 +29,12 @@ fn tiny() -> duewheel::Builder {
 async fn consume(client: Client, queue: QueueName, seen: Arc<Mutex<BTreeMap<u64, u32>>>, until: Instant) {
     let mut n = 0u64;
     while Instant::now() < until {
-        let demand = Demand {
+        let demand = Reserve {
             max: 5,
             wait_ms: 200,
             lease_ms: Some(100),
             queues: vec![queue.clone()],
-            ..Demand::new(queue.clone())
+            ..Reserve::new(queue.clone())
         };
         let Ok(Reserved::Grants(grants)) = client.reserve(demand).await else { return };
         let mut acks = Vec::new();
@@ -159,7 +159,7 @@ fn runs_redrive_and_expire_all_dead() {
         assert!(put.iter().all(|answer| matches!(answer, Ok(Reply::Enqueue(Ok(_))))));
         let bury_all = async || {
             loop {
-                let demand = Demand { max: 50, ..Demand::new(queue.clone()) };
+                let demand = Reserve { max: 50, ..Reserve::new(queue.clone()) };
                 let Ok(Reserved::Grants(grants)) = client.reserve(demand).await else { panic!() };
                 if grants.is_empty() {
                     return;

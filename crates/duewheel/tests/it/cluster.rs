@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use duewheel::testing::MemoryCoordinator;
 use duewheel::{Cancel, Duewheel, Message, NodeOptions, Policy, SECOND, VirtualClock};
-use duewheel_shard::client::Demand;
+use duewheel_shard::client::Reserve;
 
 use crate::until;
 
@@ -77,7 +77,7 @@ async fn waiting_consumer_survives_membership_changes() {
         let client = a.client().clone();
         async move {
             let queue = duewheel::core::QueueName::new("q").unwrap();
-            client.reserve(Demand { wait_ms: 60_000, ..Demand::new(queue) }).await
+            client.reserve(Reserve { wait_ms: 60_000, ..Reserve::new(queue) }).await
         }
     });
     let b = node(&coordinator, "b").await;
@@ -119,7 +119,7 @@ async fn node_shutdown_awaits_running_handlers() {
         let client = a.client().clone();
         async move {
             let queue = duewheel::core::QueueName::new("empty").unwrap();
-            client.reserve(Demand { wait_ms: 60_000, ..Demand::new(queue) }).await
+            client.reserve(Reserve { wait_ms: 60_000, ..Reserve::new(queue) }).await
         }
     });
     let stops = tokio::spawn({

@@ -8,7 +8,7 @@ use duewheel::core::name::QueueName;
 use duewheel::core::time::WallMs;
 use duewheel::store_log::Options as LogOptions;
 use duewheel::{CallError, Client, Duewheel, Durability, Policy, VirtualClock};
-use duewheel_shard::client::Demand;
+use duewheel_shard::client::Reserve;
 
 use crate::size;
 
@@ -54,7 +54,7 @@ async fn enqueue(client: &Client, ops: Vec<Op>) {
 }
 
 async fn reserve(client: &Client, queue: &QueueName, max: usize, wait_ms: u64) -> Vec<Grant> {
-    let demand = Demand { max, wait_ms, ..Demand::new(queue.clone()) };
+    let demand = Reserve { max, wait_ms, ..Reserve::new(queue.clone()) };
     match client.reserve(demand).await.unwrap() {
         Reserved::Grants(grants) => grants,
         other => panic!("{other:?}"),

@@ -14,7 +14,7 @@ use duewheel::core::name::QueueName;
 use duewheel::core::store::conformance::Dice;
 use duewheel::core::time::WallMs;
 use duewheel::{Client, Duewheel, Durability, MessageId, VirtualClock};
-use duewheel_shard::client::Demand;
+use duewheel_shard::client::Reserve;
 
 use crate::size;
 
@@ -49,7 +49,7 @@ async fn enqueue(client: &Client, n: usize, delay: u64) -> Vec<MessageId> {
 
 /// Grants of up to so many messages.
 async fn reserve(client: &Client, max: usize, wait_ms: u64) -> Vec<(MessageId, LeaseToken)> {
-    let demand = Demand { max, wait_ms, lease_ms: Some(1_000), ..Demand::new(queue()) };
+    let demand = Reserve { max, wait_ms, lease_ms: Some(1_000), ..Reserve::new(queue()) };
     match client.reserve(demand).await.unwrap() {
         Reserved::Grants(grants) => grants.iter().map(|g| (g.message.id, g.token)).collect(),
         other => panic!("{other:?}"),

@@ -12,7 +12,7 @@ use duewheel::core::name::QueueName;
 use duewheel::core::store::ErrorKind;
 use duewheel::store_log::{Options as LogOptions, shards_in, verify};
 use duewheel::{Duewheel, HOUR, MessageId, OpenError, SECOND, VirtualClock, restore, salvage};
-use duewheel_shard::client::Demand;
+use duewheel_shard::client::Reserve;
 
 const SHARDS: u32 = 3;
 
@@ -107,12 +107,12 @@ async fn start_releases_leases_of_connections() {
         let mut granted = 0;
         while granted < max {
             let queue = QueueName::new("q").unwrap();
-            let demand = Demand {
+            let demand = Reserve {
                 max: max - granted,
                 wait_ms: 1_000,
                 session,
                 lease_ms: Some(600_000),
-                ..Demand::new(queue)
+                ..Reserve::new(queue)
             };
             let Reserved::Grants(grants) = client.reserve(demand).await.unwrap() else { panic!("none") };
             granted += grants.len();

@@ -9,7 +9,7 @@ use duewheel_core::id::{Lsn, MessageId};
 use duewheel_core::mutant::{self, Mutant};
 use duewheel_core::policy::Policy;
 use duewheel_core::store::{Level, MemoryDisk, MemoryStore, Progress};
-use duewheel_shard::client::{Client, Demand};
+use duewheel_shard::client::{Client, Reserve};
 use duewheel_shard::clock::{Clock, ClockSample};
 use duewheel_shard::runner::Runner;
 use duewheel_shard::shared::{Health, ThreadIn};
@@ -121,7 +121,7 @@ fn a_fetch_that_hangs_is_seen() {
 #[test]
 fn reserves_that_wait_are_no_trouble() {
     let mut rig = Rig::new();
-    let demand = || Demand { wait_ms: 600_000, ..Demand::new(queue()) };
+    let demand = || Reserve { wait_ms: 600_000, ..Reserve::new(queue()) };
     let client = rig.client.clone();
     let mut waits: Vec<_> = (0..100).map(|_| Box::pin(client.reserve(demand()))).collect();
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());

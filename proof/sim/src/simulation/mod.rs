@@ -40,7 +40,7 @@ use duewheel_judge::history::{
     Answer, Call, Event, Fault, History, MsgId, OpId, Refusal, Stamp, Target, What,
 };
 use duewheel_judge::rng::Rng;
-use duewheel_shard::client::Demand;
+use duewheel_shard::client::Reserve;
 use duewheel_sim_disk::{Lie, SimDisk};
 use duewheel_store_log::verify_on;
 
@@ -502,11 +502,11 @@ impl Sim {
         let Some(flight) = self.people[i].flight.as_mut().filter(|flight| flight.no == no) else { return };
         let promise: Promise = match &flight.ops[..] {
             [(_, Call::Reserve { queue, max, wait_ms, lease_ms })] => {
-                let demand = Demand {
+                let demand = Reserve {
                     max: usize::try_from(*max).unwrap_or(usize::MAX),
                     wait_ms: *wait_ms,
                     lease_ms: *lease_ms,
-                    ..Demand::new(ask::queue(queue))
+                    ..Reserve::new(ask::queue(queue))
                 };
                 Box::pin(async move { vec![client.reserve(demand).await.map(Reply::Reserve)] })
             }

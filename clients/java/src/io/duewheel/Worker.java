@@ -129,7 +129,7 @@ public final class Worker implements Runnable {
             return this;
         }
 
-        /** Told what goes wrong beside the handlers, such as lost leases. The message may be null. */
+        /** Called with errors outside of handlers, such as lost leases. The message may be null. */
         public Builder onError(BiConsumer<DuewheelException, Message> onError) {
             this.onError = onError;
             return this;
@@ -279,7 +279,7 @@ public final class Worker implements Runnable {
         Duration lease = options.lease == null ? message.lease() : options.lease;
         try {
             for (long next = System.nanoTime() + lease.toNanos() / 2; ; ) {
-                // Short sleeps: the end of a stop cancels the token, too.
+                // Short sleeps, because the end of a stop also cancels the token.
                 Thread.sleep(Math.max(1, Math.min(50, (next - System.nanoTime()) / 1_000_000)));
                 if (ending) token.cancel();
                 if (System.nanoTime() - next < 0) continue;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use duewheel_core::engine::{Op, Reply, Reserved};
-use duewheel_shard::client::{Client, Demand};
+use duewheel_shard::client::{Client, Reserve};
 use duewheel_shard::error::CallError;
 
 use super::list::Random;
@@ -24,7 +24,7 @@ async fn consume(
 ) {
     while !stop.load(SeqCst) {
         let max = 1 + random.below(4) as usize;
-        let demand = Demand { lease_ms: Some(2_000), ..demand("q", max, random.below(3) * 5_000) };
+        let demand = Reserve { lease_ms: Some(2_000), ..demand("q", max, random.below(3) * 5_000) };
         let reserve = client.reserve(demand);
         let patience = Duration::from_millis(1 + random.below(200));
         let Ok(reserved) = tokio::time::timeout(patience, reserve).await else { continue };

@@ -6,7 +6,6 @@ use std::time::Duration;
 use duewheel_core::engine::{Op, QueueView, Reply, Reserve, Reserved};
 use duewheel_core::id::SessionId;
 use duewheel_core::policy::Policy;
-use duewheel_shard::client::Demand;
 use duewheel_shard::clock::VirtualClock;
 use duewheel_shard::error::{CallError, Outcome};
 
@@ -170,7 +169,7 @@ async fn first_come_first_served() {
 #[tokio::test]
 async fn served_demand_leaves_all_its_queues() {
     let rig = rig(4);
-    let demand = Demand { queues: vec![queue("a"), queue("b")], ..demand("a", 1, LONG) };
+    let demand = Reserve { queues: vec![queue("a"), queue("b")], ..demand("a", 1, LONG) };
     let client = rig.client.clone();
     let waiting = tokio::spawn(async move { client.reserve(demand).await });
     until_waiting(&rig, "a", 1).await;
@@ -192,7 +191,7 @@ async fn queue_maximum_holds_over_all_shards() {
         rig.put("b", &n.to_string()).await;
     }
     let of_both =
-        |max, max_of| Demand { queues: vec![queue("a"), queue("b")], max_of, ..demand("a", max, 0) };
+        |max, max_of| Reserve { queues: vec![queue("a"), queue("b")], max_of, ..demand("a", max, 0) };
     let mut from = [0, 0];
     for _ in 0..40 {
         let max_of = vec![(queue("a"), 3), (queue("b"), 100)];

@@ -10,7 +10,7 @@ use duewheel_core::id::{MessageId, ShardId};
 use duewheel_core::name::{Key, QueueName};
 use duewheel_core::policy::Policy;
 use duewheel_core::store::{ErrorKind, Level, MemoryStore, Store, StoreError};
-use duewheel_shard::client::{Client, Demand};
+use duewheel_shard::client::{Client, Reserve};
 use duewheel_shard::clock::{Clock, VirtualClock};
 use duewheel_shard::error::{CallError, Outcome};
 use duewheel_shard::inbox::{Inbox, Pending, WhenBusy};
@@ -288,7 +288,7 @@ impl Rig {
         }
     }
 
-    pub(super) async fn reserve(&self, demand: Demand) -> Vec<Grant> {
+    pub(super) async fn reserve(&self, demand: Reserve) -> Vec<Grant> {
         match self.client.reserve(demand).await.unwrap() {
             Reserved::Grants(grants) => grants,
             other => panic!("{other:?}"),
@@ -317,8 +317,8 @@ pub(super) fn later(queue_name: &str, body: &str, ms: u64) -> Enqueue {
     Enqueue { when: When::After(ms), ..message(queue_name, body) }
 }
 
-pub(super) fn demand(name: &str, max: usize, wait_ms: u64) -> Demand {
-    Demand { max, wait_ms, ..Demand::new(queue(name)) }
+pub(super) fn demand(name: &str, max: usize, wait_ms: u64) -> Reserve {
+    Reserve { max, wait_ms, ..Reserve::new(queue(name)) }
 }
 
 pub(super) fn body(grant: &Grant) -> String {

@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use duewheel_core::engine::{Op, Proof, Reply, Reserve, Reserved};
 use duewheel_core::id::{MessageId, SessionId};
-use duewheel_shard::client::{Client, Demand};
+use duewheel_shard::client::Client;
 use duewheel_shard::inbox::Pending;
 
 use super::rig::*;
 
 const MARGIN: u64 = 1_000;
 
-fn wanted(session: SessionId, wait_ms: u64) -> Demand {
-    Demand { session, deadline_margin_ms: Some(MARGIN), lease_ms: Some(10_000), ..demand("q", 1, wait_ms) }
+fn wanted(session: SessionId, wait_ms: u64) -> Reserve {
+    Reserve { session, deadline_margin_ms: Some(MARGIN), lease_ms: Some(10_000), ..demand("q", 1, wait_ms) }
 }
 
 fn waiting(client: &Client, session: SessionId) -> Pending {

@@ -35,7 +35,7 @@ use duewheel_judge::history::{
     Call, Downtime, Event, Fault, History, OpId, Rules, Shards, Stamp, Unanswered, What,
 };
 use duewheel_judge::rng::Rng;
-use duewheel_shard::client::Demand;
+use duewheel_shard::client::Reserve;
 use duewheel_store_log::Options as LogOptions;
 
 use super::bounds::Bounds;
@@ -448,11 +448,11 @@ impl Cluster {
         let Some((process, client)) = process.and_then(|p| Some((p, p.up()?.client.clone()))) else { return };
         let promise: Promise<Answers> = match &flight.ops[..] {
             [(_, Call::Reserve { queue, max, wait_ms, lease_ms })] => {
-                let demand = Demand {
+                let demand = Reserve {
                     max: usize::try_from(*max).unwrap_or(usize::MAX),
                     wait_ms: *wait_ms,
                     lease_ms: *lease_ms,
-                    ..Demand::new(ask::queue(queue))
+                    ..Reserve::new(ask::queue(queue))
                 };
                 Box::pin(async move { vec![client.reserve(demand).await.map(Reply::Reserve)] })
             }
