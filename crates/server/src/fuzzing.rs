@@ -3,35 +3,3 @@
 
 pub use crate::beanstalk::fuzzing as beanstalk;
 pub use crate::http::fuzzing as http;
-
-/// Replies of a beanstalkd to an import.
-pub mod import {
-    use crate::cli::CommandFailure;
-    use crate::cli::beanstalk_source::{self, JobStats, SourceStats};
-
-    /// Parses one reply as each of the possible kinds: the result as text; `None` where it was refused.
-    pub fn replies(text: &str) -> [Option<String>; 4] {
-        fn parsed<T: std::fmt::Debug>(read: Result<T, CommandFailure>) -> Option<String> {
-            match read {
-                Ok(read) => Some(format!("{read:?}")),
-                Err(CommandFailure::Failed(text)) => {
-                    assert!(!text.chars().any(char::is_control), "a source writes to the terminal: {text:?}");
-                    assert!(text.len() < 1_000, "{text}");
-                    None
-                }
-                Err(other) => panic!("{other:?}"),
-            }
-        }
-        [
-            parsed(SourceStats::parse(text)),
-            parsed(beanstalk_source::jobs(text)),
-            parsed(JobStats::parse(text)),
-            parsed(beanstalk_source::tubes(text)),
-        ]
-    }
-
-    /// The numbers of a line such as `FOUND 7 12`.
-    pub fn numbers(line: &str, word: &str) -> Option<[u64; 2]> {
-        beanstalk_source::numbers(line, word)
-    }
-}

@@ -15,10 +15,10 @@ use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, FormattedFi
 use tracing_subscriber::registry::LookupSpan;
 
 use crate::config::LogFormat;
-use crate::terminal::plain;
+use duewheel_api::terminal::plain;
 
 /// Begins to log to standard error in this format; with [`LogFormat::Json`] panics are log lines as well.
-pub(crate) fn begin(filter: EnvFilter, format: LogFormat) {
+pub fn begin(filter: EnvFilter, format: LogFormat) {
     let filter = without_requests(filter);
     let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
     match format {
@@ -46,7 +46,7 @@ fn text_fields() -> impl for<'a> FormatFields<'a> + Send + Sync + 'static {
 }
 
 /// An error as a line of JSON, before anything is logged.
-pub(crate) fn error_line(area: &str, message: &str) {
+pub fn error_line(area: &str, message: &str) {
     let line = JsonLine {
         time: format!("{:.3}", jiff::Timestamp::now()),
         level: "error",

@@ -64,7 +64,7 @@ fn check(meta: &Metadata, source: SecretSource) -> Result<(), String> {
 ///
 /// # Errors
 /// See [`check`].
-pub(crate) fn check_for_owner(meta: &Metadata) -> Result<(), String> {
+pub fn check_for_owner(meta: &Metadata) -> Result<(), String> {
     let owner = ProcessUser { user: meta.uid(), groups: vec![meta.gid()] };
     judge(&owner, SecretSource::Folder, meta.uid(), meta.gid(), meta.mode() & 0o777)
 }

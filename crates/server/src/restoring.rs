@@ -19,7 +19,7 @@ use crate::store::{node_error, options_of, postgres_options};
 ///
 /// # Errors
 /// [`ServeError`] when the options are invalid, the store cannot be reached, or nodes would refuse its settings.
-pub(crate) fn target_of(settings: &Settings) -> Result<Option<Box<dyn RestoreTarget>>, ServeError> {
+pub fn target_of(settings: &Settings) -> Result<Option<Box<dyn RestoreTarget>>, ServeError> {
     let failed = |error| ServeError::Open { what: "the store".to_owned(), why: node_error(error) };
     match &settings.store {
         StoreChoice::Log { .. } => Ok(None),
@@ -41,7 +41,7 @@ pub(crate) fn target_of(settings: &Settings) -> Result<Option<Box<dyn RestoreTar
 ///
 /// # Errors
 /// [`StoreError`] when the copy is damaged, there is a store already, or it does not answer.
-pub(crate) fn restore_to(store: &dyn RestoreTarget, src: &Path) -> Result<(Restored, u32), StoreError> {
+pub fn restore_to(store: &dyn RestoreTarget, src: &Path) -> Result<(Restored, u32), StoreError> {
     let backup = CheckedBackup::open(src)?;
     let shards = backup.shards();
     store.begin_restore(shards)?;

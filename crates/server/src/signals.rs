@@ -13,7 +13,7 @@ use crate::reload::{Reload, Reloader, Watched};
 ///
 /// # Errors
 /// The system refuses.
-pub(crate) fn keep_hang_up_from_killing() -> std::io::Result<()> {
+pub fn keep_hang_up_from_killing() -> std::io::Result<()> {
     // The handler stays when this is dropped.
     signal(SignalKind::hangup()).map(drop)
 }

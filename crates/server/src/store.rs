@@ -218,7 +218,7 @@ pub(crate) fn postgres_options(
 ///
 /// # Errors
 /// [`ServeError`] when the options are invalid, or PostgreSQL refuses or does not answer.
-pub(crate) fn init_postgres(postgres: &PostgresSettings) -> Result<(), ServeError> {
+pub fn init_postgres(postgres: &PostgresSettings) -> Result<(), ServeError> {
     let failed =
         |error| ServeError::Open { what: "the tables in PostgreSQL".to_owned(), why: node_error(error) };
     PostgresCoordinator::new(postgres_options(postgres)?).and_then(|database| database.init()).map_err(failed)
@@ -228,10 +228,7 @@ pub(crate) fn init_postgres(postgres: &PostgresSettings) -> Result<(), ServeErro
 ///
 /// # Errors
 /// [`ServeError`] when the options are invalid, or the store refuses or does not answer.
-pub(crate) fn rotate_secret(
-    store: &StoreChoice,
-    says: impl FnOnce(SecretRotation),
-) -> Result<(), ServeError> {
+pub fn rotate_secret(store: &StoreChoice, says: impl FnOnce(SecretRotation)) -> Result<(), ServeError> {
     let failed = |error| ServeError::Open { what: "the cluster's secret".to_owned(), why: node_error(error) };
     let await_it = |rotation: SecretRotation| {
         says(rotation);
@@ -256,7 +253,7 @@ pub(crate) fn rotate_secret(
 ///
 /// # Errors
 /// [`ServeError`] when the options are invalid, or Redis refuses or does not answer.
-pub(crate) fn reset(redis: &RedisSettings) -> Result<Reset, ServeError> {
+pub fn reset(redis: &RedisSettings) -> Result<Reset, ServeError> {
     let what = "the store in Redis".to_owned();
     let done = RedisCoordinator::new(options_of(redis)?).reset(redis.node.shards_if_new());
     done.map_err(|error| ServeError::Open { what, why: OpenError::Node(FleetError::Store(error)) })
@@ -266,7 +263,7 @@ pub(crate) fn reset(redis: &RedisSettings) -> Result<Reset, ServeError> {
 ///
 /// # Errors
 /// [`ServeError`] when the options are invalid, or the server refuses or does not answer.
-pub(crate) fn give_up_lost(postgres: &PostgresSettings) -> Result<Vec<String>, ServeError> {
+pub fn give_up_lost(postgres: &PostgresSettings) -> Result<Vec<String>, ServeError> {
     let failed = |error| ServeError::Open {
         what: "the store in PostgreSQL".to_owned(),
         why: OpenError::Node(FleetError::Store(error)),

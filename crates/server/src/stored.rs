@@ -1,8 +1,8 @@
 //! The content of a store, read without a server: the folders of its shards, wherever they lie.
 
-use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::{fmt, io};
 
 use duewheel::core::ShardId;
 use duewheel::core::store::{Coordinator, ErrorKind, StoreError};
@@ -20,9 +20,13 @@ use crate::store::{node_error, options_of, postgres_options};
 const MANIFEST: &str = "MANIFEST";
 
 /// The shards of a store.
-pub(crate) enum StoredShards {
+#[derive(Debug)]
+pub enum StoredShards {
+    /// The folders of shards in a data folder.
     Folders(Vec<PathBuf>),
+    /// So many shards on Redis.
     Redis(RedisCoordinator, u32),
+    /// So many shards on PostgreSQL.
     Postgres(PostgresCoordinator, u32),
 }
 
@@ -30,7 +34,7 @@ pub(crate) enum StoredShards {
 ///
 /// # Errors
 /// [`ServeError`] when the options are invalid, or the store cannot be reached.
-pub(crate) fn open(settings: &Settings) -> Result<StoredShards, ServeError> {
+pub fn open(settings: &Settings) -> Result<StoredShards, ServeError> {
     let failed = |error| ServeError::Open { what: "the store".to_owned(), why: node_error(error) };
     match &settings.store {
         StoreChoice::Log { .. } => Ok(StoredShards::Folders(folders_in(&settings.data).map_err(failed)?)),
@@ -48,8 +52,9 @@ pub(crate) fn open(settings: &Settings) -> Result<StoredShards, ServeError> {
 }
 
 /// All shards of a store that nodes share, to be copied: as of one moment, or while no shard has an owner.
-pub(crate) struct ShardsToCopy {
-    pub(crate) disks: Vec<Arc<dyn Disk>>,
+pub struct ShardsToCopy {
+    /// The folder of each shard, to read.
+    pub disks: Vec<Arc<dyn Disk>>,
     /// A store that cannot show one moment, and the manifests of its shards: each owner writes another one at once.
     changing: Option<(StoredShards, Vec<Vec<u8>>)>,
 }
@@ -58,7 +63,7 @@ pub(crate) struct ShardsToCopy {
 ///
 /// # Errors
 /// [`ServeError`] when the options are invalid, the store cannot be reached, a shard has no files, or has an owner.
-pub(crate) fn to_copy(settings: &Settings) -> Result<Option<ShardsToCopy>, ServeError> {
+pub fn to_copy(settings: &Settings) -> Result<Option<ShardsToCopy>, ServeError> {
     let failed = |error| ServeError::Open { what: "the store".to_owned(), why: node_error(error) };
     if let StoreChoice::Postgres(postgres) = &settings.store {
         let database = PostgresCoordinator::new(postgres_options(postgres)?).map_err(failed)?;
@@ -79,12 +84,18 @@ pub(crate) fn to_copy(settings: &Settings) -> Result<Option<ShardsToCopy>, Serve
     }
 }
 
+impl fmt::Debug for ShardsToCopy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ShardsToCopy").field("shards", &self.disks.len()).finish_non_exhaustive()
+    }
+}
+
 impl ShardsToCopy {
     /// Checks that what was copied is of one moment.
     ///
     /// # Errors
     /// [`ErrorKind::Fenced`] when a shard has an owner, or has had one since; and the store cannot be reached.
-    pub(crate) fn still_unchanged(&self) -> Result<(), StoreError> {
+    pub fn still_unchanged(&self) -> Result<(), StoreError> {
         let Some((shards, before)) = &self.changing else { return Ok(()) };
         shards.unowned()?;
         if manifests(&self.disks)? != *before {
@@ -129,7 +140,7 @@ fn count(nodes: &dyn Coordinator) -> Result<u32, StoreError> {
 
 impl StoredShards {
     /// The number of shards.
-    pub(crate) fn count(&self) -> u32 {
+    pub fn count(&self) -> u32 {
         match self {
             StoredShards::Folders(folders) => u32::try_from(folders.len()).unwrap_or(u32::MAX),
             StoredShards::Redis(_, shards) | StoredShards::Postgres(_, shards) => *shards,
@@ -140,7 +151,7 @@ impl StoredShards {
     ///
     /// # Errors
     /// The store cannot be reached.
-    pub(crate) fn disk(&self, shard: ShardId) -> Result<Arc<dyn Disk>, StoreError> {
+    pub fn disk(&self, shard: ShardId) -> Result<Arc<dyn Disk>, StoreError> {
         match self {
             StoredShards::Folders(folders) => match folders.get(shard.0 as usize) {
                 Some(folder) => Ok(Arc::new(RealDisk::new(folder))),
@@ -155,7 +166,7 @@ impl StoredShards {
     ///
     /// # Errors
     /// The store cannot be reached.
-    pub(crate) fn has_lost_all(&self, shard: ShardId) -> Result<bool, StoreError> {
+    pub fn has_lost_all(&self, shard: ShardId) -> Result<bool, StoreError> {
         match self {
             StoredShards::Folders(_) => Ok(true),
             StoredShards::Redis(redis, _) => redis.has_been_written(shard),
@@ -167,7 +178,7 @@ impl StoredShards {
     ///
     /// # Errors
     /// [`ErrorKind::Fenced`] when one has, and the store cannot be reached.
-    pub(crate) fn unowned(&self) -> Result<(), StoreError> {
+    pub fn unowned(&self) -> Result<(), StoreError> {
         match self.owned()?.first() {
             None => Ok(()),
             Some((shard, node)) => {
@@ -182,7 +193,7 @@ impl StoredShards {
     ///
     /// # Errors
     /// The store cannot be reached.
-    pub(crate) fn owned(&self) -> Result<Vec<(ShardId, String)>, StoreError> {
+    pub fn owned(&self) -> Result<Vec<(ShardId, String)>, StoreError> {
         let owners = match self {
             StoredShards::Folders(_) => Vec::new(),
             StoredShards::Redis(redis, _) => redis.owners()?,

@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
+use duewheel_api::MAKE_CERTIFICATE;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -16,10 +17,6 @@ use crate::private;
 
 /// Largest size of a file of keys, in bytes.
 const MAX_KEY: u64 = 1024 * 1024;
-
-/// How to make a certificate of a server.
-pub(crate) const MAKE_ONE: &str = "Make a server certificate so: openssl req -x509 -newkey rsa:2048 -nodes -days 365 \
--keyout key.pem -out cert.pem -subj /CN=HOST -addext subjectAltName=DNS:HOST -addext basicConstraints=critical,CA:FALSE";
 
 /// The files of certificate and key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,7 +105,7 @@ fn read(files: &Files, clients: &Clients) -> Result<ServerConfig, TlsError> {
     if certs.first().is_some_and(|leaf| is_of_authority(leaf)) {
         tracing::warn!(
             file = %files.cert.display(),
-            "the certificate of --tls-cert is a CA's, which strict clients refuse, those of duewheel among them. {MAKE_ONE}"
+            "the certificate of --tls-cert is a CA's, which strict clients refuse, those of duewheel among them. {MAKE_CERTIFICATE}"
         );
     }
     // rustls has TLS 1.2 and 1.3 only.

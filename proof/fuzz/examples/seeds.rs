@@ -217,7 +217,7 @@ fn engine() -> Vec<Vec<u8>> {
 
 /// What the first connection of each transcript says, cut in several ways.
 fn transcripts(root: &Path) -> io::Result<Vec<Vec<u8>>> {
-    let mut files: Vec<PathBuf> = fs::read_dir(root.join("crates/server/tests/it/peer/transcripts"))?
+    let mut files: Vec<PathBuf> = fs::read_dir(root.join("crates/bin/tests/it/peer/transcripts"))?
         .map(|entry| entry.map(|entry| entry.path()))
         .collect::<io::Result<_>>()?;
     files.sort();

@@ -3,8 +3,8 @@
 
 use duewheel_api::rfc3339;
 use duewheel_api::span::TimeSpan;
+use duewheel_cli::fuzzing::import as replies;
 use duewheel_core::{Key, LeaseToken, MessageId, QueueName, WallMs};
-use duewheel_server::fuzzing::import as replies;
 
 /// Parses each text as each of these.
 pub fn text(data: &[u8]) {

@@ -12,7 +12,7 @@ pub(crate) const NAMES_TWICE: usize = 0;
 pub(crate) const LOOPS: usize = 0;
 
 /// The crates of the product from the lowest floor to the highest; a crate may only depend on those before it.
-pub(crate) const FLOORS: [&str; 12] = [
+pub(crate) const FLOORS: [&str; 14] = [
     "wheel",
     "core",
     "api",
@@ -25,4 +25,6 @@ pub(crate) const FLOORS: [&str; 12] = [
     "duewheel",
     "delivery",
     "server",
+    "cli",
+    "bin",
 ];

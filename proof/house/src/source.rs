@@ -48,7 +48,10 @@ impl Crate {
                 needs.push(key.trim().to_owned());
             }
         }
-        let needs = needs.into_iter().map(|need| need.strip_prefix("duewheel-").unwrap_or(&need).to_owned());
+        let needs = needs.iter().map(|need| {
+            let name = need.strip_prefix("duewheel-").unwrap_or(need);
+            name.strip_suffix("-lib").unwrap_or(name).to_owned()
+        });
         let needs = needs.filter(|need| FLOORS.contains(&need.as_str())).collect();
         let mut files = BTreeMap::new();
         collect(&folder.join("src"), &[], &mut files)?;

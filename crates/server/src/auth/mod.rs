@@ -18,4 +18,4 @@ pub use host::Hosts;
 pub use scope::Scope;
 pub(crate) use scope::{About, AccessRule};
 pub use table::{Prefixes, TokenEntry, TokenTable, TokensError, block};
-pub use token::{Hash, Token};
+pub use token::{Hash, generate};

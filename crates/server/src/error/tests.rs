@@ -21,7 +21,10 @@ fn store_failure_carries_its_outcome() {
     assert_eq!(Problem::from(CallError::Overloaded).code, ErrorCode::Overloaded);
     // A bug does not pass: no client should retry, and an operator must see it.
     let bug = Problem::from(CallError::Bug("another answer"));
-    assert_eq!((bug.code, bug.code.status()), (ErrorCode::Internal, StatusCode::INTERNAL_SERVER_ERROR));
+    assert_eq!(
+        (bug.code, bug.code.status()),
+        (ErrorCode::Internal, axum::http::StatusCode::INTERNAL_SERVER_ERROR)
+    );
     assert_eq!(Problem::from(CallError::Draining).code, ErrorCode::Draining);
     let error = duewheel::core::store::StoreError::new(ErrorKind::Full, "full");
     let full = CallError::Store { error: error.clone(), outcome: Outcome::NotApplied };

@@ -1,0 +1,473 @@
+//! `duewheel enqueue`: one message, or one for each line of standard input.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use clap::{Args, ValueEnum};
+use duewheel_core::QueueName;
+use indicatif::ProgressBar;
+use jiff::Zoned;
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use super::CommandFailure;
+use super::failure::{is_of_the_request, refused_line, with_flags};
+use super::invocation::{self, print_json};
+use super::queue::{BackoffArg, path, queue_name};
+use super::remote::{ApiError, Remote, ServerRefusal};
+use super::session::{ClientCommand, ClientSession, fields, progress};
+use super::table::{cell, were};
+use super::when::{self, GivenTime, Millis};
+
+/// Largest number of lines of one request.
+const BATCH_LINES: usize = 1_000;
+/// Approximate largest size of one request in bytes.
+const BATCH_BYTES: usize = 4 * 1024 * 1024;
+
+#[derive(Args, Debug)]
+pub(super) struct EnqueueArgs {
+    /// The queue
+    #[arg(value_parser = queue_name)]
+    queue: QueueName,
+    /// The body; `-` or no body reads standard input
+    #[arg(allow_hyphen_values = true)]
+    body: Option<String>,
+    #[command(flatten)]
+    when: DueArgs,
+    #[command(flatten)]
+    message: MessageOptions,
+    /// Accept an empty body
+    #[arg(long)]
+    allow_empty: bool,
+    /// Make each line of standard input a message, and print the id of each
+    #[arg(long, conflicts_with_all = ["key", "dedupe_id"])]
+    lines: bool,
+    /// Print nothing; with --lines how many were enqueued, without their ids
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+/// The properties of a message, as a request has them.
+#[derive(Args, Debug, Serialize)]
+struct MessageOptions {
+    /// Your own name for the message, unique among the pending ones of its queue
+    #[arg(long, value_name = "K")]
+    key: Option<String>,
+    /// What to do if the key is taken
+    #[arg(long, value_name = "WHAT", requires = "key")]
+    if_exists: Option<IfExistsArg>,
+    /// Makes a repeated enqueue return the first answer
+    #[arg(long, value_name = "ID")]
+    dedupe_id: Option<String>,
+    /// How long the answer is remembered; at most the queue's dedupe window
+    #[arg(long = "dedupe-window", value_name = "TIME", requires = "dedupe_id")]
+    dedupe_window_ms: Option<Millis>,
+    /// A header that is stored with the message; may be given several times
+    #[arg(long = "header", value_name = "NAME=VALUE", value_parser = header)]
+    #[serde(skip)]
+    headers: Vec<(String, String)>,
+    /// Send the message to this URL instead of to the target of its queue; a token needs the scope push-any
+    #[arg(long, value_name = "URL")]
+    target_url: Option<String>,
+    /// Priority; lower goes first
+    #[arg(long, value_name = "N")]
+    priority: Option<u32>,
+    /// Number of attempts after which the message is dead
+    #[arg(long, value_name = "N")]
+    max_attempts: Option<u32>,
+    /// Shortest and longest time until the next attempt, such as 1s..1h
+    #[arg(long, value_name = "TIME..TIME")]
+    backoff: Option<BackoffArg>,
+    /// Length of a lease
+    #[arg(long = "lease", value_name = "TIME")]
+    lease_ms: Option<Millis>,
+    /// Due at an instant of its own within this time from the due time on
+    #[arg(long = "spread", value_name = "TIME")]
+    spread_ms: Option<Millis>,
+    /// The message expires this time after its due time
+    #[arg(long = "expires-in", value_name = "TIME", conflicts_with = "expires_at")]
+    expires_in_ms: Option<Millis>,
+    /// The message expires at this instant, such as 2027-01-31T08:00:00Z or "tomorrow 9:00"
+    #[arg(long, value_name = "INSTANT")]
+    #[serde(skip)]
+    expires_at: Option<String>,
+}
+
+/// When a message is due.
+#[derive(Args, Clone, Debug)]
+pub(super) struct DueArgs {
+    /// After this time, such as 250ms, 10s, 48h, 15d, "2 days", PT48H; a number alone is seconds
+    #[arg(long, value_name = "TIME", conflicts_with = "at")]
+    delay: Option<String>,
+    /// At this instant, such as 2027-01-31T08:00:00Z, "tomorrow 9:00" or 2027-01-31, the last two in this machine's time zone
+    #[arg(long, value_name = "INSTANT")]
+    at: Option<String>,
+    /// What to do if the instant has passed
+    #[arg(long, value_name = "WHAT", requires = "at")]
+    past: Option<PastArg>,
+}
+
+#[derive(Clone, Copy, Debug, Serialize, ValueEnum)]
+#[serde(rename_all = "snake_case")]
+enum PastArg {
+    Refuse,
+    Fire,
+    Keep,
+}
+
+#[derive(Clone, Copy, Debug, Serialize, ValueEnum)]
+#[serde(rename_all = "snake_case")]
+enum IfExistsArg {
+    Reject,
+    Keep,
+    Replace,
+    /// Replace it; a leased message runs on without its key, and ends with its lease
+    Supersede,
+}
+
+impl DueArgs {
+    /// The words of a time that counts from now, such as `1 month` of `--delay "1 month"` and `--at "in 1 month"`.
+    fn relative_words(&self) -> Option<&str> {
+        match (&self.delay, &self.at) {
+            (Some(text), _) => Some(when::strip_in(text).unwrap_or(text.trim())),
+            (None, Some(text)) => when::strip_in(text),
+            (None, None) => None,
+        }
+    }
+
+    /// Writes it to a request; without `--delay` and `--at`, `default` is used, if there is one. Says how it was read where
+    /// people should know.
+    pub(super) fn write(
+        &self,
+        request: &mut Map<String, Value>,
+        default: Option<u64>,
+    ) -> Result<(), CommandFailure> {
+        let now = Zoned::now();
+        let read = match (&self.delay, &self.at) {
+            (Some(text), _) => Some(("--delay", text, when::delay(text, &now))),
+            (None, Some(text)) => Some(("--at", text, when::at(text, &now))),
+            (None, None) => None,
+        };
+        match read {
+            Some((option, text, read)) => {
+                match when::time_of(option, text, read)? {
+                    GivenTime::After(ms) => request.insert("delay_ms".into(), ms.into()),
+                    GivenTime::At(instant) => request.insert("due_at".into(), instant.into()),
+                };
+            }
+            None => {
+                if let Some(ms) = default {
+                    request.insert("delay_ms".into(), ms.into());
+                }
+            }
+        }
+        if let Some(past) = self.past {
+            request.insert("past".into(), json!(past));
+        }
+        Ok(())
+    }
+}
+
+impl ClientCommand for EnqueueArgs {
+    fn run(self, session: &ClientSession) -> Result<(), CommandFailure> {
+        let path = format!("{}/messages", path(&self.queue));
+        let mut request = self.request()?;
+        if self.lines {
+            if self.body.as_deref().is_some_and(|body| body != "-") {
+                return Err(CommandFailure::Usage("--lines reads standard input; leave the body out".into()));
+            }
+            let printed = match (session.is_json, self.quiet) {
+                (json, true) => PrintedLines::Summary { json },
+                (true, false) => PrintedLines::Answers,
+                (false, false) => PrintedLines::Ids,
+            };
+            return LineSender::new(&session.remote, path, request, printed, self.allow_empty).run();
+        }
+        let body = match self.body.as_deref() {
+            Some(body) if body != "-" => body.as_bytes().to_vec(),
+            Some(_) | None => {
+                let mut bytes = Vec::new();
+                io::stdin().read_to_end(&mut bytes)?;
+                bytes
+            }
+        };
+        if body.is_empty() && !self.allow_empty {
+            return Err(CommandFailure::Usage("BODY: is empty; say --allow-empty if that is meant".into()));
+        }
+        put_body(&mut request, body);
+        let answer = session.remote.post(&path, &Value::Object(request))?;
+        if self.quiet {
+            return Ok(());
+        }
+        let of = |name: &str| answer[name].as_str();
+        let what = match (answer["created"].as_bool(), of("replaced"), of("superseded")) {
+            _ if answer["replayed"] == true && !session.is_json => {
+                return session.say(&answer, enqueued_before(&session.remote, &answer));
+            }
+            (Some(false), ..) => format!("kept ({})", cell(&answer, "state")),
+            (_, Some(old), _) => format!("enqueued in place of {old}"),
+            (_, _, Some(old)) => format!("enqueued; supersedes {old}, which is leased"),
+            _ => "enqueued".to_owned(),
+        };
+        session.say(&answer, format_args!("{}  {what}, due {}", cell(&answer, "id"), when::due(&answer)))
+    }
+}
+
+impl EnqueueArgs {
+    fn request(&self) -> Result<Map<String, Value>, CommandFailure> {
+        let message = &self.message;
+        let mut request = fields(message)?;
+        self.when.write(&mut request, Some(0))?;
+        // A retry computes another instant from the same words.
+        if let (Some(_), true, Some(words)) =
+            (&message.dedupe_id, request.contains_key("due_at"), self.when.relative_words())
+        {
+            request.insert("due_words".into(), words.into());
+        }
+        if !message.headers.is_empty() {
+            request.insert("headers".into(), headers(&message.headers)?);
+        }
+        if let Some(text) = &message.expires_at {
+            request.insert("expires_at".into(), expires_at(text)?);
+        }
+        Ok(request)
+    }
+}
+
+/// The words for an answer to an earlier enqueue: with the present state of its message, if it can be read.
+fn enqueued_before(remote: &Remote, answer: &Value) -> String {
+    let id = cell(answer, "id");
+    let before = format!("{id}  was enqueued before as {id}");
+    match remote.get(&format!("/v1/messages/{id}")) {
+        Ok(message) => match message["state"].as_str() {
+            Some("scheduled") => format!("{before}, due {}", when::due(&message)),
+            Some(state @ ("ready" | "leased" | "dead")) => format!("{before}; it is {state}"),
+            _ => format!("{before}; it is not pending any more"),
+        },
+        Err(ApiError::Refused(refusal)) if refusal.code == "message_not_found" => {
+            format!("{before}; it is not pending any more")
+        }
+        Err(_) => before,
+    }
+}
+
+/// Reads an instant as people write it.
+fn expires_at(text: &str) -> Result<Value, CommandFailure> {
+    match when::time_of("--expires-at", text, when::at(text, &Zoned::now()))? {
+        GivenTime::At(instant) => Ok(instant.into()),
+        GivenTime::After(_) => {
+            let why = "must be an instant; for a time after the due time say --expires-in";
+            Err(CommandFailure::Usage(format!("--expires-at {text:?}: {why}")))
+        }
+    }
+}
+
+/// Reads `NAME=VALUE`.
+pub(super) fn header(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("must be NAME=VALUE")?;
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+/// The headers of a request. Of two values for one name, one would be lost.
+pub(super) fn headers(given: &[(String, String)]) -> Result<Value, CommandFailure> {
+    let mut headers = Map::new();
+    for (name, value) in given {
+        if headers.insert(name.clone(), value.as_str().into()).is_some() {
+            return Err(header_twice(name));
+        }
+    }
+    Ok(Value::Object(headers))
+}
+
+/// The refusal of a header that was given twice.
+pub(super) fn header_twice(name: &str) -> CommandFailure {
+    CommandFailure::Usage(format!("--header {name}: occurs twice"))
+}
+
+/// Puts a body into a request: as text where it is text, otherwise in base64.
+pub(super) fn put_body(request: &mut Map<String, Value>, body: Vec<u8>) {
+    match String::from_utf8(body) {
+        Ok(text) => request.insert("body".into(), text.into()),
+        Err(error) => request.insert("body_base64".into(), STANDARD.encode(error.as_bytes()).into()),
+    };
+}
+
+/// The content of standard output with `--lines`.
+#[derive(Clone, Copy)]
+enum PrintedLines {
+    /// The id of each message, in the order of the lines.
+    Ids,
+    /// The answer to each line as JSON, with its `line`.
+    Answers,
+    /// Only how many were accepted. Otherwise that goes to standard error.
+    Summary { json: bool },
+}
+
+/// Sends lines of standard input.
+struct LineSender<'a> {
+    remote: &'a Remote,
+    path: String,
+    /// The common fields of all messages.
+    common: Map<String, Value>,
+    printed: PrintedLines,
+    allow_empty: bool,
+    /// Lines that were read and not sent: the number of each, and its request.
+    waiting: Vec<(u64, String)>,
+    waiting_bytes: usize,
+    read: u64,
+    accepted: u64,
+    failed: u64,
+    progress: ProgressBar,
+}
+
+impl<'a> LineSender<'a> {
+    fn new(
+        remote: &'a Remote,
+        path: String,
+        common: Map<String, Value>,
+        printed: PrintedLines,
+        allow_empty: bool,
+    ) -> Self {
+        LineSender {
+            remote,
+            path,
+            common,
+            printed,
+            allow_empty,
+            waiting: Vec::new(),
+            waiting_bytes: 0,
+            read: 0,
+            accepted: 0,
+            failed: 0,
+            progress: progress(
+                ProgressBar::new_spinner(),
+                "{spinner} {human_pos} accepted, {per_sec}, {elapsed}",
+            ),
+        }
+    }
+
+    fn run(mut self) -> Result<(), CommandFailure> {
+        let mut input = BufReader::with_capacity(256 * 1024, io::stdin().lock());
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            if input.read_until(b'\n', &mut line)? == 0 {
+                break;
+            }
+            if line.last() == Some(&b'\n') {
+                line.pop();
+            }
+            self.add(&line);
+            let full = self.waiting.len() >= BATCH_LINES || self.waiting_bytes >= BATCH_BYTES;
+            // The input may be typed: complete lines are sent before more input is awaited.
+            if full || !input.buffer().contains(&b'\n') {
+                self.send()?;
+            }
+        }
+        while !self.waiting.is_empty() {
+            self.send()?;
+        }
+        self.progress.finish_and_clear();
+        let summary = json!({"accepted": self.accepted, "failed": self.failed});
+        match self.printed {
+            PrintedLines::Ids => eprintln!("{} enqueued", self.accepted),
+            PrintedLines::Answers => print_json(&mut io::stderr(), &summary)?,
+            PrintedLines::Summary { json: true } => print_json(&mut io::stdout(), &summary)?,
+            PrintedLines::Summary { json: false } => writeln!(io::stdout(), "{} enqueued", self.accepted)?,
+        }
+        if self.failed == 0 {
+            Ok(())
+        } else {
+            Err(CommandFailure::Failed(format!("{} refused", were(self.failed, "line"))))
+        }
+    }
+
+    fn add(&mut self, line: &[u8]) {
+        self.read += 1;
+        if line.is_empty() && !self.allow_empty {
+            self.failed += 1;
+            let text = if invocation::current().is_json() {
+                let detail = "BODY: is empty; say --allow-empty if that is meant";
+                json!({"line": self.read, "code": "usage", "detail": detail}).to_string()
+            } else {
+                format!("line {}: is empty; say --allow-empty if that is meant", self.read)
+            };
+            self.progress.suspend(|| eprintln!("{text}"));
+            return;
+        }
+        let mut request = self.common.clone();
+        put_body(&mut request, line.to_vec());
+        let request = Value::Object(request).to_string();
+        self.waiting_bytes += request.len() + 1;
+        self.waiting.push((self.read, request));
+    }
+
+    /// Sends the waiting lines. Lines for which the server has no room at the moment keep waiting.
+    fn send(&mut self) -> Result<(), CommandFailure> {
+        if self.waiting.is_empty() {
+            return Ok(());
+        }
+        let lines = self.waiting.iter().map(|(_, request)| &**request);
+        let results = match self.remote.post_lines(&self.path, lines) {
+            Ok(results) => results,
+            Err(ApiError::Refused(refusal)) if refusal.is_full() => {
+                self.rest();
+                return Ok(());
+            }
+            Err(trouble) => {
+                self.progress.finish_and_clear();
+                let first = self.waiting.first().map_or(0, |(number, _)| *number);
+                // The request was refused before its first line was read.
+                let rest = match &trouble {
+                    ApiError::Refused(refusal) if is_of_the_request(refusal) => "nothing was accepted",
+                    ApiError::Refused(_) | ApiError::Unreachable(_) | ApiError::Mistaken(_) => {
+                        "it is not known"
+                    }
+                };
+                let so_far = format!("; {} accepted; {rest} from line {first} on", self.accepted);
+                return Err(trouble.with_words("", &so_far).into());
+            }
+        };
+        let sent = std::mem::take(&mut self.waiting);
+        self.waiting_bytes = 0;
+        let mut out = Vec::new();
+        for ((number, request), mut result) in sent.into_iter().zip(results) {
+            if result.get("id").is_some() {
+                self.accepted += 1;
+                match self.printed {
+                    PrintedLines::Ids => writeln!(out, "{}", cell(&result, "id"))?,
+                    PrintedLines::Answers => {
+                        result["line"] = number.into();
+                        writeln!(out, "{result}")?;
+                    }
+                    PrintedLines::Summary { .. } => {}
+                }
+                continue;
+            }
+            let refusal = with_flags(ServerRefusal::from_json(&result), None);
+            if refusal.is_full() {
+                self.waiting_bytes += request.len() + 1;
+                self.waiting.push((number, request));
+                continue;
+            }
+            self.failed += 1;
+            let text = refused_line(Some(number), "", &ApiError::Refused(refusal));
+            self.progress.suspend(|| eprintln!("{text}"));
+        }
+        if !out.is_empty() {
+            self.progress.suspend(|| io::stdout().write_all(&out))?;
+        }
+        self.progress.set_position(self.accepted);
+        if !self.waiting.is_empty() {
+            self.rest();
+        }
+        Ok(())
+    }
+
+    fn rest(&self) {
+        self.progress.tick();
+        std::thread::sleep(Duration::from_secs(1));
+    }
+}
