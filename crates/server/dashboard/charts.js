@@ -80,7 +80,7 @@ export function ring(stats, picked, open) {
     const angle = part * TURN * 2 * Math.PI - Math.PI / 2;
     return svg("text", { "text-anchor": "middle", x: (76 * Math.cos(angle)).toFixed(1), y: (84 * Math.sin(angle) + 4).toFixed(1) }, span(turn * part));
   });
-  const drawing = svg("svg", { class: "ring", viewBox: "-194 -194 388 388", tabindex: 0, role: "group", "data-name": "ring-parts", "aria-label": t("ring-label", { n: count(messages) }), onkeydown, onpointerleave: () => pick(null), onblur: () => pick(null) },
+  const drawing = svg("svg", { class: "ring", viewBox: "-194 -194 388 388", tabindex: 0, role: "group", "data-name": "ring-parts", "aria-label": t("ring-label", { n: count(messages) }), onkeydown, onpointerleave: () => pick(null), onblur: () => drawing.isConnected && pick(null) },
     parts, names, hours, svg("path", { class: "pointer", d: "M-4 -89L4 -89L0 -128Z" }),
     svg("text", { class: "big", "text-anchor": "middle", y: -4 }, brief(messages)), svg("text", { "text-anchor": "middle", y: 14 }, t("in-memory")),
     svg("text", { class: "now", "text-anchor": "middle", y: 36 }, new Intl.DateTimeFormat(locale, { timeStyle: "medium" }).format(at)));
@@ -141,7 +141,7 @@ function choosing(drawing, shade, { first, width, step, w, n }, band) {
 export function columns(histogram, pick, band, wide) {
   const { buckets, width_ms: width } = histogram;
   const most = Math.max(1, ...buckets.map((bucket) => bucket.count));
-  const [w, h] = [wide ? 1_280 : 640, 170];
+  const [w, h] = [narrow() ? 340 : wide ? 1_280 : 640, 170];
   const step = w / buckets.length;
   const ticks = ticksTo(most, 1);
   const top = ticks.at(-1);
@@ -171,6 +171,9 @@ export function columns(histogram, pick, band, wide) {
       buckets.filter((bucket) => bucket.count > 0).map((bucket) => [tick(Date.parse(bucket.from), width), count(bucket.count)])));
 }
 
+// On a phone a drawing has fewer units, so that its words can be read.
+const narrow = () => innerWidth < 700;
+
 // Round steps of an axis up to a number, at most four, and none smaller than `least`.
 export function ticksTo(most, least = 0) {
   const size = 10 ** Math.floor(Math.log10(most / 4));
@@ -180,7 +183,7 @@ export function ticksTo(most, least = 0) {
 
 // The instants of a span that people call round, about six of them.
 function roundTimes(from, to) {
-  const step = [60_000, 300_000, 600_000, 1_800_000, 3_600_000, 10_800_000, 21_600_000, 43_200_000, 86_400_000].find((one) => (to - from) / one <= 7) ?? 86_400_000;
+  const step = [60_000, 300_000, 600_000, 1_800_000, 3_600_000, 10_800_000, 21_600_000, 43_200_000, 86_400_000].find((one) => (to - from) / one <= (narrow() ? 4 : 7)) ?? 86_400_000;
   const ahead = new Date(from).getTimezoneOffset() * 60_000;
   const first = Math.ceil((from - ahead) / step) * step + ahead;
   return Array.from({ length: Math.max(0, Math.floor((to - first) / step) + 1) }, (_, n) => first + n * step);
@@ -189,7 +192,7 @@ function roundTimes(from, to) {
 // Values over time: each series is {name, values}, the first one filled. `held` keeps the instant that is looked at while new
 // figures are drawn; a value that is not known is null.
 export function timeline({ name, series, from, step, unit, least = 1 }, held) {
-  const [w, h, left] = [640, 150, 46];
+  const [w, h, left] = [narrow() ? 340 : 640, 150, 46];
   const n = Math.max(2, ...series.map(({ values }) => values.length));
   const ticks = ticksTo(Math.max(least, ...series.flatMap(({ values }) => values.filter((value) => value !== null))));
   const top = ticks.at(-1);
@@ -227,7 +230,7 @@ export function timeline({ name, series, from, step, unit, least = 1 }, held) {
     else return;
     event.preventDefault();
   };
-  const drawing = svg("svg", { class: "timeline", viewBox: `0 -8 ${w} ${h + 30}`, tabindex: 0, role: "group", "data-name": `timeline-${name}`, "aria-label": `${name}: ${series.map((one) => one.name).join(", ")}`, onpointermove, onpointerleave: () => look(null), onblur: () => look(null), onkeydown },
+  const drawing = svg("svg", { class: "timeline", viewBox: `0 -8 ${w} ${h + 30}`, tabindex: 0, role: "group", "data-name": `timeline-${name}`, "aria-label": `${name}: ${series.map((one) => one.name).join(", ")}`, onpointermove, onpointerleave: () => look(null), onblur: () => drawing.isConnected && look(null), onkeydown },
     ticks.map((value) => [svg("line", { class: value === 0 ? "axis" : "mark", x1: left, x2: w, y1: y(value), y2: y(value) }), svg("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" }, unit(value, true))]),
     roundTimes(from, from + (n - 1) * step).map((at) => { const k = (at - from) / step; return [svg("line", { class: "mark", x1: x(k), x2: x(k), y1: h, y2: h + 4 }), svg("text", { x: Math.min(x(k), w - 16), y: h + 17, "text-anchor": "middle" }, clock(at))]; }),
     svg("path", { class: "area", d: filled(series[0].values) }), series.map((one, k) => svg("path", { class: `line ${kinds[k]}`, d: path(one.values) })), cursor);

@@ -78,6 +78,6 @@ export function sparks(live, drawn) {
     offered: () => !none && kept.size > 0,
     of: (queue) => { const values = kept.get(queue); return values?.some((n) => n > 0) ? spark(values, t("spark-label", { n: brief(values.reduce((sum, n) => sum + n, 0)) })) : el("span", { class: "zero" }, "–"); },
     // Which queues are shown.
-    want: (queues) => { wanted.clear(); for (const queue of queues) wanted.add(queue); more().catch((error) => live.trouble(error)); },
+    want: (queues) => { wanted.clear(); for (const queue of queues) wanted.add(queue); more().catch(() => {}); },
   };
 }

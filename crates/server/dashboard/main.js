@@ -48,6 +48,7 @@ class Live {
     };
     this.looks.push(again);
     again();
+    return again;
   }
 
   // Reads a stream for as long as the view is open; it is closed while the page is hidden or paused.

@@ -87,7 +87,7 @@ function messages(name, asked, live) {
     chosen.clear();
     draw();
     clearTimeout(timer);
-    timer = setTimeout(() => { note({ ...wanted, after: "" }); drawTabs(); anyTime.hidden = !wanted.from && !wanted.to; look().catch((error) => live.trouble(error)); }, REST);
+    timer = setTimeout(() => { note({ ...wanted, after: "" }); drawTabs(); anyTime.hidden = !wanted.from && !wanted.to; again(); }, REST);
   }
   const field = (word, type, value, read) => el("label", { class: "filter" }, el("span", {}, t(word)), el("input", { type, name: word, value, placeholder: type === "search" ? t(`${word}-hint`) : undefined, oninput: (event) => change(read(event.target.value)) }));
   const iso = (value) => (value ? new Date(value).toISOString() : "");
@@ -96,7 +96,7 @@ function messages(name, asked, live) {
   const filters = el("form", { class: "filters", role: "search", "aria-label": t("filters") }, field("key-prefix", "search", wanted.prefix, (value) => ({ prefix: value })), field("header", "search", wanted.header, (value) => ({ header: value })), dueFrom, dueTo, anyTime);
   filters.addEventListener("submit", (event) => event.preventDefault());
   drawTabs();
-  live.every(5_000, look);
+  const again = live.every(5_000, look);
   return { box: card(t("messages"), tabs, filters, bar, list), figures: (now) => { [counts, done] = [now.counts, now.done]; drawTabs(); } };
 }
 

@@ -1,6 +1,6 @@
 // The settings of a queue in words, and the form that changes them.
 
-import { Wrong, ask, perform } from "./acts.js";
+import { Wrong, ask, fail, perform } from "./acts.js";
 import { call, get, may, queuePath } from "./api.js";
 import { card, el, show } from "./dom.js";
 import { setting, written } from "./format.js";
@@ -80,5 +80,5 @@ export function settings(queue, live, below) {
     show(list, el("dl", { class: "settings" }, NAMES.map((name) => el("div", { class: own(name) ? "own" : undefined },
       el("dt", {}, t(`set-${name.replace(/_ms$/, "")}`)), el("dd", {}, setting(name, effective[name]), " ", el("small", {}, t(own(name) ? "set-here" : "inherited")))))));
   });
-  return card(t("settings"), may("admin") && el("button", { class: "beside", "data-name": "configure", "aria-label": t("change-settings"), onclick: () => configure(queue).catch((error) => live.trouble(error)) }, t("edit")), list, below);
+  return card(t("settings"), may("admin") && el("button", { class: "beside", "data-name": "configure", "aria-label": t("change-settings"), onclick: () => configure(queue).catch(fail) }, t("edit")), list, below);
 }
