@@ -11,6 +11,7 @@ export class Problem extends Error {
     this.status = status;
     this.code = body.code ?? "";
     this.field = body.field;
+    this.matched = body.matched;
   }
 }
 

@@ -1,8 +1,8 @@
 // The ring, columns and lines, as SVG; behind each there is a table for those who do not see it.
 
 import { el, svg, table } from "./dom.js";
-import { brief, count, span, tick } from "./format.js";
-import { t } from "./words.js";
+import { brief, clock, count, round, span, tick } from "./format.js";
+import { locale, t } from "./words.js";
 
 function behind(name, caption, columns, rows) {
   return el("details", { class: "data", "data-name": name }, el("summary", { "data-name": `${name}-summary` }, t("as-table")), table(caption, columns, rows));
@@ -18,39 +18,80 @@ function arc(from, to, inner, outer) {
   return `M${at(from, inner)}L${at(from, outer)}A${outer} ${outer} 0 ${large} 1 ${at(to, outer)}L${at(to, inner)}A${inner} ${inner} 0 ${large} 0 ${at(from, inner)}Z`;
 }
 
-// How much of a part is drawn: one message is seen, and a million is no more than full.
-const share = (n, most) => (n === 0 ? 0 : 0.15 + 0.85 * (Math.log1p(n) / Math.log1p(most)));
+// How much of a part is drawn, on a linear scale: one message is seen.
+const share = (n, most) => (n === 0 ? 0 : 0.1 + 0.9 * (n / most));
+// A turn leaves a gap for its name.
+const [TURN, PART] = [0.93, 0.9];
 
-// One ring of parts, each filled from its inner edge.
-function circle(counts, inner, outer, kind, label) {
-  const most = Math.max(1, ...counts);
-  return counts.map((n, k) => {
-    const [from, to] = [k / counts.length, (k + 0.86) / counts.length];
-    return [
-      svg("path", { class: "empty", d: arc(from, to, inner, outer) }),
-      n > 0 && svg("path", { class: kind, d: arc(from, to, inner, inner + (outer - inner) * share(n, most)) }, svg("title", {}, label(k, n))),
-    ];
-  });
+// The turns of the ring, the innermost first: what each part of it holds, and how long a part is.
+function turnsOf({ ring: now, later }) {
+  const names = ["24 h", "30 d", "10 y"];
+  return [
+    { name: t("ring-now"), kind: "slot", inner: 96, outer: 124, counts: now.segments, width: (now.slots * now.tick_ms) / now.segments.length },
+    ...later.map((one, n) => ({ name: names[n] ?? "", kind: "later", inner: 130 + n * 21, outer: 147 + n * 21, counts: one.counts, width: one.width_ms })),
+  ];
 }
 
-// The ring in memory with its pointer, and around it the turns behind: a day, a month, ten years.
-export function ring({ ring: now, later }) {
-  const turn = now.slots * now.tick_ms;
-  const part = turn / now.segments.length;
-  const label = (width) => (k, n) => t("ring-part", { n: count(n), from: span(k * width), to: span((k + 1) * width) });
-  const angle = ((now.pointer % now.slots) / now.slots) * 2 * Math.PI - Math.PI / 2;
-  const names = ["ring-day", "ring-month", "ring-years"];
-  const drawing = svg("svg", { viewBox: "-180 -180 360 360", role: "img", "aria-label": t("ring-label", { n: count(now.messages) }) },
-    svg("g", { transform: `rotate(${((angle + Math.PI / 2) * 180) / Math.PI})` }, circle(now.segments, 62, 104, "slot", label(part))),
-    later.map((one, n) => circle(one.counts, 110 + n * 23, 128 + n * 23, "later", label(one.width_ms))),
-    svg("line", { class: "pointer", x1: 40 * Math.cos(angle), y1: 40 * Math.sin(angle), x2: 106 * Math.cos(angle), y2: 106 * Math.sin(angle) }),
-    svg("text", { class: "big", "text-anchor": "middle", y: 2 }, brief(now.messages)),
-    svg("text", { "text-anchor": "middle", y: 20 }, t("in-memory")));
-  const rows = now.segments.map((n, k) => [span(k * part), count(n)]).filter((row) => row[1] !== "0");
-  const tables = later.map((one, n) => [t(names[n] ?? "ring-years"), one.counts.reduce((sum, x) => sum + x, 0)]);
-  return el("div", {}, drawing,
-    el("p", { class: "legend" }, el("span", {}, el("i"), t("ring-turn", { turn: span(turn) })), el("span", { class: "two" }, el("i"), t("ring-later"))),
-    behind("ring", t("ring-table"), [[t("due-in")], [t("messages"), "n"]], [...tables.map(([name, n]) => [name, count(n)]), ...rows]));
+// The ring in memory, which begins at the pointer, and around it the turns behind: a day, a month, ten years. `picked` is the
+// part that is looked at, as {turn, part} or null, and stays while new figures are drawn; `open` is given the instants of one.
+export function ring(stats, picked, open) {
+  const turns = turnsOf(stats);
+  const at = Date.parse(stats.at);
+  const words = (turn, part) => {
+    const { counts, width } = turns[turn];
+    const [from, to] = [part * width, (part + 1) * width];
+    return t("ring-part", { n: count(counts[part]), from: span(from), to: span(to), at: clock(at + from), until: clock(at + to) });
+  };
+  const said = el("p", { class: "ring-said", role: "status" });
+  const marks = [];
+  const pick = (place) => {
+    picked.at = place;
+    for (const { mark, turn, part } of marks) mark.classList.toggle("picked", place?.turn === turn && place.part === part);
+    said.textContent = place ? words(place.turn, place.part) : t("ring-hint");
+  };
+  const go = ({ turn, part }) => open(at + part * turns[turn].width, at + (part + 1) * turns[turn].width);
+  const parts = turns.map(({ counts, inner, outer, kind }, turn) => {
+    const most = Math.max(1, ...counts);
+    return counts.map((n, part) => {
+      const [from, to] = [(part / counts.length) * TURN, ((part + PART) / counts.length) * TURN];
+      const mark = svg("g", { class: "part", onpointerenter: () => pick({ turn, part }), onclick: () => go({ turn, part }) },
+        svg("path", { class: "empty", d: arc(from, to, inner, outer) }),
+        n > 0 && svg("path", { class: kind, d: arc(from, to, inner, inner + (outer - inner) * share(n, most)) }));
+      marks.push({ mark, turn, part });
+      return mark;
+    });
+  });
+  function onkeydown(event) {
+    const now = picked.at ?? { turn: 0, part: 0 };
+    const [around, out] = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] }[event.key] ?? [0, 0];
+    if (event.key === "Enter" && picked.at) go(picked.at);
+    else if (event.key === "Escape") pick(null);
+    else if (around || out) {
+      const turn = Math.min(turns.length - 1, Math.max(0, now.turn + out));
+      const { length } = turns[turn].counts;
+      pick({ turn, part: picked.at ? (Math.floor((now.part / turns[now.turn].counts.length) * length) + around + length) % length : 0 });
+    } else return;
+    event.preventDefault();
+  }
+  const { messages } = stats.ring;
+  const turn = turns[0].width * turns[0].counts.length;
+  const names = turns.map(({ name, inner, outer }) => svg("text", { class: "turn", x: -4, y: -(inner + outer) / 2 + 4, "text-anchor": "end" }, name));
+  const hours = [0.25, 0.5, 0.75].map((part) => {
+    const angle = part * TURN * 2 * Math.PI - Math.PI / 2;
+    return svg("text", { "text-anchor": "middle", x: (76 * Math.cos(angle)).toFixed(1), y: (84 * Math.sin(angle) + 4).toFixed(1) }, span(turn * part));
+  });
+  const drawing = svg("svg", { class: "ring", viewBox: "-194 -194 388 388", tabindex: 0, role: "group", "data-name": "ring-parts", "aria-label": t("ring-label", { n: count(messages) }), onkeydown, onpointerleave: () => pick(null), onblur: () => drawing.isConnected && pick(null) },
+    parts, names, hours, svg("path", { class: "pointer", d: "M-4 -89L4 -89L0 -128Z" }),
+    svg("text", { class: "big", "text-anchor": "middle", y: -4 }, brief(messages)), svg("text", { "text-anchor": "middle", y: 14 }, t("in-memory")),
+    svg("text", { class: "now", "text-anchor": "middle", y: 36 }, new Intl.DateTimeFormat(locale, { timeStyle: "medium" }).format(at)));
+  pick(picked.at);
+  const rows = turns[0].counts.map((n, k) => [span(k * turns[0].width), count(n)]).filter((row) => row[1] !== "0");
+  const names2 = ["ring-day", "ring-month", "ring-years"];
+  const later = stats.later.map((one, n) => [t(names2[n] ?? "ring-years"), count(one.counts.reduce((sum, x) => sum + x, 0))]);
+  return el("div", {}, drawing, said,
+    el("p", { class: "legend" }, el("span", {}, el("i"), t("ring-turn", { turn: span(turn), part: span(turns[0].width), most: count(Math.max(...turns[0].counts)) })),
+      el("span", { class: "two" }, el("i"), t("ring-later", { parts: turns.slice(1).map(({ name, width }) => `${name}: ${span(width)}`).join(", ") }))),
+    behind("ring", t("ring-table"), [[t("due-in")], [t("messages"), "n"]], [...later, ...rows]));
 }
 
 // Choosing a span of columns: by dragging over them, or from a column with Shift and an arrow key. `span` is a pair of
@@ -97,15 +138,17 @@ function choosing(drawing, shade, { first, width, step, w, n }, band) {
 }
 
 // Columns by due time; `pick` is told the edges of the one that is chosen, `band` is a span of them.
-export function columns(histogram, pick, band) {
+export function columns(histogram, pick, band, wide) {
   const { buckets, width_ms: width } = histogram;
   const most = Math.max(1, ...buckets.map((bucket) => bucket.count));
-  const [w, h] = [640, 190];
+  const [w, h] = [narrow() ? 340 : wide ? 1_280 : 640, 170];
   const step = w / buckets.length;
+  const ticks = ticksTo(most, 1);
+  const top = ticks.at(-1);
   let key = () => false;
   const bars = buckets.map((bucket, n) => {
     const from = Date.parse(bucket.from);
-    const height = bucket.count === 0 ? 0 : Math.max(3, (bucket.count / most) * h);
+    const height = bucket.count === 0 ? 0 : Math.max(3, (bucket.count / top) * h);
     const label = `${tick(from, width)}: ${count(bucket.count)}`;
     const chosen = () => pick?.(from, from + width);
     return bucket.count > 0 && svg("rect", {
@@ -120,27 +163,89 @@ export function columns(histogram, pick, band) {
   });
   const shade = svg("rect", { class: "band", x: 0, y: -14, width: 0, height: h + 14 });
   const drawing = svg("svg", { class: "spans", viewBox: `0 -14 ${w} ${h + 36}`, role: "group", "aria-label": t("histogram-label") },
-    svg("line", { class: "axis", x1: 0, x2: w, y1: h, y2: h }), bars, shade, marks, svg("text", { x: w - 4, y: -3, "text-anchor": "end" }, t("most", { n: count(most) })));
+    svg("line", { class: "axis", x1: 0, x2: w, y1: h, y2: h }), 
+    ticks.slice(1).map((n) => [svg("line", { class: "mark", x1: 0, x2: w, y1: h - (n / top) * h, y2: h - (n / top) * h }), svg("text", { x: w, y: h - (n / top) * h - 3, "text-anchor": "end" }, round(n))]), bars, shade, marks);
   key = choosing(drawing, shade, { first: Date.parse(buckets[0].from), width, step, w, n: buckets.length }, band);
   return el("div", {}, drawing,
     behind("columns", t("histogram-label"), [[t("due-from")], [t("messages"), "n"]],
       buckets.filter((bucket) => bucket.count > 0).map((bucket) => [tick(Date.parse(bucket.from), width), count(bucket.count)])));
 }
 
-// Lines over the last samples: each series is [name, values], and `at` says when each sample was taken.
-export function lines(series, at, unit) {
-  const [w, h] = [640, 130];
-  const most = Math.max(1, ...series.flatMap(([, values]) => values));
-  const kinds = ["", "two", "three"];
-  const drawn = series.map(([, values], n) => {
-    const step = w / Math.max(1, values.length - 1);
-    const points = values.map((value, k) => `${(k * step).toFixed(1)},${(h - (value / most) * h).toFixed(1)}`).join(" ");
-    return svg("polyline", { class: `line ${kinds[n]}`, points });
-  });
-  return el("div", {},
-    svg("svg", { viewBox: `0 -14 ${w} ${h + 18}`, role: "img", "aria-label": series.map(([name]) => name).join(", ") },
-      svg("line", { class: "axis", x1: 0, x2: w, y1: h, y2: h }), drawn, svg("text", { x: w - 4, y: -3, "text-anchor": "end" }, unit(most))),
-    el("p", { class: "legend" }, series.map(([name, values], n) => el("span", { class: kinds[n] }, el("i"), `${name} ${unit(values.at(-1) ?? 0)}`))),
-    behind("lines", t("rates-by-time"), [[t("time")], ...series.map(([name]) => [name, "n"])],
-      at.map((time, k) => [tick(time, 1_000), ...series.map(([, values]) => unit(values[k]))]).reverse()));
+// On a phone a drawing has fewer units, so that its words can be read.
+const narrow = () => innerWidth < 700;
+
+// Round steps of an axis up to a number, at most four, and none smaller than `least`.
+export function ticksTo(most, least = 0) {
+  const size = 10 ** Math.floor(Math.log10(most / 4));
+  const step = [1, 2, 5, 10, 20, 50].map((n) => n * size).find((one) => most / one <= 4 && one >= least);
+  return Array.from({ length: Math.ceil(most / step) + 1 }, (_, n) => n * step);
+}
+
+// The instants of a span that people call round, about six of them.
+function roundTimes(from, to) {
+  const step = [60_000, 300_000, 600_000, 1_800_000, 3_600_000, 10_800_000, 21_600_000, 43_200_000, 86_400_000].find((one) => (to - from) / one <= (narrow() ? 4 : 7)) ?? 86_400_000;
+  const ahead = new Date(from).getTimezoneOffset() * 60_000;
+  const first = Math.ceil((from - ahead) / step) * step + ahead;
+  return Array.from({ length: Math.max(0, Math.floor((to - first) / step) + 1) }, (_, n) => first + n * step);
+}
+
+// Values over time: each series is {name, values}, the first one filled. `held` keeps the instant that is looked at while new
+// figures are drawn; a value that is not known is null.
+export function timeline({ name, series, from, step, unit, least = 1 }, held) {
+  const [w, h, left] = [narrow() ? 340 : 640, 150, 46];
+  const n = Math.max(2, ...series.map(({ values }) => values.length));
+  const ticks = ticksTo(Math.max(least, ...series.flatMap(({ values }) => values.filter((value) => value !== null))));
+  const top = ticks.at(-1);
+  const x = (k) => left + (k / (n - 1)) * (w - left);
+  const y = (value) => h - (value / top) * h;
+  const kinds = ["", "two", "three", "four"];
+  const point = (value, k) => `${x(k).toFixed(1)} ${y(value).toFixed(1)}`;
+  // A gap where nothing is known.
+  const path = (values) => values.map((value, k) => (value === null ? "" : `${k === 0 || values[k - 1] === null ? "M" : "L"}${point(value, k)}`)).join("");
+  const filled = (values) => {
+    const first = values.findIndex((value) => value !== null);
+    const last = values.findLastIndex((value) => value !== null);
+    return first < 0 ? "" : `M${x(first).toFixed(1)} ${h}${values.slice(first, last + 1).map((value, k) => `L${point(value ?? 0, first + k)}`).join("")}L${x(last).toFixed(1)} ${h}Z`;
+  };
+  const cursor = svg("line", { class: "cursor", y1: 0, y2: h, visibility: "hidden" });
+  const values = series.map(() => el("b", {}));
+  const when = el("span", { class: "soft" });
+  function look(k) {
+    held.at = k;
+    const known = k ?? series[0].values.findLastIndex((value) => value !== null);
+    for (const [at, { values: all }] of series.entries()) values[at].textContent = known < 0 || (all[known] ?? null) === null ? "–" : unit(all[known]);
+    when.textContent = k === null ? "" : tick(from + k * step, step >= 60_000 ? 60_000 : 1_000);
+    cursor.setAttribute("visibility", k === null ? "hidden" : "visible");
+    if (k !== null) for (const end of ["x1", "x2"]) cursor.setAttribute(end, x(k));
+  }
+  const onpointermove = (event) => {
+    const { left: edge, width } = drawing.getBoundingClientRect();
+    const place = ((event.clientX - edge) / width) * w;
+    look(Math.min(n - 1, Math.max(0, Math.round(((place - left) / (w - left)) * (n - 1)))));
+  };
+  const onkeydown = (event) => {
+    const side = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (event.key === "Escape") look(null);
+    else if (side) look(Math.min(n - 1, Math.max(0, (held.at ?? n - 1) + side)));
+    else return;
+    event.preventDefault();
+  };
+  const drawing = svg("svg", { class: "timeline", viewBox: `0 -8 ${w} ${h + 30}`, tabindex: 0, role: "group", "data-name": `timeline-${name}`, "aria-label": `${name}: ${series.map((one) => one.name).join(", ")}`, onpointermove, onpointerleave: () => look(null), onblur: () => drawing.isConnected && look(null), onkeydown },
+    ticks.map((value) => [svg("line", { class: value === 0 ? "axis" : "mark", x1: left, x2: w, y1: y(value), y2: y(value) }), svg("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" }, unit(value, true))]),
+    roundTimes(from, from + (n - 1) * step).map((at) => { const k = (at - from) / step; return [svg("line", { class: "mark", x1: x(k), x2: x(k), y1: h, y2: h + 4 }), svg("text", { x: Math.min(x(k), w - 16), y: h + 17, "text-anchor": "middle" }, clock(at))]; }),
+    svg("path", { class: "area", d: filled(series[0].values) }), series.map((one, k) => svg("path", { class: `line ${kinds[k]}`, d: path(one.values) })), cursor);
+  look(held.at === null || held.at === undefined ? null : Math.min(held.at, n - 1));
+  const rows = Array.from({ length: n }, (_, k) => k).filter((k) => series.some((one) => (one.values[k] ?? null) !== null)).reverse();
+  return el("div", { class: "plot" },
+    el("p", { class: "legend" }, el("strong", {}, name), series.map((one, k) => el("span", { class: kinds[k] }, el("i"), one.name, " ", values[k])), when), drawing,
+    behind(`lines-${name}`, name, [[t("time")], ...series.map((one) => [one.name, "n"])],
+      rows.map((k) => [tick(from + k * step, step >= 60_000 ? 60_000 : 1_000), ...series.map((one) => ((one.values[k] ?? null) === null ? "–" : unit(one.values[k])))])));
+}
+
+// A small line without axes, for a table.
+export function spark(values, label) {
+  const most = Math.max(1, ...values);
+  const points = values.map((value, k) => `${((k / Math.max(1, values.length - 1)) * 100).toFixed(1)},${(20 - (value / most) * 18).toFixed(1)}`);
+  return svg("svg", { class: "sparkline", viewBox: "0 0 100 22", role: "img", "aria-label": label, preserveAspectRatio: "none" },
+    svg("polygon", { class: "area", points: `0,21 ${points.join(" ")} 100,21` }), svg("polyline", { class: "line", points: points.join(" ") }));
 }

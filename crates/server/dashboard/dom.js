@@ -46,15 +46,32 @@ export function pairs(list) {
   return el("dl", { class: "pairs" }, list.filter(Boolean).map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
 }
 
-// A table; a column is [title, class].
-export function table(caption, columns, rows) {
-  const cell = (tag, [, kind], content, extra) => el(tag, { class: kind, ...extra }, content);
-  return el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption }, el("table", {},
+// A table; a column is [title, class, word to sort by]. `cards`: on a phone each row is a card. `sort` is {by, down, choose}.
+export function table(caption, columns, rows, { cards, sort } = {}) {
+  const role = (name) => (cards ? { role: name } : {});
+  const head = ([title, kind, by]) => {
+    const now = by && sort?.by === by;
+    return el("th", { class: kind, scope: "col", ...role("columnheader"), "aria-sort": now ? (sort.down ? "descending" : "ascending") : undefined },
+      by && sort ? el("button", { class: "sort", "data-name": `sort-${by}`, onclick: () => sort.choose(by) }, title, now && el("span", { "aria-hidden": "true" }, sort.down ? " ↓" : " ↑")) : title);
+  };
+  return el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption }, el("table", { class: cards && "cards", ...role("table") },
     el("caption", {}, caption),
-    el("thead", {}, el("tr", {}, columns.map((column) => cell("th", column, column[0], { scope: "col" })))),
-    el("tbody", {}, rows.map((row) => el("tr", {}, row.map((content, n) => cell("td", columns[n], content)))))));
+    el("thead", role("rowgroup"), el("tr", role("row"), columns.map(head))),
+    el("tbody", role("rowgroup"), rows.map((row) => el("tr", role("row"), row.map((content, n) => el("td", { class: columns[n][1], "data-label": cards && typeof columns[n][0] === "string" && columns[n][0], ...role("cell") }, content)))))));
 }
 
 export function badge(text, kind) {
   return el("span", { class: `badge ${kind ?? ""}` }, text);
+}
+
+export const soft = (...text) => el("p", { class: "soft" }, text);
+
+// A command that can be copied.
+export function command(text, word, done) {
+  const button = el("button", { "data-name": `copy-${text}`, onclick: async () => {
+    try { await navigator.clipboard.writeText(text); } catch { getSelection().selectAllChildren(code); return; }
+    button.textContent = done;
+  } }, word);
+  const code = el("code", {}, text);
+  return el("div", { class: "command" }, code, button);
 }

@@ -1,16 +1,26 @@
 // Numbers, lengths of time and instants, as people write them.
 
-import { locale, t } from "./words.js";
+import { language, locale, t } from "./words.js";
 
 const whole = new Intl.NumberFormat(locale);
-const short = new Intl.NumberFormat(locale, { notation: "compact", maximumFractionDigits: 1 });
+const SHORT = language === "zh" ? [["亿", 1e8], ["万", 1e4]] : [["bn", 1e9], ["M", 1e6], ["k", 1e3]];
 const decimal = new Intl.NumberFormat(locale, { maximumFractionDigits: 1 });
 const instant = new Intl.DateTimeFormat(locale, { dateStyle: "medium", timeStyle: "medium" });
-const relative = new Intl.RelativeTimeFormat(locale, { numeric: "auto" });
+const relative = new Intl.RelativeTimeFormat(locale, { numeric: "always" });
 
 export const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
 export const count = (n) => whole.format(n);
-export const brief = (n) => (n < 100_000 ? whole.format(n) : short.format(n));
+// A large number with one decimal of thousands or millions, a small one whole.
+export function brief(n) {
+  if (n < 100_000) return whole.format(n);
+  const [unit, size] = SHORT.find(([, size]) => n >= size);
+  return `${(n / size).toFixed(n / size < 100 ? 1 : 0)} ${unit}`;
+}
+// The same for an axis, where the numbers are round.
+export function round(n) {
+  const [unit, size] = SHORT.find(([, size]) => n >= size) ?? ["", 1];
+  return n === 0 ? "0" : `${new Intl.NumberFormat(locale, { maximumFractionDigits: 2 }).format(n / size)}${unit && ` ${unit}`}`;
+}
 export const rate = (n) => `${decimal.format(n)}/s`;
 
 // A limit of a rate, in the largest unit in which it is a whole number.
@@ -45,17 +55,53 @@ export function when(text, now = Date.now()) {
   return `${instant.format(at)} (${away(at - now)})`;
 }
 
+const clockTime = new Intl.DateTimeFormat(locale, { hour: "2-digit", minute: "2-digit" });
+const dayTime = new Intl.DateTimeFormat(locale, { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit" });
+// The time of day, with the date if it is another day.
+export const clock = (at) => (new Date(at).toDateString() === new Date().toDateString() ? clockTime : dayTime).format(at);
+export const exact = (text) => instant.format(Date.parse(text));
+// What is far away as people say it, and the instant under it.
+export const both = (text) => [away(Date.parse(text) - Date.now()), instant.format(Date.parse(text))];
+
+// An instant in a zone of its own, with the last part of the zone's name: Mon 09:00 Berlin.
+export function inZone(at, name) {
+  const options = { weekday: "short", hour: "2-digit", minute: "2-digit", timeZone: name };
+  if (Math.abs(at - Date.now()) > 6 * 86_400_000) Object.assign(options, { month: "short", day: "numeric" });
+  try { return `${new Intl.DateTimeFormat(locale, options).format(at)} ${name.split("/").at(-1).replaceAll("_", " ")}`; } catch { return instant.format(at); }
+}
+
 export function away(ms) {
   for (const [unit, size] of UNITS) {
-    if (Math.abs(ms) >= size || unit === "second") return relative.format(Math.trunc(ms / size), unit);
+    // A day and a half is 36 hours.
+    if (Math.abs(ms) >= (unit === "day" ? 2 * size : size) || unit === "second") return relative.format(Math.trunc(ms / size), unit);
   }
   return "";
 }
 
 // How many attempts a message has; the largest number stands for no end.
 export const attempts = (n) => (n === 4_294_967_295 ? "∞" : count(n));
-// The value of a setting, as it is.
-export const setting = (name, value) => (name === "max_attempts" ? attempts(value) : typeof value === "object" ? JSON.stringify(value) : String(value));
+// The value of a setting in words: lengths of time in their units, limits as rates.
+export function setting(name, value) {
+  if (value === null || value === undefined) return "–";
+  if (name === "max_attempts") return attempts(value);
+  if (name === "networks" || name === "url") return String(value);
+  if (name.endsWith("_ms")) return span(value);
+  if (name === "catchup_rate") return pace(value);
+  if (name === "rate") return value.burst ? t("with-burst", { rate: pace(value.per_second), n: count(value.burst) }) : pace(value.per_second);
+  if (value.min_ms !== undefined) return t("from-to", { from: span(value.min_ms), to: span(value.max_ms) });
+  if (Array.isArray(value)) return value.map(String).join(", ");
+  if (value.delays) return value.delays.join(", ");
+  if (typeof value === "object") return Object.entries(value).map(([key, one]) => `${key}: ${typeof one === "object" ? JSON.stringify(one) : one}`).join(", ");
+  if (typeof value === "number") return count(value);
+  if (typeof value === "boolean") return t(value ? "yes" : "no");
+  return t(`value-${value}`) === `value-${value}` ? String(value) : t(`value-${value}`);
+}
+
+// A length of time as it is written in a request, in the largest unit in which it is whole.
+export function written(ms) {
+  const [unit, size] = [["d", 86_400_000], ["h", 3_600_000], ["m", 60_000], ["s", 1_000], ["ms", 1]].find(([, size]) => ms % size === 0);
+  return `${ms / size}${unit}`;
+}
 
 export function bytes(n) {
   for (const [unit, size] of [["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]]) {

@@ -1,12 +1,14 @@
 // The page: who is looking, where he is, and how often it looks again.
 
 import { fail } from "./acts.js";
+import { audit } from "./audit.js";
 import { Problem, events, hasToken, identity, may, mayAll, setToken, whoAmI } from "./api.js";
 import { card, el, show } from "./dom.js";
 import { jobs } from "./jobs.js";
 import { dead, message, search } from "./messages.js";
 import { overview } from "./overview.js";
-import { queue, queues } from "./queues.js";
+import { queue } from "./queue.js";
+import { queues } from "./queues.js";
 import { schedule, schedules } from "./schedules.js";
 import { server } from "./server.js";
 import { target, targets } from "./targets.js";
@@ -46,6 +48,7 @@ class Live {
     };
     this.looks.push(again);
     again();
+    return again;
   }
 
   // Reads a stream for as long as the view is open; it is closed while the page is hidden or paused.
@@ -90,9 +93,9 @@ const VIEWS = [
   [/^\/$/, overview, any("metrics")], [/^\/queues$/, queues, any("metrics", "enqueue", "admin")], [/^\/queues\/(?<name>[^/]+)$/, queue, any("metrics", "enqueue", "admin")],
   [/^\/messages\/(?<id>[^/]+)$/, message, any("cancel")], [/^\/schedules$/, schedules, any("admin")], [/^\/schedules\/(?<name>[^/]+)$/, schedule, any("admin")],
   [/^\/targets$/, targets, whole("admin")], [/^\/targets\/(?<name>[^/]+)$/, target, whole("admin")], [/^\/jobs$/, jobs, any("admin")],
-  [/^\/dead$/, dead, every("admin", "metrics")], [/^\/dead\/(?<name>[^/]+)$/, dead, any("admin")], [/^\/server$/, server, nothing], [/^\/search$/, search, any("cancel", "metrics", "admin")],
+  [/^\/dead$/, dead, every("admin", "metrics")], [/^\/dead\/(?<name>[^/]+)$/, dead, any("admin")], [/^\/audit$/, audit, any("admin")], [/^\/server$/, server, nothing], [/^\/search$/, search, any("cancel", "metrics", "admin")],
 ];
-const PAGES = [["/", "overview"], ["/queues", "queues"], ["/schedules", "schedules"], ["/targets", "targets"], ["/dead", "dead-letters"], ["/jobs", "jobs"], ["/server", "server"]];
+const PAGES = [["/", "overview"], ["/queues", "queues"], ["/schedules", "schedules"], ["/targets", "targets"], ["/dead", "dead-letters"], ["/jobs", "jobs"], ["/audit", "audit"], ["/server", "server"]];
 const needsOf = (path) => VIEWS.find(([pattern]) => pattern.test(path))[2];
 
 function drawHead(path) {
@@ -108,12 +111,12 @@ function drawHead(path) {
   }
   const theme = document.documentElement.dataset.theme;
   show(document.getElementById("tools"),
-    el("button", { "data-name": "pause-live", "aria-pressed": String(paused), onclick: () => { paused = !paused; drawHead(path); if (!paused) current?.refresh(); } }, paused ? t("go-on") : t("hold")),
+    el("button", { "data-name": "pause-live", class: "icon", "aria-pressed": String(paused), "aria-label": t(paused ? "go-on" : "hold"), title: t(paused ? "go-on" : "hold"), onclick: () => { paused = !paused; drawHead(path); if (!paused) current?.refresh(); } }, paused ? "▶" : "❚❚"),
     el("select", { "aria-label": t("language"), "data-name": "language", onchange: (event) => setLanguage(event.target.value) },
-      [["en", "English"], ["zh", "中文"]].map(([value, name]) => el("option", { value, lang: value, selected: value === language }, name))),
+      [["en", "EN"], ["zh", "中文"]].map(([value, name]) => el("option", { value, lang: value, selected: value === language }, name))),
     el("select", { "aria-label": t("theme"), "data-name": "theme", onchange: (event) => setTheme(event.target.value) },
       ["auto", "light", "dark"].map((value) => el("option", { value, selected: value === (theme ?? "auto") }, t(`theme-${value}`)))),
-    !identity.open && hasToken() && el("button", { "data-name": "sign-out", onclick: () => { setToken(null); signIn(""); } }, t("sign-out", { name: identity.name })));
+    !identity.open && hasToken() && el("button", { "data-name": "sign-out", class: "out", title: t("sign-out", { name: identity.name }), onclick: () => { setToken(null); signIn(""); } }, t("sign-out", { name: identity.name })));
 }
 
 function setTheme(value) {
@@ -139,7 +142,7 @@ function open() {
   current?.end();
   const [path, query = ""] = (location.hash.slice(1) || "/").split("?");
   drawHead(path);
-  const root = el("div", {});
+  const root = el("div");
   main.replaceChildren(el("p", { id: "trouble", class: "badge bad", role: "alert" }), root);
   const [view, inPath] = viewOf(path);
   const live = (current = new Live());

@@ -2,8 +2,8 @@
 
 import * as acts from "./acts.js";
 import { allQueues, get, may, queuePath } from "./api.js";
-import { badge, card, el, pairs, show, table } from "./dom.js";
-import { attempts, count, span, when, zone } from "./format.js";
+import { badge, card, el, pairs, show, soft, table } from "./dom.js";
+import { attempts, count, exact, span, when, zone } from "./format.js";
 import { change } from "./jobs.js";
 import { again, messageTable, ofAll, queueLink, shownOf, stateBadge } from "./tables.js";
 import { t } from "./words.js";
@@ -31,7 +31,7 @@ function bodyView(message) {
 }
 
 export function message(root, { id }, live) {
-  const place = el("div", {});
+  const place = el("div");
   root.append(el("h1", {}, t("message-id", { id })), place);
   let seen = "";
   live.every(2_000, async () => {
@@ -75,9 +75,9 @@ const reasonOf = (reason, note) => [reason, note].filter(Boolean).join(": ");
 // Dead letters of one queue by reason, as the server counts them.
 export function dead(root, { name, reason, note = "", after }, live) {
   if (!name) return deadQueues(root, live);
-  const list = el("div", {});
+  const list = el("div");
   root.append(el("h1", {}, t("dead-of", { queue: name })),
-    may("admin") && el("div", { class: "bar" }, el("button", { "data-name": "redrive-all", onclick: () => change(name, {}, "redrive") }, t("redrive-all"))), list);
+    may("admin") && el("div", { class: "bar" }, el("button", { "data-name": "redrive-all", onclick: () => change(name, { state: "dead" }, "redrive") }, t("redrive-all"))), list);
   const base = `#/dead/${encodeURIComponent(name)}`;
   const chosen = reason ? { dead_reason: reason, dead_note: note } : {};
   live.every(5_000, async () => {
@@ -85,7 +85,7 @@ export function dead(root, { name, reason, note = "", after }, live) {
     const query = Object.entries({ state: "dead", limit: 200, ...chosen, ...(after ? { after } : {}) }).map(([key, value]) => `${key}=${encodeURIComponent(value)}`).join("&");
     const [found, page] = await Promise.all([get(`${queuePath(name)}/dead`, live.signal), get(`${queuePath(name)}/messages?${query}`, live.signal)]);
     show(list,
-      card(t("by-reason"), found.next && el("p", { class: "soft" }, t("first-n", { n: count(found.counted) })),
+      card(t("by-reason"), found.next && soft(t("first-n", { n: count(found.counted) })),
         table(t("by-reason"), [[t("reason"), "key"], [t("messages"), "n"], [t("act")]], found.reasons.slice(0, 200).map((one) => {
           const why = reasonOf(one.dead_reason, one.dead_note);
           return [
@@ -93,7 +93,7 @@ export function dead(root, { name, reason, note = "", after }, live) {
             may("admin") && el("button", { "data-name": `redrive-${why}`, onclick: () => change(name, { dead_reason: one.dead_reason, dead_note: one.dead_note }, "redrive") }, t("redrive")),
           ];
         })), shownOf(Math.min(found.reasons.length, 200), found.reasons.length)),
-      card(reason ? reasonOf(reason, note) : t("messages"), page.messages.length === 0 ? el("p", { class: "soft" }, t("no-messages")) : messageTable(page.messages, t("dead-letters")),
+      card(reason ? reasonOf(reason, note) : t("messages"), page.messages.length === 0 ? soft(t("no-messages")) : messageTable(page.messages, t("dead-letters")),
         page.next && el("a", { href: `${base}?${new URLSearchParams({ ...(reason ? { reason, note } : {}), after: page.next })}` }, t("more"))));
     // Counting looks at each of them.
     return found.counted > 2_000 ? 60_000 : undefined;
@@ -101,7 +101,7 @@ export function dead(root, { name, reason, note = "", after }, live) {
 }
 
 function deadQueues(root, live) {
-  const list = el("div", {});
+  const list = el("div");
   root.append(el("h1", {}, t("dead-letters")), card(null, list));
   live.every(3_000, async () => {
     const found = await allQueues(live.signal);
@@ -113,50 +113,61 @@ function deadQueues(root, live) {
   });
 }
 
-// How many queues are looked at for a key, and for keys that begin so, when none is chosen; and how many pages of one that is.
-const [KEY_QUEUES, PREFIX_QUEUES, PREFIX_PAGES] = [200, 50, 5];
+// How many messages a search shows.
+const FOUND = 200;
 
-// What is found under a text: a message by id, messages by key and by the beginning of their key, queues by name.
-export async function search(root, { q = "", queue = "" }, live) {
-  const list = el("div", {});
+// What is found under a text: a message by id, messages by key and by the beginning of their key, queues by name. Or with a span:
+// what is due in it. That nothing is there is said when all queues have been looked at to their end.
+export async function search(root, { q = "", queue = "", from, to }, live) {
+  const list = el("div");
   const form = el("form", { class: "bar" },
     el("input", { type: "search", name: "q", value: q, "aria-label": t("search-text"), placeholder: t("search-text") }),
     (may("cancel") || may("admin")) && el("input", { type: "search", name: "queue", value: queue, "aria-label": t("search-queue"), placeholder: t("search-queue") }),
-    el("button", { type: "submit" }, t("look")));
+    el("button", { type: "submit", class: "main" }, t("look")));
   form.addEventListener("submit", (event) => { event.preventDefault(); location.hash = `#/search?${new URLSearchParams([...new FormData(form)].filter(([, value]) => value))}`; });
-  root.append(el("h1", {}, t("search-for", { q })), form, list);
-  if (!q) return;
+  const dueThen = from && to;
+  root.append(el("h1", {}, dueThen ? t("search-due", { from: exact(from), to: exact(to) }) : t("search-for", { q })), form, list);
+  if (!q && !dueThen) return;
   const found = new Map();
+  let [looked, part, stopped, over] = [0, false, false, false];
   const unless = (error) => { if (error.name === "AbortError") throw error; };
   const look = async (path) => { try { const one = await get(path, live.signal); found.set(one.id, one); } catch (error) { unless(error); } };
   // Asks about some queues, six at a time.
-  const each = async (names, ask) => { for (let n = 0; n < names.length; n += 6) await Promise.all(names.slice(n, n + 6).map(ask)); };
-  if (/^\d+$/.test(q) && may("cancel")) await look(`/v1/messages/${q}`);
+  const each = async (names, ask) => { for (let n = 0; n < names.length && !stopped; n += 6) { await Promise.all(names.slice(n, n + 6).map(ask)); draw(); } };
   let all = { queues: [], more: false };
-  if (may("metrics")) try { all = await allQueues(live.signal); } catch (error) { unless(error); }
-  const names = queue ? [queue] : all.queues.map((one) => one.queue);
-  const asked = may("cancel") ? names.slice(0, KEY_QUEUES) : [];
-  await each(asked, (name) => look(`${queuePath(name)}/keys/${encodeURIComponent(q)}`));
-  const listed = may("admin") ? names.slice(0, PREFIX_QUEUES) : [];
-  let part = false;
-  await each(listed, async (name) => {
+  let names = [];
+  const named = () => (q ? all.queues.filter((one) => one.queue.toLowerCase().includes(q.toLowerCase())) : []);
+  function draw() {
+    const asks = may("admin") || (may("cancel") && q);
+    const messages = [...found.values()].slice(0, FOUND);
+    show(list,
+      card(t("messages"),
+        !over && el("div", { class: "bar" }, el("progress", { max: Math.max(names.length, 1), value: looked, "aria-label": t("look") }), el("span", {}, t("searching", { n: count(looked), all: count(names.length), found: count(found.size) })), el("button", { "data-name": "stop", onclick: () => { stopped = true; } }, t("stop"))),
+        messages.length > 0 ? messageTable(messages, t("messages")) : over && soft(t(part || stopped || all.more || !asks || (names.length === 0 && !may("metrics")) ? "none-so-far" : dueThen ? "nothing-due" : "nothing-found")),
+        found.size > FOUND && soft(t("first-found", { n: count(FOUND) })), over && (part || stopped) && soft(t("searched-part", { n: count(looked), all: count(names.length) })), over && names.length === 0 && !may("metrics") && soft(t("search-needs-queue"))),
+      named().length > 0 && card(t("queues"), el("ul", {}, named().slice(0, 50).map((one) => el("li", {}, queueLink(one.queue)))), shownOf(Math.min(named().length, 50), named().length)),
+      all.more && el("p", {}, badge(t("first-queues", { n: count(all.queues.length) }), "warn")));
+  }
+  if (/^\d+$/.test(q) && may("cancel")) await look(`/v1/messages/${q}`);
+  if (may("metrics")) try { all = await allQueues(live.signal); } catch (error) { unless(error); part = true; }
+  names = queue ? [queue] : all.queues.map((one) => one.queue);
+  draw();
+  const filter = dueThen ? `due_from=${encodeURIComponent(from)}&due_to=${encodeURIComponent(to)}` : `key_prefix=${encodeURIComponent(q)}`;
+  // A key finds what is done or dead as well; the beginning of one, and a span, are looked for page by page.
+  async function inQueue(name) {
+    if (q && may("cancel")) await look(`${queuePath(name)}/keys/${encodeURIComponent(q)}`);
     let next = null;
-    for (let n = 0; n < (queue ? PREFIX_PAGES : 1) && (n === 0 || next !== null); n += 1) {
+    for (let first = true; may("admin") && (first || next !== null) && !stopped; first = false) {
       try {
-        const page = await get(`${queuePath(name)}/messages?limit=${queue ? 100 : 20}&key_prefix=${encodeURIComponent(q)}${next === null ? "" : `&after=${encodeURIComponent(next)}`}`, live.signal);
+        const page = await get(`${queuePath(name)}/messages?limit=100&${filter}${next === null ? "" : `&after=${encodeURIComponent(next)}`}`, live.signal);
         for (const one of page.messages) found.set(one.id, one);
         next = page.next;
-      } catch (error) { unless(error); part = true; return; }
+      } catch (error) { unless(error); part = true; break; }
+      if (found.size > FOUND) stopped = true;
     }
-    part ||= next !== null;
-  });
-  const named = all.queues.filter((one) => one.queue.toLowerCase().includes(q.toLowerCase()));
-  const said = (text) => el("p", { class: "soft" }, text);
-  const behind = (some) => some.length > 0 && (names.length > some.length || all.more) && !queue;
-  show(list,
-    card(t("messages"), found.size === 0 ? said(t("nothing-found")) : messageTable([...found.values()], t("messages")),
-      behind(asked) && said(t("searched", { n: count(asked.length) })), behind(listed) && said(t("searched-prefix", { n: count(listed.length) })), part && said(t("searched-part")),
-      names.length === 0 && !may("metrics") && said(t("search-needs-queue"))),
-    named.length > 0 && card(t("queues"), el("ul", {}, named.slice(0, 50).map((one) => el("li", {}, queueLink(one.queue)))), shownOf(Math.min(named.length, 50), named.length)),
-    all.more && el("p", {}, badge(t("first-queues", { n: count(all.queues.length) }), "warn")));
+    looked += 1;
+  }
+  await each(names, inQueue);
+  over = true;
+  draw();
 }

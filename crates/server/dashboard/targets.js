@@ -1,10 +1,10 @@
 // All targets, and one target: what it does, what it is set to, and which queues are delivered to it.
 
-import { ask, run } from "./acts.js";
+import { ask, mustBeFree, perform, run } from "./acts.js";
 import { call, get, may } from "./api.js";
-import { badge, card, el, figures, pairs, show, table } from "./dom.js";
-import { count, setting, when } from "./format.js";
-import { queueLink } from "./tables.js";
+import { badge, card, el, figures, pairs, show, soft, table } from "./dom.js";
+import { clock, count, setting, span, when } from "./format.js";
+import { queueLink, whenCell } from "./tables.js";
 import { t } from "./words.js";
 
 // What an answer has beside the settings.
@@ -29,35 +29,37 @@ function create() {
       { name: "secrets", label: t("secrets"), type: "area", hint: "whsec_…" },
       { name: "networks", label: t("networks"), value: "public" },
     ],
-    act: async ({ name, url, secrets, networks }) => run(async () => {
-      let taken = true;
-      try { await get(pathOf(name.trim())); } catch (error) { if (error.status !== 404) throw error; taken = false; }
-      if (taken) throw new Error(t("target-taken", { name: name.trim() }));
+    act: ({ name, url, secrets, networks }) => perform(async () => {
+      await mustBeFree(pathOf(name.trim()), t("target-taken", { name: name.trim() }));
       const allowed = networks.split(",").map((one) => one.trim()).filter(Boolean);
       return call("PUT", pathOf(name.trim()), { url: url.trim(), secrets: lines(secrets), ...(allowed.length > 0 ? { networks: allowed } : {}) });
     }, (made) => t("target-made", { name: made.name }), () => call("DELETE", pathOf(name.trim()))),
   });
 }
 
-function pause(one) {
+export function pauseTarget(one) {
   const undo = () => call("POST", `${pathOf(one.name)}/resume`, {});
   ask(t("pause"), {
     text: t("target-pause-text"), fields: [{ name: "reason", label: t("reason") }],
-    act: ({ reason }) => run(() => call("POST", `${pathOf(one.name)}/pause`, reason.trim() ? { reason: reason.trim() } : {}), t("target-is-paused"), undo),
+    act: ({ reason }) => perform(() => call("POST", `${pathOf(one.name)}/pause`, reason.trim() ? { reason: reason.trim() } : {}), t("target-is-paused"), undo),
   });
 }
 
-const resume = (one) => run(() => call("POST", `${pathOf(one.name)}/resume`, {}), t("target-is-resumed"),
+export const resumeTarget = (one) => run(() => call("POST", `${pathOf(one.name)}/resume`, {}), t("target-is-resumed"),
   () => call("POST", `${pathOf(one.name)}/pause`, { reason: one.reason }));
 
-function test(one) {
+// One test message; that the target does not take it is a result as any other, and stays to be read.
+export function testTarget(one) {
   ask(t("send-test"), {
-    text: t("send-test-text"), word: t("send-test"),
-    act: () => run(async () => {
+    text: t("send-test-text"), word: t("send-test"), dismiss: t("close"),
+    act: async (_, ui) => {
+      ui.say(t("send-test-text"), t("test-runs"));
       const came = await call("POST", `${pathOf(one.name)}/test`, {});
-      if (!came.delivered) throw new Error(t("test-failed", { class: came.class, answer: came.answer }));
-      return came;
-    }, (came) => t("test-taken", { class: came.class, ms: came.ms })),
+      ui.say(el("p", { role: "status" }, badge(t(came.delivered ? "test-taken" : "test-failed"), came.delivered ? "good" : "bad"), ` ${came.class} · ${count(came.ms)} ms`), came.answer && el("pre", { tabindex: "0", "aria-label": t("answer") }, came.answer));
+      ui.word(t("test-again"));
+      document.dispatchEvent(new Event("changed"));
+      return false;
+    },
   });
 }
 
@@ -67,7 +69,7 @@ function deliver(one) {
     act: async ({ queue }) => {
       const path = `/v1/queues/${encodeURIComponent(queue.trim())}/config`;
       let before = null;
-      return run(async () => {
+      return perform(async () => {
         before = (await get(path)).config.target ?? null;
         return call("PATCH", path, { target: one.name });
       }, t("settings-saved"), () => call("PATCH", path, { target: before }));
@@ -77,35 +79,48 @@ function deliver(one) {
 
 function remove(one) {
   // Its secrets are not shown, so it cannot be made again from here.
-  ask(t("remove"), { text: t("target-remove-text", { name: one.name }), danger: true, word: t("remove"), act: () => run(() => call("DELETE", pathOf(one.name)), t("target-removed")) });
+  ask(t("remove"), { text: t("target-remove-text", { name: one.name }), danger: true, word: t("remove"), act: () => perform(() => call("DELETE", pathOf(one.name)), t("target-removed")) });
 }
 
 // ----- pages -----
+
+const beginning = (text) => (text.length > 40 ? `${text.slice(0, 40)}…` : text);
+
+// What its state is, since when, because of what.
+const stateWords = (one) => (one.error ?? [one.since && t("since-at", { at: clock(Date.parse(one.since)) }), one.reason].filter(Boolean).join(", ")) || "–";
+
+// The share of attempts that it took, and how long it took to answer the latest ones.
+function rates({ counts, attempts = [] }) {
+  const tried = counts.delivered + counts.failed + counts.dead;
+  const times = attempts.map(({ ms }) => ms).sort((a, b) => a - b);
+  const part = (share) => (times.length === 0 ? "–" : span(times[Math.min(times.length - 1, Math.ceil(share * times.length) - 1)]));
+  return [[t("success"), tried === 0 ? "–" : `${(Math.floor((counts.delivered / tried) * 1_000) / 10).toFixed(1)} %`], [t("answer-p50"), part(0.5)], [t("answer-p99"), part(0.99)]];
+}
 
 // The newest attempts of the node that answers, each with its message.
 function latest(attempts) {
   const titles = [[t("time")], [t("queue"), "key"], [t("message")], [t("attempt"), "n"], [t("took"), "n"], [t("how")], [t("answer"), "key"]];
   return table(t("latest-attempts"), titles, attempts.map((one) => [
-    when(one.at), queueLink(one.queue), may("cancel") ? el("a", { href: `#/messages/${one.message}`, "data-name": `message-${one.message}-${one.attempt}` }, one.message) : one.message,
-    count(one.attempt), `${count(one.ms)} ms`, one.class, one.answer,
-  ]));
+    whenCell(one.at), queueLink(one.queue), may("cancel") ? el("a", { href: `#/messages/${one.message}`, "data-name": `message-${one.message}-${one.attempt}` }, one.message) : one.message,
+    count(one.attempt), `${count(one.ms)} ms`, badge(one.class, one.class.startsWith("status_2") ? "good" : "bad"), one.answer ? el("details", { "data-name": `answer-${one.message}-${one.attempt}` }, el("summary", { "data-name": `answer-${one.message}-${one.attempt}-summary` }, beginning(one.answer)), el("pre", {}, one.answer)) : "–",
+  ]), { cards: true });
 }
 
 export function targets(root, { after }, live) {
-  const list = el("div", {});
-  root.append(el("h1", {}, t("targets")), card(null, el("div", { class: "bar" }, el("button", { "data-name": "new-target", onclick: create }, t("new-target"))), list));
+  const list = el("div");
+  root.append(el("div", { class: "head" }, el("h1", {}, t("targets")), el("button", { "data-name": "new-target", class: "main", onclick: create }, t("new-target"))), card(null, list));
   live.every(3_000, async () => {
     const page = await get(`/v1/targets?limit=200${after ? `&after=${encodeURIComponent(after)}` : ""}`, live.signal);
-    show(list, page.targets.length === 0 ? el("p", { class: "soft" }, t("no-targets"))
-      : table(t("targets"), [[t("name"), "key"], [t("url"), "key"], [t("queues"), "key"], [t("state")], [t("reason")]], page.targets.map((one) => [
-        link(one.name), one.url ?? "–", links(one.delivers), signs(one), one.error ?? one.reason ?? "–",
-      ])),
+    show(list, page.targets.length === 0 ? soft(t("no-targets"))
+      : table(t("targets"), [[t("name"), "key"], [t("url"), "key"], [t("queues"), "key"], [t("state")], [t("reason"), "key"]], page.targets.map((one) => [
+        link(one.name), one.url ?? "–", links(one.delivers), signs(one), stateWords(one),
+      ]), { cards: true }),
     page.next && el("a", { href: `#/targets?after=${encodeURIComponent(page.next)}` }, t("more")));
   });
 }
 
 export function target(root, { name }, live) {
-  const place = el("div", {});
+  const place = el("div");
   root.append(el("h1", {}, name), place);
   live.every(3_000, async () => {
     let one;
@@ -119,15 +134,15 @@ export function target(root, { name }, live) {
     const settings = Object.entries(one).filter(([field, value]) => !FIGURES.includes(field) && value !== null && value !== "" && !(Array.isArray(value) && value.length === 0));
     show(place,
       el("div", { class: "bar" }, signs(one),
-        !one.error && el("button", { "data-name": "test", onclick: () => test(one) }, t("send-test")),
+        !one.error && el("button", { "data-name": "test", onclick: () => testTarget(one) }, t("send-test")),
         !one.error && el("button", { "data-name": "deliver", onclick: () => deliver(one) }, t("deliver-queue")),
-        one.url && el("button", { "data-name": "pause", onclick: () => (one.state === "paused" ? resume(one) : pause(one)) }, t(one.state === "paused" ? "resume" : "pause")),
+        one.url && el("button", { "data-name": "pause", onclick: () => (one.state === "paused" ? resumeTarget(one) : pauseTarget(one)) }, t(one.state === "paused" ? "resume" : "pause")),
         el("button", { "data-name": "remove", class: "danger", onclick: () => remove(one) }, t("remove"))),
       one.error && card(t("not-usable"), el("p", {}, one.error)),
-      one.reason && card(t("reason"), el("p", {}, one.reason), one.since && el("p", { class: "soft" }, when(one.since))),
-      one.counts && card(t("on-this-node"), figures(Object.entries(one.counts).map(([what, n]) => [t(`push-${what}`), count(n)]))),
+      one.state !== "active" && card(t("reason"), el("p", {}, one.reason ?? "–"), one.since && soft(when(one.since))),
+      one.counts && card(t("on-this-node"), figures([...rates(one), ...Object.entries(one.counts).map(([what, n]) => [t(`push-${what}`), count(n)])])),
       card(t("queues"), el("p", {}, links(one.delivers))),
       one.attempts && card(t("latest-attempts"), latest(one.attempts)),
-      card(t("settings"), pairs([[t("created-at"), when(one.created_at)], ...settings.map(([field, value]) => [field, setting(field, value)])])));
+      card(t("settings"), pairs([[t("created-at"), when(one.created_at)], ...settings.map(([field, value]) => [t(field === "concurrency" ? "requests-at-once" : `set-${field.replace(/_ms$/, "")}`), setting(field, value)])])));
   });
 }

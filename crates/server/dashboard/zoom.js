@@ -22,8 +22,8 @@ function spanOf(text) {
 // What is drawn is in the address: `span` is the length by its name, `zoom` the span that was chosen.
 // With `messagesOf`, which makes the address of a list, the messages of the span are offered, and a click on the
 // smallest columns opens theirs.
-export function zoomable(path, live, { span, zoom }, messagesOf) {
-  const drawn = el("div", {});
+export function zoomable(path, live, { span, zoom }, messagesOf, wide) {
+  const drawn = el("div");
   const [, usual] = SPANS.find(([name]) => name === span) ?? SPANS[2];
   let [from, length] = spanOf(zoom) ?? [null, usual];
   const choose = el("select", { "aria-label": t("zoom"), onchange: () => draw(null, Number(choose.value)) },
@@ -67,7 +67,7 @@ export function zoomable(path, live, { span, zoom }, messagesOf) {
     back.hidden = from === null;
     const total = found.buckets.reduce((sum, bucket) => sum + bucket.count, 0);
     show(drawn,
-      columns(found, length > 60_000 * 48 ? (at, to) => draw(at, Math.max(to - at, LEAST)) : messagesOf && ((at, to) => { location.hash = listed(at, to); }), band),
+      columns(found, length > 60_000 * 48 ? (at, to) => draw(at, Math.max(to - at, LEAST)) : messagesOf && ((at, to) => { location.hash = listed(at, to); }), band, wide),
       el("p", { class: "soft" }, t("histogram-sum", { n: count(total), before: count(found.before), after: count(found.after) })),
       messagesOf && total > 0 && el("a", { href: listed(start, start + length), "data-name": "due-then" }, t("due-then")));
   }

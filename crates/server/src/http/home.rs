@@ -102,6 +102,12 @@ assets! {
     TABLES "/ui/tables.js" "tables.js" "text/javascript; charset=utf-8";
     QUEUES "/ui/queues.js" "queues.js" "text/javascript; charset=utf-8";
     MESSAGES "/ui/messages.js" "messages.js" "text/javascript; charset=utf-8";
+    AUDIT "/ui/audit.js" "audit.js" "text/javascript; charset=utf-8";
+    ATTENTION "/ui/attention.js" "attention.js" "text/javascript; charset=utf-8";
+    CRON "/ui/cron.js" "cron.js" "text/javascript; charset=utf-8";
+    HISTORY "/ui/history.js" "history.js" "text/javascript; charset=utf-8";
+    QUEUE "/ui/queue.js" "queue.js" "text/javascript; charset=utf-8";
+    SETTINGS "/ui/settings.js" "settings.js" "text/javascript; charset=utf-8";
     SCHEDULES "/ui/schedules.js" "schedules.js" "text/javascript; charset=utf-8";
     JOBS "/ui/jobs.js" "jobs.js" "text/javascript; charset=utf-8";
     TARGETS "/ui/targets.js" "targets.js" "text/javascript; charset=utf-8";
@@ -280,9 +286,9 @@ mod tests {
     fn dashboard_files_are_small_and_complete() {
         let all: Vec<&Asset> = assets().chain([&PAGE]).collect();
         let bytes: usize = all.iter().map(|asset| asset.content.len()).sum();
-        assert!(bytes <= 150 * 1024, "{bytes} bytes");
+        assert!(bytes <= 200 * 1024, "{bytes} bytes");
         let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/dashboard.md");
-        let told = format!("modules, {} KB in all", (bytes + 500) / 1_000);
+        let told = format!("modules, {} KiB in all", (bytes + 512) / 1_024);
         assert!(std::fs::read_to_string(page).unwrap().contains(&told), "docs/dashboard.md says: {told}");
         let paths: BTreeSet<&str> = all.iter().map(|asset| asset.path).collect();
         let mut named = 0;

@@ -69,7 +69,7 @@ const outlined = () => page.evaluate(() => getComputedStyle(document.activeEleme
   assert.equal(await due(), due_at);
 
   // Escape leaves a dialog, and nothing has happened.
-  await button("Cancel");
+  await button("Cancel message");
   await press("Enter");
   await dialog(page).waitFor();
   await press("Escape");

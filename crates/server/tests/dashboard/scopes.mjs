@@ -11,11 +11,11 @@ const { id } = await put("shop", { body: "x", key: "seen", delay: "1h", if_exist
 await put("shop", { body: "x", delay: "1h", state: "dead" });
 
 const offered = {
-  full: ["Overview", "Queues", "Schedules", "Targets", "Dead letters", "Jobs", "Server"],
+  full: ["Overview", "Queues", "Schedules", "Targets", "Dead letters", "Jobs", "Audit", "Server"],
   small: ["Overview", "Queues", "Server"],
   producer: ["Overview", "Queues", "Server"],
   // Without the scope metrics Overview, Queues and Server had banners of errors, and Dead letters had, too.
-  keeper: ["Queues", "Schedules", "Targets", "Jobs", "Server"],
+  keeper: ["Queues", "Schedules", "Targets", "Jobs", "Audit", "Server"],
 };
 
 async function signedIn(name) {
@@ -71,7 +71,7 @@ for (const name of ["full", "small"]) {
   await calm(seen, "/queues", name);
   const row = (queue) => seen.page.locator("tr", { has: seen.page.getByRole("link", { name: queue, exact: true }) }).locator("td").last();
   assert.equal(await seen.page.locator("thead th").last().textContent(), "Quota", name);
-  assert.match(await row("shop").textContent(), /^shop: Messages \d+ \/ 1,000$/, name);
+  assert.match(await row("shop").textContent(), /^Messages \d+ \/ 1,000$/, name);
   await check(seen, `queues with a quota, ${name}`);
   await seen.context.close();
 }

@@ -30,8 +30,10 @@ export async function tab(options = {}) {
   // While the dashboard is worked on: the files of the working tree instead of those in the binary.
   if (process.env.DASHBOARD_FILES) {
     await page.route("**/ui/*", async (route) => {
-      const answer = await route.fetch();
-      await route.fulfill({ response: answer, path: `${process.env.DASHBOARD_FILES}/${new URL(route.request().url()).pathname.slice(4)}` });
+      const response = await route.fetch();
+      const file = new URL(route.request().url()).pathname.slice(4);
+      // The binary may not have it yet.
+      await route.fulfill({ response, status: 200, path: `${process.env.DASHBOARD_FILES}/${file}`, contentType: file.endsWith(".js") ? "text/javascript" : undefined });
     });
   }
   await page.addInitScript(() => {

@@ -18,8 +18,8 @@ const show = (id) => go(page, `/messages/${id}`, `Message ${id}`);
 async function cancelled(queue, key) {
   const was = await byKey(queue, key);
   await show(was.id);
-  await press("Cancel");
-  await confirm("Cancel");
+  await press("Cancel message");
+  await confirm("Cancel message");
   await toast(page, "Cancelled");
   await undo();
   const now = await byKey(queue, key);
@@ -124,11 +124,11 @@ async function cancelled(queue, key) {
   // Settings: only what was changed is sent, so what somebody else has set in the meantime stays.
   await api("/v1/queues/held/config", "PATCH", { priority: 3, lease_ms: 4_000 });
   await page.reload();
-  await press("Settings");
+  await press("Change the settings");
   await api("/v1/queues/held/config", "PATCH", { rate: { per_second: 5, burst: 9 } });
-  await dialog(page).getByLabel("max_attempts").fill("3");
-  await dialog(page).getByLabel("lease_ms").fill("");
-  await confirm("OK");
+  await dialog(page).getByLabel("Attempts at most").fill("3");
+  await dialog(page).getByLabel("Lease", { exact: true }).fill("");
+  await confirm("Save");
   await toast(page, "saved");
   const { config } = await held();
   assert.deepEqual([config.max_attempts, config.lease_ms, config.priority, config.rate], [3, null, 3, { per_second: 5, burst: 9 }]);
@@ -138,9 +138,9 @@ async function cancelled(queue, key) {
 
   // Another rate keeps its burst, which the dialog does not show.
   await page.reload();
-  await press("Settings");
-  await dialog(page).getByLabel("rate", { exact: true }).fill("7");
-  await confirm("OK");
+  await press("Change the settings");
+  await dialog(page).getByLabel("Rate (grants a second)").fill("7");
+  await confirm("Save");
   await toast(page, "saved");
   assert.deepEqual((await held()).config.rate, { per_second: 7, burst: 9 });
   await undo();
