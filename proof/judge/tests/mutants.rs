@@ -1,4 +1,4 @@
-//! The checker's own mutant test, first half: a toy of the system with bugs.
+//! The checker's own mutant test: a toy of the system with bugs.
 //!
 //! Without a bug the toy's histories must be clean, so that the checker is not a liar; each bug must be caught within
 //! 200 seeds, so that it is not blind.

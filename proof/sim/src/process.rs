@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -39,23 +39,6 @@ pub fn binary() -> io::Result<PathBuf> {
         }
     }
     Ok(binary)
-}
-
-/// How the address of a server becomes known.
-#[derive(Clone, Copy, Debug)]
-pub enum Listens {
-    /// By a line of its output with this word and an address.
-    Says(&'static str),
-    /// It was chosen before. This very process must answer there.
-    Answers(SocketAddr, Question),
-}
-
-/// Whether the process with this id answers at this address within this time.
-pub type Question = fn(SocketAddr, u32, Duration) -> io::Result<bool>;
-
-/// A free address of the loopback. Another process may take it before the intended one does.
-pub fn free_address() -> io::Result<SocketAddr> {
-    TcpListener::bind("127.0.0.1:0")?.local_addr()
 }
 
 /// Sends a signal to a process; its name is as for `kill`, for example `-STOP`.
@@ -123,7 +106,7 @@ fn threads_rest(id: u32) -> bool {
 #[derive(Debug)]
 pub struct Server {
     child: Child,
-    listens: Listens,
+    word: &'static str,
     lines: Receiver<String>,
     started: Instant,
 }
@@ -139,8 +122,8 @@ impl Server {
         all
     }
 
-    /// Starts a server. Its output goes to the log as well.
-    pub fn spawn(mut command: Command, log: &Path, listens: Listens) -> io::Result<Self> {
+    /// Starts a server, which prints its address behind a word. Its output goes to the log as well.
+    pub fn spawn(mut command: Command, log: &Path, word: &'static str) -> io::Result<Self> {
         let mut log = OpenOptions::new().create(true).append(true).open(log)?;
         writeln!(log, "--- start")?;
         let mut child =
@@ -149,39 +132,16 @@ impl Server {
         if let Some(out) = child.stdout.take() {
             std::thread::spawn(move || forward(out, log, &sender));
         }
-        Ok(Server { child, listens, lines, started: Instant::now() })
+        Ok(Server { child, word, lines, started: Instant::now() })
     }
 
     /// Waits until it listens or ends, for at most `patience`.
     pub fn address(&mut self, patience: Duration) -> io::Result<SocketAddr> {
         let deadline = Instant::now() + patience;
-        match self.listens {
-            Listens::Says(word) => self.said(word, deadline),
-            Listens::Answers(address, question) => self.answers(address, question, deadline),
-        }
-    }
-
-    fn answers(&mut self, address: SocketAddr, ask: Question, deadline: Instant) -> io::Result<SocketAddr> {
-        loop {
-            if let Some(status) = self.child.try_wait()? {
-                return Err(io::Error::other(format!("the server ended by itself: {status}")));
-            }
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(io::ErrorKind::TimedOut.into());
-            }
-            if ask(address, self.child.id(), left).unwrap_or(false) {
-                return Ok(address);
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
-
-    fn said(&mut self, word: &str, deadline: Instant) -> io::Result<SocketAddr> {
         loop {
             match self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                 Ok(line) => {
-                    if let Some(address) = address_in(&line, word) {
+                    if let Some(address) = address_in(&line, self.word) {
                         return Ok(address);
                     }
                 }
@@ -192,11 +152,6 @@ impl Server {
                 }
             }
         }
-    }
-
-    /// How its address becomes known.
-    pub fn listens(&self) -> Listens {
-        self.listens
     }
 
     /// Time since it was started.

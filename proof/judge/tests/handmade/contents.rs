@@ -24,6 +24,10 @@ fn bodies() {
         g.body.hash ^= u64::from(s.bad);
         s.done(reserve(), Answer::Grants(vec![g]));
     });
+    case(Check::WrongBody, |s| {
+        s.enqueue(1, Some("k"), 0);
+        s.grant(1, Some(if s.bad { "other" } else { "k" }), 1, 1);
+    });
     // A postpone may bring a new body.
     case(Check::WrongBody, |s| {
         s.enqueue(1, None, 0);

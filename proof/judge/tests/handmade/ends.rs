@@ -20,6 +20,15 @@ fn lost() {
         }
         s.dump(vec![]);
     });
+    // So is a dead one.
+    case(Check::Lost, |s| {
+        s.enqueue(1, None, 0);
+        for n in 1..=3 {
+            s.grant(1, None, n, n);
+            s.done(Call::Nack { proof: proof(1, n), delay_ms: Some(0) }, Answer::Settled);
+        }
+        s.dump(if s.bad { vec![] } else { vec![row(1, State::Dead, 3)] });
+    });
     // An ack of which nobody knows whether it came may have ended it; a stale one has not.
     case(Check::Lost, |s| {
         s.enqueue(1, None, 0);
@@ -103,6 +112,25 @@ fn ends_once() {
         } else {
             s.refused(again, Refusal::NotFound)
         }
+    });
+    // An acked message is neither cancelled nor given back.
+    case(Check::EndedTwice, |s| {
+        s.enqueue(1, None, 0);
+        s.grant(1, None, 1, 1);
+        s.ack(1, 1);
+        let cancel = Call::Cancel(Target::Id(MsgId(1)));
+        if s.bad {
+            s.done(cancel, Answer::Cancelled(Some(MsgId(1))))
+        } else {
+            s.refused(cancel, Refusal::NotFound)
+        }
+    });
+    case(Check::StaleSettle, |s| {
+        s.enqueue(1, None, 0);
+        s.grant(1, None, 1, 1);
+        s.ack(1, 1);
+        let nack = Call::Nack { proof: proof(1, 1), delay_ms: Some(0) };
+        if s.bad { s.done(nack, Answer::Settled) } else { s.refused(nack, Refusal::LeaseLost) }
     });
 }
 

@@ -1,4 +1,4 @@
-//! Systems over beanstalkd's protocol: the original, and the duewheel server.
+//! The duewheel server over beanstalkd's protocol.
 //!
 //! The protocol has no lease tokens: a reservation belongs to its connection. So the token of a grant is made here,
 //! when the grant is read: the number of the process's start, then a counter. The order is right as long as a grant is
@@ -22,33 +22,28 @@ use duewheel_judge::history::{
     Target, Token, Told, When,
 };
 
-use super::http::Memory;
+use super::http::LITTLE_MEMORY;
 use super::{Ability, Asked, Heard, OFFER_MS, Peer, Reply, System};
 use crate::http::Soundness;
-use crate::process::{Listens, PATIENCE, Server, binary, free_address};
+use crate::process::{PATIENCE, Server, binary};
 
-/// The abilities of both.
-const ABILITIES: [Ability; 5] =
-    [Ability::Cancel, Ability::Wait, Ability::Nack, Ability::Extend, Ability::Durable];
-
-pub(super) const OURS: [Ability; 6] = [
+pub(super) const OURS: [Ability; 5] = [
     Ability::Cancel,
     Ability::Wait,
     Ability::Nack,
     Ability::Extend,
-    Ability::Durable,
     // The commands are `put-key` and `delete-key`; the reply to `replace-key` does not name the replaced message.
     Ability::Keys,
 ];
 
-fn rules(attempts: Told) -> Rules {
+/// The promises of our server over this protocol.
+pub(super) fn ours() -> Rules {
     Rules {
         lease_ms: 2_000,
         max_attempts: u64::MAX,
-        offer_ms: 5_000,
+        offer_ms: OFFER_MS,
         slack_ms: 50,
         shards: Shards::Many,
-        attempts,
         keys: Told::No,
         lateness: Told::No,
         leases: Leases::OfConnections,
@@ -56,34 +51,15 @@ fn rules(attempts: Told) -> Rules {
     }
 }
 
-/// The promises of our server over this protocol.
-pub(super) fn ours(attempts: Told) -> Rules {
-    Rules { offer_ms: OFFER_MS, ..rules(attempts) }
-}
-
 /// The duewheel server over beanstalkd's protocol.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct DuewheelBeanstalk {
-    memory: Memory,
-    attempts: Told,
     tokens: Arc<AtomicU64>,
-}
-
-impl DuewheelBeanstalk {
-    /// `attempts`: whether each grant is followed by a query of the job's `reserves`, which duewheel keeps over
-    /// restarts.
-    pub fn new(memory: Memory, attempts: Told) -> Self {
-        DuewheelBeanstalk { memory, attempts, tokens: Arc::default() }
-    }
 }
 
 impl System for DuewheelBeanstalk {
     fn name(&self) -> &'static str {
         "duewheel, beanstalk"
-    }
-
-    fn described(&self) -> String {
-        "`--durability fsync` (the default)".to_owned()
     }
 
     fn abilities(&self) -> &[Ability] {
@@ -95,101 +71,19 @@ impl System for DuewheelBeanstalk {
     }
 
     fn rules(&self) -> Rules {
-        ours(self.attempts)
+        ours()
     }
 
     fn spawn(&self, folder: &Path) -> io::Result<Server> {
         let mut command = Command::new(binary()?);
         command.arg("serve").arg("--data").arg(folder.join("data"));
-        command.args(["--http", "off", "--beanstalk", "127.0.0.1:0"]).args(self.memory.arguments());
-        Server::spawn(command, &folder.join("server.log"), Listens::Says("beanstalk"))
+        command.args(["--http", "off", "--beanstalk", "127.0.0.1:0"]).args(LITTLE_MEMORY);
+        Server::spawn(command, &folder.join("server.log"), "beanstalk")
     }
 
     fn connect(&self, address: SocketAddr, reign: u64) -> io::Result<Box<dyn Peer>> {
         Ok(Box::new(Beanstalk::open(address, reign, self.rules(), Arc::clone(&self.tokens))?))
     }
-}
-
-/// The original beanstalkd.
-#[derive(Clone, Debug)]
-pub struct Beanstalkd {
-    binlog: Binlog,
-    tokens: Arc<AtomicU64>,
-}
-
-/// Whether jobs survive a restart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Binlog {
-    /// `-b DIR -f 0`: a binlog, and an fsync at each write.
-    Synced,
-    /// Without `-b`, the default. It loses everything, as documented; it shows that the tests can fail.
-    Off,
-}
-
-impl Beanstalkd {
-    /// The binary of Debian, or the one that `DUEWHEEL_BEANSTALKD` names.
-    pub fn new(binlog: Binlog) -> Self {
-        Beanstalkd { binlog, tokens: Arc::default() }
-    }
-
-    fn program() -> String {
-        std::env::var("DUEWHEEL_BEANSTALKD").unwrap_or_else(|_| "beanstalkd".to_owned())
-    }
-}
-
-impl System for Beanstalkd {
-    fn name(&self) -> &'static str {
-        match self.binlog {
-            Binlog::Synced => "beanstalkd",
-            Binlog::Off => "beanstalkd without -b",
-        }
-    }
-
-    fn described(&self) -> String {
-        let version = Command::new(Self::program()).arg("-v").output();
-        let version = version.map(|o| String::from_utf8_lossy(&o.stdout).trim().to_owned());
-        let settings = match self.binlog {
-            Binlog::Synced => "-b DIR -f 0",
-            Binlog::Off => "no binlog",
-        };
-        format!("{}, `{settings}`", version.unwrap_or_else(|e| e.to_string()))
-    }
-
-    fn abilities(&self) -> &[Ability] {
-        &ABILITIES
-    }
-
-    fn unit_ms(&self) -> u64 {
-        1_000
-    }
-
-    /// A job's counters are lost at a restart, as documented: they are not judged.
-    fn rules(&self) -> Rules {
-        rules(Told::No)
-    }
-
-    fn spawn(&self, folder: &Path) -> io::Result<Server> {
-        let address = free_address()?;
-        let mut command = Command::new(Self::program());
-        command.args(["-l", "127.0.0.1", "-p", &address.port().to_string()]);
-        if self.binlog == Binlog::Synced {
-            let data = folder.join("data");
-            std::fs::create_dir_all(&data)?;
-            command.arg("-b").arg(data).args(["-f", "0"]);
-        }
-        Server::spawn(command, &folder.join("server.log"), Listens::Answers(address, is_this_process))
-    }
-
-    fn connect(&self, address: SocketAddr, reign: u64) -> io::Result<Box<dyn Peer>> {
-        Ok(Box::new(Beanstalk::open(address, reign, self.rules(), Arc::clone(&self.tokens))?))
-    }
-}
-
-/// beanstalkd reads its binlog before it answers, although its port is open by then.
-fn is_this_process(address: SocketAddr, pid: u32, patience: Duration) -> io::Result<bool> {
-    let mut wire = Wire::open(address, patience.min(Duration::from_secs(1)))?;
-    let stats = wire.yaml("stats\r\n")?;
-    Ok(stats.is_some_and(|yaml| yaml.contains(&format!("\npid: {pid}\n"))))
 }
 
 /// Lines and bodies over a connection.
@@ -306,11 +200,8 @@ impl Beanstalk {
                     self.used.clone_from(&e.queue);
                     before += 1;
                 }
-                let delay = match (&asked.delay, e.when) {
-                    (Some(text), _) => text.clone(),
-                    (None, When::DelayMs(ms)) => (ms / 1_000).to_string(),
-                    (None, When::AtMs(_)) => return None,
-                };
+                let When::DelayMs(delay_ms) = e.when else { return None };
+                let delay = delay_ms / 1_000;
                 let verb = match &e.key {
                     Some(key) => format!("put-key {}", encode(key)),
                     None => "put".to_owned(),
@@ -442,17 +333,15 @@ impl Beanstalk {
     /// them.
     fn complete(&mut self, replies: &mut [Reply], asked_at: Stamp, clock: &Recorder) {
         let mut told: BTreeMap<MsgId, Result<u64, String>> = BTreeMap::new();
-        if self.rules.attempts == Told::Yes {
-            let ids: Vec<MsgId> = replies.iter().flat_map(granted_ids).collect();
-            let all: String = ids.iter().map(|id| format!("stats-job {}\r\n", id.0)).collect();
-            let sent = self.wire.send(all.as_bytes());
-            for id in ids {
-                let told_of = match &sent {
-                    Ok(()) => self.reserves(),
-                    Err(e) => Err(e.to_string()),
-                };
-                told.insert(id, told_of);
-            }
+        let ids: Vec<MsgId> = replies.iter().flat_map(granted_ids).collect();
+        let all: String = ids.iter().map(|id| format!("stats-job {}\r\n", id.0)).collect();
+        let sent = self.wire.send(all.as_bytes());
+        for id in ids {
+            let told_of = match &sent {
+                Ok(()) => self.reserves(),
+                Err(e) => Err(e.to_string()),
+            };
+            told.insert(id, told_of);
         }
         let late = clock.stamp().mono_ns.saturating_sub(asked_at.mono_ns) >= self.rules.lease_ms * 1_000_000;
         for reply in replies {
@@ -503,10 +392,7 @@ impl Beanstalk {
                     Some("buried") => State::Dead,
                     other => return Err(io::Error::other(format!("a job's state is {other:?}"))),
                 };
-                let attempt = match self.rules.attempts {
-                    Told::Yes => number(&yaml, "reserves")?,
-                    Told::No => 0,
-                };
+                let attempt = number(&yaml, "reserves")?;
                 rows.push(Held {
                     id: *id,
                     key: None,
@@ -575,15 +461,6 @@ impl Peer for Beanstalk {
     fn waiting(&mut self, queue: &str) -> Result<u64, String> {
         let [delayed, ready, reserved, _] = self.counts(queue).map_err(|e| e.to_string())?;
         Ok(delayed + ready + reserved)
-    }
-
-    fn left_ms(&mut self, _queue: &str, id: MsgId) -> Result<Option<u64>, String> {
-        let yaml = self.wire.yaml(&format!("stats-job {}\r\n", id.0)).map_err(|e| e.to_string())?;
-        let Some(yaml) = yaml else { return Ok(None) };
-        if field(&yaml, "state") != Some("delayed") {
-            return Ok(Some(0));
-        }
-        number(&yaml, "time-left").map(|s| Some(s.saturating_mul(1_000))).map_err(|e| e.to_string())
     }
 }
 

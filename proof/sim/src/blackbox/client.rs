@@ -22,6 +22,8 @@ pub struct Run<'s> {
     pub recorder: Recorder,
     /// The address of each node, and the number of starts so far at that time. A system of one process has one node.
     nodes: Mutex<Vec<Option<(SocketAddr, u64)>>>,
+    /// How many times as long as the usual ones the pauses of the clients are.
+    pub(super) pace: u64,
     stage: AtomicU64,
     tags: AtomicU64,
     /// Answers that no client should ever get.
@@ -44,12 +46,18 @@ impl<'s> Run<'s> {
     pub fn new(system: &'s dyn System) -> Self {
         Run {
             system,
+            pace: 1,
             recorder: Recorder::new(),
             nodes: Mutex::default(),
             stage: AtomicU64::new(0),
             tags: AtomicU64::new(0),
             complaints: Mutex::default(),
         }
+    }
+
+    /// The same with longer pauses of the clients.
+    pub fn at_pace(self, pace: u64) -> Self {
+        Run { pace, ..self }
     }
 
     /// The present work of the clients.
@@ -291,11 +299,8 @@ impl<'r> Client<'r> {
 
     /// Enqueues messages of one queue together.
     pub fn enqueue_all(&mut self, messages: &[Message]) -> Vec<Outcome> {
-        let asked = messages.iter().map(|m| Asked {
-            call: Call::Enqueue(m.call.clone()),
-            bytes: m.bytes.clone(),
-            delay: None,
-        });
+        let asked =
+            messages.iter().map(|m| Asked { call: Call::Enqueue(m.call.clone()), bytes: m.bytes.clone() });
         self.ask(asked.collect())
     }
 

@@ -9,12 +9,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use duewheel_judge::history::{Rules, Shards, Told, Unanswered};
+use duewheel_judge::history::{Rules, Shards, Unanswered};
 
 use super::beanstalk::{self, Beanstalk};
-use super::http::{DuewheelHttp, Memory};
+use super::http::DuewheelHttp;
 use super::{Ability, Peer, System};
-use crate::process::{Listens, Server, binary};
+use crate::process::{Server, binary};
 
 /// How late a takeover at the start may make the messages of a shard, in ms.
 const STANDS_STILL: u64 = 500;
@@ -27,7 +27,7 @@ const FORGETS: u64 = 2_000;
 /// After a node has gone, its shards have no owner for as long as the lease and this.
 pub const TAKEOVER: Duration = Duration::from_secs(2);
 
-const HTTP: DuewheelHttp = DuewheelHttp { memory: Memory::Usual, shards: 1 };
+const HTTP: DuewheelHttp = DuewheelHttp { shards: 1 };
 
 /// The protocol of the clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,7 +136,7 @@ impl DuewheelCluster {
         }
         let beanstalk = member.beanstalk.to_string();
         command.args(["--beanstalk", if self.door == Door::Beanstalk { &beanstalk } else { "off" }]);
-        Server::spawn(command, &folder.join(format!("{}.log", member.name)), Listens::Says("http"))
+        Server::spawn(command, &folder.join(format!("{}.log", member.name)), "http")
     }
 }
 
@@ -151,10 +151,6 @@ impl System for DuewheelCluster {
             Door::Http => "duewheel cluster, HTTP",
             Door::Beanstalk => "duewheel cluster, beanstalk",
         }
-    }
-
-    fn described(&self) -> String {
-        format!("{} shards, a lease of {} ms", self.shards, self.shard_lease.as_millis())
     }
 
     fn abilities(&self) -> &[Ability] {
@@ -176,7 +172,7 @@ impl System for DuewheelCluster {
         let away = ms(self.shard_lease + TAKEOVER);
         let alone = match self.door {
             Door::Http => HTTP.rules(),
-            Door::Beanstalk => beanstalk::ours(Told::Yes),
+            Door::Beanstalk => beanstalk::ours(),
         };
         Rules {
             shards: Shards::Many,

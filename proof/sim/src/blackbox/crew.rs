@@ -69,8 +69,8 @@ impl Gossip {
     }
 }
 
-fn pause(rng: &mut Rng, most_us: u64) {
-    std::thread::sleep(Duration::from_micros(rng.below(most_us)));
+fn pause(run: &Run<'_>, rng: &mut Rng, most_us: u64) {
+    std::thread::sleep(Duration::from_micros(rng.below(most_us * run.pace)));
 }
 
 fn queue(rng: &mut Rng) -> String {
@@ -149,7 +149,7 @@ pub fn produce(run: &Run<'_>, number: u32, gossip: &Gossip, mut rng: Rng) {
         if run.stage() == Stage::Stop {
             return;
         }
-        pause(&mut rng, 6_000);
+        pause(run, &mut rng, 6_000);
         if !client.connect() {
             continue;
         }
@@ -181,7 +181,7 @@ pub fn produce(run: &Run<'_>, number: u32, gossip: &Gossip, mut rng: Rng) {
 pub fn change_mind(run: &Run<'_>, number: u32, gossip: &Gossip, mut rng: Rng) {
     let mut client = Client::new(run, number);
     while run.stage() == Stage::Work {
-        pause(&mut rng, 8_000);
+        pause(run, &mut rng, 8_000);
         if !client.connect() {
             continue;
         }
@@ -206,7 +206,7 @@ pub fn change_mind(run: &Run<'_>, number: u32, gossip: &Gossip, mut rng: Rng) {
                 let bytes = fresh.map(|tag| body(tag, 60).into_bytes());
                 let payload = fresh.zip(bytes.as_ref()).map(|(tag, bytes)| Payload::of(tag, bytes));
                 let call = Call::Postpone { target, when: when(run.system, &mut rng), body: payload };
-                client.one(Asked { call, bytes: bytes.unwrap_or_default(), delay: None });
+                client.one(Asked { call, bytes: bytes.unwrap_or_default() });
             }
             9 if client.can(Ability::Fire) => {
                 client.one(Call::Fire(target));
@@ -228,8 +228,8 @@ pub fn consume(run: &Run<'_>, number: u32, gossip: &Gossip, mut rng: Rng) {
     let some_time = |rng: &mut Rng, ms: u64| Duration::from_millis(rng.below(ms) * stretch);
     let delay = |rng: &mut Rng, ms: u64| whole(run.system, rng.below(ms));
     while run.stage() != Stage::Stop {
+        pause(run, &mut rng, 2_000);
         if !client.connect() {
-            pause(&mut rng, 2_000);
             continue;
         }
         if of_connections && rng.percent(1) {
@@ -313,7 +313,7 @@ pub fn consume(run: &Run<'_>, number: u32, gossip: &Gossip, mut rng: Rng) {
 pub fn look(run: &Run<'_>, number: u32, gossip: &Gossip, mut rng: Rng) {
     let mut client = Client::new(run, number);
     while run.stage() == Stage::Work {
-        pause(&mut rng, 12_000);
+        pause(run, &mut rng, 12_000);
         if !client.connect() {
             continue;
         }

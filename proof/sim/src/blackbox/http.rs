@@ -11,42 +11,25 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use duewheel_judge::history::{
     Answer, Call, Death, Enqueue, Grant, Held, IfExists, MsgId, Proof, Recorder, Refusal, Rules, Seen,
-    Shards, Stamp, State, Target, Token, Totals, When, wall_ms,
+    Shards, Stamp, State, Target, Token, Totals, When,
 };
 use serde_json::{Value, json};
 
 use super::{Ability, Asked, Heard, OFFER_MS, Peer, Reply, System};
 use crate::http::{Completeness, Connection, Response, Soundness, escape, rfc3339};
-use crate::process::{Listens, PATIENCE, Server, binary};
+use crate::process::{PATIENCE, Server, binary};
 
 const JSON: &str = "application/json";
 const LINES: &str = "application/x-ndjson";
 /// The pause before a look is repeated.
 const AGAIN: Duration = Duration::from_millis(50);
 
-/// The memory of a duewheel server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Memory {
-    /// So little that runs are written and merged all the time, and most messages are on the disk alone.
-    Little,
-    /// The default.
-    Usual,
-}
-
-impl Memory {
-    pub(super) fn arguments(self) -> &'static [&'static str] {
-        match self {
-            Memory::Little => &["--journal-bytes", "1048576", "--memory-messages", "100"],
-            Memory::Usual => &[],
-        }
-    }
-}
+/// So little that runs are written and merged all the time, and most messages are on the disk alone.
+pub const LITTLE_MEMORY: [&str; 4] = ["--journal-bytes", "1048576", "--memory-messages", "100"];
 
 /// The duewheel server over HTTP.
 #[derive(Clone, Copy, Debug)]
 pub struct DuewheelHttp {
-    /// The memory of its process.
-    pub memory: Memory,
     /// Shards of its data folder.
     pub shards: u32,
 }
@@ -54,10 +37,6 @@ pub struct DuewheelHttp {
 impl System for DuewheelHttp {
     fn name(&self) -> &'static str {
         "duewheel, HTTP"
-    }
-
-    fn described(&self) -> String {
-        "`--durability fsync` (the default)".to_owned()
     }
 
     fn abilities(&self) -> &[Ability] {
@@ -79,7 +58,6 @@ impl System for DuewheelHttp {
             Ability::Nack,
             Ability::Backoff,
             Ability::Extend,
-            Ability::Durable,
         ]
     }
 
@@ -103,9 +81,9 @@ impl System for DuewheelHttp {
     fn spawn(&self, folder: &Path) -> io::Result<Server> {
         let mut command = Command::new(binary()?);
         command.arg("serve").arg("--data").arg(folder.join("data"));
-        command.args(["--http", "127.0.0.1:0", "--beanstalk", "off"]).args(self.memory.arguments());
+        command.args(["--http", "127.0.0.1:0", "--beanstalk", "off"]).args(LITTLE_MEMORY);
         command.args(["--shards", &self.shards.to_string()]);
-        Server::spawn(command, &folder.join("server.log"), Listens::Says("http"))
+        Server::spawn(command, &folder.join("server.log"), "http")
     }
 
     fn connect(&self, address: SocketAddr, _reign: u64) -> io::Result<Box<dyn Peer>> {
@@ -172,19 +150,6 @@ impl Peer for HttpPeer {
     fn waiting(&mut self, queue: &str) -> Result<u64, String> {
         let view = self.plain("GET", format!("/v1/queues/{}", escape(queue)), &Value::Null)?;
         Ok(["scheduled", "ready", "leased"].iter().filter_map(|s| view["counts"][s].as_u64()).sum())
-    }
-
-    fn left_ms(&mut self, _queue: &str, id: MsgId) -> Result<Option<u64>, String> {
-        let request =
-            Request { method: "GET", path: format!("/v1/messages/{}", id.0), kind: JSON, body: Vec::new() };
-        let response = self.exchange(&request).map_err(|e| e.to_string())?;
-        if response.status == 404 {
-            return Ok(None);
-        }
-        let value: Value = serde_json::from_slice(&response.body).map_err(|e| e.to_string())?;
-        let due = value["due_at"].as_str().and_then(wall_ms_of);
-        let due = due.ok_or_else(|| format!("no due_at in {value}"))?;
-        Ok(Some(due.saturating_sub(wall_ms())))
     }
 
     fn totals(&mut self, queue: &str) -> Result<Option<Totals>, String> {
@@ -351,8 +316,6 @@ fn understand(asked: &Asked, request: &Request, status: u16, value: &Value) -> H
         };
     }
     let code = value["code"].as_str().unwrap_or("");
-    // A delay that no history can hold may be refused.
-    let odd = asked.delay.is_some();
     Heard::Refused(match (status, code) {
         (409, "key_exists") => Refusal::KeyExists,
         (409, "leased") => Refusal::Leased,
@@ -361,9 +324,6 @@ fn understand(asked: &Asked, request: &Request, status: u16, value: &Value) -> H
         (409, "lease_lost") => Refusal::LeaseLost,
         (409, "dedupe_mismatch") => Refusal::DedupeMismatch,
         (429 | 507, _) => Refusal::Other(code.to_owned()),
-        (400, "bad_request") if odd && value["detail"].as_str().is_some_and(|d| d.contains("delay")) => {
-            Refusal::Other(format!("{status} {code}"))
-        }
         (503, _) if value["outcome"] == "not_applied" || code == "draining" => {
             Refusal::Other(code.to_owned())
         }
@@ -457,10 +417,7 @@ fn enqueue_fields(e: &Enqueue, asked: &Asked) -> Value {
         Ok(text) => fields["body"] = text.into(),
         Err(_) => fields["body_base64"] = STANDARD.encode(&asked.bytes).into(),
     }
-    match &asked.delay {
-        Some(text) => fields["delay_ms"] = serde_json::from_str(text).unwrap_or(Value::Null),
-        None => put_when(&mut fields, e.when),
-    }
+    put_when(&mut fields, e.when);
     if let Some(key) = &e.key {
         fields["key"] = key.as_str().into();
     }
@@ -559,32 +516,4 @@ fn read_held(value: &Value) -> Option<Held> {
             _ => None,
         },
     })
-}
-
-/// Reads the text of [`rfc3339`]: the number of ms is found by bisection.
-fn wall_ms_of(text: &str) -> Option<u64> {
-    // RFC 3339 of one length is in the order of time.
-    let (mut low, mut high) = (0, 253_402_300_799_999);
-    if text.len() != rfc3339(0).len() {
-        return None;
-    }
-    while low < high {
-        let middle = low + (high - low) / 2;
-        if *rfc3339(middle) < *text { low = middle + 1 } else { high = middle }
-    }
-    (rfc3339(low) == text).then_some(low)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn instant_parses_as_written() {
-        for ms in [0, 1, 951_782_400_001, 4_102_444_799_999] {
-            assert_eq!(wall_ms_of(&rfc3339(ms)), Some(ms));
-        }
-        assert_eq!(wall_ms_of("2000-02-30T00:00:00.000Z"), None);
-        assert_eq!(wall_ms_of("soon"), None);
-    }
 }

@@ -1,7 +1,7 @@
 //! The black box: real systems as processes of their own, tormented by clients, judged by what the clients saw.
 //!
 //! ```text
-//!   scenario ── Server (start, SIGKILL, SIGTERM)        one per system under test
+//!    kill9 ──── Server (start, SIGKILL)                 one for each system under test
 //!      │
 //!    crew ───── Client (writes invocation and answer down, in the order the judge needs)
 //!                  │
@@ -9,7 +9,7 @@
 //! ```
 //!
 //! A [`System`] says what it can do ([`Ability`]) and what it promises (its [`Rules`]). What it cannot do is not asked
-//! of it and shows as *not applicable*; nothing is imitated. The three obligations of histories are kept in one place,
+//! of it; nothing is imitated. The three obligations of histories are kept in one place,
 //! by [`client::Client`]; adapters only translate.
 
 pub mod beanstalk;
@@ -17,8 +17,7 @@ pub mod client;
 pub mod cluster;
 pub mod crew;
 pub mod http;
-pub mod redis;
-pub mod scenario;
+pub mod kill9;
 pub mod verdict;
 
 use std::fmt::Debug;
@@ -72,17 +71,12 @@ pub enum Ability {
     Backoff,
     /// The holder pushes the deadline.
     Extend,
-    /// An orderly end keeps everything.
-    Durable,
 }
 
 /// A kind of system under test.
 pub trait System: Debug + Send + Sync {
-    /// As the table calls it.
+    /// As reports call it.
     fn name(&self) -> &'static str;
-
-    /// Version and settings, for the table.
-    fn described(&self) -> String;
 
     /// What it can do.
     fn abilities(&self) -> &[Ability];
@@ -117,13 +111,11 @@ pub struct Asked {
     pub call: Call,
     /// An enqueue's body.
     pub bytes: Vec<u8>,
-    /// An enqueue's delay as it is to be written, in the system's unit, where it may be no number that `call` can hold.
-    pub delay: Option<String>,
 }
 
 impl From<Call> for Asked {
     fn from(call: Call) -> Self {
-        Asked { call, bytes: Vec::new(), delay: None }
+        Asked { call, bytes: Vec::new() }
     }
 }
 
@@ -168,9 +160,6 @@ pub trait Peer: Send + Debug {
 
     /// How many messages of a queue are not dead.
     fn waiting(&mut self, queue: &str) -> Result<u64, String>;
-
-    /// In how many ms a message is due, as the system says; `None` if it is not there.
-    fn left_ms(&mut self, queue: &str, id: MsgId) -> Result<Option<u64>, String>;
 
     /// What the system says it has done in a queue.
     fn totals(&mut self, _queue: &str) -> Result<Option<Totals>, String> {

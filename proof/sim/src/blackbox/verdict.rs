@@ -1,21 +1,19 @@
-//! Runs a scenario and judges it.
+//! Judges a run.
 
 use std::fmt;
 use std::fs::File;
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use duewheel_judge::checker::{Report, check};
+use duewheel_judge::checker::{Fact, Report, check};
 use duewheel_judge::history::History;
 
 use tempfile::TempDir;
 
-use super::System;
 use super::client::Run;
-use super::scenario::{Done, Scenario, Trial};
 
-/// The result of a scenario for a system.
+/// The result of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Nothing contradicts the promises, and the faults provably happened.
@@ -27,8 +25,6 @@ pub enum Verdict {
         /// The kinds of violations, and the first of them.
         example: String,
     },
-    /// The system does not support the scenario.
-    NotApplicable(String),
     /// Nothing contradicts the promises, but too few faults have happened for a conclusion.
     Inconclusive(String),
 }
@@ -48,15 +44,33 @@ pub struct Finding {
     pub seconds: f32,
 }
 
-/// The identity of a run, for a test or the table.
-#[derive(Clone, Copy, Debug)]
-pub struct Settings<'a> {
-    /// The seed: it repeats the decisions of a run, not the scheduling of the machine.
-    pub seed: u64,
-    /// The size; `None`: the default of the scenario.
-    pub size: Option<u64>,
-    /// The command that repeats the run, besides the variables.
-    pub command: &'a str,
+/// A completed run.
+#[derive(Debug)]
+pub struct Done {
+    /// The facts that must provably have happened.
+    pub require: Vec<(Fact, u64)>,
+    /// Further figures.
+    pub figures: Figures,
+}
+
+/// A text made from a report and the scenario's own figures.
+pub struct Figures(Box<dyn Fn(&Report) -> String + Send>);
+
+impl std::fmt::Debug for Figures {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Figures")
+    }
+}
+
+impl Figures {
+    /// Made when the report is complete.
+    pub fn new(say: impl Fn(&Report) -> String + Send + 'static) -> Self {
+        Figures(Box::new(say))
+    }
+
+    fn say(&self, report: &Report) -> String {
+        (self.0)(report)
+    }
 }
 
 /// A number from the environment.
@@ -72,33 +86,6 @@ pub fn seed() -> u64 {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         u64::from(now.subsec_nanos())
     })
-}
-
-/// Runs a scenario in a folder of its own, and judges it. History and data are kept unless it held, or if
-/// `DUEWHEEL_KEEP` is set.
-pub fn conduct(scenario: &Scenario, system: &dyn System, settings: Settings<'_>) -> Finding {
-    let size = settings.size.or_else(|| env(scenario.knob)).unwrap_or(scenario.usual);
-    let seed = settings.seed;
-    let again = format!("DUEWHEEL_SEED={seed} {}={size} {}", scenario.knob, settings.command);
-    let mut finding = Finding::new(again);
-    if let Some(missing) = scenario.needs.iter().find(|a| !system.can(**a)) {
-        finding.verdict = Verdict::NotApplicable(format!("no {missing:?}"));
-        return finding;
-    }
-    let folder = match tempfile::Builder::new().prefix("duewheel-blackbox-").tempdir() {
-        Ok(folder) => folder,
-        Err(e) => {
-            finding.verdict = Verdict::Inconclusive(format!("no temporary folder: {e}"));
-            return finding;
-        }
-    };
-    let title = format!("{} of {}, {size}, seed {seed}", scenario.name, system.name());
-    println!("{title}, folder {}", folder.path().display());
-    let started = Instant::now();
-    let run = Run::new(system);
-    let done = (scenario.act)(&Trial { run: &run, folder: folder.path(), seed, size });
-    finding.seconds = started.elapsed().as_secs_f32();
-    conclude(&run, run.complaints(), &title, folder, &done, finding)
 }
 
 /// Judges the history of a run, completes the finding, and keeps the folder if necessary.
@@ -178,7 +165,6 @@ impl fmt::Display for Verdict {
         match self {
             Verdict::Held => write!(f, "held"),
             Verdict::Broken { count, example } => write!(f, "broken, {count} violations: {example}"),
-            Verdict::NotApplicable(why) => write!(f, "not applicable: {why}"),
             Verdict::Inconclusive(why) => write!(f, "inconclusive: {why}"),
         }
     }

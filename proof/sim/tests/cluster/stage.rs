@@ -14,8 +14,7 @@ use duewheel_sim::blackbox::System as _;
 use duewheel_sim::blackbox::client::{Run, Stage as Work};
 use duewheel_sim::blackbox::cluster::{Build, DuewheelCluster, Member, TAKEOVER};
 use duewheel_sim::blackbox::crew::{Crew, Gossip, QUEUES};
-use duewheel_sim::blackbox::scenario::{Done, Figures};
-use duewheel_sim::blackbox::verdict::{self, Finding};
+use duewheel_sim::blackbox::verdict::{self, Done, Figures, Finding};
 pub(crate) use duewheel_sim::process::PATIENCE;
 use duewheel_sim::process::Server;
 use duewheel_sim::{http, process};
@@ -28,6 +27,9 @@ const ACTS: usize = 4;
 
 /// For so long it waits for what shows late, leases that run out above all.
 const EVIDENCE: Duration = Duration::from_secs(6);
+
+/// Three nodes on one machine have more to do for a request than one.
+const PACE: u64 = 4;
 
 /// What a run is.
 pub(crate) struct Play {
@@ -99,7 +101,7 @@ fn perform_with(play: Play, company: Company, act: impl FnMut(&mut Stage<'_>) ->
     let folder = tempfile::Builder::new().prefix("duewheel-cluster-").tempdir().expect("a temporary folder");
     println!("{name}: {variable}={count}, seed {seed}, folder {}", folder.path().display());
     let began = Instant::now();
-    let run = Run::new(&play.system);
+    let run = Run::new(&play.system).at_pace(PACE);
     let nodes = play.stores.iter().enumerate().map(|(n, store)| Node::new(n, store)).collect();
     let mut stage = Stage {
         run: &run,

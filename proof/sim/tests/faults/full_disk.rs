@@ -12,7 +12,7 @@ use duewheel_judge::checker::Fact;
 use duewheel_judge::history::{Fault, Moment};
 use duewheel_sim::http::Connection;
 use duewheel_sim::permission::{NamespaceUser, on_a_small_disk, run};
-use duewheel_sim::process::{self, Listens, Server};
+use duewheel_sim::process::{self, Server};
 use serde_json::{Value, json};
 
 use crate::fill::{self, Shape, take_all};
@@ -339,8 +339,7 @@ fn start_on_a_full_disk(stage: &Stage<'_>, ballast: &Path) -> Result<u64, String
     let data = ballast.with_file_name("second");
     let mut command = Command::new(&stage.binary);
     command.args(Server::arguments(&data));
-    let mut server =
-        Server::spawn(command, &stage.log(), Listens::Says("listening on")).map_err(|e| e.to_string())?;
+    let mut server = Server::spawn(command, &stage.log(), "listening on").map_err(|e| e.to_string())?;
     if server.address(PATIENCE).is_ok() {
         return Err("a new folder was made on a full disk".into());
     }

@@ -8,7 +8,7 @@
 //!
 //! | variable | |
 //! |---|---|
-//! | `DUEWHEEL_INJECTIONS` (2) | of each system call the first so many fail, one after the other |
+//! | `DUEWHEEL_INJECTIONS` (1) | of each system call the first so many fail, one after the other |
 //! | `DUEWHEEL_CYCLES` (5) | how often the disk is full, each time in another of five ways; `DUEWHEEL_FIRST_CYCLE` (0) says where to begin |
 //! | `DUEWHEEL_PAUSES` (3) | how often the server is stopped |
 //! | `DUEWHEEL_PUSH_KILLS` (6) | how often the server is killed while it pushes |

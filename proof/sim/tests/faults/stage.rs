@@ -13,15 +13,18 @@ use duewheel_judge::rng::Rng;
 use duewheel_sim::blackbox::System as _;
 use duewheel_sim::blackbox::client::{Run, Stage as Work};
 use duewheel_sim::blackbox::crew::{self, Gossip, QUEUES};
-use duewheel_sim::blackbox::http::{DuewheelHttp, Memory};
+use duewheel_sim::blackbox::http::DuewheelHttp;
 pub(crate) use duewheel_sim::process::PATIENCE;
-use duewheel_sim::process::{Listens, Server, binary};
+use duewheel_sim::process::{Server, binary};
 use duewheel_sim::{http, process};
 use serde_json::Value;
 
 /// Our server, with so little memory that runs are written and merged all the time, and most messages are on the disk
 /// alone.
-pub(crate) const SYSTEM: DuewheelHttp = DuewheelHttp { memory: Memory::Little, shards: 1 };
+pub(crate) const SYSTEM: DuewheelHttp = DuewheelHttp { shards: 1 };
+
+/// The faults are rarer than those of the kill -9 test.
+const PACE: u64 = 3;
 
 /// What a run works with.
 pub(crate) struct Stage<'a> {
@@ -81,7 +84,7 @@ pub(crate) fn perform(play: Play, act: impl FnOnce(&mut Stage<'_>, Server) -> Re
         folder.path().display()
     );
     let started = Instant::now();
-    let work = Run::new(&SYSTEM);
+    let work = Run::new(&SYSTEM).at_pace(PACE);
     let mut stage = Stage {
         run: &work,
         binary,
@@ -166,8 +169,7 @@ impl Stage<'_> {
         self.reign += 1;
         let mut command = Command::new(&self.binary);
         command.args(Server::arguments(&self.data)).args(&self.more);
-        let mut server =
-            Server::spawn(command, &self.log(), Listens::Says("listening on")).map_err(|e| e.to_string())?;
+        let mut server = Server::spawn(command, &self.log(), "listening on").map_err(|e| e.to_string())?;
         let address = server.address(PATIENCE).map_err(|e| format!("start {}: {e}", self.reign))?;
         self.fault(Fault::Started);
         self.address = Some(address);

@@ -27,7 +27,7 @@ const EVIDENCE: [Fact; 11] = [
 #[test]
 fn runs_of_a_cluster_are_clean() {
     be_quiet();
-    let runs = all_clean("runs_of_a_cluster", |seed| {
+    let runs = all_clean("runs_of_a_cluster", 100, |seed| {
         let ClusterOutcome { history, broken, facts, .. } = run_cluster(seed, None, Trace::No);
         (history, broken, facts)
     });
@@ -71,7 +71,7 @@ fn conformance_suite_catches_medium_bugs() {
 #[test]
 fn same_seed_gives_identical_cluster_run() {
     be_quiet();
-    for seed in 0..5 {
+    for seed in 0..3 {
         let (first, second) = (run_cluster(seed, None, Trace::Yes), run_cluster(seed, None, Trace::Yes));
         assert!(first.trace.len() > 5_000, "seed {seed}: the trace tells every step");
         let differs = first.trace.lines().zip(second.trace.lines()).position(|(a, b)| a != b);
