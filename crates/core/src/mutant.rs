@@ -56,6 +56,8 @@ pub enum Mutant {
     OneLeaseMore,
     /// A message whose key was taken while it was leased comes back when its lease ends.
     SupersededReturns,
+    /// A message that an act has removed is put back, and can be put back once more.
+    RestoredTwice,
     /// A request to another node whose outcome is unknown is sent again, whatever it is.
     LostRetried,
 }

@@ -18,6 +18,9 @@ pub struct QueueName(Arc<str>);
 /// The beginning of the names of queues that keep done messages.
 const DONE: &str = "#done/";
 
+/// Between the name of a queue and the id of the act whose messages are kept; no name of a caller's queue has it.
+const ACT: char = '#';
+
 /// The caller's own name for a message: 1 to 512 bytes of UTF-8, unique among the unsettled ones of its queue.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(Arc<str>);
@@ -57,6 +60,9 @@ impl QueueName {
     /// Longest name in bytes.
     pub const MAX: usize = 200;
 
+    /// Longest id of an act in bytes.
+    pub const MAX_ACT: usize = 32;
+
     /// Checks a name.
     ///
     /// ```
@@ -90,7 +96,11 @@ impl QueueName {
     /// [`BadName`] if it is empty or too long.
     pub fn stored(name: &str) -> Result<Self, BadName> {
         // The queue of done messages of a queue has a longer name.
-        let max = if name.starts_with(DONE) { Self::MAX + DONE.len() } else { Self::MAX };
+        let max = if name.starts_with(DONE) {
+            Self::MAX + DONE.len() + ACT.len_utf8() + Self::MAX_ACT
+        } else {
+            Self::MAX
+        };
         match name.len() {
             0 => Err(BadName::Empty),
             n if n > max => Err(BadName::TooLong(max)),
@@ -120,7 +130,35 @@ impl QueueName {
 
     /// The name of the queue whose done messages this queue keeps; `None` for every other queue.
     pub fn done_of(&self) -> Option<&str> {
-        self.0.strip_prefix(DONE)
+        let name = self.0.strip_prefix(DONE)?;
+        Some(name.split_once(ACT).map_or(name, |(name, _)| name))
+    }
+
+    /// The system queue that keeps the messages which one act has removed from this queue, to be put back. The id of an
+    /// act is 1 to [`QueueName::MAX_ACT`] letters and digits.
+    ///
+    /// ```
+    /// use duewheel_core::QueueName;
+    /// let kept = QueueName::new("orders")?.of_act("7f3a").unwrap();
+    /// assert_eq!((kept.done_of(), kept.is_of_act()), (Some("orders"), true));
+    /// assert!(!QueueName::new("orders")?.of_done().is_of_act());
+    /// # Ok::<(), duewheel_core::name::BadName>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`BadName`] if the id is not one.
+    pub fn of_act(&self, act: &str) -> Result<QueueName, BadName> {
+        match act.len() {
+            0 => Err(BadName::Empty),
+            n if n > Self::MAX_ACT => Err(BadName::TooLong(Self::MAX_ACT)),
+            _ if !act.bytes().all(|b| b.is_ascii_alphanumeric()) => Err(BadName::BadCharacter),
+            _ => Ok(QueueName([DONE, &self.0, ACT.encode_utf8(&mut [0; 4]), act].concat().into())),
+        }
+    }
+
+    /// Whether the queue keeps the messages of one act ([`QueueName::of_act`]).
+    pub fn is_of_act(&self) -> bool {
+        self.0.strip_prefix(DONE).is_some_and(|name| name.contains(ACT))
     }
 
     /// Whether beanstalkd's protocol can express the name: `A-Za-z0-9-+/;.$_()`.

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | reads: queues, figures, histogram, ring, peek, list, next due | an error that names the shard, never an incomplete answer |
 //! | configure, pause, resume, purge | an error, outcome unknown: the other shards have applied it. Each may be repeated |
+//! | purge at most so many | the same. The messages of all shards are counted first; then one shard after the other may remove what is left of the number |
 //! | fire or redrive many | the same. Shards are asked one after the other, each in its own order, until enough messages are done |
 //! | a session has closed | the shard is notified in the background, for a bounded time; leases end by themselves |
 //!
@@ -109,6 +110,7 @@ impl Router {
             }
             Op::Resume { queue } => Ok(switched(&self.all(Op::resume(queue), patience).await?)),
             Op::Purge { queue } => Ok(Reply::Count(merge::sum(self.all(Op::purge(queue), patience).await?))),
+            Op::PurgeAtMost { queue, messages } => self.purge_at_most(&queue, messages, patience).await,
             Op::SessionClosed { session } => {
                 self.close(session).await;
                 Ok(Reply::Done)
@@ -194,6 +196,34 @@ impl Router {
             }
         }
         Ok(Reply::Count(merge::sum(counts)))
+    }
+
+    /// Purges a queue in all shards unless it has more than `max` messages to remove. Where messages arrive between the count
+    /// and a shard's purge, that shard and those behind it may refuse; no more than `max` are removed then, too.
+    async fn purge_at_most(
+        &self,
+        queue: &QueueName,
+        max: u64,
+        patience: WhenBusy,
+    ) -> Result<Reply, CallError> {
+        let views = self.all(Op::queue(queue.clone()), patience).await?;
+        let counts = views.into_iter().flatten().map(|view| view.counts);
+        let there: u64 = counts.map(|counts| counts.scheduled + counts.ready + counts.dead).sum();
+        if there > max {
+            return Ok(Reply::Count(there.into()));
+        }
+        let (mut seen, mut shards) = (0, Vec::new());
+        for shard in self.each() {
+            let asked = Op::purge_at_most(queue.clone(), max - seen);
+            let purged = self.ask_shards(vec![(shard, asked)], patience).await;
+            let purged = purged.map_err(CallError::of_one_of_several)?;
+            seen += purged.iter().map(|count| count.what).sum::<u64>();
+            shards.extend(purged);
+            if seen > max {
+                break;
+            }
+        }
+        Ok(Reply::Count(merge::sum(shards)))
     }
 
     /// The view of one queue, merged from the views of the shards and the knowledge of this node.

@@ -176,7 +176,7 @@ impl Engine {
     }
 
     /// Records a queue's present settings and pause.
-    fn record_queue(&mut self, idx: QueueIdx) {
+    pub(super) fn record_queue(&mut self, idx: QueueIdx) {
         let queue = self.queues.get_mut(idx);
         let is = queue.is_configured();
         let was = std::mem::replace(&mut queue.is_charged, is);

@@ -76,10 +76,10 @@ impl Engine {
             Named::Nothing => true,
             Named::Key(queue, key) => !self.unmade.has_key(queue, key),
             Named::Id(id) if self.unmade.has_id(id) => false,
-            Named::Id(id) if op.operation().revives => self.live(id).is_none_or(|slot| {
-                let message = &self.rows.get(slot).message;
-                message.key.as_ref().is_none_or(|key| !self.unmade.has_key(&message.queue, key))
-            }),
+            Named::Id(id) if op.operation().revives => {
+                let key = self.live(id).and_then(|slot| self.key_to_return(slot));
+                key.is_none_or(|(queue, key)| !self.unmade.has_key(&queue, &key))
+            }
             Named::Id(_) => true,
         }
     }
@@ -116,9 +116,10 @@ impl Engine {
 
     /// Looks up the holder of the key of a dead message that may come back.
     fn look_up_key_of(&self, slot: RowIdx, lookups: &mut Lookups) {
-        let message = &self.rows.get(slot).message;
-        if let (Kind::Dead, Some(key)) = (self.rows.get(slot).life.stage.kind(), &message.key) {
-            self.look_up_key(&message.queue, key, lookups);
+        if self.rows.get(slot).life.stage.kind() == Kind::Dead
+            && let Some((queue, key)) = self.key_to_return(slot)
+        {
+            self.look_up_key(&queue, &key, lookups);
         }
     }
 
@@ -137,10 +138,9 @@ impl Engine {
         }
         if let Named::Id(id) = op.names()
             && op.operation().revives
-            && let Some(message) = self.live(id).map(|slot| self.rows.get(slot).message.clone())
-            && let Some(key) = &message.key
+            && let Some((queue, key)) = self.live(id).and_then(|slot| self.key_to_return(slot))
         {
-            self.meet(self.fresh.by_key(&message.queue, key));
+            self.meet(self.fresh.by_key(&queue, &key));
         }
     }
 

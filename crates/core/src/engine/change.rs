@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::id::MessageId;
 use crate::message::{Life, MessageContent, QueueLimit, Stage, State};
+use crate::name::{Key, QueueName};
 use crate::random::{SpreadBy, offset_ms};
 use crate::record::{Gone, Record};
 use crate::store::Capacity;
@@ -226,11 +227,19 @@ impl Engine {
         asked_delay(self.now, &entry.message, &entry.life)
     }
 
-    /// The message that has the key of a dead one now.
+    /// The message that has the key of a dead or done one now.
     pub(super) fn key_taken(&self, slot: RowIdx) -> Option<KeyHolder> {
-        let entry = self.rows.get(slot);
-        let holder = self.holder(entry.queue, entry.message.key.as_ref()?)?;
+        let (queue, key) = self.key_to_return(slot)?;
+        let holder = self.holder(self.queues.find(&queue)?, &key)?;
         Some(self.key_holder(holder))
+    }
+
+    /// The key that a message needs to come back, and the queue that it comes back to: for a done message the one that it
+    /// was in.
+    pub(super) fn key_to_return(&self, slot: RowIdx) -> Option<(QueueName, Key)> {
+        let message = &self.rows.get(slot).message;
+        let was_in = message.queue.done_of().and_then(|name| QueueName::stored(name).ok());
+        Some((was_in.unwrap_or_else(|| message.queue.clone()), message.key.clone()?))
     }
 
     pub(super) fn key_holder(&self, slot: RowIdx) -> KeyHolder {

@@ -4,26 +4,68 @@
 //! and the key, content and life of the message that has ended, whose id is in a header. An answer that is remembered
 //! under this id, as for a `dedupe_id`, leads from the id to the done message. So stores treat done messages as they
 //! treat all others, and every operation but [`super::Op::Recall`] and a list of done messages treats them as gone.
+//!
+//! A message that an act has removed and keeps ([`super::Op::CancelKept`]) is a done message of a system queue of its own
+//! act ([`QueueName::of_act`]), whose `dead_ttl_ms` says how long. [`super::Op::Restore`] puts it back and removes the kept
+//! one in the same group, so it comes back once.
 
 use std::sync::Arc;
 
 use crate::answers::AnswerPosition;
 use crate::id::MessageId;
 use crate::message::{DeadReason, Died, DoneOutcome, Kind, Life, MessageContent, Row, Stage, State};
+use crate::mutant::{self, Mutant};
 use crate::name::QueueName;
-use crate::policy::OF_RECORD;
+use crate::policy::{Lasting, OF_RECORD, QueueSettings};
 use crate::record::{Created, DedupeRow, Gone, Record};
 use crate::store::{Capacity, Lookups};
 use crate::time::{EngineMs, WallMs};
 
 use super::Engine;
-use super::input::Target;
-use super::reply::View;
+use super::input::{Enqueue, Target};
+use super::reply::{ChangeRefusal, EnqueueRefusal, Limit, Outline, View};
 use super::rows::QueueIdx;
 use super::rows::RowIdx;
 
-/// The header of a done message with the id that it had. No caller's header has this name: `#` is in no name of HTTP.
+/// The header of a done message with the id that it had, and with reason and time of its death if it was dead. No caller's
+/// header has this name: `#` is in no name of HTTP.
 const ID_HEADER: &str = "#id";
+
+/// The value of [`ID_HEADER`].
+fn origin(id: MessageId, stage: &Stage) -> Box<str> {
+    match stage {
+        Stage::Dead { reason, at, .. } => {
+            let engine = at.engine().map_or(String::new(), |engine| format!(" {}", engine.0));
+            format!("{} {} {}{engine}", id.0, reason.as_str(), at.raw()).into()
+        }
+        Stage::Waiting { .. } | Stage::Leased(_) => id.0.to_string().into(),
+    }
+}
+
+/// The id and the stage that [`origin`] has written.
+fn read_origin(text: &str) -> Option<(MessageId, Stage)> {
+    let mut words = text.split(' ');
+    let id = MessageId(words.next()?.parse().ok()?);
+    let Some(reason) = words.next() else { return Some((id, Stage::Waiting { token: None })) };
+    let died = Died::from_raw(words.next()?.parse().ok()?);
+    let engine = words.next().and_then(|engine| engine.parse().ok());
+    let at = engine.map_or(died, |engine| died.since(EngineMs(engine)));
+    Some((id, Stage::Dead { reason: DeadReason::named(reason)?, at, token: None }))
+}
+
+/// A done message as it was, with the id, the queue and the stage that it had.
+fn original(message: &MessageContent) -> (MessageContent, Stage) {
+    let (mut content, mut stage) = (message.clone(), Stage::Waiting { token: None });
+    if let Some((_, text)) = content.headers.pop_if(|(name, _)| **name == *ID_HEADER)
+        && let Some(origin) = read_origin(&text)
+    {
+        (content.id, stage) = origin;
+    }
+    if let Some(queue) = message.queue.done_of().and_then(|name| QueueName::stored(name).ok()) {
+        content.queue = queue;
+    }
+    (content, stage)
+}
 
 /// A message that ends and is to be kept.
 #[derive(Debug)]
@@ -31,6 +73,8 @@ pub(super) struct EndedMessage {
     message: Arc<MessageContent>,
     life: Life,
     outcome: DoneOutcome,
+    /// The system queue that keeps it.
+    queue: QueueName,
     keep_ms: u64,
 }
 
@@ -59,13 +103,15 @@ impl Engine {
             Gone::Expired => DoneOutcome::Expired,
             Gone::Superseded => DoneOutcome::Superseded,
         };
-        Some(EndedMessage { message: entry.message.clone(), life: entry.life.clone(), outcome, keep_ms })
+        let (message, life, queue) =
+            (entry.message.clone(), entry.life.clone(), entry.message.queue.of_done());
+        Some(EndedMessage { message, life, outcome, queue, keep_ms })
     }
 
     /// Keeps a message that was removed. `brought` is the size of what the same operation puts besides.
     pub(super) fn keep(&mut self, ended: EndedMessage, brought: usize) {
-        let EndedMessage { message, life, outcome, keep_ms } = ended;
-        let (now, name) = (self.now, message.queue.of_done());
+        let EndedMessage { message, life, outcome, queue: name, keep_ms } = ended;
+        let now = self.now;
         if !self.may_keep(&name, message.weight().saturating_add(brought)) {
             self.done.not_kept += 1;
             return;
@@ -74,15 +120,18 @@ impl Engine {
         self.next_id = self.ids.after(self.next_id);
         let key = life.key_of(&message).cloned();
         let mut content = MessageContent { id, queue: name, key, ..(*message).clone() };
-        content.headers.push((ID_HEADER.into(), was_id.0.to_string().into()));
+        content.headers.push((ID_HEADER.into(), origin(was_id, &life.stage)));
         let (message, at) = (Arc::new(content), self.dies());
         let life = Life { stage: Stage::Dead { reason: DeadReason::Done(outcome), at, token: None }, ..life };
         let record = Record::Put { message: message.clone(), life: life.clone(), was: None };
         let idx = self.queues.find_or_make(&message.queue);
+        if message.queue.is_of_act() {
+            self.begin_act(idx, keep_ms);
+        }
         self.count(idx, &record);
         let lsn = self.append(record);
         self.remember_done(was_id, id, keep_ms);
-        if self.has_too_many_done() {
+        if self.has_too_many_done() && !message.queue.is_of_act() {
             self.check_dead_at(now.engine, idx);
         } else {
             self.plan_dead_check(idx, at);
@@ -130,7 +179,7 @@ impl Engine {
     /// setting of the queue in which they were.
     pub(super) fn dead_ttl_ms(&self, idx: QueueIdx) -> Option<u64> {
         let queue = self.queues.get(idx);
-        if !queue.is_done {
+        if !queue.is_done || queue.name.is_of_act() {
             return queue.settings.dead_ttl_ms;
         }
         let of = self.done_of(queue.name.done_of()?);
@@ -236,18 +285,8 @@ impl Engine {
 
     /// A done message as it was, with the id and the queue that it had.
     pub(super) fn view_of_done(&self, idx: QueueIdx, row: &Row) -> View {
-        let message = &row.message;
-        let mut content = (**message).clone();
-        if let Some((_, id)) = content.headers.pop_if(|(name, _)| **name == *ID_HEADER)
-            && let Ok(id) = id.parse()
-        {
-            content.id = MessageId(id);
-        }
-        let mut settings_of = idx;
-        if let Some(name) = message.queue.done_of() {
-            settings_of = self.done_of(name).unwrap_or(idx);
-            content.queue = QueueName::stored(name).unwrap_or(content.queue);
-        }
+        let (content, _) = original(&row.message);
+        let settings_of = self.queues.find(&content.queue).unwrap_or(idx);
         self.view_of(settings_of, &Arc::new(content), &row.life, State::Done)
     }
 
@@ -272,5 +311,98 @@ impl Engine {
     pub(super) fn done_in(&self, name: &QueueName) -> u64 {
         let idx = self.queues.find(&name.of_done());
         idx.map_or(0, |idx| self.queues.get(idx).tally.part(Kind::Dead).count)
+    }
+}
+
+impl Engine {
+    /// Cancels a message, or removes a dead one, and keeps it for an act: for as long as the act says, and for no less than
+    /// its queue keeps done messages. Refused if it cannot be kept.
+    pub(super) fn cancel_kept(
+        &mut self,
+        id: MessageId,
+        died: Option<WallMs>,
+        act: &str,
+        keep_ms: u64,
+    ) -> Result<Box<Outline>, ChangeRefusal> {
+        let slot = self.shown(id).ok_or(ChangeRefusal::NotFound)?;
+        let entry = self.rows.get(slot);
+        match (&entry.life.stage, died) {
+            (Stage::Dead { at, .. }, Some(died)) if at.wall() == died => {}
+            (_, Some(_)) => return Err(ChangeRefusal::NotDead),
+            (Stage::Leased(_), None) => return Err(ChangeRefusal::Leased),
+            (Stage::Waiting { .. } | Stage::Dead { .. }, None) => {}
+        }
+        let (idx, message, life) = (entry.queue, entry.message.clone(), entry.life.clone());
+        let queue = message.queue.of_act(act).map_err(|_| ChangeRefusal::NotFound)?;
+        match self.room {
+            Capacity::Enough => {}
+            Capacity::Busy => return Err(ChangeRefusal::Busy),
+            Capacity::SettleOnly | Capacity::RemoveOnly => return Err(ChangeRefusal::DiskFull),
+        }
+        if !self.may_keep(&queue, message.weight()) {
+            return Err(ChangeRefusal::Overloaded(Limit::Messages(self.policy.max_done as u64)));
+        }
+        let keep_ms = keep_ms.max(self.queues.get(idx).settings.keep_done_ms.unwrap_or(0));
+        let ended = EndedMessage { message, life, outcome: DoneOutcome::Cancelled, queue, keep_ms };
+        let was = self.outline(slot);
+        self.end(slot, Gone::Cancelled, Some(ended), 0);
+        self.release(idx);
+        Ok(Box::new(was))
+    }
+
+    /// Says with the first message of an act how long its queue keeps them. The setting goes with the last one.
+    fn begin_act(&mut self, idx: QueueIdx, keep_ms: u64) {
+        let settings = &mut self.queues.get_mut(idx).settings;
+        if settings.dead_ttl_ms.is_none() {
+            *settings = QueueSettings {
+                dead_ttl_ms: Some(keep_ms),
+                lasting: Lasting::WhileUsed,
+                ..QueueSettings::default()
+            };
+            self.record_queue(idx);
+        }
+    }
+
+    /// Puts a message that an act has removed back into its queue, as it was, under a new id. The kept one is gone in the
+    /// same group, so both or none of them are durable.
+    pub(super) fn restore(&mut self, id: MessageId) -> Result<Box<Outline>, ChangeRefusal> {
+        let is_kept =
+            |slot: &RowIdx| self.rows.get(*slot).message.queue.is_of_act() && self.is_still_done(*slot);
+        let slot = self.live(id).filter(is_kept).ok_or(ChangeRefusal::NotFound)?;
+        let entry = self.rows.get(slot);
+        let (content, stage) = original(&entry.message);
+        let life = Life { stage, ..entry.life.clone() };
+        // The dead hold no keys.
+        if life.stage.kind() == Kind::Waiting
+            && let Some(holder) = self.key_taken(slot)
+        {
+            return Err(ChangeRefusal::KeyExists(holder));
+        }
+        let brings = Enqueue {
+            key: content.key.clone(),
+            headers: content.headers.clone(),
+            ..Enqueue::new(content.queue.clone(), content.body.clone())
+        };
+        self.accept_again(&brings).map_err(of_restore)?;
+        if !mutant::is(Mutant::RestoredTwice) {
+            self.remove(slot, Gone::Cancelled);
+        }
+        let id = MessageId(self.next_id);
+        self.next_id = self.ids.after(self.next_id);
+        self.put_new(Arc::new(MessageContent { id, ..content }), life);
+        self.meet(self.fresh.by_id(id));
+        let slot = self.live(id).ok_or(ChangeRefusal::NotFound)?;
+        Ok(Box::new(self.outline(slot)))
+    }
+}
+
+/// The refusal of a restore because of the limits of an enqueue.
+fn of_restore(refusal: EnqueueRefusal) -> ChangeRefusal {
+    match refusal {
+        EnqueueRefusal::DiskFull => ChangeRefusal::DiskFull,
+        EnqueueRefusal::Overloaded(limit) => ChangeRefusal::Overloaded(limit),
+        EnqueueRefusal::OverQuota(over) => ChangeRefusal::OverQuota(over),
+        // Only the limits are checked: what the message holds was accepted before.
+        _ => ChangeRefusal::Busy,
     }
 }

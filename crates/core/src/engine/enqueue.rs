@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::answers::AnswerPosition;
 use crate::id::MessageId;
-use crate::message::{DeadReason, Expiry, Life, MessageContent, Options, Row, Stage, State};
+use crate::message::{DeadReason, Expiry, Kind, Life, MessageContent, Options, Row, Stage, State};
 use crate::mutant::{self, Mutant};
 use crate::name::QueueName;
 use crate::policy::{OWN_DEDUPE, OWN_DEDUPE_WINDOW_MS};
@@ -157,14 +157,19 @@ impl Engine {
             InitialState::Waiting => Stage::Waiting { token: None },
             InitialState::Dead => Stage::Dead { reason: DeadReason::Buried, at: self.dies(), token: None },
         };
-        let life = Life { generation, stage, ..Life::new(due, e.priority) };
+        self.put_new(message, Life { generation, stage, ..Life::new(due, e.priority) });
+    }
+
+    /// Puts a new message, under an id that no message has had.
+    pub(super) fn put_new(&mut self, message: Arc<MessageContent>, life: Life) {
+        let (id, due) = (message.id, life.due);
         let record = Record::Put { message: message.clone(), life: life.clone(), was: None };
         let idx = self.queues.find_or_make(&message.queue);
         self.count(idx, &record);
         self.count_rate(idx, Event::Enqueued);
         let lsn = self.append(record);
         let enters = self.is_near(idx, due, id) || (self.now.is_due(due) && self.overtakes(idx, id, &life));
-        if enters || e.begins == InitialState::Dead {
+        if enters || life.stage.kind() == Kind::Dead {
             self.insert_row(Row { message, life }, lsn, lsn);
         } else {
             self.fresh.push(message, life, lsn);
@@ -235,6 +240,12 @@ impl Engine {
             return Err(EnqueueRefusal::OutOfRange(RefusedPart::Backoff));
         }
         Ok(())
+    }
+
+    /// Charges the limits and the quota of a message that was accepted before and comes back.
+    pub(super) fn accept_again(&mut self, e: &Enqueue) -> Result<(), EnqueueRefusal> {
+        self.check_capacity(e)?;
+        self.accept_by_quota(e, None)
     }
 
     fn check_capacity(&self, e: &Enqueue) -> Result<(), EnqueueRefusal> {

@@ -74,7 +74,7 @@ impl Engine {
         seen: ListCursor,
         limit: usize,
     ) {
-        let done = (state == Some(State::Done)).then(|| queue.of_done());
+        let done = (state == Some(State::Done) && !queue.is_of_act()).then(|| queue.of_done());
         let queue = done.as_ref().unwrap_or(queue);
         let Some(idx) = self.queues.find(queue) else {
             return self.respond(to, Reply::Page(Page::default()));
@@ -411,12 +411,14 @@ impl Engine {
             return None;
         }
         if let Some(slot) = self.rows.slot(row.message.id) {
-            return self.is_live(slot).then(|| self.view(slot));
+            let is_live = self.is_live(slot);
+            return is_live.then(|| if queue.is_of_act() { self.raw_view(slot) } else { self.view(slot) });
         }
         if self.loading.is_newer(&row.message, as_of) {
             return None;
         }
-        if self.queues.get(idx).is_done {
+        // The messages of an act are listed to be restored, under the ids that they have.
+        if self.queues.get(idx).is_done && !queue.is_of_act() {
             return Some(self.view_of_done(idx, row));
         }
         Some(self.view_of(idx, &row.message, &row.life, state_of(self.now, &row.life)))

@@ -49,6 +49,12 @@ impl Engine {
             let row = Row { message: entry.message.clone(), life: entry.life.clone() };
             return self.view_of_done(entry.queue, &row);
         }
+        self.raw_view(slot)
+    }
+
+    /// The view of a message under the id and in the queue that it has, also of a done one.
+    pub(super) fn raw_view(&self, slot: RowIdx) -> View {
+        let entry = self.rows.get(slot);
         self.view_of(entry.queue, &entry.message, &entry.life, self.shown_state(slot))
     }
 

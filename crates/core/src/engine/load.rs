@@ -517,12 +517,13 @@ impl Engine {
     fn take_dead(&mut self, name: &QueueName, loaded: Loaded) {
         let Some(idx) = self.queues.find(name) else { return };
         let Some(ttl) = self.dead_ttl_ms(idx) else { return };
-        let is_done = self.queues.get(idx).is_done;
+        // An act keeps its messages for their time.
+        let yields = self.queues.get(idx).is_done && !name.is_of_act();
         let mut next = None;
         for row in loaded.rows {
             let Stage::Dead { at, .. } = row.life.stage else { continue };
             let is_over = at.is_older(ttl, self.now);
-            if !(is_over || is_done && self.has_too_many_done()) {
+            if !(is_over || yields && self.has_too_many_done()) {
                 next = Some(at);
                 break;
             }

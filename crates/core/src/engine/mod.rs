@@ -407,6 +407,10 @@ impl Engine {
             Op::Redrive { id, delay_ms } => Reply::Change(self.redrive(id, delay_ms).map(Applied::from)),
             Op::RedriveMany { queue, max } => return self.change_many(ToMany::Redrive, to, &queue, max),
             Op::RemoveDead { id, died } => Reply::Change(self.remove_dead(id, died).map(Applied::from)),
+            Op::CancelKept { id, died, act, keep_ms } => {
+                Reply::Change(self.cancel_kept(id, died, &act, keep_ms).map(Applied::from))
+            }
+            Op::Restore { id } => Reply::Change(self.restore(id).map(Applied::from)),
             Op::Get { target } => Reply::View(self.look(&target)),
             Op::Recall { target } => Reply::View(self.recall(&target)),
             Op::Outline { id } => {
@@ -432,11 +436,8 @@ impl Engine {
             Op::Configure { queue, settings } => return self.configure(to, &queue, settings),
             Op::Pause { queue, for_ms } => self.pause(&queue, for_ms),
             Op::Resume { queue } => self.resume(&queue),
-            Op::Purge { queue } => {
-                self.purge(&queue.of_done());
-                self.purge_answers(&queue);
-                Reply::Count(self.purge(&queue).into())
-            }
+            Op::Purge { queue } => Reply::Count(self.purge_at_most(&queue, u64::MAX).into()),
+            Op::PurgeAtMost { queue, messages } => Reply::Count(self.purge_at_most(&queue, messages).into()),
             Op::Hold { queue, how } => self.hold(&queue, how),
             Op::LetGo { queue, how } => {
                 self.let_go(&queue, how);

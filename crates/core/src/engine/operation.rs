@@ -298,6 +298,26 @@ ops! {
             died ("When it has died: a message with another time has been redriven since, and is refused as not \
                 dead."): WallMs
         } -> ChangeAnswer, Message of id, settles;
+
+    /// Cancels a message, or removes a dead one, and keeps it for an act, so that [`Op::Restore`] can put it back. Refused
+    /// if it cannot be kept.
+    fn cancel_kept "cancel_kept" CancelKept {
+            id: MessageId,
+            died ("When it has died, if it must be dead, as in [`Op::RemoveDead`]."): Option<WallMs>,
+            act ("The act ([`QueueName::of_act`])."): Box<str>,
+            keep_ms ("How long it is kept, in ms."): u64
+        } -> ChangeAnswer, Message of id, grows;
+
+    /// Puts a message that an act has removed and kept back into its queue as it was, under a new id; the kept one is gone.
+    /// Refused if its key is taken. The answer is the new message.
+    fn restore "restore" Restore {
+            id ("The kept message, as a list of the done messages of [`QueueName::of_act`] has it."): MessageId
+        } -> ChangeAnswer, Message of id, grows, revives;
+
+    /// Removes messages as [`Op::Purge`] does, unless they are more than `messages`. The answer is their number; above
+    /// `messages` nothing was removed, except by other shards before.
+    fn purge_at_most "purge_at_most" PurgeAtMost { queue: QueueName, messages ("Largest number of messages."): u64 }
+        -> Applied<u64>, All, surveys;
 }
 
 /// The properties of an operation that are known before it is decided: a row of the table.

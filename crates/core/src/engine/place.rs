@@ -18,6 +18,7 @@ use crate::store::ALL_COLUMNS;
 use crate::tally::columns_per_queue;
 use crate::time::{Due, EngineMs};
 
+use super::done::EndedMessage;
 use super::effect::{Effect, Notice};
 use super::input::Target;
 use super::question::PurgedMessages;
@@ -243,7 +244,17 @@ impl Engine {
 
     /// Removes a message; its queue stays, because another message of `brought` bytes replaces it.
     pub(super) fn remove_from(&mut self, slot: RowIdx, why: Gone, brought: usize) -> Arc<MessageContent> {
-        let ended = self.ended(slot, why);
+        self.end(slot, why, self.ended(slot, why), brought)
+    }
+
+    /// Removes a message, and keeps of it what `ended` says.
+    pub(super) fn end(
+        &mut self,
+        slot: RowIdx,
+        why: Gone,
+        ended: Option<EndedMessage>,
+        brought: usize,
+    ) -> Arc<MessageContent> {
         let id = self.rows.get(slot).message.id;
         let was = self.was(slot);
         self.record(slot, Record::Removed { id, why, was });
@@ -451,6 +462,21 @@ impl Engine {
 }
 
 impl Engine {
+    /// Purges a queue with its done messages and remembered answers, unless it has more than `max` to remove. The answer is
+    /// their number.
+    pub(super) fn purge_at_most(&mut self, name: &QueueName, max: u64) -> u64 {
+        let there = self.queues.find(name).map_or(0, |idx| {
+            let queue = self.queues.get(idx);
+            queue.tally.count() - queue.leased.len() as u64
+        });
+        if there > max {
+            return there;
+        }
+        self.purge(&name.of_done());
+        self.purge_answers(name);
+        self.purge(name)
+    }
+
     /// Removes Scheduled, Ready and Dead messages of a queue; leased ones stay. The answer is their number.
     pub(super) fn purge(&mut self, name: &QueueName) -> u64 {
         let Some(idx) = self.queues.find(name) else { return 0 };

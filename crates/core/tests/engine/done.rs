@@ -1,9 +1,10 @@
 //! Messages that have ended and are kept as done. `model.rs` compares looks and lists of them over random histories.
 
 use duewheel_core::engine::*;
-use duewheel_core::message::{DeadReason, DoneOutcome, Expiry, Options, State};
-use duewheel_core::policy::{OnExpiry, Policy, QueueSettings};
+use duewheel_core::message::{DeadReason, DoneOutcome, Expiry, MaxAttempts, Options, State};
+use duewheel_core::policy::{Backoff, OnExpiry, Policy, QueueSettings};
 use duewheel_core::store::Capacity;
+use duewheel_core::time::WallMs;
 use duewheel_core::{MessageId, record::Record};
 
 use crate::harness::*;
@@ -55,6 +56,12 @@ fn listed(rig: &mut Rig, name: &str, limit: usize) -> Vec<MessageId> {
             return ids;
         }
     }
+}
+
+fn give_room(rig: &mut Rig, room: Capacity) {
+    let mut fx = Effects::new();
+    rig.engine.handle(rig.now, Input::Room(room), &mut fx);
+    rig.absorb(fx);
 }
 
 #[test]
@@ -272,9 +279,7 @@ fn done_messages_are_dropped_first() {
         cancel(&mut rig, id);
     }
     let pending = rig.put("a", 5_000, None);
-    let mut fx = Effects::new();
-    rig.engine.handle(rig.now, Input::Room(Capacity::SettleOnly), &mut fx);
-    rig.absorb(fx);
+    give_room(&mut rig, Capacity::SettleOnly);
     rig.timeout();
     assert_eq!(rig.engine.done_counts(), DoneCounts { given_up: 2, ..DoneCounts::default() });
     cancel(&mut rig, pending);
@@ -312,4 +317,173 @@ fn oversized_replaced_message_is_not_kept() {
     assert_eq!((outcome(&mut rig, first.id), rig.engine.done_counts().not_kept), (None, 1));
     cancel(&mut rig, second.id);
     assert_eq!(outcome(&mut rig, second.id), Some(DoneOutcome::Cancelled), "alone it fits");
+}
+
+/// A list of what an act keeps of the queue `q`, under the ids that it has there.
+fn kept(rig: &mut Rig, act: &str) -> Vec<MessageId> {
+    let list = Op::List {
+        queue: queue("q").of_act(act).unwrap(),
+        state: Some(State::Done),
+        after: None,
+        limit: 9,
+        from: None,
+    };
+    let Reply::Page(page) = rig.call(list) else { panic!() };
+    page.views.iter().map(|view| view.message.id).collect()
+}
+
+fn change(rig: &mut Rig, op: Op) -> Result<Outline, ChangeRefusal> {
+    match rig.call(op) {
+        Reply::Change(changed) => changed.map(|outline| *outline.what),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn cancel_kept(rig: &mut Rig, id: MessageId, keep_ms: u64) -> Result<Outline, ChangeRefusal> {
+    change(rig, Op::CancelKept { id, died: None, act: "a1".into(), keep_ms })
+}
+
+fn look(rig: &mut Rig, id: MessageId) -> View {
+    match rig.call(Op::Get { target: Target::Id(id) }) {
+        Reply::View(view) => *view.expect("it is there"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn restored_message_is_as_before() {
+    let mut rig = Rig::new(Policy::default());
+    let options = Options {
+        lease_ms: Some(7_000),
+        max_attempts: MaxAttempts::new(9),
+        backoff: Some(Backoff { min_ms: 5, max_ms: 50 }),
+        spread_ms: Some(40),
+        expiry: Some(Expiry::In(90_000)),
+        ..Options::default()
+    };
+    let order = Enqueue {
+        key: Some(key("order-1")),
+        headers: vec![("a".into(), "1".into())],
+        priority: Some(3),
+        dedupe_id: Some("d".into()),
+        options,
+        ..message("q", 0)
+    };
+    let Reply::Enqueue(Ok(first)) = rig.call(Op::Enqueue(Box::new(order))) else { panic!() };
+    rig.pass(50);
+    let grant = rig.reserve("q", 1).pop().expect("a message");
+    let nack = Op::nack(first.id, grant.token, Attempt::Failed, Some(5_000), "status_500").op().clone();
+    rig.call(nack);
+    let dead = rig.put("q", 0, Some("order-2"));
+    let grant = rig.reserve("q", 1).pop().expect("a message");
+    rig.call(Op::bury(dead, grant.token, "no use").op().clone());
+    for id in [first.id, dead] {
+        let before = look(&mut rig, id);
+        assert_eq!(cancel_kept(&mut rig, id, 60_000).unwrap().id, id);
+        rig.restart();
+        rig.pass(1_000);
+        let ended = recall(&mut rig, id).expect("it is kept");
+        assert_eq!((ended.state, ended.message.id), (State::Done, id));
+        assert!(listed(&mut rig, "q", 9).is_empty(), "the queue keeps none");
+        let of_act = kept(&mut rig, "a1");
+        assert_eq!(of_act.len(), 1);
+        rig.restart();
+        let restored = change(&mut rig, Op::Restore { id: of_act[0] }).unwrap();
+        assert_eq!(change(&mut rig, Op::Restore { id: of_act[0] }), Err(ChangeRefusal::NotFound));
+        rig.restart();
+        assert_eq!(change(&mut rig, Op::Restore { id: of_act[0] }), Err(ChangeRefusal::NotFound));
+        assert!(kept(&mut rig, "a1").is_empty() && recall(&mut rig, id).is_none());
+        let after = look(&mut rig, restored.id);
+        let content = duewheel_core::message::MessageContent { id, ..(*after.message).clone() };
+        assert_eq!(content, *before.message);
+        let (due_in_ms, message) = (after.due_in_ms, before.message.clone());
+        assert_eq!(View { due_in_ms: before.due_in_ms, message, ..after }, before);
+        assert_eq!(due_in_ms, before.due_in_ms.saturating_sub(1_000));
+    }
+}
+
+#[test]
+fn taken_key_refuses_restore() {
+    let mut rig = Rig::new(Policy::default());
+    let first = rig.put("q", 5_000, Some("k"));
+    cancel_kept(&mut rig, first, 60_000).unwrap();
+    let second = rig.put("q", 6_000, Some("k"));
+    let of_act = kept(&mut rig, "a1")[0];
+    for _ in 0..2 {
+        let refused = change(&mut rig, Op::Restore { id: of_act });
+        assert!(matches!(refused, Err(ChangeRefusal::KeyExists(holder)) if holder.id == second));
+        rig.restart();
+    }
+    cancel(&mut rig, second);
+    assert_eq!(change(&mut rig, Op::Restore { id: of_act }).unwrap().key, Some(key("k")));
+}
+
+#[test]
+fn act_keeps_its_messages_for_its_time() {
+    let mut rig = Rig::new(Policy::default());
+    let ids = [1, 2].map(|n| rig.put("q", n * 100_000, None));
+    cancel_kept(&mut rig, ids[0], 10_000).unwrap();
+    cancel(&mut rig, ids[1]);
+    assert_eq!((kept(&mut rig, "a1").len(), rig.engine.done_counts().kept), (1, 1));
+    assert_eq!((kept(&mut rig, "a2").len(), recall(&mut rig, ids[1])), (0, None));
+    // Neither a setting of the queue nor a purge ends it.
+    keep(&mut rig, "q", Some(1_000));
+    keep(&mut rig, "q", None);
+    rig.call(Op::Purge { queue: queue("q") });
+    rig.pass(9_999);
+    rig.timeout();
+    assert!(recall(&mut rig, ids[0]).is_some());
+    let of_act = kept(&mut rig, "a1")[0];
+    rig.pass(1);
+    assert_eq!(change(&mut rig, Op::Restore { id: of_act }), Err(ChangeRefusal::NotFound));
+    rig.timeout();
+    assert_eq!((rig.engine.done_counts().kept, rig.table.len()), (0, 0));
+    // No less than the queue keeps what has ended.
+    keep(&mut rig, "q", Some(20_000));
+    let last = rig.put("q", 100_000, None);
+    cancel_kept(&mut rig, last, 10_000).unwrap();
+    rig.pass(19_999);
+    rig.timeout();
+    assert!(recall(&mut rig, last).is_some());
+}
+
+#[test]
+fn message_that_cannot_be_kept_stays() {
+    let mut rig = Rig::new(Policy { max_done: 0, max_step: 1, ..Policy::default() });
+    let ids = [1, 2].map(|n| rig.put("q", n * 100_000, None));
+    for (room, refusal) in [
+        (Capacity::Busy, ChangeRefusal::Busy),
+        (Capacity::SettleOnly, ChangeRefusal::DiskFull),
+        (Capacity::RemoveOnly, ChangeRefusal::DiskFull),
+    ] {
+        give_room(&mut rig, room);
+        assert_eq!(cancel_kept(&mut rig, ids[0], 10_000), Err(refusal), "{room:?}");
+    }
+    give_room(&mut rig, Capacity::Enough);
+    cancel_kept(&mut rig, ids[0], 10_000).unwrap();
+    let refused = cancel_kept(&mut rig, ids[1], 10_000);
+    assert_eq!(refused, Err(ChangeRefusal::Overloaded(Limit::Messages(0))));
+    rig.timeout();
+    // What an act keeps is not given up for the limit.
+    assert_eq!((kept(&mut rig, "a1").len(), look(&mut rig, ids[1]).state), (1, State::Scheduled));
+    let bury = rig.put("q", 0, None);
+    let grant = rig.reserve("q", 1).pop().expect("a message");
+    rig.call(Op::bury(bury, grant.token, "").op().clone());
+    let other = Op::CancelKept { id: bury, died: Some(WallMs(1)), act: "a1".into(), keep_ms: 1 };
+    assert_eq!(change(&mut rig, other), Err(ChangeRefusal::NotDead));
+}
+
+#[test]
+fn purge_at_most_so_many() {
+    let mut rig = Rig::new(Policy::default());
+    for _ in 0..3 {
+        rig.put("q", 0, None);
+    }
+    rig.reserve("q", 1);
+    let purge = |rig: &mut Rig, messages| rig.call(Op::PurgeAtMost { queue: queue("q"), messages });
+    assert_eq!(purge(&mut rig, 1), Reply::Count(2.into()), "there are more, leased ones not counted");
+    assert_eq!(rig.table.len(), 3);
+    assert_eq!(purge(&mut rig, 2), Reply::Count(2.into()));
+    assert_eq!(rig.table.len(), 1);
+    assert_eq!(purge(&mut rig, 0), Reply::Count(0.into()));
 }

@@ -218,7 +218,8 @@ impl Case {
             58..=64 => self.nack(),
             65..=66 => self.bury(),
             67..=70 => self.extend(),
-            71..=76 => self.cancel(),
+            71..=73 => self.cancel(),
+            74..=76 => self.cancel_kept(),
             77..=82 => self.postpone(),
             83..=86 => self.fire(),
             87..=89 => self.redrive(),
@@ -226,6 +227,7 @@ impl Case {
             92 => self.purge(),
             93 => self.undelivered(),
             94 => self.session_closed(),
+            95..=96 => self.restore(),
             _ => self.look(),
         }
     }
@@ -334,7 +336,7 @@ impl Case {
         // Done messages take ids, too.
         let next = self.model.issued + 1;
         self.model.issued = match &reply {
-            Ok(done) if self.model.keeps && done.id.0 >= next => done.id.0,
+            Ok(done) if done.id.0 >= next => done.id.0,
             _ => next,
         };
         let id = MessageId(self.model.issued);

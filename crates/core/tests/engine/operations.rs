@@ -90,6 +90,9 @@ pub fn each_operation(name: &QueueName, key: &Key, id: MessageId, proof: Proof) 
         Op::Recall { target: keyed() },
         Op::Events { shard: ShardId(2), after: None, limit: 1, fired_after: None },
         Op::RemoveDead { id, died: WallMs(1) },
+        Op::CancelKept { id, died: None, act: "a1".into(), keep_ms: 1 },
+        Op::Restore { id },
+        Op::PurgeAtMost { queue: q(), messages: 1 },
     ]
 }
 
@@ -108,7 +111,7 @@ fn those(is: impl Fn(&Operation) -> bool) -> String {
 #[test]
 fn every_operation_has_its_table_row() {
     let names: BTreeSet<&str> = one_of_each().iter().map(|op| op.operation().name).collect();
-    assert_eq!(names.len(), 38);
+    assert_eq!(names.len(), 41);
 }
 
 #[test]
@@ -118,20 +121,22 @@ fn operation_table_states_each_property() {
     let repeatable = "cancel_reserve undelivered get outline peek list queue queues histogram wheel stats \
                       session_closed session_deadline next_due quotas recall events";
     let grows = "reserve reserve_one nack bury extend postpone fire fire_many redrive redrive_many configure \
-                 pause resume";
+                 pause resume cancel_kept restore";
     assert_eq!(those(|o| o.settles), settles);
     assert_eq!(those(|o| o.repeatable), repeatable);
     assert_eq!(those(|o| o.grows), grows);
-    assert_eq!(those(|o| o.revives), "reserve_one nack redrive");
+    assert_eq!(those(|o| o.revives), "reserve_one nack redrive restore");
     assert_eq!(those(|o| o.recalls), "recall");
-    assert_eq!(those(|o| o.surveys), "fire_many redrive redrive_many peek list queue queues stats purge");
+    let surveys = "fire_many redrive redrive_many peek list queue queues stats purge purge_at_most";
+    assert_eq!(those(|o| o.surveys), surveys);
     assert_eq!(those(|o| o.lease == OnLease::Begins), "reserve reserve_one");
     assert_eq!(those(|o| o.lease == OnLease::Extends), "extend");
     assert_eq!(those(|o| o.lease == OnLease::Ends), "ack nack bury");
     assert_eq!(those(|o| o.lease == OnLease::EndsOwn), "delete");
     assert_eq!(those(|o| o.routing == Routing::Leases), "undelivered");
     assert_eq!(those(|o| o.routing == Routing::Node), "cancel_reserve hold let_go");
-    let message = "enqueue reserve_one ack nack bury delete extend cancel postpone fire redrive get outline recall remove_dead";
+    let message = "enqueue reserve_one ack nack bury delete extend cancel postpone fire redrive get outline recall remove_dead \
+                   cancel_kept restore";
     assert_eq!(those(|o| o.routing == Routing::Shard), "events");
     assert_eq!(those(|o| o.routing == Routing::Message), message);
 }

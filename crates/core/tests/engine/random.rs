@@ -25,3 +25,14 @@ fn random_histories_match_model() {
     }
     assert!(granted > histories && died > histories / 20, "the histories did something: {granted} {died}");
 }
+
+/// A message that is put back and stays kept would come back twice.
+#[cfg(feature = "mutants")]
+#[test]
+fn histories_find_doubled_restore() {
+    use duewheel_core::mutant::{Mutant, choose};
+    choose(Some(Mutant::RestoredTwice));
+    let found = (1..2_000).find(|&seed| std::panic::catch_unwind(|| history(seed)).is_err());
+    choose(None);
+    assert!(found.is_some());
+}

@@ -1,9 +1,11 @@
 //! What has ended, as the model knows it and as the engine shows it.
 
+use duewheel_core::MessageId;
 use duewheel_core::engine::*;
-use duewheel_core::message::{DeadReason, State};
+use duewheel_core::message::{DeadReason, DoneOutcome, State};
+use duewheel_core::name::QueueName;
 
-use super::messages::{DoneM, KEEP, S};
+use super::messages::{DoneM, KEEP, KEEP_ACT, S};
 use super::{Case, KEYS, QUEUES};
 use crate::harness::*;
 
@@ -51,6 +53,9 @@ impl Case {
                 self.recall(Target::Key(queue(QUEUES[done.m.queue]), key(KEYS[key_at])));
             }
         }
+        for done in self.model.kept.clone() {
+            self.recall(Target::Id(done.m.id));
+        }
         for (q, name) in QUEUES.iter().enumerate() {
             let (state, limit) = (Some(State::Done), usize::MAX);
             let list = Op::List { queue: queue(name), state, after: None, limit, from: None };
@@ -65,5 +70,66 @@ impl Case {
             views.sort_by_key(|view| view.message.id);
             views.iter().zip(kept).for_each(|(view, done)| self.compare_done(done, view));
         }
+    }
+    /// The queue that keeps what the act has removed from this one.
+    fn of_act(q: usize) -> QueueName {
+        queue(QUEUES[q]).of_act("a1").unwrap()
+    }
+
+    pub(super) fn cancel_kept(&mut self) {
+        let id = MessageId(self.rng.below(self.model.issued + 2));
+        let reply = self.change(Op::CancelKept { id, died: None, act: "a1".into(), keep_ms: KEEP_ACT });
+        let Some(at) = self.model.by_id(id) else { return assert_eq!(reply, Err(ChangeRefusal::NotFound)) };
+        if matches!(self.model.live[at].stage, S::Leased(..)) {
+            return assert_eq!(reply, Err(ChangeRefusal::Leased));
+        }
+        assert_eq!(reply.expect("cancelled").id, id);
+        let (m, now) = (self.model.live.remove(at), self.rig.now);
+        let outcome = DoneOutcome::Cancelled;
+        self.model.kept.push(DoneM { m, outcome, wall: now.wall.0, engine: now.engine.0 });
+    }
+
+    /// Puts back one of the messages that the act keeps, which can be done once.
+    pub(super) fn restore(&mut self) {
+        let q = self.rng.below(2) as usize;
+        let (state, limit) = (Some(State::Done), usize::MAX);
+        let list = Op::List { queue: Self::of_act(q), state, after: None, limit, from: None };
+        let Reply::Page(page) = self.rig.call(list) else { panic!() };
+        let now = self.rig.now;
+        let mut kept: Vec<MessageId> =
+            self.model.kept(now).filter(|done| done.m.queue == q).map(|done| done.m.id).collect();
+        let origin = |view: &View| {
+            let text = &view.message.headers.last().expect("where it was").1;
+            MessageId(text.split(' ').next().unwrap().parse().unwrap())
+        };
+        let mut listed: Vec<MessageId> = page.views.iter().map(origin).collect();
+        kept.sort();
+        listed.sort();
+        assert_eq!(listed, kept);
+        if page.views.is_empty() {
+            return;
+        }
+        let view = &page.views[self.rng.below(page.views.len() as u64) as usize];
+        let id = view.message.id;
+        let at = self.model.kept.iter().position(|done| done.m.id == origin(view)).unwrap();
+        let reply = self.change(Op::Restore { id });
+        let m = self.model.kept[at].m.clone();
+        let holder = m.key.filter(|_| !matches!(m.stage, S::Dead(..))).and_then(|k| self.model.holder(q, k));
+        if let Some(holder) = holder {
+            let Err(ChangeRefusal::KeyExists(taken)) = reply else { panic!("{reply:?}") };
+            return assert!(self.is_holder(&self.model.live[holder], taken), "{taken:?}");
+        }
+        let restored = reply.expect("restored");
+        assert!(restored.id.0 > self.model.issued, "an id of its own");
+        self.model.issued = restored.id.0;
+        self.model.kept.remove(at);
+        self.model.live.push(super::messages::M { id: restored.id, ..m });
+        let last = self.model.live.len() - 1;
+        match m.stage {
+            S::Dead(died, _) => self.model.live[last].stage = S::Dead(died, None),
+            S::Scheduled(_) | S::Ready(..) | S::Leased(..) => self.model.place(last, now),
+        }
+        assert!(self.same_state(&self.model.live[last], restored.state), "{restored:?}");
+        assert_eq!(self.change(Op::Restore { id }), Err(ChangeRefusal::NotFound), "once");
     }
 }

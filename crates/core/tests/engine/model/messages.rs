@@ -53,6 +53,9 @@ pub struct DoneM {
 /// How long they are kept.
 pub const KEEP: u64 = 2_000;
 
+/// How long the act of the model keeps the messages that it has removed.
+pub const KEEP_ACT: u64 = 3_000;
+
 #[derive(Default)]
 pub struct Model {
     /// Whether the first queue keeps messages that have ended.
@@ -60,6 +63,8 @@ pub struct Model {
     pub live: Vec<M>,
     /// In the order in which they ended.
     pub done: Vec<DoneM>,
+    /// Messages that the act has removed, and keeps.
+    pub kept: Vec<DoneM>,
     pub issued: u64,
     pub paused: [bool; 2],
     pub last_token: Option<LeaseToken>,
@@ -107,13 +112,23 @@ impl Model {
 
     /// The done message that a target names.
     pub fn recall(&self, target: &Target, now: Now) -> Option<&DoneM> {
-        self.done.iter().rev().filter(|done| done.engine + KEEP > now.engine.0).find(|done| match target {
-            Target::Id(id) => done.m.id == *id,
-            Target::Own(_) => false,
-            Target::Key(q, k) => {
-                QUEUES[done.m.queue] == q.as_str() && done.m.key.is_some_and(|key| KEYS[key] == k.as_str())
-            }
-        })
+        let found =
+            self.done.iter().rev().filter(|done| done.engine + KEEP > now.engine.0).find(
+                |done| match target {
+                    Target::Id(id) => done.m.id == *id,
+                    Target::Own(_) => false,
+                    Target::Key(q, k) => {
+                        QUEUES[done.m.queue] == q.as_str()
+                            && done.m.key.is_some_and(|key| KEYS[key] == k.as_str())
+                    }
+                },
+            );
+        found.or_else(|| self.kept(now).find(|done| *target == Target::Id(done.m.id)))
+    }
+
+    /// The messages that the act keeps still.
+    pub fn kept(&self, now: Now) -> impl Iterator<Item = &DoneM> {
+        self.kept.iter().filter(move |done| done.engine + KEEP_ACT > now.engine.0)
     }
 
     /// Leases end, what is due becomes ready.
