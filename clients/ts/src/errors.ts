@@ -15,6 +15,7 @@ export type ErrorCode =
   | "not_done"
   | "lease_lost"
   | "generation_mismatch"
+  | "changed"
   | "dedupe_mismatch"
   | "in_use"
   | "changed"

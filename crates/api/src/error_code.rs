@@ -96,6 +96,9 @@ codes! {
     /// The message no longer has the generation that the request names.
     GenerationMismatch "generation_mismatch" CONFLICT:
         "The message was changed meanwhile.";
+    /// More messages match than the request expects.
+    Changed "changed" CONFLICT:
+        "More messages match than `expect` says; nothing was done.";
     /// The `dedupe_id` stands for another content.
     DedupeMismatch "dedupe_mismatch" CONFLICT:
         "The `dedupe_id` was used for another content in this queue.";

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::CommandFailure;
 use super::message::{DeadReasonArg, FilterArgs};
-use super::queue::{operate, path, queue_name};
+use super::queue::{operate, path, queue_name, tell_undo};
 use super::remote::{Remote, ServerRefusal, segment};
 use super::session::{ClientArgs, ClientCommand, ClientSession, NoArgs, RunCommand, confirm, fields};
 use super::table::{self, are, cell, cell_counted, counted, elements, member, plain, texts};
@@ -69,6 +69,9 @@ pub(super) struct RedriveArgs {
     /// With --id: the messages become new ones of this queue
     #[arg(long, value_name = "QUEUE", requires = "ids", value_parser = queue_text)]
     to_queue: Option<String>,
+    /// Do nothing if more messages match than this number
+    #[arg(long, value_name = "N", conflicts_with = "ids")]
+    expect: Option<u64>,
     #[command(flatten)]
     #[serde(skip)]
     filter: DeadFilter,
@@ -98,7 +101,7 @@ impl ClientCommand for RedriveArgs {
     fn run(self, session: &ClientSession) -> Result<(), CommandFailure> {
         let filter = fields(&self.filter)?;
         if !filter.is_empty() {
-            return redrive(session, &self.queue, filter, self.yes);
+            return redrive(session, &self.queue, filter, self.expect, self.yes);
         }
         let (mut refused, mut stay) = (Vec::new(), Vec::new());
         operate(session, &self.queue, "redrive", fields(&self)?, |answer| {
@@ -134,6 +137,7 @@ fn redrive(
     session: &ClientSession,
     queue: &QueueName,
     filter: Map<String, Value>,
+    expect: Option<u64>,
     yes: bool,
 ) -> Result<(), CommandFailure> {
     let (remote, path) = (&session.remote, format!("{}/bulk", path(queue)));
@@ -141,6 +145,10 @@ fn redrive(
     if !yes {
         let count = remote.post(&path, &request)?;
         confirm(&format!("redrive {} of {queue}", cell_counted(&count, "matched", "message")))?;
+        request["expect"] = count["matched"].clone();
+    }
+    if let Some(expect) = expect {
+        request["expect"] = expect.into();
     }
     request["dry_run"] = false.into();
     let job = ended(remote, remote.post(&path, &request)?)?;
@@ -167,6 +175,9 @@ pub(super) struct BulkArgs {
     #[arg(value_parser = queue_name)]
     #[serde(skip)]
     queue: QueueName,
+    /// For restore: the act that is undone
+    #[arg(long, value_name = "ID", required_if_eq("action", "restore"))]
+    act: Option<String>,
     #[command(flatten)]
     #[serde(skip)]
     filter: FilterArgs,
@@ -185,6 +196,12 @@ pub(super) struct BulkArgs {
     /// At most this number of messages a second
     #[arg(long, value_name = "N")]
     rate: Option<u32>,
+    /// Do nothing if more messages match than this number; the number that was confirmed counts without it
+    #[arg(long, value_name = "N")]
+    expect: Option<u64>,
+    /// For cancel: keep the messages for this time, for `duewheel bulk restore`
+    #[arg(long = "keep", value_name = "TIME")]
+    keep_ms: Option<Millis>,
     /// Count the messages, and change none
     #[arg(long)]
     dry_run: bool,
@@ -209,6 +226,8 @@ enum BulkVerb {
     Fire,
     /// Make dead messages ready again
     Redrive,
+    /// Put back the messages that an act has cancelled with --keep
+    Restore,
 }
 
 fn shift(text: &str) -> Result<i64, String> {
@@ -222,6 +241,7 @@ impl BulkArgs {
         let mut request = fields(self)?;
         let filter = self.filter.json()?;
         match (filter.is_empty(), self.all) {
+            (true, false) if self.act.is_some() => {}
             (true, false) => {
                 let what = "say which messages: --key-prefix, --header, --due-from, --due-to, --state, --dead-reason, \
                      --dead-note, or --all";
@@ -255,10 +275,15 @@ impl ClientCommand for BulkArgs {
             }
             confirm(&format!("{verb} {matched} of {queue}"))?;
             request.remove("dry_run");
+            request.entry("expect").or_insert_with(|| count["matched"].clone());
         }
         let job = remote.post(&path, &Value::Object(request))?;
         let job = if self.wait { ended(remote, job)? } else { job };
-        session.print(&job, |out| tell_job(out, &job))
+        session.print(&job, |out| tell_job(out, &job))?;
+        if self.keep_ms.is_some() {
+            tell_undo(queue, &job["id"]);
+        }
+        Ok(())
     }
 }
 
@@ -326,7 +351,7 @@ fn job_path(id: &str) -> String {
 fn tell_job(out: &mut dyn Write, job: &Value) -> io::Result<()> {
     let names = [
         "id", "queue", "action", "state", "matched", "done", "leased", "changed", "refused", "rate",
-        "to_queue",
+        "to_queue", "act", "expect",
     ];
     table::print_members(out, 10, job, &names)?;
     writeln!(out, "{:<10}{}", "created", when::instant_told(job, "created_at"))?;

@@ -60,6 +60,7 @@ fn exit_code_of(code: &str) -> u8 {
         | E::NotDone
         | E::LeaseLost
         | E::GenerationMismatch
+        | E::Changed
         | E::DedupeMismatch
         | E::Paused
         | E::InUse => exit_code::CONFLICT,

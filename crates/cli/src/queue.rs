@@ -15,7 +15,7 @@ use super::CommandFailure;
 use super::invocation::print_json;
 use super::remote::{ApiError, segment};
 use super::session::{ClientArgs, ClientCommand, ClientSession, RunCommand, confirm, fields};
-use super::table::{self, cell, cell_counted, counted, member};
+use super::table::{self, cell, cell_counted, counted, member, plain};
 use super::when::{self, Millis};
 use crate::hourly::HourlyRate;
 use crate::span::TimeSpan;
@@ -145,6 +145,9 @@ struct RemoveArgs {
     /// The queue
     #[arg(value_parser = queue_name)]
     queue: QueueName,
+    /// Do nothing if there are more messages than this number; the number that was confirmed counts without it
+    #[arg(long, value_name = "N")]
+    expect: Option<u64>,
     /// Do not ask
     #[arg(long)]
     yes: bool,
@@ -152,22 +155,25 @@ struct RemoveArgs {
 
 impl ClientCommand for RemoveArgs {
     fn run(self, session: &ClientSession) -> Result<(), CommandFailure> {
-        let Self { queue, yes } = self;
+        let Self { queue, expect, yes } = self;
+        let mut expect = expect;
         if !yes {
             let doomed = doomed(session, &queue)?;
-            confirm(&format!("remove the queue {queue} and its {doomed} for ever"))?;
+            let messages = counted(doomed, "message");
+            confirm(&format!("remove the queue {queue} and its {messages} for ever"))?;
+            expect = expect.or(Some(doomed));
         }
-        let answer = session.remote.delete(&path(&queue))?;
+        let expect = expect.map_or(String::new(), |expect| format!("?expect={expect}"));
+        let answer = session.remote.delete(&format!("{}{expect}", path(&queue)))?;
         let purged = cell_counted(&answer, "purged", "message");
         session.say(&answer, format_args!("{queue}  removed, with {purged}"))
     }
 }
 
-/// The messages that a purge removes.
-fn doomed(session: &ClientSession, queue: &QueueName) -> Result<String, CommandFailure> {
+/// The number of messages that a purge removes.
+fn doomed(session: &ClientSession, queue: &QueueName) -> Result<u64, CommandFailure> {
     let counts = session.remote.get(&path(queue))?["counts"].take();
-    let doomed = ["scheduled", "ready", "dead"].map(|state| counts[state].as_u64().unwrap_or(0));
-    Ok(counted(doomed.iter().sum(), "message"))
+    Ok(["scheduled", "ready", "dead"].iter().map(|state| counts[state].as_u64().unwrap_or(0)).sum())
 }
 
 #[derive(Args, Debug, Serialize)]
@@ -204,25 +210,50 @@ impl ClientCommand for ResumeArgs {
     }
 }
 
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Serialize)]
 pub(super) struct PurgeArgs {
     /// The queue
     #[arg(value_parser = queue_name)]
+    #[serde(skip)]
     queue: QueueName,
+    /// Do nothing if there are more messages than this number; the number that was confirmed counts without it
+    #[arg(long, value_name = "N")]
+    expect: Option<u64>,
+    /// Keep the messages for this time, for `duewheel bulk restore`
+    #[arg(long = "keep", value_name = "TIME")]
+    keep_ms: Option<Millis>,
     /// Do not ask
     #[arg(long)]
+    #[serde(skip)]
     yes: bool,
 }
 
 impl ClientCommand for PurgeArgs {
     fn run(self, session: &ClientSession) -> Result<(), CommandFailure> {
+        let mut request = fields(&self)?;
         if !self.yes {
-            confirm(&format!("remove {} of {} for ever", doomed(session, &self.queue)?, self.queue))?;
+            let doomed = doomed(session, &self.queue)?;
+            let end = if self.keep_ms.is_some() { "" } else { " for ever" };
+            confirm(&format!("remove {} of {}{end}", counted(doomed, "message"), self.queue))?;
+            request.entry("expect").or_insert_with(|| doomed.into());
         }
-        operate(session, &self.queue, "purge", Map::new(), |answer| {
+        let mut act = None;
+        operate(session, &self.queue, "purge", request, |answer| {
+            act = answer.get("act").cloned();
             format!("{} removed", cell_counted(answer, "purged", "message"))
-        })
+        })?;
+        act.iter().for_each(|act| tell_undo(&self.queue, act));
+        Ok(())
     }
+}
+
+/// Says on standard error how an act is undone whose messages are kept.
+pub(super) fn tell_undo(queue: &QueueName, act: &Value) {
+    eprintln!(
+        "undo: duewheel bulk restore {} --act {}",
+        plain(queue.as_str()),
+        act.as_str().unwrap_or_default()
+    );
 }
 
 /// Posts to a path below a queue, and prints the answer.

@@ -45,6 +45,8 @@ pub enum Extra {
     State(State),
     /// The present generation of the message: `generation`.
     Generation(u32),
+    /// The number of messages that the request matches: `matched`.
+    Matched(u64),
     /// Whether the request may have been applied: `outcome`.
     Outcome(Outcome),
     /// The quota that is used up: `quota`, `resource`, `limit`, `used`, and `retry_after_ms` if that is known.
@@ -147,6 +149,12 @@ impl Problem {
         }
     }
 
+    /// The problem of a request that matches more messages than it expects.
+    pub(crate) fn changed(expect: u64, matched: u64) -> Self {
+        let detail = format!("{matched} messages match, and {expect} were expected; nothing was done");
+        Problem::new(ErrorCode::Changed, detail).with(Extra::Matched(matched))
+    }
+
     /// The problem of a refused change. `time` is the field that determined the due time, if any.
     pub fn from_change(refusal: ChangeRefusal, time: &'static str) -> Self {
         match refusal {
@@ -244,6 +252,7 @@ impl Problem {
             | Extra::Existing(..)
             | Extra::State(_)
             | Extra::Generation(_)
+            | Extra::Matched(_)
             | Extra::Outcome(_) => 1,
         }
     }
@@ -271,6 +280,9 @@ pub(crate) struct ItemProblem<'a> {
     /// The present generation of the message.
     #[serde(skip_serializing_if = "Option::is_none")]
     generation: Option<u32>,
+    /// With `changed`: the number of messages that match.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    matched: Option<u64>,
     /// Whether the request may have been applied.
     #[serde(skip_serializing_if = "Option::is_none")]
     outcome: Option<OutcomeWord>,
@@ -308,6 +320,7 @@ impl<'a> ItemProblem<'a> {
             existing_id: None,
             state: None,
             generation: None,
+            matched: None,
             outcome: None,
             quota: None,
             resource: None,
@@ -323,6 +336,7 @@ impl<'a> ItemProblem<'a> {
             }
             Extra::State(state) => item.state = Some(state.as_str()),
             Extra::Generation(generation) => item.generation = Some(*generation),
+            Extra::Matched(matched) => item.matched = Some(*matched),
             Extra::Outcome(Outcome::Unknown) => item.outcome = Some(OutcomeWord::Unknown),
             Extra::Outcome(Outcome::NotApplied) => item.outcome = Some(OutcomeWord::NotApplied),
             Extra::OverQuota(over) => {

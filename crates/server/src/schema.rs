@@ -288,6 +288,11 @@ pub(crate) fn cancel_rules(schema: &mut Schema) {
     forbid(schema, vec![none(&["keys", "ids"])]);
 }
 
+/// The rules of a purge.
+pub(crate) fn purge_rules(schema: &mut Schema) {
+    forbid(schema, either_of(&["keep"]));
+}
+
 /// The rules of a pause.
 pub(crate) fn pause_rules(schema: &mut Schema) {
     forbid(schema, either_of(&["for"]));
@@ -321,7 +326,7 @@ pub(crate) fn bulk_rules(schema: &mut Schema) {
         all(&shifts),
         both(&some(&delays), &some(&shifts)),
         both(&filters, &every),
-        json!({ "allOf": [{ "not": filters }, { "not": every }] }),
+        json!({ "allOf": [{ "not": filters }, { "not": every }, { "not": action("restore") }] }),
         both(&action("postpone"), &none(&[delays, shifts].concat())),
         both(&action("postpone"), &given("to_queue")),
         both(&action("redrive"), &some(&shifts)),
@@ -335,9 +340,18 @@ pub(crate) fn bulk_rules(schema: &mut Schema) {
         rules.push(both(&action(word), &states(&["dead"])));
         rules.push(both(&action(word), &of_dead));
     }
-    for word in ["cancel", "fire"] {
+    for word in ["cancel", "fire", "restore"] {
         rules.push(both(&action(word), &some(&[&delays[..], &shifts, &["to_queue"]].concat())));
     }
+    let keeps = ["keep_ms", "keep"];
+    rules.push(all(&keeps));
+    for word in ["postpone", "fire", "redrive", "restore"] {
+        rules.push(both(&action(word), &some(&keeps)));
+    }
+    for word in ["cancel", "postpone", "fire", "redrive"] {
+        rules.push(both(&action(word), &given("act")));
+    }
+    rules.push(both(&action("restore"), &json!({ "anyOf": [filters, every, none(&["act"])] })));
     forbid(schema, rules);
 }
 
@@ -357,5 +371,12 @@ const FILTER_FIELDS: [&str; 7] =
 
 /// The rules of a redrive.
 pub(crate) fn redrive_rules(schema: &mut Schema) {
-    forbid(schema, vec![all(&["ids", "max"]), json!({ "allOf": [given("to_queue"), none(&["ids"])] })]);
+    forbid(
+        schema,
+        vec![
+            all(&["ids", "max"]),
+            all(&["ids", "expect"]),
+            json!({ "allOf": [given("to_queue"), none(&["ids"])] }),
+        ],
+    );
 }

@@ -146,6 +146,11 @@ impl Seen {
                 Op::Extend { id, proof, lease_ms: c.once_in(2).then(|| c.number()) }
             }
             24 if c.once_in(4) => Op::RemoveDead { id: self.id(c), died: WallMs(c.number()) },
+            24 if c.once_in(3) => {
+                let died = c.once_in(4).then(|| WallMs(c.number()));
+                Op::CancelKept { id: self.id(c), died, act: "a1".into(), keep_ms: c.number() }
+            }
+            24 if c.once_in(2) => Op::Restore { id: self.id(c) },
             24 => Op::Cancel {
                 target: self.target(c),
                 dedupe_id: if c.once_in(3) { DedupeId::Freed } else { DedupeId::Stays },
@@ -189,6 +194,7 @@ impl Seen {
             34 => Op::Configure { queue: queue(c), settings: settings(c) },
             35 => Op::Pause { queue: queue(c), for_ms: c.once_in(2).then(|| c.number()) },
             36 => Op::Resume { queue: queue(c) },
+            37 if c.once_in(2) => Op::PurgeAtMost { queue: queue(c), messages: c.number() },
             37 => Op::Purge { queue: queue(c) },
             38 => {
                 let (queue, how) = (queue(c), *c.pick(&[Hold::Use, Hold::Watch, Hold::Keep]));

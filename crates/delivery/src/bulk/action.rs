@@ -4,7 +4,7 @@ use duewheel::CallError;
 use duewheel::core::Policy;
 use duewheel::core::engine::{ChangeRefusal, EnqueueRefusal};
 use duewheel::core::message::State;
-use duewheel::core::name::QueueName;
+use duewheel::core::name::{BadName, QueueName};
 use serde::{Deserialize, Serialize};
 
 use super::filter::BulkFilter;
@@ -28,6 +28,13 @@ pub enum BulkAction {
         /// The queue in which each message becomes a new one.
         #[serde(skip_serializing_if = "Option::is_none")]
         to_queue: Option<String>,
+    },
+    /// Every message that is not leased is removed, dead ones included.
+    Purge,
+    /// The messages that an act has removed and kept are put back.
+    Restore {
+        /// The id of the act.
+        act: String,
     },
 }
 
@@ -81,6 +88,21 @@ impl BulkAction {
             BulkAction::Postpone(_) => "postpone",
             BulkAction::Fire => "fire",
             BulkAction::Redrive { .. } => "redrive",
+            BulkAction::Purge => "purge",
+            BulkAction::Restore { .. } => "restore",
+        }
+    }
+
+    /// Whether messages are removed, which an act may keep.
+    pub(super) fn removes(&self) -> bool {
+        matches!(self, BulkAction::Cancel | BulkAction::Purge)
+    }
+
+    /// The queue in which the messages are, for a job of `queue`.
+    pub(super) fn walks(&self, queue: QueueName) -> Result<QueueName, BadName> {
+        match self {
+            BulkAction::Restore { act } => queue.of_act(act),
+            _ => Ok(queue),
         }
     }
 
@@ -88,6 +110,7 @@ impl BulkAction {
     pub(super) fn lists(&self, filter: &BulkFilter) -> Option<State> {
         match self {
             BulkAction::Redrive { .. } => Some(State::Dead),
+            BulkAction::Restore { .. } => Some(State::Done),
             _ => filter.only(),
         }
     }
@@ -97,6 +120,7 @@ impl BulkAction {
         match (self, state) {
             (_, State::Leased) => false,
             (BulkAction::Redrive { .. }, state) => state == State::Dead,
+            (BulkAction::Purge | BulkAction::Restore { .. }, _) => true,
             // Dead letters are removed by those alone who ask for them.
             (BulkAction::Cancel, State::Dead) => filter.only() == Some(State::Dead),
             (_, state) => state != State::Dead,
@@ -125,6 +149,13 @@ impl BulkAction {
         }
         if let BulkAction::Redrive { to_queue: Some(queue), .. } = self {
             QueueName::new(queue).map_err(|what| bad("to_queue", what.to_string()))?;
+        }
+        if let BulkAction::Restore { act } = self {
+            let queue = QueueName::new("q").and_then(|queue| queue.of_act(act));
+            queue.map_err(|what| bad("act", format!("is the id of no act: {what}")))?;
+            if !filter.is_empty() {
+                return Err(bad("filter", "is not for restore: act names the messages"));
+            }
         }
         if rate.is_some_and(|rate| rate == 0 || rate > MAX_BULK_RATE) {
             return Err(bad("rate", format!("must be a whole number from 1 to {MAX_BULK_RATE}")));

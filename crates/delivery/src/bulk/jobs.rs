@@ -1,9 +1,11 @@
 //! The users' operations on jobs: begin, look at, cancel; and their errors.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use duewheel::core::engine::{ChangeRefusal, EnqueueRefusal};
 use duewheel::core::name::{BadName, QueueName};
+use duewheel::core::time::ceil_ms;
 use duewheel::core::{MessageId, Policy};
 use duewheel::{CallError, Duewheel};
 use tokio::time::Instant;
@@ -41,7 +43,8 @@ const PAGE: usize = 1_000;
 /// let worker = BulkWorker::start(&jobs);
 /// let filter = BulkFilter { key_prefix: Some("order-".into()), ..BulkFilter::default() };
 /// let request = BulkRequest { tenant: BulkTenant::Common, queue: QueueName::new("orders")?, filter,
-///     action: BulkAction::Cancel, rate: None, urls: UrlMoves::Refused };
+///     action: BulkAction::Cancel, rate: None, urls: UrlMoves::Refused, expect: None,
+///     keep: Some(Duration::from_secs(3600)) };
 /// assert_eq!(jobs.count(&request).await?.matched, 0);
 /// let job = jobs.begin(request).await?;
 /// assert_eq!(jobs.get(&job.id).await?.queue, "orders");
@@ -79,6 +82,11 @@ pub struct BulkRequest {
     pub rate: Option<u32>,
     /// Whether a redrive into another queue moves messages that have URLs of their own.
     pub urls: UrlMoves,
+    /// The largest number of messages that may match: with more nothing is changed. `None`: no limit.
+    pub expect: Option<u64>,
+    /// How long the messages that a [`BulkAction::Cancel`] or [`BulkAction::Purge`] removes are kept, so that
+    /// [`BulkAction::Restore`] can put them back. The id of the act is that of the job.
+    pub keep: Option<Duration>,
 }
 
 /// How many messages a job would concern.
@@ -103,6 +111,10 @@ pub struct BulkView {
     pub action: BulkAction,
     /// Most messages a second.
     pub rate: Option<u32>,
+    /// The largest number of messages that may match.
+    pub expect: Option<u64>,
+    /// How long removed messages are kept, in ms.
+    pub keep_ms: Option<u64>,
     /// How far it has come.
     pub phase: BulkPhase,
     /// The number of its messages so far, by result.
@@ -115,9 +127,22 @@ pub struct BulkView {
 
 impl BulkView {
     pub(super) fn of(id: &str, record: BulkRecord) -> Self {
-        let BulkRecord { queue, filter, action, rate, created, phase, ended, counts, .. } = record;
-        let id = id.to_owned();
-        BulkView { id, queue, filter, action, rate, phase, counts, created_ms: created, ended_ms: ended }
+        let BulkRecord {
+            queue, filter, action, rate, expect, keep_ms, created, phase, ended, counts, ..
+        } = record;
+        BulkView {
+            id: id.to_owned(),
+            queue,
+            filter,
+            action,
+            rate,
+            expect,
+            keep_ms,
+            phase,
+            counts,
+            created_ms: created,
+            ended_ms: ended,
+        }
     }
 }
 
@@ -129,7 +154,13 @@ impl BulkRequest {
         {
             return Err(BadBulk { field: "to_queue", what: "must be another queue".to_owned() });
         }
-        Ok(())
+        let most = policy.max_keep_done_ms;
+        let what = match self.keep.map(ceil_ms) {
+            Some(_) if !self.action.removes() => "is for cancel and purge".to_owned(),
+            Some(ms) if ms == 0 || ms > most => format!("must be from 1 to {most}"),
+            Some(_) | None => return Ok(()),
+        };
+        Err(BadBulk { field: "keep_ms", what })
     }
 }
 
@@ -158,10 +189,11 @@ impl BulkJobs {
     pub async fn count(&self, request: &BulkRequest) -> Result<BulkCount, BulkError> {
         request.check(&self.policy)?;
         let BulkRequest { queue, filter, action, .. } = request;
+        let queue = action.walks(queue.clone()).map_err(|_| BulkError::NotFound)?;
         let (mut count, mut after) = (BulkCount::default(), None);
         loop {
             let (state, limit) = (action.lists(filter), self.max_page());
-            let page = filter_step(&self.jobs.client, queue, state, filter, after, limit).await?;
+            let page = filter_step(&self.jobs.client, &queue, state, filter, after, limit).await?;
             for view in &page.found.views {
                 count.matched += u64::from(action.takes(view.state, filter));
                 count.leased += u64::from(view.lease_until.is_some());
@@ -182,11 +214,17 @@ impl BulkJobs {
     /// When it is dropped, the job may have begun.
     pub async fn begin(&self, request: BulkRequest) -> Result<BulkView, BulkError> {
         request.check(&self.policy)?;
+        if let Some(expect) = request.expect
+            && let matched = self.count(&request).await?.matched
+            && matched > expect
+        {
+            return Err(BulkError::Changed { expect, matched });
+        }
         self.make_room(&request.tenant).await?;
-        let BulkRequest { tenant, queue, filter, action, rate, urls } = request;
+        let BulkRequest { tenant, queue, filter, action, rate, urls, expect, keep } = request;
         let (queue, now) = (queue.as_str().to_owned(), self.jobs.now());
         let mut record = BulkRecord::new(tenant, queue, filter, action, rate, now);
-        record.urls = urls;
+        (record.urls, record.expect, record.keep_ms) = (urls, expect, keep.map(ceil_ms));
         let bytes = record.bytes();
         if bytes.len() > self.jobs.max_body {
             let what = format!("is too long: a job has at most {} bytes", self.jobs.max_body);
@@ -352,7 +390,7 @@ impl BulkJobs {
                 return Ok(BulkView::of(id, record));
             }
             record.end(BulkPhase::Cancelled, self.jobs.now());
-            let soon = NextLook::After(std::time::Duration::ZERO);
+            let soon = NextLook::After(Duration::ZERO);
             match self.jobs.write((row.id, row.generation), record.bytes(), Some(soon)).await {
                 Ok(_) => {
                     self.index.note(id, &record);
@@ -418,6 +456,14 @@ pub enum BulkError {
     /// There is no such job within reach.
     #[error("there is no job with this id; one that has ended is kept for a week")]
     NotFound,
+    /// More messages match than were expected. Nothing was changed.
+    #[error("{matched} messages match, and {expect} were expected; nothing was changed")]
+    Changed {
+        /// The number that was expected.
+        expect: u64,
+        /// The number that matches.
+        matched: u64,
+    },
     /// The tenant has too many jobs that have not ended.
     #[error("{0} jobs of this tenant have not ended, and no more are accepted")]
     TooMany(u64),

@@ -104,7 +104,11 @@ pub(super) fn due_times(action: &BulkAction, created: u64, entries: &[PartEntry]
         BulkAction::Postpone(BulkMove::Delay(ms)) => created.saturating_add(*ms),
         BulkAction::Postpone(BulkMove::Shift(ms)) => entry.at.saturating_add_signed(*ms),
         // An instant that has passed: the message is fired, whatever its expiry says.
-        BulkAction::Cancel | BulkAction::Fire | BulkAction::Redrive { .. } => 0,
+        BulkAction::Cancel
+        | BulkAction::Fire
+        | BulkAction::Redrive { .. }
+        | BulkAction::Purge
+        | BulkAction::Restore { .. } => 0,
     };
     let at = |entry| When::At { due_at: WallMs(instant(entry)), past: Past::Fire };
     let mut all: Vec<When> = entries.iter().map(at).collect();

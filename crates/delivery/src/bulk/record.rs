@@ -25,6 +25,12 @@ pub(super) struct BulkRecord {
     /// What becomes of messages with URLs, as it was decided when the job began.
     #[serde(default, skip_serializing_if = "UrlMoves::is_default")]
     pub(super) urls: UrlMoves,
+    /// The largest number of messages that may match; with more the job ends before it changes any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) expect: Option<u64>,
+    /// How long removed messages are kept for the job to be undone, in ms.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) keep_ms: Option<u64>,
     /// When it began, in ms since 1970.
     pub(super) created: u64,
     pub(super) phase: BulkPhase,
@@ -129,6 +135,8 @@ impl BulkRecord {
             action,
             rate,
             urls: UrlMoves::default(),
+            expect: None,
+            keep_ms: None,
             created,
             phase: BulkPhase::Waiting,
             ended: None,

@@ -170,7 +170,7 @@ impl<'a> BulkRun<'a> {
         self.recall_met().await?;
         let client = &self.jobs.jobs.client;
         let record = &mut self.record;
-        let Ok(queue) = QueueName::new(&record.queue) else {
+        let Ok(queue) = QueueName::new(&record.queue).and_then(|queue| record.action.walks(queue)) else {
             record.end(BulkPhase::Done, self.jobs.jobs.now());
             return self.hold().await;
         };
@@ -213,6 +213,10 @@ impl<'a> BulkRun<'a> {
         self.record.counts.matched += part.entries.iter().filter(|entry| entry.is_meant()).count() as u64;
         self.record.counts.leased += part.walk.leased;
         self.record.position = part.walk.position;
+        if self.record.expect.is_some_and(|expect| self.record.counts.matched > expect) {
+            self.record.end(BulkPhase::Cancelled, self.jobs.jobs.now());
+            return self.hold().await;
+        }
         if self.record.position.is_none() {
             self.end_walk();
         }
@@ -222,7 +226,8 @@ impl<'a> BulkRun<'a> {
     /// Goes over to the second walk, or to the changes.
     fn end_walk(&mut self) {
         // A message that dies stands behind all that are dead, so one walk meets all of them.
-        let in_due_order = self.record.action.lists(&self.record.filter) != Some(State::Dead);
+        let listed = self.record.action.lists(&self.record.filter);
+        let in_due_order = !matches!(listed, Some(State::Dead | State::Done));
         match self.record.walk {
             BulkWalk::First if in_due_order => self.record.walk = BulkWalk::Second,
             BulkWalk::First | BulkWalk::Second => {
@@ -336,15 +341,32 @@ impl<'a> BulkRun<'a> {
         match self.jobs.jobs.client.ask_many(ask).await {
             Ok(answers) => {
                 let judge = |(n, answer): (usize, Result<Result<_, _>, CallError>)| match answer {
-                    Ok(answer) if matches!(self.record.action, BulkAction::Cancel) => {
-                        of_removal(answer.map(drop), is_unsure(n))
-                    }
-                    Ok(answer) => of_change(answer.map(drop), is_unsure(n)),
+                    Ok(answer) => self.judge(answer.map(drop), is_unsure(n)),
                     Err(error) => Err(error.to_string()),
                 };
                 answers.into_iter().enumerate().map(judge).collect()
             }
             Err(error) => vec![Err(error.to_string())],
+        }
+    }
+
+    /// What the answer to the change of one message says.
+    fn judge(&self, answer: Result<(), ChangeRefusal>, unsure: bool) -> Judged {
+        match (&self.record.action, answer) {
+            // A message that cannot be kept stays.
+            (_, Err(ChangeRefusal::Overloaded(_))) if self.record.keep_ms.is_some() => {
+                Ok(BulkOutcome::Refused)
+            }
+            (BulkAction::Restore { .. }, Err(refusal @ ChangeRefusal::OverQuota(_))) => {
+                Err(format!("{refusal:?}"))
+            }
+            // A message that is put back is removed where it was kept.
+            (BulkAction::Cancel | BulkAction::Purge | BulkAction::Restore { .. }, answer) => {
+                of_removal(answer, unsure)
+            }
+            (BulkAction::Postpone(_) | BulkAction::Fire | BulkAction::Redrive { .. }, answer) => {
+                of_change(answer, unsure)
+            }
         }
     }
 
@@ -356,9 +378,14 @@ impl<'a> BulkRun<'a> {
     /// The change of one message within its queue.
     fn op(&self, entry: &PartEntry, when: When) -> Typed<Result<Applied<Box<Outline>>, ChangeRefusal>> {
         // With its generation: one that was moved before a crash is not moved again.
+        let died = self.is_of_dead().then_some(WallMs(entry.at));
         match &self.record.action {
-            BulkAction::Cancel if self.is_of_dead() => Op::remove_dead(entry.id, WallMs(entry.at)),
-            BulkAction::Cancel => Op::cancel(Target::Id(entry.id)),
+            BulkAction::Cancel | BulkAction::Purge => match (self.record.keep_ms, died) {
+                (Some(keep_ms), died) => Op::cancel_kept(entry.id, died, self.id.into(), keep_ms),
+                (None, Some(died)) => Op::remove_dead(entry.id, died),
+                (None, None) => Op::cancel(Target::Id(entry.id)),
+            },
+            BulkAction::Restore { .. } => Op::restore(entry.id),
             BulkAction::Postpone(_) | BulkAction::Fire => {
                 Op::postpone(Target::Id(entry.id), Box::new(Edit::due(when)), Some(entry.generation))
             }

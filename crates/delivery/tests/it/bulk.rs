@@ -19,13 +19,13 @@ const LONG: Duration = Duration::from_secs(60);
 const STOP: Duration = Duration::from_secs(10);
 const HOUR: u64 = 3_600_000;
 
-struct Rig {
-    wheel: Duewheel,
-    clock: VirtualClock,
-    jobs: BulkJobs,
+pub struct Rig {
+    pub wheel: Duewheel,
+    pub clock: VirtualClock,
+    pub jobs: BulkJobs,
 }
 
-fn queue() -> QueueName {
+pub fn queue() -> QueueName {
     QueueName::new("orders").unwrap()
 }
 
@@ -33,9 +33,9 @@ fn prefix(text: &str) -> BulkFilter {
     BulkFilter { key_prefix: Some(text.into()), ..BulkFilter::default() }
 }
 
-fn request(filter: BulkFilter, action: BulkAction) -> BulkRequest {
+pub fn request(filter: BulkFilter, action: BulkAction) -> BulkRequest {
     let (tenant, urls) = (BulkTenant::Common, UrlMoves::default());
-    BulkRequest { tenant, queue: queue(), filter, action, rate: None, urls }
+    BulkRequest { tenant, queue: queue(), filter, action, rate: None, urls, expect: None, keep: None }
 }
 
 impl Rig {
@@ -44,7 +44,7 @@ impl Rig {
     }
 
     /// With several shards, as in a cluster.
-    async fn over(shards: u32) -> Self {
+    pub async fn over(shards: u32) -> Self {
         let clock = VirtualClock::at_2026();
         let memory = Duewheel::builder().in_memory().clock(clock.clone()).seed(1);
         let wheel = memory.shards(shards).open().await.unwrap();
@@ -57,7 +57,7 @@ impl Rig {
     }
 
     /// Enqueues messages with the keys `PREFIX-0`, …, due an hour from now and later, by turns by both clocks.
-    async fn put(&self, prefix: &str, n: u64) {
+    pub async fn put(&self, prefix: &str, n: u64) {
         let now = self.now();
         let message = |n: u64| {
             let ms = HOUR + n * 1_000;
@@ -82,7 +82,7 @@ impl Rig {
     }
 
     /// The messages of a queue by key.
-    async fn all(&self, queue: &str) -> BTreeMap<String, View> {
+    pub async fn all(&self, queue: &str) -> BTreeMap<String, View> {
         let queue = QueueName::new(queue).or_else(|_| QueueName::system(queue)).unwrap();
         let (mut all, mut after) = (BTreeMap::new(), None);
         loop {
@@ -99,7 +99,7 @@ impl Rig {
     }
 
     /// Lets messages die.
-    async fn kill(&self, n: usize) {
+    pub async fn kill(&self, n: usize) {
         self.kill_with(n, "").await;
     }
 
@@ -121,7 +121,7 @@ impl Rig {
     }
 
     /// Runs the worker until a job has ended.
-    async fn run(&self, id: &str) -> BulkView {
+    pub async fn run(&self, id: &str) -> BulkView {
         let worker = BulkWorker::start(&self.jobs);
         let view = self.ended(id).await;
         worker.stop(STOP).await;
@@ -129,7 +129,7 @@ impl Rig {
         view
     }
 
-    async fn ended(&self, id: &str) -> BulkView {
+    pub async fn ended(&self, id: &str) -> BulkView {
         let deadline = Instant::now() + LONG;
         loop {
             let view = self.jobs.get(id).await.unwrap();
@@ -665,6 +665,16 @@ async fn invalid_job_is_refused_by_field() {
         (request(BulkFilter::default(), far), "delay_ms"),
         (request(BulkFilter::default(), back), "shift_ms"),
         (BulkRequest { rate: Some(0), ..request(BulkFilter::default(), BulkAction::Fire) }, "rate"),
+        (BulkRequest { keep: Some(STOP), ..request(BulkFilter::default(), BulkAction::Fire) }, "keep_ms"),
+        (
+            BulkRequest {
+                keep: Some(Duration::from_secs(367 * 86_400)),
+                ..request(BulkFilter::default(), BulkAction::Cancel)
+            },
+            "keep_ms",
+        ),
+        (request(BulkFilter::default(), BulkAction::Restore { act: "#".into() }), "act"),
+        (request(prefix("a"), BulkAction::Restore { act: "a".into() }), "filter"),
     ];
     for (request, field) in cases {
         for error in [rig.jobs.count(&request).await.unwrap_err(), rig.jobs.begin(request).await.unwrap_err()]

@@ -3,6 +3,7 @@
 //! A token that is limited to queues has the jobs whose queues it reaches; others do not exist for it.
 
 use std::fmt;
+use std::time::Duration;
 
 use axum::http::StatusCode;
 use duewheel::core::engine::{Op, QuotaUse};
@@ -14,27 +15,29 @@ use duewheel_delivery::{
 use schemars::JsonSchema;
 use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
+use tokio::time::Instant;
 
 use super::call::Call;
-use super::strict::{self, Object, Strings, Text, U32_MAX, Whole};
+use super::queue::purge_at_most;
+use super::strict::{self, Object, Positive, Strings, Text, U32_MAX, Whole};
 use super::{Answer, App, listing, reply, target};
 use crate::auth::Caller;
 use crate::error::{ErrorCode, Problem};
 use crate::json::InstantText;
 use crate::rfc3339;
 use crate::schema::{
-    DeadReasonSchema, DelaySchema, HeadersSchema, InstantSchema, JobSchema, QueueSchema, ShiftSchema,
-    StateSchema,
+    DeadReasonSchema, DelaySchema, HeadersSchema, InstantSchema, JobSchema, LevelSchema, QueueSchema,
+    ShiftSchema, StateSchema,
 };
 use crate::span::{SpanText, TimeSpan};
 
-/// What is done to which messages. Either `filter`, or `all`.
+/// What is done to which messages. Either `filter`, or `all`; `restore` has `act` instead.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Bulk", transform = crate::schema::bulk_rules)]
 pub(crate) struct BulkFields<'a> {
     /// `cancel`, `postpone` and `fire` concern scheduled and ready messages, `redrive` dead ones. A `cancel` whose filter
-    /// has the state `dead`, or a reason of death, removes dead ones.
+    /// has the state `dead`, or a reason of death, removes dead ones. `restore` puts back what an act has removed and kept.
     action: BulkActionWord,
     /// Messages for which everything holds that is given; at least one field.
     #[serde(borrow)]
@@ -63,6 +66,17 @@ pub(crate) struct BulkFields<'a> {
     /// Counts the messages, and changes none.
     #[serde(default)]
     dry_run: bool,
+    /// The largest number of messages that may match: with more the answer is 409 `changed`, and none is changed.
+    expect: Option<Whole>,
+    /// For `cancel`: how many milliseconds the messages are kept, so that `restore` can put them back.
+    #[schemars(extend("x-limit" = "max_keep_done_ms"))]
+    keep_ms: Option<Positive>,
+    /// `keep_ms` as text, in place of the number.
+    #[schemars(with = "Option<DelaySchema>")]
+    keep: Option<SpanText>,
+    /// For `restore`: the act whose messages are put back, by the id that its answer had.
+    #[schemars(length(min = 1, max = 32), extend("pattern" = "^[A-Za-z0-9]*$"))]
+    act: Option<Text<'a>>,
 }
 
 /// What is done to each message.
@@ -74,6 +88,7 @@ pub(crate) enum BulkActionWord {
     Postpone,
     Fire,
     Redrive,
+    Restore,
 }
 
 /// Which messages are meant.
@@ -172,15 +187,19 @@ impl FilterFields<'_> {
 impl BulkFields<'_> {
     /// The lengths of time that were sent as text.
     fn as_text(&self) -> Vec<&'static str> {
-        let delay = self.delay.map(|_| "delay");
-        delay.into_iter().chain(self.shift.as_ref().map(|_| "shift")).collect()
+        let given =
+            [self.delay.map(|_| "delay"), self.shift.as_ref().map(|_| "shift"), self.keep.map(|_| "keep")];
+        given.into_iter().flatten().collect()
     }
 
     /// The request for a job, and whether it is only counted.
     fn into_request(self, queue: QueueName) -> Result<(BulkRequest, bool), Problem> {
         let filter = self.filter.map(|filter| filter.0.into_filter()).transpose();
         let filter = filter.map_err(|bad| bad.within("filter"))?.unwrap_or_default();
+        let is_restore = self.action == BulkActionWord::Restore;
         match (filter.is_empty(), self.all) {
+            (_, true) if is_restore => return Err(Problem::field("all", "is not for restore")),
+            (true, false) if is_restore => {}
             (false, true) => return Err(Problem::field("all", "only one of filter and all may be given")),
             (true, false) => {
                 let what = "names no message; give at least one of its fields, or all: true for all messages";
@@ -201,10 +220,16 @@ impl BulkFields<'_> {
             }
             () if shift.is_some() && !is(BulkActionWord::Postpone) => refuse("shift", "is for postpone"),
             () if has_queue && !is(BulkActionWord::Redrive) => refuse("to_queue", "is for redrive"),
+            () if self.act.is_some() && !is_restore => refuse("act", "is for restore"),
             () => Ok(()),
         }?;
+        let keep = strict::either(self.keep_ms, self.keep, "keep")?.map(Duration::from_millis);
         let action = match self.action {
             BulkActionWord::Cancel => BulkAction::Cancel,
+            BulkActionWord::Restore => match self.act {
+                Some(act) => BulkAction::Restore { act: act.0.into_owned() },
+                None => return Err(Problem::field("act", "is missing: the act that is undone")),
+            },
             BulkActionWord::Fire => BulkAction::Fire,
             BulkActionWord::Redrive => BulkAction::Redrive { delay_ms: delay, to_queue },
             BulkActionWord::Postpone => BulkAction::Postpone(match (delay, shift) {
@@ -215,7 +240,8 @@ impl BulkFields<'_> {
             }),
         };
         let (tenant, rate, urls) = (BulkTenant::Common, self.rate.map(Whole::get), UrlMoves::default());
-        Ok((BulkRequest { tenant, queue, filter, action, rate, urls }, self.dry_run))
+        let expect = self.expect.map(|expect| expect.0);
+        Ok((BulkRequest { tenant, queue, filter, action, rate, urls, expect, keep }, self.dry_run))
     }
 }
 
@@ -255,10 +281,10 @@ pub(crate) struct JobAnswer {
     pub(super) id: String,
     #[schemars(with = "QueueSchema")]
     pub(super) queue: String,
-    /// `cancel`, `postpone`, `fire` or `redrive`.
+    /// `cancel`, `postpone`, `fire`, `redrive` or `restore`; `purge` for a purge whose messages are kept.
     pub(super) action: &'static str,
     /// `waiting`: others of its tenant come first. `collecting`: it writes down which messages it concerns. `running`:
-    /// it changes them. `done`, or `cancelled`.
+    /// it changes them. `done`, or `cancelled`: also by itself, if more messages match than `expect`.
     pub(super) state: &'static str,
     /// Messages that it concerns; all of them are known once it is `running`.
     pub(super) matched: u64,
@@ -278,6 +304,15 @@ pub(crate) struct JobAnswer {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<QueueSchema>")]
     pub(super) to_queue: Option<String>,
+    /// The act that is undone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) act: Option<String>,
+    /// The largest number of messages that may match.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) expect: Option<u64>,
+    /// How many milliseconds each removed message is kept: so long `restore` with this job's id as `act` puts it back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) keep_ms: Option<u64>,
     pub(super) created_at: InstantText,
     /// When it ended.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -293,7 +328,9 @@ pub(crate) struct JobsAnswer {
 
 impl JobAnswer {
     pub(super) fn of(view: BulkView) -> Self {
-        let BulkView { id, queue, action, rate, phase, counts, created_ms, ended_ms, .. } = view;
+        let BulkView {
+            id, queue, action, rate, expect, keep_ms, phase, counts, created_ms, ended_ms, ..
+        } = view;
         let BulkCounts { matched, done, leased, changed, refused } = counts;
         JobAnswer {
             id,
@@ -306,10 +343,13 @@ impl JobAnswer {
             changed,
             refused,
             rate,
-            to_queue: match action {
-                BulkAction::Redrive { to_queue, .. } => to_queue,
-                BulkAction::Cancel | BulkAction::Postpone(_) | BulkAction::Fire => None,
+            to_queue: to_queue(&action).map(str::to_owned),
+            act: match action {
+                BulkAction::Restore { act } => Some(act),
+                _ => None,
             },
+            expect,
+            keep_ms,
             created_at: InstantText(WallMs(created_ms)),
             ended_at: ended_ms.map(|ms| InstantText(WallMs(ms))),
         }
@@ -327,6 +367,9 @@ pub(crate) async fn bulk(mut call: Call) -> Answer {
         BulkError::Bad(bad) => of_bad(bad, &as_text),
         error => error.into(),
     };
+    if let BulkAction::Restore { .. } = &request.action {
+        call.app.accepts()?;
+    }
     if let BulkAction::Redrive { to_queue: Some(to), .. } = &request.action {
         let to = QueueName::new(to).map_err(|what| Problem::field("to_queue", what))?;
         call.caller.need_queue(&to)?;
@@ -342,6 +385,84 @@ pub(crate) async fn bulk(mut call: Call) -> Answer {
     request.tenant = tenant(call.app.ask(Op::quotas()).await?, &call.caller, &request.queue);
     let view = jobs.begin(request).await.map_err(refused)?;
     Ok(reply(StatusCode::ACCEPTED, &JobAnswer::of(view)))
+}
+
+/// How a queue is purged.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(transform = crate::schema::purge_rules)]
+pub(crate) struct PurgeRequest {
+    /// The largest number of messages to remove: with more the answer is 409 `changed`, and none is removed.
+    expect: Option<Whole>,
+    /// How many milliseconds the messages are kept, so that the bulk action `restore` can put them back.
+    #[schemars(extend("x-limit" = "max_keep_done_ms"))]
+    keep_ms: Option<Positive>,
+    /// `keep_ms` as text, in place of the number.
+    #[schemars(with = "Option<DelaySchema>")]
+    keep: Option<SpanText>,
+}
+
+/// The number of removed messages.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Purged")]
+pub(crate) struct PurgedAnswer {
+    /// Messages that are removed; with `keep`, so far.
+    pub(super) purged: u64,
+    /// With `keep`: the act, for `restore`. The job of this id removes the messages.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<JobSchema>")]
+    pub(super) act: Option<String>,
+    /// The durability that all of them have reached; not with `keep`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<LevelSchema>")]
+    pub(super) durability: Option<&'static str>,
+}
+
+pub(crate) async fn purge(mut call: Call) -> Answer {
+    let queue = call.queue()?;
+    let policy = &call.app.policy;
+    let (limit, keep_limit) = (policy.max_batch_bytes, policy.max_keep_done_ms);
+    let asked: PurgeRequest = call.json(limit).await?;
+    let keep = strict::either_within(asked.keep_ms, asked.keep, ("keep", "keep_ms"), keep_limit)?;
+    let expect = asked.expect.map(|expect| expect.0);
+    if let Some(keep) = keep {
+        let job = purge_kept((&call.app, &call.caller), queue, Duration::from_millis(keep), expect).await?;
+        let status = if job.ended_ms.is_some() { StatusCode::OK } else { StatusCode::ACCEPTED };
+        let (purged, act) = (job.counts.done, Some(job.id));
+        return Ok(reply(status, &PurgedAnswer { purged, act, durability: None }));
+    }
+    let done = purge_at_most(&call.app, queue, expect).await?;
+    let durability = Some(done.level.as_str());
+    Ok(reply(StatusCode::OK, &PurgedAnswer { purged: done.what, act: None, durability }))
+}
+
+/// How long a purge waits for its job.
+const PURGE_WAIT: Duration = Duration::from_secs(10);
+/// How often it looks.
+const PURGE_LOOK: Duration = Duration::from_millis(50);
+
+/// Purges a queue by a job that keeps its messages. Returns the job when it has ended, or as far as it has come in ten
+/// seconds.
+async fn purge_kept(
+    (app, caller): (&App, &Caller),
+    queue: QueueName,
+    keep: Duration,
+    expect: Option<u64>,
+) -> Result<BulkView, Problem> {
+    let jobs = jobs(app)?;
+    let (filter, action, urls) = (BulkFilter::default(), BulkAction::Purge, UrlMoves::default());
+    let tenant = tenant(app.ask(Op::quotas()).await?, caller, &queue);
+    let request = BulkRequest { tenant, queue, filter, action, rate: None, urls, expect, keep: Some(keep) };
+    let mut view = jobs.begin(request).await?;
+    let until = Instant::now() + PURGE_WAIT;
+    while view.ended_ms.is_none() && Instant::now() < until {
+        tokio::time::sleep(PURGE_LOOK).await;
+        view = jobs.get(&view.id).await?;
+    }
+    match view.expect {
+        Some(expect) if view.counts.matched > expect => Err(Problem::changed(expect, view.counts.matched)),
+        Some(_) | None => Ok(view),
+    }
 }
 
 /// The tenant of a job of this queue: the one whose quota the queue has, or else the holder of the caller's token.
@@ -386,11 +507,15 @@ async fn within(app: &App, caller: &Caller, id: &str) -> Result<BulkView, Proble
 /// Whether the caller reaches the queues of a job.
 fn reaches(caller: &Caller, view: &BulkView) -> bool {
     let has = |queue: &str| QueueName::new(queue).is_ok_and(|queue| caller.reaches(&queue));
-    let to = match &view.action {
+    has(&view.queue) && to_queue(&view.action).is_none_or(has)
+}
+
+/// The queue that the messages of a job go to, if it is another one.
+fn to_queue(action: &BulkAction) -> Option<&str> {
+    match action {
         BulkAction::Redrive { to_queue, .. } => to_queue.as_deref(),
-        BulkAction::Cancel | BulkAction::Postpone(_) | BulkAction::Fire => None,
-    };
-    has(&view.queue) && to.is_none_or(has)
+        _ => None,
+    }
 }
 
 /// The problem of a field, by its name in the request. `as_text` lists the lengths of time that were sent as text.
@@ -409,6 +534,7 @@ impl From<BulkError> for Problem {
             BulkError::Bad(bad) => of_bad(bad, &[]),
             BulkError::NotFound => Problem::new(ErrorCode::NotFound, detail),
             BulkError::Unreadable(_) => Problem::new(ErrorCode::KeyExists, detail),
+            BulkError::Changed { expect, matched } => Problem::changed(expect, matched),
             BulkError::TooMany(_) | BulkError::Busy => Problem::new(ErrorCode::Overloaded, detail),
             BulkError::Refused(refusal) => Problem::from_enqueue(refusal, "action"),
             BulkError::RecordRefused(refusal) => Problem::from_change(refusal, "action"),
@@ -502,6 +628,12 @@ mod tests {
             (r#"{"action": "postpone", "all": true, "delay": "1s", "shift": "1s"}"#, "shift: only one"),
             (r#"{"action": "postpone", "all": true, "shift": "--1s"}"#, "shift: must not be"),
             (r#"{"action": "purge", "all": true}"#, "action"),
+            (r#"{"action": "restore"}"#, "act: is missing"),
+            (r#"{"action": "restore", "act": "a", "all": true}"#, "all: is not for restore"),
+            (r#"{"action": "cancel", "all": true, "act": "a"}"#, "act: is for restore"),
+            (r#"{"action": "cancel", "all": true, "keep": "0s"}"#, "keep: must be longer than 0"),
+            (r#"{"action": "cancel", "all": true, "keep": "1h", "keep_ms": 1}"#, "keep: goes instead"),
+            (r#"{"action": "cancel", "all": true, "expect": -1}"#, "expect"),
         ] {
             let error = read(text).unwrap_err();
             assert!(error.contains(says), "{text}: {error}");

@@ -231,6 +231,15 @@ impl Call {
         Ok(found)
     }
 
+    /// A whole number, if the parameter is given.
+    pub(crate) fn number_param(&self, wanted: &'static str) -> Result<Option<u64>, Problem> {
+        let Some(text) = self.param(wanted)? else { return Ok(None) };
+        match text.parse() {
+            Ok(number) if text.bytes().all(|b| b.is_ascii_digit()) => Ok(Some(number)),
+            _ => Err(Problem::field(wanted, "must be a whole number")),
+        }
+    }
+
     /// A whole number from 1 to `max`, or a default if the parameter is missing.
     pub(crate) fn count_param(
         &self,

@@ -1,4 +1,4 @@
-//! Operations on a queue: get, pause, resume, purge, redrive; and on many of its messages: cancel, redrive into another
+//! Operations on a queue: get, pause, resume, redrive; and on many of its messages: cancel, redrive into another
 //! queue.
 
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ use super::message::{CancelledWord, Nothing, dedupe_id, room};
 use super::queue_view::QueueAnswer;
 use super::reach::of_queue;
 use super::settle::RefusedId;
-use super::strict::{self, Id, Positive, Text};
+use super::strict::{self, Id, Positive, Text, Whole};
 use super::{Answer, App, check_batch, reply, target};
 use crate::auth::Caller;
 use crate::beanstalk::default_queue;
@@ -79,15 +79,6 @@ pub(crate) struct ResumedAnswer<'a> {
     pub(super) durability: &'static str,
 }
 
-/// The number of removed messages.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "Purged")]
-pub(crate) struct PurgedAnswer {
-    pub(super) purged: u64,
-    #[schemars(with = "LevelSchema")]
-    pub(super) durability: &'static str,
-}
-
 pub(crate) async fn pause(mut call: Call) -> Answer {
     let queue = call.queue()?;
     let limit = call.app.policy.max_delay_ms;
@@ -108,12 +99,15 @@ pub(crate) async fn resume(mut call: Call) -> Answer {
     Ok(reply(StatusCode::OK, &ResumedAnswer { queue: queue.as_str(), paused: false, durability }))
 }
 
-pub(crate) async fn purge(mut call: Call) -> Answer {
-    let queue = call.queue()?;
-    let Nothing {} = call.json(call.app.policy.max_batch_bytes).await?;
-    let done = call.app.ask(Op::purge(queue)).await?;
-    let answer = PurgedAnswer { purged: done.what, durability: done.level.as_str() };
-    Ok(reply(StatusCode::OK, &answer))
+/// Purges a queue, unless it has more messages to remove than are expected.
+pub(super) async fn purge_at_most(
+    app: &App,
+    queue: QueueName,
+    expect: Option<u64>,
+) -> Result<Applied<u64>, Problem> {
+    let Some(expect) = expect else { return app.ask(Op::purge(queue)).await };
+    let purged = app.ask(Op::purge_at_most(queue, expect)).await?;
+    if purged.what > expect { Err(Problem::changed(expect, purged.what)) } else { Ok(purged) }
 }
 
 /// Which dead messages are made ready: those with these ids, at most this number, or all without either.
@@ -123,6 +117,9 @@ pub(crate) async fn purge(mut call: Call) -> Answer {
 pub(crate) struct Redrive {
     ids: Option<Vec<Id>>,
     max: Option<Positive>,
+    /// Without `ids`: the largest number of dead messages that there may be. With more the answer is 409 `changed`, and
+    /// none is made ready.
+    expect: Option<Whole>,
     /// Each of the messages with these ids becomes a new one of this queue, with its key, headers and options; the old one
     /// is removed when the new one is durable.
     #[schemars(with = "Option<QueueSchema>")]
@@ -204,11 +201,21 @@ pub(crate) async fn redrive(mut call: Call) -> Answer {
     }
     let to = asked.to_queue.map(|name| QueueName::new(&name)).transpose();
     let to = to.map_err(|what| Problem::field("to_queue", what))?;
+    let expect = asked.expect.map(|expect| expect.0);
     let ids = match (asked.ids, asked.max) {
+        (Some(_), _) if expect.is_some() => return Err(Problem::field("expect", "goes without ids")),
         (Some(_), Some(_)) => return Err(Problem::field("max", "only one of ids and max may be given")),
         (Some(ids), None) => ids,
         (None, max) => {
-            let max = max.map_or(usize::MAX, |n| usize::try_from(n.0).unwrap_or(usize::MAX));
+            if let Some(expect) = expect {
+                let view = call.app.ask(Op::queue(queue.clone())).await?;
+                let dead = view.map_or(0, |view| view.counts.dead);
+                if dead > expect {
+                    return Err(Problem::changed(expect, dead));
+                }
+            }
+            let max = max.map(|n| n.0).into_iter().chain(expect).min();
+            let max = max.map_or(usize::MAX, |n| usize::try_from(n).unwrap_or(usize::MAX));
             return redrive_many(&call.app, queue, max).await;
         }
     };

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::call::Call;
 use super::line::BackoffFields;
-use super::queue::is_unused_default;
+use super::queue::{is_unused_default, purge_at_most};
 use super::queue_view::{
     BackoffAnswer, GrantRateFields, LimitsAnswer, OnExpiryWord, OrderWord, QueueAnswer, SettingsAnswer,
     TraceWord,
@@ -353,6 +353,7 @@ pub(crate) enum RemovedWord {
 pub(crate) async fn remove(call: Call) -> Answer {
     let queue = call.queue()?;
     let app = &call.app;
+    let expect = call.number_param("expect")?;
     let _alone = app.settings.lock().await;
     if targets(app)?.target_of(&queue).await?.is_some() {
         // Its worker waits on the queue like any consumer.
@@ -364,7 +365,7 @@ pub(crate) async fn remove(call: Call) -> Answer {
         return Err(Problem::new(ErrorCode::NotFound, format!("there is no queue {queue}")));
     };
     removable(&view)?;
-    let done = app.ask(Op::purge(queue.clone())).await?;
+    let done = purge_at_most(app, queue.clone(), expect).await?;
     let mut level = done.level;
     if view.pause != Pause::Running {
         level = level.and(app.ask(Op::resume(queue.clone())).await?.level);

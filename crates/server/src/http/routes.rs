@@ -18,7 +18,7 @@ use schemars::json_schema;
 use serde_json::Value;
 
 use super::app::RouteDurations;
-use super::bulk::{self, BulkCountAnswer, BulkFields, JobAnswer, JobsAnswer};
+use super::bulk::{self, BulkCountAnswer, BulkFields, JobAnswer, JobsAnswer, PurgeRequest, PurgedAnswer};
 use super::call::Call;
 use super::enqueue::{self, LineAnswer};
 use super::events::{self, EventAnswer};
@@ -31,8 +31,7 @@ use super::message::{
 };
 use super::openapi::{self, Described, OperationDoc, Parameter, Security, Tag, limit_schema, schema_of};
 use super::queue::{
-    self as queues, CancelMany, CancelResults, PauseFor, PausedAnswer, PurgedAnswer, Redrive, RedrivenAnswer,
-    ResumedAnswer,
+    self as queues, CancelMany, CancelResults, PauseFor, PausedAnswer, Redrive, RedrivenAnswer, ResumedAnswer,
 };
 use super::queue_config::{self, ConfigAnswer, ConfigChange, ConfigRequest, ConfiguredAnswer, RemovedAnswer};
 use super::queue_view::QueueAnswer;
@@ -57,8 +56,8 @@ use super::target::{
 use super::{Answer, App, home, metrics, typed};
 use crate::auth::{About, AccessRule, Scope};
 use crate::error::ErrorCode::{
-    self, Dead, DedupeMismatch, DiskFull, GenerationMismatch, InThePast, InUse, KeyExists, LeaseLost, Leased,
-    MessageNotFound, NotDone, NotFound, OverQuota, Overloaded, Paused,
+    self, Changed, Dead, DedupeMismatch, DiskFull, GenerationMismatch, InThePast, InUse, KeyExists,
+    LeaseLost, Leased, MessageNotFound, NotDone, NotFound, OverQuota, Overloaded, Paused,
 };
 use crate::error::Problem;
 use crate::json::written;
@@ -147,6 +146,12 @@ const LIST_OF_TARGETS: &[Parameter] = &[
 ];
 
 const AFTER_NAME: Parameter = parameter("after", "The `next` of the page before.", text);
+
+const EXPECT: &[Parameter] = &[parameter(
+    "expect",
+    "The largest number of messages to remove: with more the answer is 409 `changed`, and none is removed.",
+    |_| json_schema!({ "type": "integer", "minimum": 0 }),
+)];
 
 const HISTOGRAM: &[Parameter] = &[
     parameter("from", "The start of the first bucket; now by default.", schema_of::<InstantSchema>),
@@ -297,10 +302,10 @@ fn all_queues() -> Vec<HttpRoute> {
             look("dead_by_reason", "Dead messages counted by reason: of a page of at most 20,000, in the order in which \
                 they died")
                 .gives::<DeadAnswer<'_>>(200, "The counts of the page.")),
-        delete("/v1/queues/{queue}", NO, queue(Admin), queue_config::remove,
+        delete("/v1/queues/{queue}", EXPECT, queue(Admin), queue_config::remove,
             operate("remove_queue", "Remove a queue with its messages and settings")
                 .gives::<RemovedAnswer<'_>>(200, "The queue is gone.")
-                .refuses(&[NotFound, Leased, InUse])),
+                .refuses(&[NotFound, Leased, InUse, Changed])),
         get("/v1/queues/{queue}/config", NO, queue(Admin), queue_config::config,
             operate("get_config", "The settings of a queue, as set and as in effect")
                 .gives::<ConfigAnswer<'_>>(200, "The settings.")),
@@ -320,22 +325,24 @@ fn all_queues() -> Vec<HttpRoute> {
             operate("resume", "Grant again")
                 .may_take::<Nothing>()
                 .gives::<ResumedAnswer<'_>>(200, "The queue is not paused.")),
-        post("/v1/queues/{queue}/purge", NO, queue(Admin), queues::purge,
+        post("/v1/queues/{queue}/purge", NO, queue(Admin), bulk::purge,
             operate("purge", "Remove all messages that are not leased")
-                .may_take::<Nothing>()
-                .gives::<PurgedAnswer>(200, "The messages are removed.")),
+                .may_take::<PurgeRequest>()
+                .gives::<PurgedAnswer>(200, "The messages are removed.")
+                .gives::<PurgedAnswer>(202, "With `keep`: the job of this act goes on.")
+                .refuses(&[Changed, OverQuota, DiskFull])),
         post("/v1/queues/{queue}/redrive", NO, queue(Admin), queues::redrive,
             operate("redrive", "Make dead messages ready again, in the order in which they died")
                 .may_take::<Redrive>()
                 .gives::<RedrivenAnswer<'_>>(200, "The messages are ready.")
-                .refuses(&[Paused, OverQuota, DiskFull])),
+                .refuses(&[Paused, Changed, OverQuota, DiskFull])),
 
         post("/v1/queues/{queue}/bulk", NO, queue(Admin), bulk::bulk,
-            operate("bulk", "Cancel, postpone, fire or redrive many messages")
+            operate("bulk", "Cancel, postpone, fire, redrive or restore many messages")
                 .takes::<BulkFields<'_>>()
                 .gives::<BulkCountAnswer>(200, "The messages are counted.")
                 .gives::<JobAnswer>(202, "The job has begun.")
-                .refuses(&[OverQuota, DiskFull])),
+                .refuses(&[Changed, OverQuota, DiskFull])),
         get("/v1/jobs", NO, several(Admin), bulk::list,
             look("list_jobs", "List jobs, the newest first").gives::<JobsAnswer>(200, "All jobs.")),
         get("/v1/jobs/{job}", NO, several(Admin), bulk::show,

@@ -156,6 +156,35 @@ async fn partial_queue_change_has_unknown_outcome() {
     assert_eq!(view.pause, duewheel_core::record::Pause::Running);
 }
 
+/// Messages arrive between the count and the purge of a shard: no more than were expected are removed.
+#[tokio::test]
+async fn purge_over_shards_keeps_its_limit() {
+    let rig = rig(4);
+    for n in 0..8 {
+        rig.put_at(n % 4, "q", "x").await;
+    }
+    let purge = |messages| Op::PurgeAtMost { queue: queue("q"), messages };
+    assert_eq!(rig.call(purge(7)).await, Reply::Count(8.into()));
+    let left = views(&rig, Op::Queue { queue: queue("q") }).await.remove(0).counts.ready;
+    assert_eq!(left, 8, "nothing is removed");
+    rig.local.set(2, Mood::Slow(Duration::from_millis(200)));
+    let race = async {
+        // The shards were counted 200 ms after the beginning, and the third one purges later.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        for _ in 0..5 {
+            rig.put_at(3, "q", "x").await;
+        }
+    };
+    let (reply, ()) = tokio::join!(rig.call(purge(8)), race);
+    let left = views(&rig, Op::Queue { queue: queue("q") }).await.remove(0).counts.ready;
+    match reply {
+        Reply::Count(count) if count.what > 8 => assert!((5..=13).contains(&left), "{left}"),
+        Reply::Count(count) => assert_eq!((count.what, left), (8, 5)),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(rig.call(purge(13)).await, Reply::Count(left.into()));
+}
+
 #[tokio::test]
 async fn pages_of_queues_are_exact() {
     let policy = Policy { max_page: 7, ..Policy::default() };
