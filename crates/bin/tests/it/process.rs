@@ -149,13 +149,15 @@ impl Process {
 
     pub(crate) fn until(&self, path: &str, so: impl Fn(&Value) -> bool) {
         let begun = Instant::now();
+        let mut pause = Duration::from_millis(5);
         loop {
             let (_, seen) = self.call("GET", path, "");
             if so(&seen) {
                 return;
             }
             assert!(begun.elapsed() < PATIENCE, "never: {path}: {seen}");
-            std::thread::sleep(Duration::from_millis(5));
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(100));
         }
     }
 }

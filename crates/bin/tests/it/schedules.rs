@@ -452,7 +452,7 @@ fn kill_9_keeps_occurrences_exactly_once() {
         // The instants differ from round to round, so that each step of a look is hit.
         while count(&process, "a") <= before || begun.elapsed() < Duration::from_millis(130 * round) {
             assert!(begun.elapsed() < PATIENCE, "nothing enters");
-            std::thread::sleep(Duration::from_millis(3));
+            std::thread::sleep(Duration::from_millis(23));
         }
         process = process.killed_and_restarted(dir.path(), &address);
     }

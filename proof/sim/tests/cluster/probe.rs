@@ -15,7 +15,7 @@ use crate::stage;
 /// So many that no shard is without one; or hardly ever, and then it is not missed.
 const KEYS: usize = 24;
 const QUEUE: &str = "probe";
-const STEP: Duration = Duration::from_millis(50);
+const STEP: Duration = Duration::from_millis(200);
 /// A request waits for two seconds for a shard without an owner.
 const PATIENCE: Duration = Duration::from_secs(5);
 
