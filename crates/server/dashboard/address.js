@@ -24,8 +24,8 @@ export function note(parameters, { step = false } = {}) {
   for (const link of document.querySelectorAll("a[data-keeps]")) link.setAttribute("href", withThem(link.getAttribute("href"), parameters));
 }
 
-// The span of the histogram that the address has, for links that keep it.
+// What the address says of the graphics, for links that keep it.
 export function spanNow() {
   const query = new URLSearchParams(location.hash.split("?")[1]);
-  return { span: query.get("span"), zoom: query.get("zoom") };
+  return { span: query.get("span"), zoom: query.get("zoom"), past: query.get("past") };
 }

@@ -1,7 +1,7 @@
 // One queue: its messages are the centre, with their filters; around them its figures, its history and its settings.
 
 import * as acts from "./acts.js";
-import { note, queueAt as at } from "./address.js";
+import { note, queueAt as at, spanNow } from "./address.js";
 import { get, may, queuePath } from "./api.js";
 import { card, el, figures, pairs, show, soft } from "./dom.js";
 import { brief, count, rate, span, when } from "./format.js";
@@ -38,7 +38,7 @@ function messages(name, asked, live) {
   let { after } = asked;
   let [page, shown, counts, done, timer] = [null, null, null, 0, 0];
   const same = () => shown !== null && JSON.stringify(shown) === JSON.stringify(filterOf(wanted));
-  const addressOf = (more) => at(name, { ...wanted, ...more, past: asked.past, span: asked.span, zoom: asked.zoom });
+  const addressOf = (more) => at(name, { ...wanted, ...more, ...spanNow() });
 
   function drawTabs() {
     const total = counts && counts.scheduled + counts.ready + counts.leased + counts.dead;

@@ -75,7 +75,8 @@ async function configure(queue) {
 export function settings(queue, live, below) {
   const list = el("div");
   live.every(5_000, async () => {
-    const { config, effective } = await get(`${queuePath(queue)}/config`, live.signal);
+    // Without the scope admin the queue's own settings are known, and not what applies where it has none.
+    const { config, effective = config } = await get(`${queuePath(queue)}${may("admin") ? "/config" : ""}`, live.signal);
     const own = (name) => config[name] !== null && config[name] !== undefined;
     show(list, el("dl", { class: "settings" }, NAMES.map((name) => el("div", { class: own(name) ? "own" : undefined },
       el("dt", {}, t(`set-${name.replace(/_ms$/, "")}`)), el("dd", {}, setting(name, effective[name]), " ", el("small", {}, t(own(name) ? "set-here" : "inherited")))))));

@@ -115,9 +115,9 @@ for (const [language, locale] of languages) {
   assert.equal(await page.getByRole("searchbox", { name: "Filter by name" }).inputValue(), "bulk-07");
   await page.getByRole("link", { name: "bulk-07", exact: true }).click();
   await page.getByRole("heading", { level: 1, name: "bulk-07" }).waitFor();
-  const tab = page.locator("[data-name='tab-scheduled'] .count");
-  await tab.waitFor();
-  const scheduledThere = Number((await tab.textContent()).replaceAll(",", ""));
+  const onTab = page.locator("[data-name='tab-scheduled'] .count");
+  await onTab.waitFor();
+  const scheduledThere = Number((await onTab.textContent()).replaceAll(",", ""));
   assert.equal(scheduledThere, Number(messageCount), "scheduled messages of one queue");
   // A click on a column looks closer, and back.
   await page.locator("rect.column").first().click();
