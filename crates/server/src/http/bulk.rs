@@ -11,6 +11,7 @@ use duewheel_delivery::{
     BadBulk, BulkAction, BulkCounts, BulkError, BulkFilter, BulkJobs, BulkMove, BulkRequest, BulkTenant,
     BulkView, UrlMoves,
 };
+use duewheel_shard::acting::concerns;
 use schemars::JsonSchema;
 use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -386,6 +387,7 @@ async fn within(app: &App, caller: &Caller, id: &str) -> Result<BulkView, Proble
 /// Whether the caller reaches the queues of a job.
 fn reaches(caller: &Caller, view: &BulkView) -> bool {
     let has = |queue: &str| QueueName::new(queue).is_ok_and(|queue| caller.reaches(&queue));
+    QueueName::new(&view.queue).iter().for_each(concerns);
     let to = match &view.action {
         BulkAction::Redrive { to_queue, .. } => to_queue.as_deref(),
         BulkAction::Cancel | BulkAction::Postpone(_) | BulkAction::Fire => None,

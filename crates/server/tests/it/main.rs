@@ -1,5 +1,6 @@
 //! The server from outside: over real sockets in this process with virtual time, and as a real process.
 
+mod audit;
 mod backup;
 mod bad_input;
 mod batch;
