@@ -147,6 +147,10 @@ commands! {
         Target(target::TargetCommand),
         /// Show limits and use of tenants
         Quotas(ClientArgs<status::QuotasArgs>),
+        /// Show version, store, disk, memory, shards and breakers of the server
+        Status(ClientArgs<status::StatusArgs>),
+        /// List changes of many messages or of settings, and their callers
+        Audit(ClientArgs<status::AuditArgs>),
         /// Tell whether the server is well
         Health(ClientArgs<status::HealthArgs>),
         /// Move the clock of a server that was started for tests

@@ -1,4 +1,4 @@
-//! `duewheel health`, `quotas`, `clock advance`, `histogram [QUEUE]` and `backup DEST`: a server as a whole.
+//! `duewheel status`, `audit`, `health`, `quotas`, `clock advance`, `histogram [QUEUE]` and `backup DEST`: a server as a whole.
 
 use std::fs::{self, DirBuilder};
 use std::io::{self, Write};
@@ -16,7 +16,7 @@ use super::failure::exit_code;
 use super::queue::{path, queue_name};
 use super::remote::{ApiError, Remote, segment};
 use super::session::{ClientArgs, ClientCommand, ClientSession, RunCommand};
-use super::table::{self, cell, cell_counted, counted, elements, member, plain, texts};
+use super::table::{self, cell, cell_counted, counted, elements, member, plain};
 use super::when::{self, Millis};
 
 /// How long the events on the way may take when the clock is moved.
@@ -42,6 +42,59 @@ impl ClientCommand for HealthArgs {
             Ok(())
         })?;
         if healthy { Ok(()) } else { Err(CommandFailure::Said(exit_code::FAILED)) }
+    }
+}
+
+#[derive(Args, Debug)]
+pub(super) struct StatusArgs {}
+
+impl ClientCommand for StatusArgs {
+    fn run(self, session: &ClientSession) -> Result<(), CommandFailure> {
+        let status = session.remote.get("/v1/status")?;
+        session.print(&status, |out| {
+            for (name, value) in status.as_object().into_iter().flatten() {
+                let text = match value {
+                    Value::Object(members) => {
+                        let member = |(name, _): (&String, &Value)| format!("{name} {}", cell(value, name));
+                        members.iter().map(member).collect::<Vec<_>>().join(", ")
+                    }
+                    Value::Array(all) => {
+                        let one = |of: &Value| of.as_str().map_or_else(|| of.to_string(), plain);
+                        all.iter().map(one).collect::<Vec<_>>().join("\n            ")
+                    }
+                    _ => cell(&status, name),
+                };
+                writeln!(out, "{name:<12}{text}")?;
+            }
+            Ok(())
+        })
+    }
+}
+
+#[derive(Args, Debug)]
+pub(super) struct AuditArgs {
+    /// Largest number of acts
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    limit: u32,
+    /// The `next` of the page before
+    #[arg(long, value_name = "NEXT")]
+    after: Option<String>,
+}
+
+impl ClientCommand for AuditArgs {
+    fn run(self, session: &ClientSession) -> Result<(), CommandFailure> {
+        let after = self.after.map(|after| format!("&after={}", segment(&after))).unwrap_or_default();
+        let answer = session.remote.get(&format!("/v1/audit?limit={}{after}", self.limit))?;
+        let columns: [table::Column<'_>; 7] = [
+            ("AT", &member("at")),
+            ("ACT", &member("act")),
+            ("OBJECT", &member("object")),
+            ("COUNT", &member("count")),
+            ("TOKEN", &member("token")),
+            ("ADDRESS", &member("address")),
+            ("REQUEST", &member("request_id")),
+        ];
+        session.print(&answer, |out| table::print_rows(out, elements(&answer, "acts"), &columns))
     }
 }
 

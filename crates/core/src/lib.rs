@@ -7,6 +7,7 @@
 // Each public function that can fail lists its errors.
 #![warn(clippy::missing_errors_doc)]
 
+pub mod act;
 pub mod answers;
 pub mod engine;
 pub mod event;

@@ -17,6 +17,8 @@ pub struct QueueName(Arc<str>);
 
 /// The beginning of the names of queues that keep done messages.
 const DONE: &str = "#done/";
+/// The name of the queue that keeps acts.
+const ACTS: &str = "#acts";
 
 /// Between the name of a queue and the id of the act whose messages are kept; no name of a caller's queue has it.
 const ACT: char = '#';
@@ -126,6 +128,16 @@ impl QueueName {
     /// The name under which answers are remembered that lead from ids to done messages. It has no messages.
     pub fn done_ids() -> QueueName {
         QueueName("#done".into())
+    }
+
+    /// The system queue that keeps the records of acts ([`crate::act`]).
+    pub fn of_acts() -> QueueName {
+        QueueName(ACTS.into())
+    }
+
+    /// Whether this is the queue of [`QueueName::of_acts`].
+    pub fn is_of_acts(&self) -> bool {
+        *self.0 == *ACTS
     }
 
     /// The name of the queue whose done messages this queue keeps; `None` for every other queue.

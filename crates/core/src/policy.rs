@@ -96,6 +96,10 @@ pub struct Policy {
     pub max_done: usize = 10_000_000,
     /// Largest weight of the done messages, in bytes; likewise.
     pub max_done_bytes: usize = 4 * 1024 * MIB,
+    /// Largest number of acts whose records are kept ([`crate::act`]); the oldest are removed.
+    pub max_acts: usize = 1_000,
+    /// Largest number of them with the same token.
+    pub max_acts_of_token: usize = 100,
     /// Longest time for which done messages are kept, in ms.
     pub max_keep_done_ms: u64 = 366 * DAY,
     /// Largest size of the records of one operation, in bytes: a message that ends is kept only if its record fits

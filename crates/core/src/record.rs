@@ -19,7 +19,7 @@ mod codec;
 mod fields;
 mod head;
 
-pub use fields::{Reader, Writer, skip_fields, varint};
+pub use fields::{Reader, Writer, find_bytes, skip_fields, varint};
 pub use head::{NewPut, RowHead, StageKind};
 
 /// The decoded value, or why the bytes cannot be decoded.

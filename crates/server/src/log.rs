@@ -2,20 +2,57 @@
 
 use std::fmt;
 use std::io::{self, IsTerminal};
+use std::sync::{Mutex, PoisonError};
 
+use duewheel::core::act::cut;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use tracing::field::{Field, Visit};
-use tracing::{Event, Subscriber};
-use tracing_subscriber::EnvFilter;
+use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::field::MakeExt as _;
 use tracing_subscriber::filter::Directive;
 use tracing_subscriber::fmt::format::{JsonFields, Writer};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, FormattedFields};
+use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer};
 
 use crate::config::LogFormat;
 use duewheel_api::terminal::plain;
+
+/// Most warnings that are kept of a start, and the longest in bytes.
+const MOST_WARNINGS: usize = 50;
+const MAX_WARNING: usize = 512;
+
+/// The warnings of the start; `None` once it is over.
+static START: Mutex<Option<Vec<String>>> = Mutex::new(Some(Vec::new()));
+
+/// The warnings since the process has begun. Later ones are not kept.
+pub(crate) fn warnings_of_start() -> Vec<String> {
+    START.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default()
+}
+
+/// Keeps the warnings of the start.
+struct StartWarnings;
+
+impl<S: Subscriber> Layer<S> for StartWarnings {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        if *event.metadata().level() > Level::WARN {
+            return;
+        }
+        let mut start = START.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(kept) = start.as_mut().filter(|kept| kept.len() < MOST_WARNINGS) else { return };
+        let mut values = JsonValues::default();
+        event.record(&mut values);
+        let mut text = values.message;
+        for (name, value) in values.fields {
+            let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            text.push_str(&format!(" {name}={value}"));
+        }
+        kept.push(plain(cut(&text, MAX_WARNING)).into_owned());
+    }
+}
 
 /// Begins to log to standard error in this format; with [`LogFormat::Json`] panics are log lines as well.
 pub fn begin(filter: EnvFilter, format: LogFormat) {
@@ -23,10 +60,12 @@ pub fn begin(filter: EnvFilter, format: LogFormat) {
     let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
     match format {
         LogFormat::Text => {
-            subscriber.fmt_fields(text_fields()).with_ansi(io::stderr().is_terminal()).init();
+            let subscriber = subscriber.fmt_fields(text_fields()).with_ansi(io::stderr().is_terminal());
+            subscriber.finish().with(StartWarnings).init();
         }
         LogFormat::Json => {
-            subscriber.fmt_fields(JsonFields::new()).event_format(JsonLines).init();
+            let subscriber = subscriber.fmt_fields(JsonFields::new()).event_format(JsonLines);
+            subscriber.finish().with(StartWarnings).init();
             std::panic::set_hook(Box::new(|info| tracing::error!(panic = %info, "a thread has panicked")));
         }
     }

@@ -21,6 +21,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::auth::Guard;
 use crate::config::{ConfigError, PeerFiles, Settings, read_quotas};
+use crate::http::act_of_server;
 use crate::tls::Tls;
 use crate::{private, tls};
 
@@ -54,10 +55,15 @@ impl Reload {
         Reload { guard, tls, peers, file: settings.file.clone(), wheel, missed }
     }
 
-    /// Reads everything again. Content that cannot be read stays as it was. A file system that hangs blocks this call.
-    fn reload(&self) {
+    /// Reads everything again. Content that cannot be read stays as it was. Returns whether tokens were read. A file
+    /// system that hangs blocks this call.
+    fn reload(&self) -> bool {
+        let mut has_tokens = false;
         match self.guard.reload() {
-            Ok(Some(tokens)) => tracing::info!(tokens, "the tokens were read again"),
+            Ok(Some(tokens)) => {
+                has_tokens = true;
+                tracing::info!(tokens, "the tokens were read again");
+            }
             Ok(None) => {}
             Err(error) => tracing::error!(%error, "the tokens stay as they were"),
         }
@@ -77,6 +83,7 @@ impl Reload {
             }
         }
         self.reload_quotas();
+        has_tokens
     }
 
     /// Sets the quotas. Before the store is open this is postponed until [`Reload::opened`].
@@ -114,9 +121,14 @@ impl Reloader {
         tokio::spawn(async move {
             while asked.recv().await.is_some() {
                 let works = Arc::clone(&works);
-                let read = on_own_thread(move || works.reload());
-                if let Err(error) = read.await {
-                    tracing::error!(%error, "files could not be read again");
+                let read = Arc::clone(&works);
+                match on_own_thread(move || read.reload()).await {
+                    Ok(has_tokens) => {
+                        if let Some(wheel) = works.wheel.get().filter(|_| has_tokens) {
+                            act_of_server(wheel.client(), "reload_tokens", "tokens").await;
+                        }
+                    }
+                    Err(error) => tracing::error!(%error, "files could not be read again"),
                 }
             }
         });

@@ -18,9 +18,10 @@ use crate::auth::Guard;
 use crate::beanstalk::{self, SocketMode};
 use crate::bug::Bugs;
 use crate::claim::Claim;
-use crate::config::{LevelOption, Settings, VirtualClockOption};
+use crate::config::{LevelOption, Settings, StoreChoice, VirtualClockOption};
 use crate::drain::Drain;
-use crate::http::{App, Audience, HttpListener, StartWords, Starting};
+use crate::http::{App, Audience, HttpListener, StartFacts, StartWords, Starting};
+use crate::log::warnings_of_start;
 use crate::reload::{self, Reload, Watched, warn_of_empty_shares};
 use crate::sealing;
 use crate::service::{GivenSockets, ServiceManager};
@@ -167,6 +168,7 @@ pub async fn serve(
             return Err(error);
         }
     };
+    app.set_start(start_facts(&settings));
     let addresses = listeners.start();
     for address in &addresses {
         writeln!(out, "listening on {address}")?;
@@ -179,6 +181,18 @@ pub async fn serve(
     let _pulse = manager.watch(&app)?;
     let server = RunningServer { app, settings, wheel, drain, manager, is_given, traces };
     server.until_stopped(&mut stop, &mut bugs, &mut listeners).await
+}
+
+/// What `/v1/status` says of the start.
+fn start_facts(settings: &Settings) -> StartFacts {
+    let is_memory = settings.durability == LevelOption::Memory;
+    let (store, folder) = match settings.store {
+        StoreChoice::Redis(_) => ("redis", None),
+        StoreChoice::Postgres(_) => ("postgres", None),
+        StoreChoice::Log { .. } if is_memory => ("memory", None),
+        StoreChoice::Log { .. } => ("log", Some(settings.data.clone())),
+    };
+    StartFacts { store, folder, memory: settings.memory, warnings: warnings_of_start() }
 }
 
 /// A server whose listeners accept.

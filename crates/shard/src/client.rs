@@ -19,6 +19,7 @@ use duewheel_core::store::Level;
 use duewheel_core::time::Now;
 use tokio::sync::oneshot;
 
+use crate::acting;
 use crate::activity::{Activities, Activity};
 use crate::error::CallError;
 use crate::figures::{Counted, is_counter};
@@ -113,6 +114,7 @@ impl Client {
     /// # Errors
     /// See [`Client::submit`].
     pub fn offer(&self, ops: Vec<Op>, patience: WhenBusy) -> Result<Pending, (CallError, Vec<Op>)> {
+        let ops = acting::of_act(ops);
         if let Some(route) = &self.route {
             return match self.inbox.admits(&ops) {
                 Ok(()) => route.offer(ops, patience),
@@ -159,6 +161,7 @@ impl Client {
     /// When there was no answer, or an answer to another operation.
     pub fn answer_to<A: Ask>(came: Option<Result<Reply, CallError>>) -> Result<A::Reply, CallError> {
         let reply = came.unwrap_or(Err(CallError::NO_ANSWER))?;
+        acting::count(&reply);
         A::reply(reply).ok_or(CallError::WRONG_ANSWER)
     }
 

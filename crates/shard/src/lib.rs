@@ -13,6 +13,7 @@
 //! such as [`client::Reserve`] and [`inbox::Answers`]. Programs that embed duewheel use the crate `duewheel`, which
 //! exports only the client, clocks and errors.
 
+pub mod acting;
 pub mod activity;
 mod backpressure;
 pub mod client;

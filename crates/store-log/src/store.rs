@@ -717,6 +717,7 @@ impl Store for LogStore {
             ("run_bytes", of_parts(|part| part.run.entry().bytes)),
             ("run_messages", of_parts(|part| part.run.rows())),
             ("run_messages_live", of_parts(LiveRun::messages)),
+            ("disk_reserve_bytes", self.shared.reserve.wanted(self.shared.options.max_group_bytes)),
             ("epoch", u64::from(self.shared.epoch.0)),
             ("start_records", self.start.replayed),
             ("start_complete", u64::from(self.start.was_closed)),

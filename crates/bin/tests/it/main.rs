@@ -1,6 +1,7 @@
 //! The server from outside: over real sockets in this process with virtual time, and as a real process.
 
 mod acts;
+mod audit;
 mod backup;
 mod bad_input;
 mod batch;

@@ -19,12 +19,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use duewheel_core::act::Act;
 use duewheel_core::engine::{
-    Applied, Ask, EnqueueRefusal, FromReply, Op, Page, QueueView, Reply, Stats, Typed,
+    Applied, Ask, EnqueueRefusal, FromReply, Op, Page, QueueView, Reply, SettingsRefusal, Stats, Typed,
 };
 use duewheel_core::id::{SessionId, ShardId};
 use duewheel_core::name::QueueName;
-use duewheel_core::policy::QueueSettings;
 use duewheel_shard::client::Client;
 use duewheel_shard::error::{CallError, Outcome};
 use duewheel_shard::inbox::{Pending, WhenBusy};
@@ -49,6 +49,8 @@ impl Router {
     /// [`Routing::All`]: duewheel_core::engine::Routing::All
     /// [`Routing::Leases`]: duewheel_core::engine::Routing::Leases
     pub(super) async fn many(self: &Arc<Self>, op: Op, patience: WhenBusy) -> Result<Reply, CallError> {
+        let (act, op) = op.apart();
+        let act = act.as_ref();
         match op {
             Op::Reserve(reserve) => {
                 let (to, answers) = oneshot::channel();
@@ -66,10 +68,10 @@ impl Router {
                 self.ask_shards(asked, patience).await.map(|_| Reply::Done)
             }
             Op::FireMany { queue, max } => {
-                self.until_enough(max, |max| Op::fire_many(queue.clone(), max)).await
+                self.until_enough(max, |max| Op::fire_many(queue.clone(), max).of_act(act)).await
             }
             Op::RedriveMany { queue, max } => {
-                self.until_enough(max, |max| Op::redrive_many(queue.clone(), max)).await
+                self.until_enough(max, |max| Op::redrive_many(queue.clone(), max).of_act(act)).await
             }
             Op::Peek { queue, state } => {
                 let views = self.all(Op::peek(queue, state), patience).await?;
@@ -102,15 +104,21 @@ impl Router {
                 let queues = stats.queues.max(self.holds().len() as u64);
                 Ok(Reply::Stats(Box::new(Stats { waiters, queues, ..stats })))
             }
-            Op::Configure { queue, settings } => self.configure(queue, settings, patience).await,
+            Op::Configure { queue, settings } => {
+                let asked = Op::configure(queue.clone(), settings).of_act(act);
+                self.configure(queue, asked, patience).await
+            }
             Op::Pause { queue, for_ms } => {
-                let applied = self.all(Op::pause(queue, for_ms), patience).await?;
+                let applied = self.all(Op::pause(queue, for_ms).of_act(act), patience).await?;
                 let applied = applied.into_iter().collect::<Result<Vec<_>, _>>();
                 Ok(applied.map_or_else(Reply::Configure, |applied| switched(&applied)))
             }
-            Op::Resume { queue } => Ok(switched(&self.all(Op::resume(queue), patience).await?)),
-            Op::Purge { queue } => Ok(Reply::Count(merge::sum(self.all(Op::purge(queue), patience).await?))),
-            Op::PurgeAtMost { queue, messages } => self.purge_at_most(&queue, messages, patience).await,
+            Op::Resume { queue } => Ok(switched(&self.all(Op::resume(queue).of_act(act), patience).await?)),
+            Op::Purge { queue } => {
+                let purged = self.all(Op::purge(queue).of_act(act), patience).await?;
+                Ok(Reply::Count(merge::sum(purged)))
+            }
+            Op::PurgeAtMost { queue, messages } => self.purge_at_most(&queue, messages, act, patience).await,
             Op::SessionClosed { session } => {
                 self.close(session).await;
                 Ok(Reply::Done)
@@ -204,6 +212,7 @@ impl Router {
         &self,
         queue: &QueueName,
         max: u64,
+        act: Option<&Arc<Act>>,
         patience: WhenBusy,
     ) -> Result<Reply, CallError> {
         let views = self.all(Op::queue(queue.clone()), patience).await?;
@@ -214,7 +223,7 @@ impl Router {
         }
         let (mut seen, mut shards) = (0, Vec::new());
         for shard in self.each() {
-            let asked = Op::purge_at_most(queue.clone(), max - seen);
+            let asked = Op::purge_at_most(queue.clone(), max - seen).of_act(act);
             let purged = self.ask_shards(vec![(shard, asked)], patience).await;
             let purged = purged.map_err(CallError::of_one_of_several)?;
             seen += purged.iter().map(|count| count.what).sum::<u64>();
@@ -236,10 +245,10 @@ impl Router {
     async fn configure(
         &self,
         queue: QueueName,
-        settings: QueueSettings,
+        asked: Typed<Result<Applied<Box<QueueView>>, SettingsRefusal>>,
         patience: WhenBusy,
     ) -> Result<Reply, CallError> {
-        let answers = self.all(Op::configure(queue.clone(), settings), patience).await?;
+        let answers = self.all(asked, patience).await?;
         let answers: Vec<Applied<Box<QueueView>>> = match answers.into_iter().collect() {
             Ok(answers) => answers,
             Err(refusal) => return Ok(Reply::Configure(refusal)),

@@ -7,8 +7,8 @@
 //! | … | as many *parts* as the head says, each an operation or an answer |
 //!
 //! A part is its length (a varint), the operation or the answer in postcard, and a section of tagged fields, as
-//! records have it ([`skip_fields`]). No field exists yet. A later addition to an operation or an answer is a field
-//! here, or one of the message's options or the queue's settings, which are sections themselves. New kinds go behind
+//! records have it ([`find_bytes`]). An operation has the field 1, optional: the [`Act`] that it is part of, in postcard.
+//! A later addition to an operation or an answer is a field here, or one of the message's options or the queue's settings, which are sections themselves. New kinds go behind
 //! the existing ones. So a part of a later build can be one that this build cannot read: nothing of a request with
 //! such an operation is applied, and such an answer is lost for its call alone.
 //!
@@ -21,11 +21,13 @@
 //! that a cluster can be upgraded node by node.
 
 use std::fmt;
+use std::sync::Arc;
 
+use duewheel_core::act::Act;
 use duewheel_core::engine::{Op, Reply};
 use duewheel_core::id::ShardId;
 use duewheel_core::policy::Policy;
-use duewheel_core::record::{Writer, skip_fields, varint};
+use duewheel_core::record::{Writer, find_bytes, varint};
 use duewheel_core::store::{ErrorKind, StoreError};
 use duewheel_shard::error::{CallError, Outcome};
 use duewheel_shard::inbox::WhenBusy;
@@ -212,7 +214,8 @@ pub(crate) fn request(
     let parts = count(ops.len(), limits)?;
     let mut frame = begin(&PeerFrameHead::Request { id, shard, patience, ops: parts })?;
     for op in ops {
-        push_part(&mut frame, op)?;
+        let act = if let Op::Audited(act, _) = op { Some(&**act) } else { None };
+        push_part(&mut frame, op.inner(), act)?;
     }
     finish(frame, limits.bytes)
 }
@@ -229,7 +232,7 @@ pub(crate) fn answers(
     let parts = count(answers.len(), limits)?;
     let mut frame = begin(&PeerFrameHead::Answers { id, answers: parts })?;
     for answer in answers {
-        push_part(&mut frame, &answer.as_ref().map_err(WireFailure::from))?;
+        push_part(&mut frame, &answer.as_ref().map_err(WireFailure::from), None)?;
     }
     finish(frame, limits.bytes)
 }
@@ -249,9 +252,17 @@ pub(crate) fn read(bytes: &[u8], limits: FrameLimits) -> Result<ReceivedFrame, W
     }
     let answer = |answer: Result<Reply, WireFailure>| answer.map_err(CallError::from);
     head.with(
-        |ops| Ok(parts(rest, ops, limits, |op: Op| op)?.into_iter().collect()),
-        |answers| parts(rest, answers, limits, answer),
+        |ops| Ok(parts(rest, ops, limits, of_act)?.into_iter().collect()),
+        |answers| parts(rest, answers, limits, |failure, _| answer(failure)),
     )
+}
+
+/// An operation with the field that has its act; without one that cannot be read.
+fn of_act(op: Op, act: Option<&[u8]>) -> Op {
+    match act.and_then(|act| postcard::from_bytes::<Act>(act).ok()) {
+        Some(act) => Op::Audited(Arc::new(act), Box::new(op)),
+        None => op,
+    }
 }
 
 /// A part of a greeting, with its length.
@@ -302,9 +313,16 @@ fn push(to: &mut Writer, value: &impl Serialize) -> Result<(), WireError> {
     Ok(())
 }
 
-fn push_part(frame: &mut Writer, value: &impl Serialize) -> Result<(), WireError> {
+/// The number of the field that has the act of an operation.
+const ACT: u64 = 1;
+
+fn push_part(frame: &mut Writer, value: &impl Serialize, act: Option<&Act>) -> Result<(), WireError> {
     frame.with_length(|part| {
         push(part, value)?;
+        if let Some(act) = act {
+            part.optional_bytes(ACT, &postcard::to_allocvec(act).map_err(|_| WireError::Damaged)?);
+            return Ok(());
+        }
         #[cfg(debug_assertions)]
         if is_next() {
             part.bytes.extend(FIELD_OF_NEXT);
@@ -329,7 +347,7 @@ fn parts<W: DeserializeOwned, T>(
     mut bytes: &[u8],
     n: u32,
     limits: FrameLimits,
-    convert: impl Fn(W) -> T,
+    convert: impl Fn(W, Option<&[u8]>) -> T,
 ) -> Result<Vec<Option<T>>, WireError> {
     let n = usize::try_from(n).map_err(|_| WireError::TooLarge)?;
     if n > limits.parts {
@@ -343,17 +361,18 @@ fn parts<W: DeserializeOwned, T>(
         let length = varint(&mut bytes).map_err(|_| WireError::Damaged)?;
         let length = usize::try_from(length).map_err(|_| WireError::Damaged)?;
         let (part, rest) = bytes.split_at_checked(length).ok_or(WireError::Damaged)?;
-        parts.push(read_part(part).map(&convert));
+        parts.push(read_part(part).map(|(value, act)| convert(value, act)));
         bytes = rest;
     }
     if bytes.is_empty() { Ok(parts) } else { Err(WireError::Damaged) }
 }
 
-/// Reads the bytes of a part; `None` if this build does not know its kind or a required field of it.
-fn read_part<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
+/// Reads the bytes of a part, with the field that has an act; `None` if this build does not know its kind or a required
+/// field of it.
+fn read_part<T: DeserializeOwned>(bytes: &[u8]) -> Option<(T, Option<&[u8]>)> {
     let (value, mut rest) = postcard::take_from_bytes(bytes).ok()?;
-    skip_fields(&mut rest, 0)?;
-    rest.is_empty().then_some(value)
+    let act = find_bytes(&mut rest, 0, ACT)?;
+    rest.is_empty().then_some((value, act))
 }
 
 /// The newest version.

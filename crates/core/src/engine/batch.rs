@@ -18,7 +18,7 @@ impl Engine {
     /// [`Engine::adopt`], and adopt again.
     pub fn look_up(&mut self, op: Option<&Op>, lookups: &mut Lookups) {
         lookups.bytes = self.policy.found_bytes;
-        let Some(op) = op else { return self.look_up_own(lookups) };
+        let Some(op) = op.map(Op::inner) else { return self.look_up_own(lookups) };
         if let Some((queue, id)) = op.dedupe_id()
             && !self.dedupe.knows(queue, id)
         {
@@ -51,7 +51,7 @@ impl Engine {
     pub fn adopt(&mut self, lookups: &Lookups, found: Found) {
         self.unmade.note(lookups, found.left);
         for row in found.rows {
-            if self.rows.slot(row.message.id).is_none() {
+            if self.rows.slot(row.message.id).is_none() && !row.message.queue.is_of_acts() {
                 self.insert_far(row, self.last, self.last);
             }
         }
@@ -100,7 +100,7 @@ impl Engine {
     }
 
     pub(super) fn look_up_id(&self, id: MessageId, lookups: &mut Lookups) {
-        let all = self.tally.count() + self.done.kept;
+        let all = (self.tally.count() + self.done.kept).saturating_sub(self.acts.stored);
         let all_here = self.rows.len() as u64 - self.purged_here == all;
         if !all_here && id.0 > 0 && id.0 < self.next_id && self.rows.slot(id).is_none() {
             lookups.ids.push(id);

@@ -108,7 +108,8 @@ impl Engine {
             ToMany::Fire => self.pages_of_scheduled(queue, NOTHING_SEEN, rows),
             ToMany::Redrive => vec![self.page(Sequence::Dead, Which::One(queue.clone()), None, rows)],
         };
-        self.gather(to, queue, Want::Change(what, Many { max, done: 0 }), loads);
+        let many = Many { max, done: 0, act: self.take_act() };
+        self.gather(to, queue, Want::Change(what, many), loads);
     }
 
     /// The pages for scheduled messages: a due message is never Scheduled.
@@ -302,6 +303,7 @@ impl Engine {
             else {
                 continue;
             };
+            let before = many.done;
             while many.left() > 0
                 && let Some(row) = rows.front()
             {
@@ -310,6 +312,7 @@ impl Engine {
                 if self.gathers.looked_up == 0 || unmade || !self.spend(&mut budget, 1) {
                     self.unfinished = true;
                     self.gathers.looked_up = 0;
+                    self.record_step(&many, before);
                     self.gathers.running.insert(number, Gather::Many { to, queue, rows, what, many, next });
                     return self.gathers.changes.push_front(number);
                 }
@@ -318,6 +321,7 @@ impl Engine {
                 rows.pop_front();
                 many.done += usize::from(slot.is_some_and(|slot| self.change_one(slot, what)));
             }
+            self.record_step(&many, before);
             // The messages behind these that were looked up are not needed.
             self.gathers.looked_up -= rows.len().min(self.gathers.looked_up);
             if many.left() > 0 && !next.is_empty() {
@@ -325,6 +329,13 @@ impl Engine {
             } else {
                 self.respond(to, Reply::Count((many.done as u64).into()));
             }
+        }
+    }
+
+    /// Records what a step has changed, if it is part of an act.
+    fn record_step(&mut self, many: &Many, before: usize) {
+        if let Some(act) = many.act.as_ref().filter(|_| many.done > before) {
+            self.record_act(act, Some((many.done - before) as u64));
         }
     }
 

@@ -401,6 +401,7 @@ impl Engine {
         if self.bound_leases == super::BoundLeases::Release {
             self.release_bound();
         }
+        self.load_acts();
         self.plan_loads();
     }
 
@@ -515,6 +516,9 @@ impl Engine {
     }
 
     fn take_dead(&mut self, name: &QueueName, loaded: Loaded) {
+        if name.is_of_acts() {
+            return self.take_acts(loaded);
+        }
         let Some(idx) = self.queues.find(name) else { return };
         let Some(ttl) = self.dead_ttl_ms(idx) else { return };
         // An act keeps its messages for their time.

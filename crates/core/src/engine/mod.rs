@@ -20,6 +20,7 @@
 //!       └──────────────────────◀──redrive─────────────  Dead
 //! ```
 
+mod acts;
 mod admin;
 mod answers;
 mod batch;
@@ -85,6 +86,7 @@ use crate::store::{Capacity, EventPage, Loaded, Recovered};
 use crate::tally::{DueCounts, Tally};
 use crate::time::{EngineMs, Now};
 
+use acts::{Acting, Acts};
 use dedupe::{Acked, AnswerLogs, Dedupe};
 use fresh::{Fresh, Unmade};
 use horizon::{Horizon, Loading};
@@ -223,6 +225,9 @@ pub struct Engine {
     unfinished: bool,
     following: Following,
     withheld: Withheld,
+    acts: Acts,
+    /// The act that the present request is part of, until the request is answered.
+    acting: Option<Acting>,
 }
 
 impl Engine {
@@ -238,6 +243,7 @@ impl Engine {
         let mut dead_checks = BTreeSet::new();
         let mut tally = Tally::with_due(recovered.due);
         let mut done = DoneCounts::default();
+        let mut acts = 0;
         let mut answers = Vec::new();
         for row in recovered.queues {
             if !row.answers.is_empty() {
@@ -263,6 +269,9 @@ impl Engine {
             if ends && row.tally.part(Kind::Dead).count > 0 {
                 queue.dead_check = Some(now.engine);
                 dead_checks.insert((now.engine, idx));
+            }
+            if row.name.is_of_acts() {
+                acts = row.tally.count();
             }
             queue.tally = row.tally;
             if let crate::record::Pause::Until { end, .. } = row.pause {
@@ -332,6 +341,8 @@ impl Engine {
             unfinished: false,
             following: Following::default(),
             withheld,
+            acts: Acts::unread(acts),
+            acting: None,
             policy,
         };
         answers.into_iter().for_each(|(name, log)| engine.restore_answers(&name, log));
@@ -367,9 +378,16 @@ impl Engine {
     }
 
     fn request(&mut self, to: ReplyTo, op: Op) {
+        let (act, op) = op.apart();
         self.meet_fresh(&op);
         self.end_overdue(&op);
         self.end_before_return(&op);
+        self.acting = act.map(|act| Acting::new(act, to, self.last, &op));
+        self.decide(to, op);
+        self.end_acting(None);
+    }
+
+    fn decide(&mut self, to: ReplyTo, op: Op) {
         let reply = match op {
             Op::Enqueue(e) => Reply::Enqueue(self.enqueue(*e)),
             Op::Reserve(r) => return self.reserve(to, r),
@@ -450,6 +468,7 @@ impl Engine {
             Op::Events { after, limit, fired_after, .. } => {
                 return self.events(to, after, limit, fired_after);
             }
+            Op::Audited(_, op) => return self.decide(to, *op), // it was taken apart
         };
         self.respond(to, reply);
     }
@@ -550,6 +569,9 @@ impl Engine {
 
     /// Answers when everything decided so far is durable: refusals and reads also depend on it.
     fn respond(&mut self, to: ReplyTo, reply: Reply) {
+        if self.acting.as_ref().is_some_and(|acting| acting.to == to) {
+            self.end_acting(Some(&reply));
+        }
         let after = After { durable: self.last, written: Lsn(0) };
         self.fx.push(Effect::Respond { to, reply, after });
     }

@@ -12,7 +12,9 @@
 //! its [`Ask::Reply`], so that it needs no arm for the answers to other operations.
 
 use std::marker::PhantomData;
+use std::sync::Arc;
 
+use crate::act::Act;
 use crate::id::{LeaseToken, Lsn, MessageId, SessionId, ShardId};
 use crate::message::State;
 use crate::name::{Key, QueueName};
@@ -94,7 +96,11 @@ macro_rules! ops {
             $(#[$doc])*
             #[doc = concat!("\n\nAnswer: `", stringify!($answer), "`.")]
             $Op $(($boxed))? $({ $(#[doc = argument!($field $($text)?)] $field: $type),* })?,
-        )*}
+        )*
+            /// An operation whose effect is recorded as part of an act, and answered as without it ([`Op::of_act`]).
+            #[cfg_attr(feature = "serde", serde(skip))] // between nodes the act is a field of the operation
+            Audited(Arc<Act>, Box<Op>),
+        }
 
         impl Op {
             /// The row of each operation, and the message that it names. An operation on a queue names no message, and
@@ -109,7 +115,9 @@ macro_rules! ops {
                         },
                         ops!(@named $($names)?),
                     ),
-                )*}
+                )*
+                    Op::Audited(_, op) => op.entry(),
+                }
             }
 
             $(ops! { @make [$($make)?] $Op [$($($field: $type),*)?] $answer })*
@@ -130,7 +138,7 @@ macro_rules! ops {
 
 ops! {
     /// Accepts a message.
-    "enqueue" Enqueue(enqueue: Box<Enqueue>) -> Result<Enqueued, EnqueueRefusal>, Message of &**enqueue;
+    "enqueue" Enqueue(enqueue: Box<Enqueue>) -> Result<Enqueued, EnqueueRefusal>, Message of &**enqueue, audited;
 
     /// Grants ready messages, or waits for some.
     "reserve" Reserve(reserve: Reserve) -> Reserved, All, grows, lease = Begins;
@@ -173,32 +181,32 @@ ops! {
 
     /// Cancels a message.
     fn cancel_with "cancel" Cancel { target: Target, dedupe_id: DedupeId }
-        -> ChangeAnswer, Message of target, settles;
+        -> ChangeAnswer, Message of target, settles, audited;
 
     /// Gives a waiting message another due time, or other content or settings.
     fn postpone "postpone" Postpone {
             target: Target,
             edit ("The new values; everything else stays."): Box<Edit>,
             if_generation ("The required generation; with another one the change is refused."): Option<u32>
-        } -> ChangeAnswer, Message of target, grows;
+        } -> ChangeAnswer, Message of target, grows, audited;
 
     /// Makes a message due now.
     fn fire "fire" Fire { target: Target } -> ChangeAnswer, Message of target, grows;
 
     /// Makes up to `max` scheduled messages of a queue due now, in due order, and at most `Policy::max_step`.
     fn fire_many "fire_many" FireMany { queue: QueueName, max: usize }
-        -> Applied<u64>, All, grows, surveys;
+        -> Applied<u64>, All, grows, surveys, audited;
 
     /// Makes a dead message ready again, or schedules it.
     fn redrive_in "redrive" Redrive {
             id: MessageId,
             delay_ms ("The delay from now, in ms; `None`: it is ready at once, and due when it was due."): Option<u64>
-        } -> ChangeAnswer, Message of id, grows, revives, surveys;
+        } -> ChangeAnswer, Message of id, grows, revives, surveys, audited;
 
     /// Makes up to `max` dead messages of a queue ready again, in the order in which they died; a message whose key has
     /// been taken since then stays. At most `Policy::max_step`.
     fn redrive_many "redrive_many" RedriveMany { queue: QueueName, max: usize }
-        -> Applied<u64>, All, grows, surveys;
+        -> Applied<u64>, All, grows, surveys, audited;
 
     /// Returns a message.
     fn get "get" Get { target: Target } -> Option<Box<View>>, Message of target, repeatable;
@@ -243,18 +251,18 @@ ops! {
 
     /// Replaces all settings of a queue. The answer is the queue as it is now.
     fn configure "configure" Configure { queue: QueueName, settings ("The new settings."): QueueSettings }
-        -> Result<Applied<Box<QueueView>>, SettingsRefusal>, All, grows;
+        -> Result<Applied<Box<QueueView>>, SettingsRefusal>, All, grows, audited;
 
     /// Pauses a queue: it grants nothing. Refused if the queue would be one too many.
     fn pause "pause" Pause {
             queue: QueueName, for_ms ("Length of the pause; `None`: until resumed."): Option<u64>
-        } -> Result<Applied<()>, SettingsRefusal>, All, grows;
+        } -> Result<Applied<()>, SettingsRefusal>, All, grows, audited;
 
     /// Ends a pause.
-    fn resume "resume" Resume { queue: QueueName } -> Applied<()>, All, grows;
+    fn resume "resume" Resume { queue: QueueName } -> Applied<()>, All, grows, audited;
 
     /// Removes Scheduled, Ready and Dead messages of a queue.
-    fn purge "purge" Purge { queue: QueueName } -> Applied<u64>, All, surveys;
+    fn purge "purge" Purge { queue: QueueName } -> Applied<u64>, All, surveys, audited;
 
     /// Holds a queue: it stays with its totals, even when it is empty, until every hold is released. Refused if the queue
     /// would be one too many: then it is not held. A restart releases all holds.
@@ -317,7 +325,7 @@ ops! {
     /// Removes messages as [`Op::Purge`] does, unless they are more than `messages`. The answer is their number; above
     /// `messages` nothing was removed, except by other shards before.
     fn purge_at_most "purge_at_most" PurgeAtMost { queue: QueueName, messages ("Largest number of messages."): u64 }
-        -> Applied<u64>, All, surveys;
+        -> Applied<u64>, All, surveys, audited;
 }
 
 /// The properties of an operation that are known before it is decided: a row of the table.
@@ -344,6 +352,8 @@ pub struct Operation {
     /// The operation shows or changes the messages of a queue or of all queues: leases that have run out end first, as
     /// many as in a step.
     pub surveys: bool,
+    /// The act that the operation is part of, if any, is recorded in the group of its effect.
+    pub audited: bool,
 }
 
 /// The shards that an operation concerns in a cluster.
@@ -420,6 +430,7 @@ const fn row(name: &'static str, routing: Routing) -> Operation {
         revives: false,
         recalls: false,
         surveys: false,
+        audited: false,
     }
 }
 
@@ -440,12 +451,12 @@ impl Op {
     /// `dedupe_id` of its message forgets the answer to it, which is looked up.
     pub fn looks_twice(&self) -> bool {
         let Operation { revives, recalls, .. } = self.operation();
-        *revives || *recalls || matches!(self, Op::Cancel { dedupe_id: DedupeId::Freed, .. })
+        *revives || *recalls || matches!(self.inner(), Op::Cancel { dedupe_id: DedupeId::Freed, .. })
     }
 
     /// The queue and the `dedupe_id` of an enqueue that has one.
     pub fn dedupe_id(&self) -> Option<(&QueueName, &str)> {
-        let Op::Enqueue(e) = self else { return None };
+        let Op::Enqueue(e) = self.inner() else { return None };
         Some((&e.queue, e.dedupe_id.as_deref()?))
     }
 
@@ -469,12 +480,33 @@ impl Op {
     /// The bytes that count against limits while it waits: body and headers of an enqueue or a change, and the size of
     /// the value itself.
     pub fn weight(&self) -> usize {
-        let brought = match self {
+        let brought = match self.inner() {
             Op::Enqueue(e) => e.brings(),
             Op::Postpone { edit, .. } => edit.weight(),
             _ => 0,
         };
         brought + size_of::<Op>()
+    }
+
+    /// The operation as part of an act, if the table says that it is recorded.
+    #[must_use]
+    pub fn of_act(self, act: &Arc<Act>) -> Op {
+        match self {
+            Op::Audited(..) => self,
+            _ if self.operation().audited => Op::Audited(Arc::clone(act), Box::new(self)),
+            _ => self,
+        }
+    }
+
+    /// The operation without the act that it is part of.
+    #[inline]
+    pub fn inner(&self) -> &Op {
+        if let Op::Audited(_, op) = self { op } else { self }
+    }
+
+    /// The act and the operation, apart.
+    pub fn apart(self) -> (Option<Arc<Act>>, Op) {
+        if let Op::Audited(act, op) = self { (Some(act), *op) } else { (None, self) }
     }
 
     /// [`Op::Ack`]
@@ -507,6 +539,11 @@ impl Op {
     /// [`Op::Cancel`]; the `dedupe_id` of the message stays.
     pub fn cancel(target: Target) -> Typed<ChangeAnswer> {
         Op::cancel_with(target, DedupeId::Stays)
+    }
+
+    /// Records an act that has no operation of its own: it is part of a look at no message.
+    pub fn note_act(act: Act) -> Typed<ChangeAnswer> {
+        Typed::new(Op::Audited(Arc::new(act), Box::new(Op::Outline { id: MessageId(0) })))
     }
 
     /// [`Op::Redrive`] without a delay.
@@ -567,6 +604,15 @@ impl<R> Typed<R> {
     /// The operation.
     pub fn op(&self) -> &Op {
         &self.op
+    }
+
+    /// The operation as part of an act: see [`Op::of_act`].
+    #[must_use]
+    pub fn of_act(self, act: Option<&Arc<Act>>) -> Self {
+        match act {
+            Some(act) => Typed::new(self.op.of_act(act)),
+            None => self,
+        }
     }
 }
 

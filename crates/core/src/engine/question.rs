@@ -2,7 +2,9 @@
 //! events; and work that takes several steps.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
+use crate::act::Act;
 use crate::event::MessageEvent;
 use crate::id::{LeaseToken, Lsn, MessageId, ReplyTo, SessionId};
 use crate::message::State;
@@ -102,14 +104,16 @@ pub enum GivenUp {
 }
 
 /// Progress of a change of many messages.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Many {
     pub(super) max: usize,
     pub(super) done: usize,
+    /// The act that it is part of.
+    pub(super) act: Option<Arc<Act>>,
 }
 
 impl Many {
-    pub(super) fn left(self) -> usize {
+    pub(super) fn left(&self) -> usize {
         self.max - self.done
     }
 }

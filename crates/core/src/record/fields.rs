@@ -260,6 +260,13 @@ impl Writer {
         self.bytes[at] = count;
     }
 
+    /// Writes a section with one field of bytes, which a reader that does not know it may skip.
+    pub fn optional_bytes(&mut self, number: u64, value: &[u8]) {
+        self.byte(1);
+        self.varint(number << BITS | BYTES);
+        self.blob(value);
+    }
+
     /// Writes the section of tagged fields of a structure that has none yet.
     pub fn no_fields(&mut self) {
         self.byte(0);
@@ -311,6 +318,12 @@ impl Reader {
 /// Skips a section of tagged fields at the start of a slice, and advances the slice. `None` if it is none, or has a
 /// required field above `known`.
 pub fn skip_fields(bytes: &mut &[u8], known: u64) -> Option<()> {
+    find_bytes(bytes, known, 0).map(drop)
+}
+
+/// Skips a section like [`skip_fields`]; `Some(Some(_))` is the value of the field `wanted`, if it is there as bytes.
+pub fn find_bytes<'a>(bytes: &mut &'a [u8], known: u64, wanted: u64) -> Option<Option<&'a [u8]>> {
+    let mut found = None;
     let (&count, rest) = bytes.split_first()?;
     *bytes = rest;
     let mut least = 0;
@@ -323,10 +336,12 @@ pub fn skip_fields(bytes: &mut &[u8], known: u64) -> Option<()> {
         least = number + 1;
         let value = varint(bytes).ok()?;
         if head & BYTES != 0 {
-            *bytes = bytes.get(usize::try_from(value).ok()?..)?;
+            let (value, rest) = bytes.split_at_checked(usize::try_from(value).ok()?)?;
+            *bytes = rest;
+            found = found.or((number == wanted).then_some(value));
         }
     }
-    (count <= MOST).then_some(())
+    (count <= MOST).then_some(found)
 }
 
 /// The form of a value as a field.

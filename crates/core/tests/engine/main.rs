@@ -2,6 +2,7 @@
 #![allow(unreachable_pub)] // one binary of several modules
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation)] // a panic is a failed test; numbers are small
 
+mod acts;
 mod answers;
 mod batches;
 mod bounds;

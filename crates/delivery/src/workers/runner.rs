@@ -187,6 +187,16 @@ impl TargetRunner {
         };
         if self.shown.0 != stage {
             self.shown.2 = since.unwrap_or(now.wall);
+            let (name, since_ms) = (&*self.entry.name, now.wall.0.saturating_sub(self.shown.2.0));
+            let (is, was) = (stage.as_str(), self.shown.0.as_str());
+            match stage {
+                TargetStage::Active => {
+                    tracing::info!(target = name, is, was, "messages of a target are delivered")
+                }
+                TargetStage::Slowed | TargetStage::Open | TargetStage::Paused => {
+                    tracing::warn!(target = name, is, was, reason, since_ms, "messages of a target wait");
+                }
+            }
         }
         self.shown = (stage, reason.clone(), self.shown.2);
         TargetStatus {

@@ -1,6 +1,6 @@
 //! The sockets: accepts connections, reads the input of sessions, writes their replies.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -23,6 +23,7 @@ use super::socket::{self, SocketMode, identity};
 use super::{BeanstalkApp, BeanstalkState};
 use crate::claim::Claim;
 use crate::drain::Stop;
+use crate::http::{act_on_queue, report_act};
 use crate::tls::Tls;
 
 /// Bytes of input held while the session is busy, besides the body that is being read.
@@ -164,14 +165,15 @@ impl BeanstalkListener {
             let (app, tls, stop) = (self.app.clone(), self.tls.clone(), self.stop.clone());
             tokio::spawn(async move {
                 let _place = place;
+                let peer = stream.peer();
                 match (stream, tls) {
-                    (Stream::Tcp(stream), None) => serve(stream, app, stop).await,
+                    (Stream::Tcp(stream), None) => serve(stream, peer, app, stop).await,
                     (Stream::Tcp(stream), Some((tls, patience))) => {
                         if let Some(stream) = shake_hands(stream, &tls, patience, stop.clone()).await {
-                            serve(stream, app, stop).await;
+                            serve(stream, peer, app, stop).await;
                         }
                     }
-                    (Stream::Unix(stream), _) => serve(stream, app, stop).await,
+                    (Stream::Unix(stream), _) => serve(stream, peer, app, stop).await,
                 }
             });
         }
@@ -207,6 +209,16 @@ enum Stream {
     Unix(UnixStream),
 }
 
+impl Stream {
+    /// The address of the client, if it has one.
+    fn peer(&self) -> Option<IpAddr> {
+        match self {
+            Stream::Tcp(stream) => Some(stream.peer_addr().ok()?.ip()),
+            Stream::Unix(_) => None,
+        }
+    }
+}
+
 /// `None` if the handshake fails (such as without a valid client certificate), times out, or the server stops.
 async fn shake_hands(
     stream: TcpStream,
@@ -226,13 +238,19 @@ async fn shake_hands(
 }
 
 /// Serves one connection.
-async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin, app: BeanstalkApp, stop: watch::Receiver<bool>) {
+async fn serve(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    peer: Option<IpAddr>,
+    app: BeanstalkApp,
+    stop: watch::Receiver<bool>,
+) {
     let shared = &*app.0;
     testing::place("beanstalk connection");
     shared.counters.connections.fetch_add(1, Relaxed);
     shared.counters.total_connections.fetch_add(1, Relaxed);
     let mut connection = Connection {
         stream,
+        peer,
         shared,
         session: Session::new(shared.client.new_session(), shared.queues.clone()),
         decoder: Decoder::new(shared.max_body),
@@ -286,6 +304,7 @@ async fn tell(shared: &BeanstalkState, ops: Vec<Op>, mut submitted: Result<Pendi
 
 struct Connection<'a, S> {
     stream: S,
+    peer: Option<IpAddr>,
     shared: &'a BeanstalkState,
     session: Session,
     decoder: Decoder,
@@ -346,7 +365,32 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
         }
     }
 
+    /// Submits operations; those that change more than one message or a setting are acts.
     async fn ask(&mut self, ops: Vec<Op>) -> Answers {
+        let mut acts = Vec::new();
+        let part_of_act = |(n, op): (usize, Op)| {
+            let (name, queue) = match &op {
+                Op::Pause { queue, .. } => ("pause", queue),
+                Op::FireMany { queue, max } if *max > 1 => ("fire", queue),
+                Op::RedriveMany { queue, max } if *max > 1 => ("redrive", queue),
+                _ => return op,
+            };
+            let act = Arc::new(act_on_queue(&self.shared.client, name, queue, self.peer));
+            let op = op.of_act(&act);
+            acts.push((n, act));
+            op
+        };
+        let ops = ops.into_iter().enumerate().map(part_of_act).collect();
+        let answers = self.submit(ops).await;
+        for (n, act) in acts {
+            if let Some(Ok(reply)) = answers.get(n) {
+                report_act(&act, reply);
+            }
+        }
+        answers
+    }
+
+    async fn submit(&self, ops: Vec<Op>) -> Answers {
         let n = ops.len();
         // A client of this protocol waits for its answer, and can do little with "out of memory".
         match self.shared.client.offer(ops, WhenBusy::Paced) {

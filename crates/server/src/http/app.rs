@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use axum::http::{Method, StatusCode};
 use bytes::Bytes;
-use duewheel::core::Policy;
 use duewheel::core::engine::Ask;
 use duewheel::core::name::BadName;
+use duewheel::core::{Policy, WallMs};
 use duewheel::{Client, Duewheel, VirtualClock};
 use duewheel_delivery::{
     BulkJobs, BulkWorker, ScheduleWorker, Schedules, Sealing, TargetAttempt, TargetService, TargetStatus,
@@ -21,6 +21,7 @@ use duewheel_delivery::{
 use super::answer::AnswerBudget;
 use super::feed::{EventFeed, Feed};
 use super::reading::{BodyBudget, TIME_LIMIT};
+use super::status::ServerStart;
 use crate::auth::{Guard, Hosts};
 use crate::drain::Drain;
 use crate::error::{ErrorCode, Problem};
@@ -74,6 +75,10 @@ pub struct AppState {
     pub(super) delivery: Mutex<Option<TargetService>>,
     /// The tracer, if tracing is enabled.
     pub(super) traces: OnceLock<Arc<dyn Traces>>,
+    /// The start, for `/v1/status`.
+    pub(super) start: OnceLock<ServerStart>,
+    /// When the last copy was made; the outer `None`: not looked up yet.
+    pub(super) last_backup: tokio::sync::Mutex<Option<Option<WallMs>>>,
     /// `openapi.json`, made on the first request.
     pub(super) description: OnceLock<Bytes>,
 }
@@ -165,6 +170,8 @@ impl App {
             targets: OnceLock::new(),
             delivery: Mutex::new(None),
             traces: OnceLock::new(),
+            start: OnceLock::new(),
+            last_backup: tokio::sync::Mutex::new(None),
             description: OnceLock::new(),
         }))
     }

@@ -12,6 +12,7 @@ use duewheel_delivery::{
     BadBulk, BulkAction, BulkCounts, BulkError, BulkFilter, BulkJobs, BulkMove, BulkRequest, BulkTenant,
     BulkView, UrlMoves,
 };
+use duewheel_shard::acting::concerns;
 use schemars::JsonSchema;
 use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -506,6 +507,7 @@ async fn within(app: &App, caller: &Caller, id: &str) -> Result<BulkView, Proble
 
 /// Whether the caller reaches the queues of a job.
 fn reaches(caller: &Caller, view: &BulkView) -> bool {
+    QueueName::new(&view.queue).iter().for_each(concerns);
     let has = |queue: &str| QueueName::new(queue).is_ok_and(|queue| caller.reaches(&queue));
     has(&view.queue) && to_queue(&view.action).is_none_or(has)
 }

@@ -139,7 +139,28 @@ impl Call {
         &self.parts.headers
     }
 
+    /// The name that the caller has given the request.
+    pub(super) fn request_id(&self) -> Option<&str> {
+        request_id::of(&self.parts.headers).ok().flatten()?.to_str().ok()
+    }
+
+    /// A fact about the connection.
+    pub(super) fn extension<T: Send + Sync + 'static>(&self) -> Option<&T> {
+        self.parts.extensions.get()
+    }
+
     // ----- path -----
+
+    pub(super) fn path(&self) -> &str {
+        self.parts.uri.path()
+    }
+
+    /// The queue, target, schedule or job of the path; else its first name.
+    pub(super) fn object(&self) -> String {
+        let found = [3, 2].map(|n| self.segment(n, "name").unwrap_or_default().into_owned());
+        let [named, of_server] = found;
+        if named.is_empty() || of_server == "clock" { of_server } else { named }
+    }
 
     /// The n-th segment of the path, decoded. `{queue}`, `{id}`, `{name}` and `{job}` are always the third, `{key}` the
     /// fifth.

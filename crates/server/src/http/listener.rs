@@ -9,7 +9,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use axum::Router;
+use axum::http::Request;
 use duewheel_shard::testing;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -18,6 +20,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio_rustls::server::TlsStream;
 
+use super::audit::PeerAddress;
 use super::request_id::Identified;
 use super::stall::Stall;
 use super::{App, routes};
@@ -100,8 +103,8 @@ impl HttpListener {
                 accepted = self.socket.accept() => accepted,
                 _ = self.stop.wait_for(|stop| *stop) => break,
             };
-            let stream = match accepted {
-                Ok((stream, _)) => stream,
+            let (stream, peer) = match accepted {
+                Ok(accepted) => accepted,
                 Err(error) => {
                     // Most likely there are no file descriptors left. Serving the open connections frees some.
                     tracing::warn!(%error, "cannot accept a connection");
@@ -111,7 +114,7 @@ impl HttpListener {
             };
             testing::place("http accept");
             match Arc::clone(&free).try_acquire_owned() {
-                Ok(place) => self.serve(stream, place),
+                Ok(place) => self.serve(stream, PeerAddress(peer.ip()), place),
                 // An answer would need a handshake first.
                 Err(_) if self.tls.is_some() => drop(stream),
                 Err(_) => turn_away(stream, &turned_away),
@@ -124,7 +127,7 @@ impl HttpListener {
         }
     }
 
-    fn serve(&self, stream: TcpStream, place: OwnedSemaphorePermit) {
+    fn serve(&self, stream: TcpStream, peer: PeerAddress, place: OwnedSemaphorePermit) {
         // Answers are written whole; waiting for more to send would only delay them.
         let _ = stream.set_nodelay(true);
         let (app, tls, router) = (self.app.clone(), self.tls.clone(), self.router.clone());
@@ -141,11 +144,11 @@ impl HttpListener {
             }
             let stream = Stall::new(stream, app.limits.body_timeout);
             match tls {
-                None => talk(stream, router, header_timeout, stop).await,
+                None => talk(stream, router, (header_timeout, Some(peer)), stop).await,
                 Some(tls) => {
                     let ends = stop.before_request();
                     if let Some(stream) = shake_hands(stream, &tls, header_timeout, ends).await {
-                        talk(stream, router, header_timeout, stop).await;
+                        talk(stream, router, (header_timeout, Some(peer)), stop).await;
                     }
                 }
             }
@@ -203,7 +206,7 @@ pub(super) async fn shake_hands<S: AsyncRead + AsyncWrite + Unpin>(
 pub(super) async fn talk(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     router: Router,
-    header_timeout: Duration,
+    (header_timeout, peer): (Duration, Option<PeerAddress>),
     stop: StopOfConnection,
 ) {
     let mut server = http1::Builder::new();
@@ -215,7 +218,10 @@ pub(super) async fn talk(
         .max_buf_size(READ_BUFFER);
     let asked = Arc::new(Notify::new());
     let routes = Identified::new(router);
-    let service = service_fn(|request| {
+    let service = service_fn(|mut request: Request<Incoming>| {
+        if let Some(peer) = peer {
+            request.extensions_mut().insert(peer);
+        }
         // Keeps one permit: it does not matter whether a task waits yet.
         asked.notify_one();
         routes.call(request)
@@ -309,7 +315,7 @@ mod tests {
         let (stopper, stop) = Stop::new();
         let stop = StopOfConnection { stop: Some(stop), first_request };
         let router = Router::new().route("/", get(async || "here"));
-        let serving = tokio::spawn(talk(server, router, Duration::from_secs(60), stop));
+        let serving = tokio::spawn(talk(server, router, (Duration::from_secs(60), None), stop));
         (client, stopper, serving)
     }
 

@@ -24,6 +24,8 @@ mod figures;
 mod page;
 mod process;
 
+pub(super) use process::free_of;
+
 /// The number of queues that get figures of their own, so that scrapers can process the answer.
 const MAX_QUEUES: usize = 1_000;
 /// The number of quotas that are shown.

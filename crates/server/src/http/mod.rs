@@ -5,6 +5,7 @@
 
 mod answer;
 mod app;
+mod audit;
 mod budget;
 mod bulk;
 mod call;
@@ -37,6 +38,7 @@ mod settle;
 mod stall;
 mod starting;
 mod stats;
+mod status;
 mod strict;
 mod target;
 #[cfg(test)]
@@ -47,7 +49,9 @@ pub(crate) use answer::Answer;
 use answer::{held, reply, typed, write_large};
 use app::check_batch;
 pub use app::{App, AppState, HttpLimits};
+pub(crate) use audit::{act_on_queue, of_server as act_of_server, report_act};
 pub use listener::HttpListener;
 #[cfg(test)]
 pub(crate) use request_id::span as request_span;
 pub(crate) use starting::{Audience, StartWords, Starting};
+pub(crate) use status::StartFacts;

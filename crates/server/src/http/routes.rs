@@ -18,6 +18,7 @@ use schemars::json_schema;
 use serde_json::Value;
 
 use super::app::RouteDurations;
+use super::audit::{self, AuditAnswer};
 use super::bulk::{self, BulkCountAnswer, BulkFields, JobAnswer, JobsAnswer, PurgeRequest, PurgedAnswer};
 use super::call::Call;
 use super::enqueue::{self, LineAnswer};
@@ -49,6 +50,7 @@ use super::settle::{
     NackResults, SettledAnswer,
 };
 use super::stats::{self, HistogramAnswer, StatsAnswer, WheelAnswer};
+use super::status::{self as statuses, ServerStatusAnswer};
 use super::target::{
     self as targets, PauseTargetRequest, TargetAnswer, TargetRemoved, TargetRequest, TargetsAnswer,
     TestedAnswer,
@@ -138,6 +140,15 @@ const LIST_OF_SCHEDULES: &[Parameter] = &[
     parameter("limit", "The largest number of schedules; 100 by default.", |_| {
         limit_schema(None, "max_page")
     }),
+];
+
+const LIST_OF_ACTS: &[Parameter] = &[
+    AFTER,
+    parameter(
+        "limit",
+        "The largest number of acts; 1000 at most.",
+        |_| json_schema!({ "type": "integer", "minimum": 1, "maximum": 1000, "default": audit::ACTS }),
+    ),
 ];
 
 const LIST_OF_TARGETS: &[Parameter] = &[
@@ -304,6 +315,7 @@ fn all_queues() -> Vec<HttpRoute> {
                 .gives::<DeadAnswer<'_>>(200, "The counts of the page.")),
         delete("/v1/queues/{queue}", EXPECT, queue(Admin), queue_config::remove,
             operate("remove_queue", "Remove a queue with its messages and settings")
+                .audited()
                 .gives::<RemovedAnswer<'_>>(200, "The queue is gone.")
                 .refuses(&[NotFound, Leased, InUse, Changed])),
         get("/v1/queues/{queue}/config", NO, queue(Admin), queue_config::config,
@@ -311,34 +323,41 @@ fn all_queues() -> Vec<HttpRoute> {
                 .gives::<ConfigAnswer<'_>>(200, "The settings.")),
         put("/v1/queues/{queue}/config", NO, queue(Admin), queue_config::configure,
             operate("configure", "Replace the settings of a queue")
+                .audited()
                 .takes::<ConfigRequest>()
                 .gives::<ConfiguredAnswer<'_>>(200, "The queue as it is now.")),
         patch("/v1/queues/{queue}/config", NO, queue(Admin), queue_config::change,
             operate("change_config", "Change some settings of a queue; null resets one")
+                .audited()
                 .takes::<ConfigChange>()
                 .gives::<ConfiguredAnswer<'_>>(200, "The queue as it is now.")),
         post("/v1/queues/{queue}/pause", NO, queue(Admin), queues::pause,
             operate("pause", "Grant nothing, until resumed or for a time")
+                .audited()
                 .may_take::<PauseFor>()
                 .gives::<PausedAnswer<'_>>(200, "The queue is paused.")),
         post("/v1/queues/{queue}/resume", NO, queue(Admin), queues::resume,
             operate("resume", "Grant again")
+                .audited()
                 .may_take::<Nothing>()
                 .gives::<ResumedAnswer<'_>>(200, "The queue is not paused.")),
         post("/v1/queues/{queue}/purge", NO, queue(Admin), bulk::purge,
             operate("purge", "Remove all messages that are not leased")
+                .audited()
                 .may_take::<PurgeRequest>()
                 .gives::<PurgedAnswer>(200, "The messages are removed.")
                 .gives::<PurgedAnswer>(202, "With `keep`: the job of this act goes on.")
                 .refuses(&[Changed, OverQuota, DiskFull])),
         post("/v1/queues/{queue}/redrive", NO, queue(Admin), queues::redrive,
             operate("redrive", "Make dead messages ready again, in the order in which they died")
+                .audited()
                 .may_take::<Redrive>()
                 .gives::<RedrivenAnswer<'_>>(200, "The messages are ready.")
                 .refuses(&[Paused, Changed, OverQuota, DiskFull])),
 
         post("/v1/queues/{queue}/bulk", NO, queue(Admin), bulk::bulk,
             operate("bulk", "Cancel, postpone, fire, redrive or restore many messages")
+                .audited()
                 .takes::<BulkFields<'_>>()
                 .gives::<BulkCountAnswer>(200, "The messages are counted.")
                 .gives::<JobAnswer>(202, "The job has begun.")
@@ -349,6 +368,7 @@ fn all_queues() -> Vec<HttpRoute> {
             look("get_job", "Look at a job").gives::<JobAnswer>(200, "The job.").refuses(&[NotFound])),
         delete("/v1/jobs/{job}", NO, several(Admin), bulk::cancel,
             operate("cancel_job", "End a job; what it has changed stays")
+                .audited()
                 .gives::<JobAnswer>(200, "The job has ended.")
                 .refuses(&[NotFound, DiskFull])),
     ]
@@ -363,6 +383,7 @@ fn all_schedules() -> Vec<HttpRoute> {
             look("list_schedules", "List schedules by name").gives::<SchedulesAnswer>(200, "A page.")),
         put("/v1/schedules/{name}", NO, several(Admin), schedules::put,
             operate("put_schedule", "Create a schedule, or give it other settings")
+                .audited()
                 .takes::<ScheduleRequest<'_>>()
                 .gives::<ScheduleAnswer>(200, "The schedule.")
                 .refuses(&[KeyExists, InThePast, DiskFull])),
@@ -372,11 +393,13 @@ fn all_schedules() -> Vec<HttpRoute> {
                 .refuses(&[NotFound, KeyExists])),
         patch("/v1/schedules/{name}", NO, several(Admin), schedules::change,
             operate("change_schedule", "Change some settings of a schedule; `null` resets one")
+                .audited()
                 .takes::<ScheduleRequest<'_>>()
                 .gives::<ScheduleAnswer>(200, "The schedule.")
                 .refuses(&[NotFound, KeyExists, InThePast, DiskFull])),
         delete("/v1/schedules/{name}", NO, several(Admin), schedules::remove,
             operate("remove_schedule", "Remove a schedule, and its occurrence that is not due")
+                .audited()
                 .gives::<ScheduleRemoved>(200, "The schedule is removed.")
                 .refuses(&[NotFound])),
         post("/v1/schedules/{name}/trigger", NO, several(Admin), schedules::trigger,
@@ -386,6 +409,7 @@ fn all_schedules() -> Vec<HttpRoute> {
                 .refuses(&[NotFound, KeyExists, OverQuota, DiskFull])),
         post("/v1/schedules/{name}/backfill", NO, several(Admin), schedules::backfill,
             operate("backfill_schedule", "Enter the occurrences of a time past")
+                .audited()
                 .takes::<BackfillRequest<'_>>()
                 .gives::<BackfilledAnswer>(200, "The occurrences have entered.")
                 .refuses(&[NotFound, KeyExists, OverQuota, DiskFull])),
@@ -405,6 +429,7 @@ fn all_targets() -> Vec<HttpRoute> {
             look("list_targets", "List targets by name").gives::<TargetsAnswer>(200, "A page.")),
         put("/v1/targets/{name}", NO, server(Admin), targets::put,
             operate("put_target", "Create a target, or give it other settings")
+                .audited()
                 .takes::<TargetRequest>()
                 .gives::<TargetAnswer>(200, "The target.")
                 .refuses(&[InUse, OverQuota, DiskFull])),
@@ -412,15 +437,18 @@ fn all_targets() -> Vec<HttpRoute> {
             look("get_target", "Look at a target").gives::<TargetAnswer>(200, "The target.").refuses(&[NotFound])),
         delete("/v1/targets/{name}", NO, server(Admin), targets::remove,
             operate("remove_target", "Remove a target that no queue is delivered to")
+                .audited()
                 .gives::<TargetRemoved>(200, "The target is removed.")
                 .refuses(&[NotFound, InUse])),
         post("/v1/targets/{name}/pause", NO, server(Admin), targets::pause,
             operate("pause_target", "Let the messages of a target wait until it is resumed")
+                .audited()
                 .may_take::<PauseTargetRequest<'_>>()
                 .gives::<TargetAnswer>(200, "The target.")
                 .refuses(&[NotFound, KeyExists, DiskFull])),
         post("/v1/targets/{name}/resume", NO, server(Admin), targets::resume,
             operate("resume_target", "Resume deliveries to a paused target")
+                .audited()
                 .gives::<TargetAnswer>(200, "The target.")
                 .refuses(&[NotFound, KeyExists, DiskFull])),
         post("/v1/targets/{name}/test", NO, server(Admin), targets::test,
@@ -457,6 +485,12 @@ fn whole_server() -> Vec<HttpRoute> {
                 .refuses(&[Overloaded])),
         get("/v1/wheel", NO, server(Metrics), stats::wheel,
             look("wheel", "The rings in memory").gives::<WheelAnswer<'_>>(200, "The rings.")),
+        get("/v1/audit", LIST_OF_ACTS, several(Admin), audit::list,
+            look("list_acts", "List changes of many messages or of settings, the newest first")
+                .gives::<AuditAnswer<'_>>(200, "A page.")),
+        get("/v1/status", NO, server(Admin), statuses::status,
+            look("status", "The state of this server")
+                .gives::<ServerStatusAnswer>(200, "The state.")),
         get("/v1/cluster", NO, server(Metrics), servers::cluster,
             look("cluster", "The nodes, and the owners of the shards")
                 .gives::<ClusterAnswer<'_>>(200, "The cluster as the node that answers sees it.")
@@ -469,11 +503,13 @@ fn whole_server() -> Vec<HttpRoute> {
                 .gives::<TokensAnswer<'_>>(200, "The tokens; none where the server asks for none.")),
         post("/v1/clock/advance", NO, server(Admin), servers::advance,
             operate("advanceClock", "For tests: let time pass, on a server with --virtual-clock")
+                .audited_alone()
                 .takes::<AdvanceRequest>()
                 .gives::<AdvancedAnswer>(200, "The time has passed.")
                 .refuses(&[NotFound])),
         post("/v1/backup", NO, server(Admin), servers::backup,
             operate("backup", "Copy the data folder, while everything goes on")
+                .audited_alone()
                 .takes::<BackupRequest<'_>>()
                 .gives::<BackedUpAnswer<'_>>(200, "The copy is complete.")
                 .refuses(&[DiskFull])),
@@ -622,6 +658,7 @@ macro_rules! methods {
         {
             let durations = Arc::new(RouteDurations::new(Method::$method, path));
             let counted = Arc::clone(&durations);
+            let (audit, id) = (doc.audit, doc.id());
             let serve = move |State(app): State<App>, request: Request| {
                 let (handler, durations) = (handler.clone(), Arc::clone(&counted));
                 async move {
@@ -629,7 +666,7 @@ macro_rules! methods {
                     let result = match Call::new(app.clone(), request, query, access).await {
                         Ok(call) => {
                             let caller = call.caller.clone();
-                            handler(call).await.map_err(|problem| caller.readable(problem))
+                            audit::run(audit, id, call, handler).await.map_err(|problem| caller.readable(problem))
                         }
                         Err(problem) => Err(problem),
                     };

@@ -9,6 +9,7 @@ use axum::http::{HeaderValue, StatusCode};
 use duewheel::core::QueueName;
 use duewheel::core::engine::Answered;
 use duewheel_delivery::{PastOccurrences, ScheduleError, ScheduleSettings, Schedules, zone_data};
+use duewheel_shard::acting::concerns;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -255,6 +256,7 @@ fn schedules(app: &App) -> Result<Schedules, Problem> {
 /// Whether the caller reaches a schedule by its queue. One whose record cannot be read is for unlimited tokens.
 fn reaches(caller: &Caller, queue: Option<&str>) -> bool {
     let queue = queue.and_then(|queue| QueueName::new(queue).ok());
+    queue.iter().for_each(concerns);
     queue.map_or_else(|| caller.limits().is_none(), |queue| caller.reaches(&queue))
 }
 
@@ -266,6 +268,7 @@ fn within(caller: &Caller, settings: &ScheduleSettings) -> Result<(), Problem> {
 /// The queue of a schedule must be within the caller's reach.
 fn need(caller: &Caller, settings: &ScheduleSettings) -> Result<(), Problem> {
     let queue = QueueName::new(&settings.queue).map_err(|what| Problem::field("queue", what))?;
+    concerns(&queue);
     caller.need_queue(&queue)
 }
 

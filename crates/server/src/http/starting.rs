@@ -125,10 +125,10 @@ async fn accept(
 /// Serves a connection to its end, even after the store has opened: each ends soon by itself.
 async fn serve(stream: TcpStream, tls: Option<Arc<Tls>>, router: Router) {
     match tls {
-        None => talk(stream, router, HEADER_TIMEOUT, StopOfConnection::default()).await,
+        None => talk(stream, router, (HEADER_TIMEOUT, None), StopOfConnection::default()).await,
         Some(tls) => {
             if let Some(stream) = shake_hands(stream, &tls, HEADER_TIMEOUT, pending()).await {
-                talk(stream, router, HEADER_TIMEOUT, StopOfConnection::default()).await;
+                talk(stream, router, (HEADER_TIMEOUT, None), StopOfConnection::default()).await;
             }
         }
     }

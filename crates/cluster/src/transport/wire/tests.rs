@@ -209,6 +209,25 @@ fn request_frame_bytes_are_fixed() {
     assert_eq!((PROTOCOL, &*frame), (1, expected));
 }
 
+/// An act is a field of its operation, which an earlier build skips.
+#[test]
+fn act_is_a_field_of_its_operation() {
+    let act = Act { nonce: 300, name: "purge".into(), request_id: "r".into(), ..Act::default() };
+    let purge = Op::Purge { queue: QueueName::new("q").unwrap() };
+    let ops = [purge.clone().of_act(&Arc::new(act.clone())), Op::NextDue];
+    let frame = asked(&ops);
+    assert!(
+        matches!(read(&frame[LENGTH..], LIMITS), Ok(PeerFrame::Request { ops: Some(read), .. }) if read == ops)
+    );
+    let act = postcard::to_allocvec(&act).unwrap();
+    let part = [&[28, 1, b'q', 1, 1 << 2 | 1, act.len() as u8][..], &act].concat();
+    assert!(frame.windows(part.len()).any(|bytes| bytes == part), "{frame:?}");
+    let Some((Op::Purge { .. }, Some(_))) = read_part::<Op>(&part) else { panic!("{part:?}") };
+    let damaged = [28, 1, b'q', 1, 1 << 2 | 1, 1, 0xff];
+    let (op, field) = read_part::<Op>(&damaged).unwrap();
+    assert_eq!(of_act(op, field), purge, "an act that cannot be read is left out");
+}
+
 /// Replaces the section of the last part of a frame; `bytes` is the length of that part.
 fn with_section(frame: &[u8], bytes: usize, section: &[u8]) -> Vec<u8> {
     let (rest, part) = frame[LENGTH..].split_at(frame.len() - LENGTH - bytes);

@@ -130,7 +130,8 @@ const COUNTERS: [(&str, &str); 38] = [
     ("clock_disagreements_total", "Times that two clocks disagreed about a time without an owner."),
 ];
 
-const GAUGES: [(&str, &str); 22] = [
+const GAUGES: [(&str, &str); 23] = [
+    ("disk_reserve_bytes", "Bytes of the disk that must be free for new messages."),
     ("done_messages", "Messages that have ended and are kept as done."),
     ("done_bytes", "Weight of the messages that are kept as done."),
     ("answers", "Answers remembered for the dedupe ids of callers."),

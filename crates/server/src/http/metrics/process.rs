@@ -69,6 +69,11 @@ fn write_durations(page: &mut MetricsPage, app: &App) {
     }
 }
 
+/// Bytes that the server's user may still write to the disk of a folder.
+pub(in crate::http) fn free_of(folder: &Path) -> Option<u64> {
+    rustix::fs::statvfs(folder).ok().map(|of| of.f_bavail.saturating_mul(of.f_frsize))
+}
+
 fn write_disk(page: &mut MetricsPage, folder: &Path) {
     let Ok(of) = rustix::fs::statvfs(folder) else { return };
     page.one(

@@ -13,6 +13,7 @@ use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value, json};
 
+use super::audit::Audit;
 use crate::auth::AccessRule;
 use crate::error::{ErrorCode, Problem, ProblemAnswer};
 use crate::schema::{IdSchema, JobSchema, KeySchema, QueueSchema, ScheduleNameSchema};
@@ -69,6 +70,8 @@ pub(crate) struct OperationDoc {
     answers: Vec<AnswerDoc>,
     /// Codes of problems that not every operation has.
     problems: Vec<ErrorCode>,
+    /// Whether its calls are acts.
+    pub(crate) audit: Audit,
 }
 
 /// A form of a body: its content type and its schema.
@@ -122,7 +125,25 @@ impl OperationDoc {
             is_request_required: true,
             answers: Vec::new(),
             problems: Vec::new(),
+            audit: Audit::No,
         }
+    }
+
+    /// The name of the operation.
+    pub(crate) fn id(&self) -> &'static str {
+        self.id
+    }
+
+    /// Says that its calls are acts, which are recorded with their operations.
+    pub(crate) fn audited(mut self) -> Self {
+        self.audit = Audit::Operations;
+        self
+    }
+
+    /// Says that its calls are acts, which submit no operations.
+    pub(crate) fn audited_alone(mut self) -> Self {
+        self.audit = Audit::Alone;
+        self
     }
 
     /// Shows the examples of another operation.

@@ -1,0 +1,193 @@
+//! The audit trail and the status: what operators read of their own acts.
+
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::net::TcpStream;
+use std::sync::Arc;
+
+use duewheel::Policy;
+use duewheel_server::auth::{Guard, Hosts};
+use duewheel_server::http::HttpLimits;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::fixture::Server;
+use crate::process::Process;
+use crate::security::new_token;
+
+async fn acts(server: &Server) -> Vec<Value> {
+    let answer = server.ok("GET", "/v1/audit", "").await;
+    assert_eq!(answer["next"], Value::Null);
+    answer["acts"].as_array().expect("acts").clone()
+}
+
+fn names(acts: &[Value]) -> Vec<(&str, &str)> {
+    acts.iter()
+        .map(|act| (act["act"].as_str().expect("act"), act["object"].as_str().expect("object")))
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn acts_are_listed_newest_first() {
+    let server = Server::start_shards(4).await;
+    for _ in 0..20 {
+        server.enqueue("mail/a", r#"{"body": "x", "delay": "1h"}"#).await;
+    }
+    let calls = [
+        ("POST", "/v1/queues/mail%2Fa/pause", "{}"),
+        ("PATCH", "/v1/queues/mail%2Fa/config", r#"{"max_attempts": 3}"#),
+        ("PUT", "/v1/targets/crm", r#"{"url": "https://example.com/hook"}"#),
+        ("PUT", "/v1/schedules/daily", r#"{"cron": "0 9 * * *", "queue": "mail/a", "body": "b"}"#),
+        ("DELETE", "/v1/schedules/daily", ""),
+        ("POST", "/v1/queues/mail%2Fa/resume", ""),
+        ("POST", "/v1/queues/mail%2Fa/purge", ""),
+        ("DELETE", "/v1/targets/crm", ""),
+    ];
+    for (method, path, body) in calls {
+        server.advance(1_000);
+        let answer = server.raw(method, path, "x-request-id: mine\r\n", body.as_bytes()).await;
+        assert_eq!(answer.status, 200, "{method} {path}: {}", answer.json());
+    }
+    let found = acts(&server).await;
+    let expected = [
+        ("remove_target", "crm"),
+        ("purge", "mail/a"),
+        ("resume", "mail/a"),
+        ("remove_schedule", "daily"),
+        ("put_schedule", "daily"),
+        ("put_target", "crm"),
+        ("change_config", "mail/a"),
+        ("pause", "mail/a"),
+    ];
+    assert_eq!(names(&found), expected);
+    assert_eq!(found[1]["count"], 20, "the parts of all shards are one act");
+    for act in &found {
+        assert_eq!((act["request_id"].as_str(), act["address"].as_str()), (Some("mine"), Some("127.0.0.1")));
+        assert!(act.get("token").is_none(), "{act}");
+    }
+    assert_eq!(found[4]["detail"], "mail/a");
+
+    let mut pages = Vec::new();
+    let mut after = String::new();
+    loop {
+        let page = server.ok("GET", &format!("/v1/audit?limit=3{after}"), "").await;
+        pages.extend(page["acts"].as_array().expect("acts").clone());
+        let Some(next) = page["next"].as_str() else { break };
+        after = format!("&after={next}");
+    }
+    assert_eq!(pages, found);
+    for wrong in ["after=x", "limit=0", "limit=1001"] {
+        assert_eq!(server.call("GET", &format!("/v1/audit?{wrong}"), "").await.status, 400, "{wrong}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn refused_and_empty_acts_are_unrecorded() {
+    let server = Server::start().await;
+    server.enqueue("q", r#"{"body": "x", "delay": "1h"}"#).await;
+    for (method, path, body, status) in [
+        ("PUT", "/v1/queues/q/config", r#"{"max_attempts": 0}"#, 400),
+        ("DELETE", "/v1/queues/none", "", 404),
+        ("PUT", "/v1/targets/t", "{}", 400),
+        ("POST", "/v1/clock/advance", r#"{"by": "1s"}"#, 404),
+        ("POST", "/v1/queues/none/purge", "", 200),
+        ("POST", "/v1/queues/q/bulk", r#"{"action": "cancel", "dry_run": true}"#, 200),
+    ] {
+        let answer = server.call(method, path, body).await;
+        assert_eq!(answer.status, status, "{method} {path}: {}", answer.json());
+    }
+    assert_eq!(acts(&server).await, Vec::<Value>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn limited_token_sees_acts_on_its_queues() {
+    let dir = TempDir::new().expect("dir");
+    let file = dir.path().join("tokens.toml");
+    let token = |args: &[&str]| new_token(&file, args);
+    let tokens = [
+        token(&["--name", "all", "--scope", "admin"]),
+        token(&["--name", "mail", "--scope", "admin", "--queue", "mail/"]),
+        token(&["--name", "shop", "--scope", "admin", "--queue", "shop/"]),
+        token(&["--name", "eyes", "--scope", "metrics"]),
+    ];
+    let guard = Arc::new(Guard::of(file.clone()).expect("tokens"));
+    let server =
+        Server::start_guarded(Policy::default(), HttpLimits::default(), guard, Hosts::default()).await;
+    let [all, mail, shop, eyes] = &tokens;
+    for (token, path) in [(mail, "mail%2Fa"), (shop, "shop%2Fa"), (all, "mail%2Fb"), (all, "other")] {
+        let (status, answer) = server.call_by(token, "POST", &format!("/v1/queues/{path}/pause"), "").await;
+        assert_eq!(status, 200, "{answer}");
+    }
+    let (status, answer) =
+        server.call_by(all, "PUT", "/v1/targets/t", r#"{"url": "https://example.com/hook"}"#).await;
+    assert_eq!(status, 200, "{answer}");
+    let seen = async |token: &str| {
+        let (status, answer) = server.call_by(token, "GET", "/v1/audit", "").await;
+        assert_eq!(status, 200, "{answer}");
+        let acts = answer["acts"].as_array().expect("acts").iter();
+        let mut seen: Vec<_> = acts.map(|act| json!([act["object"], act["token"]]).to_string()).collect();
+        seen.sort();
+        seen
+    };
+    assert_eq!(seen(mail).await, [r#"["mail/a","mail"]"#, r#"["mail/b","all"]"#]);
+    assert_eq!(seen(shop).await, [r#"["shop/a","shop"]"#]);
+    assert_eq!(seen(all).await.len(), 5);
+    assert_eq!(server.call_by(eyes, "GET", "/v1/audit", "").await.0, 403);
+    assert_eq!(server.call_by(mail, "GET", "/v1/status", "").await.0, 403, "it is about the whole server");
+    // No record of an act has a token's text.
+    let (_, answer) = server.call_by(all, "GET", "/v1/audit", "").await;
+    assert!(!tokens.iter().any(|token| answer.to_string().contains(token)), "{answer}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn status_names_store_and_shards() {
+    let server = Server::start_shards(2).await;
+    let status = server.ok("GET", "/v1/status", "").await;
+    assert_eq!(status["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(status["store"]["kind"], "memory");
+    let shards: Vec<_> = status["shards"].as_array().expect("shards").iter().map(|s| &s["open"]).collect();
+    assert_eq!(shards, [true, true]);
+    assert_eq!((&status["last_backup"], &status["warnings"]), (&Value::Null, &json!([])));
+}
+
+/// A kill -9 while purges are under way: each has its effect and its record, or neither.
+#[test]
+fn act_and_effect_survive_kill_together() {
+    const QUEUES: usize = 60;
+    let dir = TempDir::new().expect("dir");
+    let server = Process::start(dir.path(), &[]);
+    for n in 0..QUEUES {
+        server.call("POST", &format!("/v1/queues/q{n}/messages"), r#"{"body": "x", "delay": "1h"}"#);
+    }
+    let address = server.url.trim_start_matches("http://").to_owned();
+    for n in 0..QUEUES / 2 {
+        assert_eq!(server.call("POST", &format!("/v1/queues/q{n}/purge"), "").0, 200);
+    }
+    let under_way = (QUEUES / 2..QUEUES).map(|n| {
+        let mut stream = TcpStream::connect(&address).expect("connect");
+        let head =
+            format!("POST /v1/queues/q{n}/purge HTTP/1.1\r\nhost: {address}\r\ncontent-length: 0\r\n\r\n");
+        stream.write_all(head.as_bytes()).expect("write");
+        stream
+    });
+    let under_way: Vec<TcpStream> = under_way.collect();
+    let server = server.killed_and_restarted(dir.path(), &address);
+    drop(under_way);
+    let (_, answer) = server.call("GET", "/v1/audit?limit=1000", "");
+    let acts: BTreeSet<&str> = answer["acts"]
+        .as_array()
+        .expect("acts")
+        .iter()
+        .map(|act| {
+            assert_eq!((&act["act"], &act["count"]), (&json!("purge"), &json!(1)));
+            act["object"].as_str().expect("object")
+        })
+        .collect();
+    for n in 0..QUEUES {
+        let (_, queue) = server.call("GET", &format!("/v1/queues/q{n}"), "");
+        let is_empty = queue["counts"]["scheduled"] == 0;
+        assert_eq!(is_empty, acts.contains(&*format!("q{n}")), "q{n}: {queue}");
+        assert!(is_empty || n >= QUEUES / 2, "q{n} was answered");
+    }
+    server.kill();
+}

@@ -1,0 +1,109 @@
+//! Acts: changes of many messages or of a setting, with the caller that has asked for them.
+//!
+//! The record of an act is a dead message of a system queue ([`QueueName::of_acts`]), which the engine puts into the
+//! group of the act's own records. So stores treat acts as they treat all messages.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::id::MessageId;
+use crate::message::{MessageContent, Options};
+use crate::name::{Key, QueueName};
+use crate::time::WallMs;
+
+/// Longest text of an act that is kept, in bytes.
+const MAX_TEXT: usize = 512;
+
+/// A change of many messages or of a setting, and its origin. It has no body of a message, secret or token.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Act {
+    /// A random number, the same in all shards and steps of the act.
+    pub nonce: u64,
+    /// When it was asked for.
+    pub at: WallMs,
+    /// Its kind, such as `purge`.
+    pub name: Box<str>,
+    /// The queue, target, schedule or job.
+    pub object: Box<str>,
+    /// The queue that it concerns; `None`: no single queue.
+    pub queue: Option<QueueName>,
+    /// The name of the caller's token.
+    pub token: Option<Box<str>>,
+    /// The address of the caller.
+    pub address: Option<Box<str>>,
+    /// The name of the request.
+    pub request_id: Box<str>,
+}
+
+/// An act as it is recorded.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RecordedAct {
+    /// The act.
+    pub act: Act,
+    /// The number of messages that it has changed, if they were counted.
+    pub count: Option<u64>,
+}
+
+/// The beginning of a text, at most this many bytes.
+pub fn cut(text: &str, most: usize) -> &str {
+    let end = (0..=most.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
+    &text[..end.unwrap_or(0)]
+}
+
+impl RecordedAct {
+    /// The message that keeps it.
+    pub fn message(&self, id: MessageId) -> Arc<MessageContent> {
+        let Act { nonce, at, name, object, queue, token, address, request_id } = &self.act;
+        let count = self.count.map(|count| count.to_string());
+        let texts = [
+            ("act", Some(&**name)),
+            ("object", Some(object)),
+            ("queue", queue.as_ref().map(QueueName::as_str)),
+            ("token", token.as_deref()),
+            ("address", address.as_deref()),
+            ("request_id", Some(request_id)),
+            ("count", count.as_deref()),
+        ];
+        let header = |(name, text): (&str, Option<&str>)| {
+            let text = text?;
+            Some((name.into(), cut(text, MAX_TEXT).into()))
+        };
+        Arc::new(MessageContent {
+            id,
+            queue: QueueName::of_acts(),
+            key: Key::new(&nonce.to_string()).ok(),
+            body: Bytes::new(),
+            headers: texts.into_iter().filter_map(header).collect(),
+            options: Options::default(),
+            dedupe_id: None,
+            enqueued_at: *at,
+        })
+    }
+
+    /// Adds a part of the same act in another shard.
+    pub fn add(&mut self, part: &RecordedAct) {
+        if let Some(more) = part.count {
+            self.count = Some(self.count.unwrap_or(0).saturating_add(more));
+        }
+    }
+
+    /// The act that a message keeps; what it lacks is empty.
+    pub fn of(message: &MessageContent) -> Self {
+        let text = |wanted: &str| {
+            message.headers.iter().find(|(name, _)| **name == *wanted).map(|(_, text)| &**text)
+        };
+        let act = Act {
+            nonce: message.key.as_ref().and_then(|key| key.as_str().parse().ok()).unwrap_or_default(),
+            at: message.enqueued_at,
+            name: text("act").unwrap_or_default().into(),
+            object: text("object").unwrap_or_default().into(),
+            queue: text("queue").and_then(|name| QueueName::stored(name).ok()),
+            token: text("token").map(Box::from),
+            address: text("address").map(Box::from),
+            request_id: text("request_id").unwrap_or_default().into(),
+        };
+        RecordedAct { act, count: text("count").and_then(|count| count.parse().ok()) }
+    }
+}

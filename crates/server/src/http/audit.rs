@@ -1,0 +1,241 @@
+//! The audit trail: routes whose calls are acts, and `GET /v1/audit`.
+//!
+//! A row of the table of routes says that its calls are acts ([`super::openapi::OperationDoc::audited`]). The operations
+//! of such a call are recorded with it, each in its shard and in the group of its effect
+//! ([`duewheel_shard::acting`]); the list puts the parts of an act together.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::net::IpAddr;
+
+use axum::http::StatusCode;
+use duewheel::Client;
+use duewheel::core::act::{Act, RecordedAct};
+use duewheel::core::engine::{Op, Reply};
+use duewheel::core::{QueueName, State, WallMs};
+use duewheel_shard::acting::acting;
+use duewheel_shard::random::hash_key;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::call::Call;
+use super::{Answer, App, reply};
+use crate::auth::Caller;
+use crate::error::Problem;
+use crate::json::InstantText;
+
+/// The number of acts of a page by default, and at most.
+pub(crate) const ACTS: usize = 100;
+const MOST: usize = 1_000;
+/// Records that are read at a time.
+const PAGE: usize = 256;
+
+/// The address of the client of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PeerAddress(pub(super) IpAddr);
+
+/// Whether the calls of a route are acts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Audit {
+    /// They are not.
+    No,
+    /// They are: the operations that they submit are recorded as parts of the act.
+    Operations,
+    /// They are, and they submit no operations: the act is recorded behind its effect.
+    Alone,
+}
+
+/// Runs a call as an act of this name.
+pub(super) async fn run<F>(audit: Audit, name: &str, call: Call, handler: impl FnOnce(Call) -> F) -> Answer
+where
+    F: Future<Output = Answer>,
+{
+    if audit == Audit::No {
+        return handler(call).await;
+    }
+    let client = call.app.client.clone();
+    let act = act_of(name, &call);
+    let (answer, acted) = acting(act.clone(), handler(call)).await;
+    if audit == Audit::Alone && answer.is_ok() {
+        note(&client, act).await;
+    }
+    let failed = answer.as_ref().err().filter(|problem| problem.code.status().is_server_error());
+    if let Some(acted) = acted.filter(|_| answer.is_ok() || failed.is_some()) {
+        log(&acted, failed.map(|problem| problem.code.as_str()));
+    }
+    answer
+}
+
+/// Reports an act. `failed`: a part of it may have no effect.
+fn log(acted: &RecordedAct, failed: Option<&str>) {
+    let RecordedAct { act: Act { name, object, token, address, request_id, .. }, count } = acted;
+    let (token, address) = (token.as_deref(), address.as_deref());
+    let (act, object, request_id) = (&**name, &**object, &**request_id);
+    tracing::info!(act, object, count, token, address, request_id, failed, "act");
+}
+
+/// An act on a queue by a client without tokens.
+pub(crate) fn act_on_queue(client: &Client, name: &str, queue: &QueueName, address: Option<IpAddr>) -> Act {
+    let address = address.map(|address| address.to_string().into());
+    Act { queue: Some(queue.clone()), address, ..new_act(client, name, queue.as_str()) }
+}
+
+/// Reports an act that was answered.
+pub(crate) fn report_act(act: &Act, reply: &Reply) {
+    let count = if let Reply::Count(count) = reply { Some(count.what) } else { None };
+    log(&RecordedAct { act: act.clone(), count }, None);
+}
+
+/// An act that begins now, whose request has no name.
+fn new_act(client: &Client, name: &str, object: &str) -> Act {
+    let nonce = hash_key(None).numbers()[0];
+    let (request_id, at) = (format!("{nonce:016x}").into(), client.now().wall);
+    Act { nonce, at, name: name.into(), object: object.into(), request_id, ..Act::default() }
+}
+
+/// Records and reports an act of the server itself.
+pub(crate) async fn of_server(client: &Client, name: &str, object: &str) {
+    note(client, new_act(client, name, object)).await;
+}
+
+/// Reports and records an act that submits no operations.
+async fn note(client: &Client, act: Act) {
+    log(&RecordedAct { act: act.clone(), count: None }, None);
+    if let Err(why) = client.ask(Op::note_act(act)).await {
+        tracing::warn!(%why, "an act is not in the audit trail");
+    }
+}
+
+/// The act that a call is.
+fn act_of(name: &str, call: &Call) -> Act {
+    let act = new_act(&call.app.client, name, &call.object());
+    let request_id = call.request_id().map_or_else(|| act.request_id.clone(), Box::from);
+    let token = match &call.caller {
+        Caller::Holder(entry) => Some(entry.name.as_str().into()),
+        Caller::Trusted | Caller::Stranger(_) => None,
+    };
+    let queue = call.path().starts_with("/v1/queues/").then(|| call.queue().ok()).flatten();
+    let address = call.extension::<PeerAddress>().map(|PeerAddress(address)| address.to_string().into());
+    Act { queue, token, address, request_id, ..act }
+}
+
+/// Position of an act in the list: the newest first.
+type ActPosition = (Reverse<WallMs>, u64);
+
+/// `GET /v1/audit`.
+pub(crate) async fn list(call: Call) -> Answer {
+    let limit = call.count_param("limit", ACTS, MOST)?;
+    let after = call.param("after")?.map(|text| parse(&text)).transpose()?;
+    let mut acts = newest(&call.app, &call.caller, after, limit.saturating_add(1)).await?;
+    let has_more = acts.len() > limit;
+    while acts.len() > limit {
+        acts.pop_last();
+    }
+    let last = acts.last_key_value().map(|((Reverse(at), nonce), _)| format!("{}-{nonce}", at.0));
+    let acts = acts.values().map(ActAnswer::of).collect();
+    Ok(reply(StatusCode::OK, &AuditAnswer { acts, next: last.filter(|_| has_more) }))
+}
+
+fn parse(text: &str) -> Result<ActPosition, Problem> {
+    let parsed = text
+        .split_once('-')
+        .and_then(|(at, nonce)| Some((Reverse(WallMs(at.parse().ok()?)), nonce.parse().ok()?)));
+    parsed.ok_or_else(|| Problem::field("after", "must be the `next` of an earlier page"))
+}
+
+/// The newest acts that the caller may see, behind a position: no more than `most` of them are in memory.
+async fn newest(
+    app: &App,
+    caller: &Caller,
+    after: Option<ActPosition>,
+    most: usize,
+) -> Result<BTreeMap<ActPosition, RecordedAct>, Problem> {
+    let (mut acts, mut position) = (BTreeMap::<ActPosition, RecordedAct>::new(), None);
+    loop {
+        let page = app.client.list(QueueName::of_acts(), Some(State::Dead), position, PAGE).await?;
+        for view in &page.views {
+            let part = RecordedAct::of(&view.message);
+            let at = (Reverse(part.act.at), part.act.nonce);
+            if after.is_some_and(|after| at <= after) || !sees(caller, &part.act) {
+                continue;
+            }
+            match acts.entry(at) {
+                Entry::Occupied(mut act) => act.get_mut().add(&part),
+                Entry::Vacant(free) => {
+                    free.insert(part);
+                }
+            }
+            // The parts of an act have the same position, so one that is dropped does not come back in part.
+            if acts.len() > most {
+                acts.pop_last();
+            }
+        }
+        position = page.next;
+        if position.is_none() {
+            return Ok(acts);
+        }
+    }
+}
+
+/// Whether a caller may see an act: a token for some queues sees those on its queues.
+fn sees(caller: &Caller, act: &Act) -> bool {
+    caller.limits().is_none() || act.queue.as_ref().is_some_and(|queue| caller.reaches(queue))
+}
+
+/// When the newest act of this name was, if it is recorded.
+pub(super) async fn last(app: &App, name: &str) -> Result<Option<WallMs>, Problem> {
+    let acts = newest(app, &Caller::Trusted, None, MOST).await?;
+    let found = acts.into_values().find(|recorded| *recorded.act.name == *name);
+    Ok(found.map(|recorded| recorded.act.at))
+}
+
+/// A page of acts, the newest first.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Audit")]
+pub(crate) struct AuditAnswer<'a> {
+    pub(super) acts: Vec<ActAnswer<'a>>,
+    /// The `after` of the next page; `null` on the last one.
+    pub(super) next: Option<String>,
+}
+
+/// A change of many messages or of a setting.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Act")]
+pub(crate) struct ActAnswer<'a> {
+    pub(super) at: InstantText,
+    /// The `operationId` of the call.
+    pub(super) act: &'a str,
+    /// The queue, target, schedule or job; else what the path of the call names.
+    pub(super) object: &'a str,
+    /// The number of messages, if they were counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) count: Option<u64>,
+    /// The name of the caller's token.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) token: Option<&'a str>,
+    /// The address of the caller.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) address: Option<&'a str>,
+    /// The `X-Request-Id` of the request, or one that the server has given it.
+    pub(super) request_id: &'a str,
+    /// The queue, where the object is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) detail: Option<&'a str>,
+}
+
+impl<'a> ActAnswer<'a> {
+    fn of(recorded: &'a RecordedAct) -> Self {
+        let RecordedAct { act, count } = recorded;
+        ActAnswer {
+            at: InstantText(act.at),
+            act: &act.name,
+            object: &act.object,
+            count: *count,
+            token: act.token.as_deref(),
+            address: act.address.as_deref(),
+            request_id: &act.request_id,
+            detail: act.queue.as_ref().map(QueueName::as_str).filter(|queue| *queue != &*act.object),
+        }
+    }
+}

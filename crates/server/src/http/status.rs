@@ -1,0 +1,184 @@
+//! `GET /v1/status`: the state of this server on one page.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use axum::http::StatusCode;
+use duewheel::core::WallMs;
+use duewheel_delivery::TargetStage;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::call::Call;
+use super::{Answer, App, audit, metrics, reply};
+use crate::error::Problem;
+use crate::json::InstantText;
+use crate::schema::LevelSchema;
+
+/// Facts of the start, which do not change.
+#[derive(Debug)]
+pub(crate) struct StartFacts {
+    pub(crate) store: &'static str,
+    /// The data folder, if there is one.
+    pub(crate) folder: Option<PathBuf>,
+    /// Bytes of memory for recent changes.
+    pub(crate) memory: u64,
+    pub(crate) warnings: Vec<String>,
+}
+
+/// The start of a server: its facts, and when it was.
+#[derive(Debug)]
+pub(super) struct ServerStart {
+    facts: StartFacts,
+    at: WallMs,
+    since: Instant,
+}
+
+impl App {
+    /// Sets what `/v1/status` says of the start: before requests are served.
+    pub(crate) fn set_start(&self, facts: StartFacts) {
+        let start = ServerStart { facts, at: self.client.now().wall, since: Instant::now() };
+        let _ = self.start.set(start); // once
+    }
+
+    /// When the last copy was made, as far as it is recorded.
+    async fn last_backup(&self) -> Result<Option<WallMs>, Problem> {
+        let known = *self.last_backup.lock().await;
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let found = audit::last(self, "backup").await?;
+        Ok(*self.last_backup.lock().await.get_or_insert(found))
+    }
+}
+
+/// `GET /v1/status`.
+pub(crate) async fn status(call: Call) -> Answer {
+    let app = &call.app;
+    let last_backup = app.last_backup().await?.map(InstantText);
+    let start = app.start.get();
+    let facts = start.map(|start| &start.facts);
+    let folder = facts.and_then(|facts| facts.folder.as_ref());
+    let local = app.client.local_shards();
+    let figure = |wanted: &[&str]| -> u64 {
+        let all = local.iter().flat_map(|shard| shard.states());
+        all.filter(|(name, _)| wanted.contains(name)).map(|(_, value)| value).sum()
+    };
+    let disk = folder.and_then(|folder| metrics::free_of(folder)).map(|free_bytes| DiskAnswer {
+        used_bytes: figure(&["run_bytes", "journal_bytes"]),
+        free_bytes,
+        reserve_bytes: figure(&["disk_reserve_bytes"]),
+    });
+    let statuses = app.delivery().as_ref().map(|service| service.statuses()).unwrap_or_default();
+    let open = statuses.into_iter().filter(|(_, status)| status.stage == TargetStage::Open);
+    let breakers = open.map(|(target, status)| BreakerAnswer {
+        target,
+        since: InstantText(WallMs::from_system_time_up(status.since)),
+        because: status.reason,
+    });
+    let answer = ServerStatusAnswer {
+        version: env!("CARGO_PKG_VERSION"),
+        started_at: start.map(|start| InstantText(start.at)),
+        uptime_ms: start.map(|start| u64::try_from(start.since.elapsed().as_millis()).unwrap_or(u64::MAX)),
+        store: StoreAnswer {
+            kind: facts.map_or("memory", |facts| facts.store),
+            level: app.client.level().as_str(),
+            folder: folder.map(|folder| folder.display().to_string()),
+        },
+        disk,
+        memory: MemoryAnswer {
+            used_bytes: figure(&["memory_bytes"]),
+            limit_bytes: facts.map(|facts| facts.memory),
+        },
+        shards: shards(app),
+        breakers: breakers.collect(),
+        last_backup,
+        warnings: facts.map(|facts| facts.warnings.clone()).unwrap_or_default(),
+    };
+    Ok(reply(StatusCode::OK, &answer))
+}
+
+fn shards(app: &App) -> Vec<OwnedShardAnswer> {
+    if let Some(view) = app.wheel.cluster() {
+        let shard = |shard: &duewheel::ShardView| OwnedShardAnswer {
+            shard: shard.shard.0,
+            owner: shard.owner.as_deref().map(str::to_owned),
+            open: shard.here == duewheel::ShardStage::Serving,
+        };
+        return view.shards.iter().map(shard).collect();
+    }
+    vec![OwnedShardAnswer { shard: 0, owner: None, open: app.client.health().trouble.is_none() }]
+}
+
+/// The state of this server.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "ServerStatus")]
+pub(crate) struct ServerStatusAnswer {
+    pub(super) version: &'static str,
+    pub(super) started_at: Option<InstantText>,
+    pub(super) uptime_ms: Option<u64>,
+    pub(super) store: StoreAnswer,
+    /// The disk of the data folder; `null` without one.
+    pub(super) disk: Option<DiskAnswer>,
+    pub(super) memory: MemoryAnswer,
+    pub(super) shards: Vec<OwnedShardAnswer>,
+    /// The targets of this node whose breaker is open.
+    pub(super) breakers: Vec<BreakerAnswer>,
+    /// The last `POST /v1/backup`, as far as the audit trail has it.
+    pub(super) last_backup: Option<InstantText>,
+    /// The warnings of the start.
+    pub(super) warnings: Vec<String>,
+}
+
+/// The store of a server.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "StoreStatus")]
+pub(crate) struct StoreAnswer {
+    /// `log`, `memory`, `redis` or `postgres`.
+    pub(super) kind: &'static str,
+    #[schemars(with = "LevelSchema")]
+    pub(super) level: &'static str,
+    /// The data folder; `null` without one.
+    pub(super) folder: Option<String>,
+}
+
+/// The disk of the data folder.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "DiskStatus")]
+pub(crate) struct DiskAnswer {
+    /// Bytes of runs and of needed journal segments.
+    pub(super) used_bytes: u64,
+    /// Bytes that the server's user may still write.
+    pub(super) free_bytes: u64,
+    /// With fewer free bytes new messages are refused.
+    pub(super) reserve_bytes: u64,
+}
+
+/// The memory for recent changes.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "MemoryStatus")]
+pub(crate) struct MemoryAnswer {
+    pub(super) used_bytes: u64,
+    pub(super) limit_bytes: Option<u64>,
+}
+
+/// A shard, as the answering node sees it.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "ShardStatus")]
+pub(crate) struct OwnedShardAnswer {
+    pub(super) shard: u32,
+    /// The node that owns it; `null` without a cluster, or if no node does.
+    pub(super) owner: Option<String>,
+    /// Whether this server serves it.
+    pub(super) open: bool,
+}
+
+/// A target whose breaker is open: its messages wait.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "OpenBreaker")]
+pub(crate) struct BreakerAnswer {
+    pub(super) target: String,
+    pub(super) since: InstantText,
+    /// The class of the last failure.
+    pub(super) because: Option<String>,
+}

@@ -1,0 +1,76 @@
+//! Calls that are acts ([`duewheel_core::act`]): operations that a task submits meanwhile are part of its act.
+//!
+//! The act belongs to the task, not to a client: so a handler submits operations through whatever it uses, and none of
+//! them is left out.
+
+use std::future::Future;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use duewheel_core::act::{Act, RecordedAct};
+use duewheel_core::engine::{Op, Reply};
+use duewheel_core::name::QueueName;
+
+tokio::task_local! {
+    static CALL: Arc<ActCall>;
+}
+
+/// The act of a task.
+#[derive(Debug)]
+struct ActCall {
+    act: Act,
+    queue: OnceLock<QueueName>,
+    /// The act as the first operation has it.
+    submitted: OnceLock<Arc<Act>>,
+    count: AtomicU64,
+    is_counted: AtomicBool,
+}
+
+/// Runs `call` as an act. The second value is the act, if an operation was part of it, with the number of messages in
+/// the answers.
+///
+/// # Cancel safety
+/// As `call`. Operations that a task submits which `call` spawns are not part of the act.
+pub async fn acting<F: Future>(act: Act, call: F) -> (F::Output, Option<RecordedAct>) {
+    let (count, is_counted) = (AtomicU64::new(0), AtomicBool::new(false));
+    let (queue, submitted) = (OnceLock::new(), OnceLock::new());
+    let acted = Arc::new(ActCall { act, queue, submitted, count, is_counted });
+    let output = CALL.scope(Arc::clone(&acted), call).await;
+    let recorded = acted.submitted.get().map(|act| RecordedAct {
+        act: Act::clone(act),
+        count: acted.is_counted.load(Ordering::Relaxed).then(|| acted.count.load(Ordering::Relaxed)),
+    });
+    (output, recorded)
+}
+
+/// States the queue that the act of this task concerns, if it is one: before its first operation.
+pub fn concerns(queue: &QueueName) {
+    let _ = CALL.try_with(|call| call.queue.set(queue.clone())); // the first one counts
+}
+
+/// Makes operations part of the act of this task, if it is one.
+pub(crate) fn of_act(ops: Vec<Op>) -> Vec<Op> {
+    if !ops.iter().any(|op| op.operation().audited) {
+        return ops;
+    }
+    let act = CALL.try_with(|call| {
+        let make = || {
+            let queue = call.act.queue.clone().or_else(|| call.queue.get().cloned());
+            Arc::new(Act { queue, ..call.act.clone() })
+        };
+        Arc::clone(call.submitted.get_or_init(make))
+    });
+    match act {
+        Ok(act) => ops.into_iter().map(|op| op.of_act(&act)).collect(),
+        Err(_) => ops,
+    }
+}
+
+/// Adds the number of messages in an answer to the act of this task, if it is one.
+pub(crate) fn count(reply: &Reply) {
+    let Reply::Count(count) = reply else { return };
+    let _ = CALL.try_with(|call| {
+        call.is_counted.store(true, Ordering::Relaxed);
+        call.count.fetch_add(count.what, Ordering::Relaxed);
+    });
+}
