@@ -10,7 +10,7 @@ use std::{fmt, slice};
 
 use duewheel_core::QueueName;
 
-use super::CommandFailure;
+use super::failure::CommandFailure;
 
 /// The largest number of commands that are sent before their replies are read. So many commands fit in the buffers of
 /// the kernel, so the source never waits for this side.

@@ -10,14 +10,14 @@ use duewheel_core::QueueName;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::CommandFailure;
+use super::failure::CommandFailure;
 use super::message::{DeadReasonArg, FilterArgs};
 use super::queue::{operate, path, queue_name, tell_undo};
 use super::remote::{Remote, ServerRefusal, segment};
 use super::session::{ClientArgs, ClientCommand, ClientSession, NoArgs, RunCommand, confirm, fields};
 use super::table::{self, are, cell, cell_counted, counted, elements, member, plain, texts};
 use super::when::{self, Millis};
-use crate::span::TimeSpan;
+use duewheel_api::span::TimeSpan;
 
 /// How often `--wait` looks at the job.
 const LOOK: Duration = Duration::from_millis(200);

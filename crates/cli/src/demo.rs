@@ -18,7 +18,7 @@ use jiff::Timestamp;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use super::CommandFailure;
+use super::failure::CommandFailure;
 use super::remote::{ApiError, Remote, ServerArgs};
 use super::session::{Interrupt, RunCommand};
 use super::table::are;

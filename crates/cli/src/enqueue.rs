@@ -12,7 +12,7 @@ use jiff::Zoned;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::CommandFailure;
+use super::failure::CommandFailure;
 use super::failure::{is_of_the_request, refused_line, with_flags};
 use super::invocation::{self, print_json};
 use super::queue::{BackoffArg, path, queue_name};

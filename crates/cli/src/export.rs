@@ -13,10 +13,10 @@ use indicatif::ProgressBar;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde_json::{Map, Value, json};
 
-use super::CommandFailure;
 use super::export_file::{
     ExportEnd, ExportHead, ExportLine, ExportedMessage, ExportedQueue, ExportedSchedule, ListedPage,
 };
+use super::failure::CommandFailure;
 use super::invocation::{self, print_json};
 use super::queue::{path, queue_name};
 use super::remote::{ApiError, Remote, segment};

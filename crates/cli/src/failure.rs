@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::invocation::{self, Invocation};
 use super::table::plain;
-use crate::span::TimeSpan;
+use duewheel_api::span::TimeSpan;
 
 /// Why a command did not succeed.
 #[derive(Debug)]

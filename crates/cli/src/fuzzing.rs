@@ -3,8 +3,8 @@
 
 /// Replies of a beanstalkd to an import.
 pub mod import {
-    use crate::CommandFailure;
     use crate::beanstalk_source::{self, JobStats, SourceStats};
+    use crate::failure::CommandFailure;
 
     /// Parses one reply as each of the possible kinds: the result as text; `None` where it was refused.
     pub fn replies(text: &str) -> [Option<String>; 4] {

@@ -7,12 +7,13 @@ use std::time::Duration;
 use clap::Args;
 
 use super::beanstalk_source::is_tube;
+use super::failure::CommandFailure;
 use super::import_file::{self, FileOptions};
 use super::import_jobs::{self, JobOptions};
 use super::session::{ClientCommand, ClientSession};
 use super::table::{self, counted, plain};
-use super::{CommandFailure, when};
-use crate::span::TimeSpan;
+use super::when;
+use duewheel_api::span::TimeSpan;
 
 #[derive(Args, Debug)]
 #[command(

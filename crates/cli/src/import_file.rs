@@ -21,12 +21,12 @@ use jiff::Timestamp;
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
-use super::CommandFailure;
 use super::export::settings_of;
 use super::export_file::{
     ExportEnd, ExportLine, ExportReader, ExportedMessage, ExportedQueue, ExportedSchedule, ExportedState,
     OwnFields,
 };
+use super::failure::CommandFailure;
 use super::failure::refused_line;
 use super::queue::{path, queue_name};
 use super::remote::{ApiError, Remote, ServerRefusal, may_pass, segment};

@@ -14,8 +14,8 @@ use base64::engine::general_purpose::STANDARD;
 use indicatif::ProgressBar;
 use serde_json::{Value, json};
 
-use super::CommandFailure;
 use super::beanstalk_source::{BeanstalkSource, IN_FLIGHT, JobState, JobStats, MAX_BODY, SourceJob};
+use super::failure::CommandFailure;
 use super::import_marker::{ImportMarker, MARKER};
 use super::remote::{ApiError, Remote, ServerRefusal, may_pass, segment};
 use super::session::progress;

@@ -31,8 +31,8 @@ use std::io::Read;
 
 use serde_json::json;
 
-use super::CommandFailure;
 use super::beanstalk_source::{BeanstalkSource, SourceStats};
+use super::failure::CommandFailure;
 use super::remote::{ApiError, Remote};
 
 /// The marker's tube in the source. Queues of notes in duewheel begin with it.

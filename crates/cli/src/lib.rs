@@ -16,7 +16,6 @@ use std::process::ExitCode;
 
 use clap::error::{ContextKind, ErrorKind};
 use clap::{Arg, Command, CommandFactory, FromArgMatches, Parser, Subcommand};
-use duewheel_api::{hourly, rfc3339, span, terminal};
 
 mod beanstalk_source;
 mod bulk;

@@ -9,8 +9,8 @@ use duewheel_core::QueueName;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::CommandFailure;
 use super::enqueue::{DueArgs, header, headers, put_body};
+use super::failure::CommandFailure;
 use super::queue::{path, queue_name};
 use super::remote::segment;
 use super::session::{ClientCommand, ClientSession, fields};

@@ -11,14 +11,14 @@ use jiff::Zoned;
 use serde::{Deserialize as _, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::CommandFailure;
+use super::failure::CommandFailure;
 use super::invocation::print_json;
 use super::remote::{ApiError, segment};
 use super::session::{ClientArgs, ClientCommand, ClientSession, RunCommand, confirm, fields};
 use super::table::{self, cell, cell_counted, counted, member, plain};
 use super::when::{self, Millis};
-use crate::hourly::HourlyRate;
-use crate::span::TimeSpan;
+use duewheel_api::hourly::HourlyRate;
+use duewheel_api::span::TimeSpan;
 
 /// Reads the name of a queue.
 ///

@@ -19,7 +19,7 @@ use ureq::http::request::Builder;
 use ureq::http::{HeaderValue, Request, StatusCode};
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
-use super::CommandFailure;
+use super::failure::CommandFailure;
 use super::failure::with_flags;
 pub(super) use super::failure::{ApiError, ServerRefusal, segment};
 

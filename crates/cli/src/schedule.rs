@@ -7,15 +7,15 @@ use jiff::Zoned;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::CommandFailure;
 use super::enqueue::{header, headers, put_body};
+use super::failure::CommandFailure;
 use super::queue::{field_of, settings_of};
 use super::remote::{ApiError, Remote, segment};
 use super::session::{ClientArgs, ClientSession, NoArgs, RunCommand, fields};
 use super::table::{self, cell, cell_counted, elements};
 use super::when::{self, GivenInstant};
-use crate::rfc3339;
-use crate::span::TimeSpan;
+use duewheel_api::rfc3339;
+use duewheel_api::span::TimeSpan;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ScheduleCommand {

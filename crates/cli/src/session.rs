@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::CommandFailure;
+use super::failure::CommandFailure;
 use super::invocation::print_json;
 use super::remote::{Remote, ServerArgs};
 

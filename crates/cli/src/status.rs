@@ -11,7 +11,7 @@ use duewheel_core::QueueName;
 use jiff::{Timestamp, Zoned};
 use serde_json::{Value, json};
 
-use super::CommandFailure;
+use super::failure::CommandFailure;
 use super::failure::exit_code;
 use super::queue::{path, queue_name};
 use super::remote::{ApiError, Remote, segment};

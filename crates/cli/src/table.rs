@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use serde_json::Value;
 
-use crate::terminal;
+use duewheel_api::terminal;
 
 /// Prints a line for each count that is not 0.
 pub(super) fn print_counts(out: &mut dyn Write, counts: &[(u64, &str)]) -> io::Result<()> {

@@ -11,11 +11,12 @@ use clap::Args;
 use jiff::{Timestamp, Zoned};
 use serde_json::Value;
 
+use super::failure::CommandFailure;
 use super::failure::refused_line;
 use super::remote::{ApiError, EventSource, segment, will_pass};
 use super::session::{ClientCommand, ClientSession, Interrupt};
 use super::table::{cell, cell_counted, plain};
-use super::{CommandFailure, when};
+use super::when;
 
 /// How long the stream is awaited before the signals are looked at again.
 const LOOK: Duration = Duration::from_millis(100);

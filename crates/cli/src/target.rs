@@ -9,8 +9,8 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::CommandFailure;
 use super::enqueue::header_twice;
+use super::failure::CommandFailure;
 use super::remote::segment;
 use super::session::{ClientArgs, ClientSession, NoArgs, RunCommand, fields};
 use super::table::{self, cell, member, texts};

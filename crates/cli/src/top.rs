@@ -13,11 +13,12 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Value, json};
 
+use super::failure::CommandFailure;
 use super::remote::{ApiError, Remote};
 use super::session::{ClientCommand, ClientSession, Interrupt};
 use super::top_view::{self, Palette, TopFigures, TopScreen};
-use super::{CommandFailure, when};
-use crate::span::TimeSpan;
+use super::when;
+use duewheel_api::span::TimeSpan;
 
 /// How long the keyboard is awaited before the screen is looked at again.
 const LOOK: Duration = Duration::from_millis(100);

@@ -12,7 +12,7 @@ use ratatui::widgets::{Block, Paragraph, Row, Table};
 use serde_json::Value;
 
 use super::table::{cell, plain};
-use crate::span::TimeSpan;
+use duewheel_api::span::TimeSpan;
 
 /// From this size on there is a ring.
 const RING_COLUMNS: u16 = 76;

@@ -17,10 +17,11 @@ use jiff::{Span, Timestamp, Zoned};
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
-use super::{CommandFailure, invocation};
-use crate::rfc3339;
-pub(super) use crate::span::written as span;
-use crate::span::{BadSpan, TimeSpan, is_number, written};
+use super::failure::CommandFailure;
+use super::invocation;
+use duewheel_api::rfc3339;
+pub(super) use duewheel_api::span::written as span;
+use duewheel_api::span::{BadSpan, TimeSpan, is_number, written};
 
 /// When a message is to be due.
 #[derive(Debug, PartialEq)]

@@ -14,15 +14,16 @@ use clap::Args;
 use duewheel_core::QueueName;
 use serde_json::{Value, json};
 
+use super::failure::CommandFailure;
 use super::failure::refused_line;
 use super::message::settled_words;
 use super::queue::queue_name;
 use super::remote::{ApiError, segment, will_pass};
 use super::session::{ClientCommand, ClientSession, on_signals};
 use super::table::{cell, plain};
+use super::when;
 use super::work_child::{self, Children, CommandEnded, WorkChild};
-use super::{CommandFailure, when};
-use crate::span::TimeSpan;
+use duewheel_api::span::TimeSpan;
 
 /// How long one request waits for a message.
 const WAIT: Duration = Duration::from_secs(20);
