@@ -17,6 +17,8 @@ pub struct QueueName(Arc<str>);
 
 /// The beginning of the names of queues that keep done messages.
 const DONE: &str = "#done/";
+/// The name of the queue of points.
+const HISTORY: &str = "#history";
 
 /// The caller's own name for a message: 1 to 512 bytes of UTF-8, unique among the unsettled ones of its queue.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -121,6 +123,16 @@ impl QueueName {
     /// The name of the queue whose done messages this queue keeps; `None` for every other queue.
     pub fn done_of(&self) -> Option<&str> {
         self.0.strip_prefix(DONE)
+    }
+
+    /// The system queue that keeps the points of all histories ([`crate::history`]).
+    pub fn history() -> QueueName {
+        QueueName(HISTORY.into())
+    }
+
+    /// Whether it is that queue.
+    pub fn is_history(&self) -> bool {
+        *self.0 == *HISTORY
     }
 
     /// Whether beanstalkd's protocol can express the name: `A-Za-z0-9-+/;.$_()`.

@@ -5,7 +5,7 @@ export default {
   "language": "语言", "theme": "主题", "theme-auto": "跟随系统", "theme-light": "浅色", "theme-dark": "深色", "hold": "暂停刷新", "go-on": "继续刷新",
   "sign-in": "登录", "sign-in-text": "此服务器需要令牌。令牌只保存在此标签页，并随每个请求发送。", "token": "令牌", "sign-out": "退出 {name}",
   "unreachable": "无法连接服务器。", "no-page": "没有此页面", "no-metrics": "查看整个服务器的数据需要覆盖所有队列的 metrics 权限。", "not-allowed": "此令牌无权查看", "page-needs": "需要 {scope} 权限。", "page-needs-all": "需要覆盖所有队列的 {scope} 权限。", "figures-need": "查看数据和设置需要 {scope} 权限。", "open-queue": "打开", "needs-scope": "查看消息列表需要 {scope} 权限。",
-  "scheduled": "已计划", "ready": "就绪", "leased": "租用中", "dead": "死信", "lateness-p50": "延迟 p50", "lateness-p99": "延迟 p99", "on-time": "准时", "over": "> {span}", "waiters": "等待的消费者", "stored": "存储",
+  "scheduled": "已计划", "ready": "就绪", "leased": "租用中", "dead": "死信", "lateness-p50": "延迟 p50", "lateness-p99": "延迟 p99", "on-time": "准时", "waiters": "等待的消费者", "stored": "存储",
   "ring": "时间轮", "ring-label": "内存中的时间轮有 {n} 条消息", "ring-part": "{n} 条消息，{from} 至 {to} 后到期", "ring-turn": "一圈：{turn}", "ring-later": "后续各圈：一天、一个月、十年", "in-memory": "在内存中",
   "ring-table": "各圈按到期时间的消息", "ring-day": "一天内", "ring-month": "30 天内", "ring-years": "十年内", "due-in": "到期于", "messages": "消息", "as-table": "以表格显示",
   "due-when": "何时到期", "histogram-label": "按到期时间的消息", "histogram-sum": "显示 {n} 条，之前到期 {before} 条，之后 {after} 条", "due-from": "到期起始", "most": "最高：{n}", "zoom": "时间跨度", "zoom-out": "返回", "span-hint": "在柱形上拖动可放大；用键盘时，在柱形上按 Shift 加方向键，再按回车。", "span-chosen": "从 {from} 到 {to}。", "earlier": "更早", "later": "更晚",

@@ -8,6 +8,7 @@
 use std::sync::Arc;
 
 use crate::answers::AnswerPosition;
+use crate::history::HistoryStep;
 use crate::id::MessageId;
 use crate::message::{DeadReason, Died, DoneOutcome, Kind, Life, MessageContent, Row, Stage, State};
 use crate::name::QueueName;
@@ -130,6 +131,9 @@ impl Engine {
     /// setting of the queue in which they were.
     pub(super) fn dead_ttl_ms(&self, idx: QueueIdx) -> Option<u64> {
         let queue = self.queues.get(idx);
+        if queue.name.is_history() {
+            return Some(HistoryStep::FiveMinutes.kept_ms());
+        }
         if !queue.is_done {
             return queue.settings.dead_ttl_ms;
         }

@@ -33,6 +33,7 @@ mod events;
 mod expiry;
 mod fresh;
 mod gather;
+mod history;
 mod horizon;
 mod input;
 mod inspect;
@@ -87,6 +88,7 @@ use crate::time::{EngineMs, Now};
 
 use dedupe::{Acked, AnswerLogs, Dedupe};
 use fresh::{Fresh, Unmade};
+use history::Histories;
 use horizon::{Horizon, Loading};
 use limits::GrantLimiter;
 pub use question::GivenUp;
@@ -223,6 +225,7 @@ pub struct Engine {
     unfinished: bool,
     following: Following,
     withheld: Withheld,
+    histories: Histories,
 }
 
 impl Engine {
@@ -239,6 +242,7 @@ impl Engine {
         let mut tally = Tally::with_due(recovered.due);
         let mut done = DoneCounts::default();
         let mut answers = Vec::new();
+        let mut has_past = false;
         for row in recovered.queues {
             if !row.answers.is_empty() {
                 answers.push((row.name.clone(), row.answers.clone()));
@@ -259,7 +263,9 @@ impl Engine {
             } else {
                 tally.add_parts(&row.tally);
             }
-            let ends = queue.is_done || queue.settings.dead_ttl_ms.is_some();
+            let is_history = queue.name.is_history();
+            has_past |= is_history;
+            let ends = queue.is_done || is_history || queue.settings.dead_ttl_ms.is_some();
             if ends && row.tally.part(Kind::Dead).count > 0 {
                 queue.dead_check = Some(now.engine);
                 dead_checks.insert((now.engine, idx));
@@ -332,6 +338,7 @@ impl Engine {
             unfinished: false,
             following: Following::default(),
             withheld,
+            histories: Histories::new(now, has_past),
             policy,
         };
         answers.into_iter().for_each(|(name, log)| engine.restore_answers(&name, log));
@@ -448,6 +455,13 @@ impl Engine {
             Op::Quotas => Reply::Quotas(self.tenants.uses(self.now)),
             Op::Events { after, limit, fired_after, .. } => {
                 return self.events(to, after, limit, fired_after);
+            }
+            Op::History { queue, from, until, step } => {
+                return self.history(to, queue, [from, until], step);
+            }
+            Op::EraseHistory { queue } => {
+                self.erase_history(&queue);
+                Reply::Configured(Applied::default())
             }
         };
         self.respond(to, reply);

@@ -13,6 +13,7 @@
 
 use std::marker::PhantomData;
 
+use crate::history::{HistoryStep, QueueHistory};
 use crate::id::{LeaseToken, Lsn, MessageId, SessionId, ShardId};
 use crate::message::State;
 use crate::name::{Key, QueueName};
@@ -298,6 +299,17 @@ ops! {
             died ("When it has died: a message with another time has been redriven since, and is refused as not \
                 dead."): WallMs
         } -> ChangeAnswer, Message of id, settles;
+
+    /// Returns what happened to the messages of a queue in each step of time.
+    fn history "history" History {
+            queue ("The queue; `None`: all together."): Option<QueueName>,
+            from ("An instant in the first step."): WallMs,
+            until ("The instant behind the last step."): WallMs,
+            step ("The length of the steps."): HistoryStep
+        } -> QueueHistory, All, repeatable;
+
+    /// Forgets the history of a queue.
+    fn erase_history "erase_history" EraseHistory { queue: QueueName } -> Applied<()>, All, grows;
 }
 
 /// The properties of an operation that are known before it is decided: a row of the table.
@@ -597,6 +609,7 @@ answers! {
     Option<WallMs>: Reply::NextDue(due) => due;
     Option<u64>: Reply::Deadline(left_ms) => left_ms;
     Page: Reply::Page(page) => page;
+    QueueHistory: Reply::History(history) => *history;
     Reserved: Reply::Reserve(reserved) => reserved;
     Result<(), SettingsRefusal>: Reply::Done => Ok(()), Reply::Configure(refusal) => Err(refusal);
     Result<Applied<()>, SettingsRefusal>:

@@ -15,6 +15,7 @@ mod feed;
 #[doc(hidden)]
 pub mod fuzzing;
 mod health;
+mod history;
 mod home;
 mod line;
 mod listener;
