@@ -13,6 +13,7 @@ pub mod engine;
 pub mod event;
 pub mod growing;
 pub mod hash_key;
+pub mod history;
 pub mod id;
 pub mod message;
 #[doc(hidden)]

@@ -22,6 +22,8 @@ const ACTS: &str = "#acts";
 
 /// Between the name of a queue and the id of the act whose messages are kept; no name of a caller's queue has it.
 const ACT: char = '#';
+/// The name of the queue of points.
+const HISTORY: &str = "#history";
 
 /// The caller's own name for a message: 1 to 512 bytes of UTF-8, unique among the unsettled ones of its queue.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -171,6 +173,16 @@ impl QueueName {
     /// Whether the queue keeps the messages of one act ([`QueueName::of_act`]).
     pub fn is_of_act(&self) -> bool {
         self.0.strip_prefix(DONE).is_some_and(|name| name.contains(ACT))
+    }
+
+    /// The system queue that keeps the points of all histories ([`crate::history`]).
+    pub fn history() -> QueueName {
+        QueueName(HISTORY.into())
+    }
+
+    /// Whether it is that queue.
+    pub fn is_history(&self) -> bool {
+        *self.0 == *HISTORY
     }
 
     /// Whether beanstalkd's protocol can express the name: `A-Za-z0-9-+/;.$_()`.

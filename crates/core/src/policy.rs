@@ -118,6 +118,9 @@ pub struct Policy {
     /// Number of messages that the reserves of one step may ask for while there are quotas; further reserves take their
     /// turn in the next step.
     pub max_turn: usize = 4_096,
+    /// Memory for the histories of all queues, and size of those that are stored, in bytes; beyond it the oldest points
+    /// are given up. 0: no history is kept, as in the library.
+    pub max_history_bytes: usize = 0,
     /// Number of past attempts that are kept of a message.
     pub max_history: usize = 8,
     /// Longest note of a nack, in bytes; a longer one is cut.

@@ -24,6 +24,7 @@ mod figures;
 mod fixture;
 mod grant_limits;
 mod health;
+mod history;
 mod hook;
 mod import;
 mod inspect;

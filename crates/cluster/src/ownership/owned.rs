@@ -464,6 +464,7 @@ pub(crate) fn share_of(policy: &Policy, shards: u32) -> Policy {
     Policy {
         max_messages: part(policy.max_messages, 1),
         max_message_bytes: part(policy.max_message_bytes, 1),
+        max_history_bytes: part(policy.max_history_bytes, 1),
         near_messages: part(policy.near_messages, 1_000),
         near_bytes: part(policy.near_bytes, 1 << 20),
         ready_messages: part(policy.ready_messages, 1_000),

@@ -129,6 +129,15 @@ impl Router {
                 let dues = self.all(Op::next_due(), patience).await?;
                 Ok(Reply::NextDue(dues.into_iter().flatten().min()))
             }
+            Op::History { queue, from, until, step } => {
+                let all = self.all(Op::history(queue, from, until, step), patience).await?;
+                let sum = all.into_iter().reduce(|mut sum, one| {
+                    sum.add(&one);
+                    sum
+                });
+                Ok(sum.ok_or(CallError::NO_ANSWER)?.into())
+            }
+            Op::EraseHistory { queue } => Ok(switched(&self.all(Op::erase_history(queue), patience).await?)),
             // The test `operations_are_routed_as_declared` calls each of these.
             _ => Err(NOT_ROUTED),
         }

@@ -100,6 +100,7 @@ impl Engine {
             self.end_rate_wait(idx);
             self.forget_share(idx);
             let tenant = self.queues.get(idx).tenant;
+            self.end_window(idx);
             self.queues.drop(self.now, idx);
             self.make_way_for(tenant);
         }

@@ -12,6 +12,7 @@
 use std::sync::Arc;
 
 use crate::answers::AnswerPosition;
+use crate::history::HistoryStep;
 use crate::id::MessageId;
 use crate::message::{DeadReason, Died, DoneOutcome, Kind, Life, MessageContent, Row, Stage, State};
 use crate::mutant::{self, Mutant};
@@ -179,6 +180,9 @@ impl Engine {
     /// setting of the queue in which they were.
     pub(super) fn dead_ttl_ms(&self, idx: QueueIdx) -> Option<u64> {
         let queue = self.queues.get(idx);
+        if queue.name.is_history() {
+            return Some(HistoryStep::FiveMinutes.kept_ms());
+        }
         if !queue.is_done || queue.name.is_of_act() {
             return queue.settings.dead_ttl_ms;
         }

@@ -16,7 +16,6 @@ use crate::time::{Due, WallMs};
 use super::Engine;
 use super::dedupe;
 use super::input::{Enqueue, IfExists, InitialState, Past, When};
-use super::queue::Event;
 use super::reply::{Answered, EnqueueRefusal, Enqueued, KeyHolder, Limit, RefusedPart};
 use super::rows::RowIdx;
 
@@ -166,7 +165,6 @@ impl Engine {
         let record = Record::Put { message: message.clone(), life: life.clone(), was: None };
         let idx = self.queues.find_or_make(&message.queue);
         self.count(idx, &record);
-        self.count_rate(idx, Event::Enqueued);
         let lsn = self.append(record);
         let enters = self.is_near(idx, due, id) || (self.now.is_due(due) && self.overtakes(idx, id, &life));
         if enters || life.stage.kind() == Kind::Dead {

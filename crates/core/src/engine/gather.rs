@@ -133,7 +133,7 @@ impl Engine {
         ]
     }
 
-    fn gather(&mut self, to: ReplyTo, queue: &QueueName, want: Want, loads: Vec<Load>) {
+    pub(super) fn gather(&mut self, to: ReplyTo, queue: &QueueName, want: Want, loads: Vec<Load>) {
         let nothing = self.queues.find(queue).is_none_or(|i| self.queues.get(i).tally.count() == 0);
         let pages = Pages { to, queue: queue.clone(), want, missing: loads.len(), pages: Vec::new() };
         if nothing || loads.is_empty() {
@@ -216,6 +216,13 @@ impl Engine {
                 }
                 self.respond(to, Reply::Page(page));
             }
+            Want::History(mut request) => {
+                pages.iter().flat_map(|page| &page.rows).for_each(|row| request.take(row));
+                if next.is_empty() {
+                    return self.finish_history(to, *request);
+                }
+                self.gather(to, &queue, Want::History(request), next);
+            }
             Want::Change(what, many) => {
                 let mut rows: Vec<Row> = pages.into_iter().flat_map(|page| page.rows).collect();
                 if what == ToMany::Fire {
@@ -273,7 +280,7 @@ impl Engine {
                 Some(Gather::Pages(pages)) => {
                     let done = match pages.want {
                         Want::Change(_, many) => many.done,
-                        Want::Peek(_) | Want::List { .. } => 0,
+                        Want::Peek(_) | Want::List { .. } | Want::History(_) => 0,
                     };
                     engine.give_up(pages.to, done)
                 }

@@ -13,7 +13,7 @@ use crate::time::{Class, EngineMs, Now, WallMs};
 use super::Engine;
 use super::change::asked_delay;
 use super::input::{Hold, Target};
-use super::queue::{Event, QueueState};
+use super::queue::QueueState;
 use super::reply::{
     Attended, Counts, ExpiredCounts, Outline, QueueLateness, QueueView, Rates, RecordedCounts, Stats, View,
     WheelView,
@@ -148,7 +148,6 @@ impl Engine {
     }
 
     fn view_of_queue_but_oldest(&self, queue: &QueueState) -> QueueView {
-        let rate = |event: Event| queue.rates[event as usize].per_second_milli(self.now);
         QueueView {
             name: queue.name.clone(),
             counts: self.counts(self.now, queue),
@@ -159,11 +158,7 @@ impl Engine {
             watching: queue.holds[Hold::Watch as usize],
             attended: queue.attended,
             totals: queue.totals,
-            rates: Rates {
-                enqueued_milli: rate(Event::Enqueued),
-                granted_milli: rate(Event::Granted),
-                acked_milli: rate(Event::Acked),
-            },
+            rates: queue.window.rates(self.now),
             settings: queue.settings.clone(),
             pause: queue.pause,
             done: self.done_in(&queue.name),
@@ -186,7 +181,7 @@ impl Engine {
         is_alone.then(|| if queue.is_paused(now) { 0 } else { self.counts(now, queue).ready })
     }
 
-    fn counts(&self, now: Now, queue: &QueueState) -> Counts {
+    pub(super) fn counts(&self, now: Now, queue: &QueueState) -> Counts {
         let waiting = queue.tally.part(Kind::Waiting).count;
         let times = self.due_times(now, queue);
         let (ready, exact) = (times.overdue().min(waiting), times.counted.is_some());

@@ -527,11 +527,11 @@ impl Engine {
         for row in loaded.rows {
             let Stage::Dead { at, .. } = row.life.stage else { continue };
             let is_over = at.is_older(ttl, self.now);
-            if !(is_over || yields && self.has_too_many_done()) {
+            if !(is_over || yields && self.has_too_many_done() || self.has_too_many_points(idx)) {
                 next = Some(at);
                 break;
             }
-            self.done.given_up += u64::from(!is_over);
+            self.done.given_up += u64::from(is_done && !is_over);
             if let Some(slot) = self.take_far(row, loaded.as_of)
                 && matches!(self.rows.get(slot).life.stage, Stage::Dead { .. })
             {

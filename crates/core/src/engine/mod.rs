@@ -34,6 +34,7 @@ mod events;
 mod expiry;
 mod fresh;
 mod gather;
+mod history;
 mod horizon;
 mod input;
 mod inspect;
@@ -89,6 +90,7 @@ use crate::time::{EngineMs, Now};
 use acts::{Acting, Acts};
 use dedupe::{Acked, AnswerLogs, Dedupe};
 use fresh::{Fresh, Unmade};
+use history::Histories;
 use horizon::{Horizon, Loading};
 use limits::GrantLimiter;
 pub use question::GivenUp;
@@ -228,6 +230,7 @@ pub struct Engine {
     acts: Acts,
     /// The act that the present request is part of, until the request is answered.
     acting: Option<Acting>,
+    histories: Histories,
 }
 
 impl Engine {
@@ -245,6 +248,7 @@ impl Engine {
         let mut done = DoneCounts::default();
         let mut acts = 0;
         let mut answers = Vec::new();
+        let mut has_past = false;
         for row in recovered.queues {
             if !row.answers.is_empty() {
                 answers.push((row.name.clone(), row.answers.clone()));
@@ -265,7 +269,9 @@ impl Engine {
             } else {
                 tally.add_parts(&row.tally);
             }
-            let ends = queue.is_done || queue.settings.dead_ttl_ms.is_some();
+            let is_history = queue.name.is_history();
+            has_past |= is_history;
+            let ends = queue.is_done || is_history || queue.settings.dead_ttl_ms.is_some();
             if ends && row.tally.part(Kind::Dead).count > 0 {
                 queue.dead_check = Some(now.engine);
                 dead_checks.insert((now.engine, idx));
@@ -343,6 +349,7 @@ impl Engine {
             withheld,
             acts: Acts::unread(acts),
             acting: None,
+            histories: Histories::new(now, has_past),
             policy,
         };
         answers.into_iter().for_each(|(name, log)| engine.restore_answers(&name, log));
@@ -469,6 +476,13 @@ impl Engine {
                 return self.events(to, after, limit, fired_after);
             }
             Op::Audited(_, op) => return self.decide(to, *op), // it was taken apart
+            Op::History { queue, from, until, step } => {
+                return self.history(to, queue, [from, until], step);
+            }
+            Op::EraseHistory { queue } => {
+                self.erase_history(&queue);
+                Reply::Configured(Applied::default())
+            }
         };
         self.respond(to, reply);
     }

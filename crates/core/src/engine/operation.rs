@@ -15,6 +15,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use crate::act::Act;
+use crate::history::{HistoryStep, QueueHistory};
 use crate::id::{LeaseToken, Lsn, MessageId, SessionId, ShardId};
 use crate::message::State;
 use crate::name::{Key, QueueName};
@@ -326,6 +327,16 @@ ops! {
     /// `messages` nothing was removed, except by other shards before.
     fn purge_at_most "purge_at_most" PurgeAtMost { queue: QueueName, messages ("Largest number of messages."): u64 }
         -> Applied<u64>, All, surveys, audited;
+    /// Returns what happened to the messages of a queue in each step of time.
+    fn history "history" History {
+            queue ("The queue; `None`: all together."): Option<QueueName>,
+            from ("An instant in the first step."): WallMs,
+            until ("The instant behind the last step."): WallMs,
+            step ("The length of the steps."): HistoryStep
+        } -> QueueHistory, All, repeatable;
+
+    /// Forgets the history of a queue.
+    fn erase_history "erase_history" EraseHistory { queue: QueueName } -> Applied<()>, All, grows;
 }
 
 /// The properties of an operation that are known before it is decided: a row of the table.
@@ -663,6 +674,7 @@ answers! {
     Option<WallMs>: Reply::NextDue(due) => due;
     Option<u64>: Reply::Deadline(left_ms) => left_ms;
     Page: Reply::Page(page) => page;
+    QueueHistory: Reply::History(history) => *history;
     Reserved: Reply::Reserve(reserved) => reserved;
     Result<(), SettingsRefusal>: Reply::Done => Ok(()), Reply::Configure(refusal) => Err(refusal);
     Result<Applied<()>, SettingsRefusal>:

@@ -22,7 +22,7 @@ use super::done::EndedMessage;
 use super::effect::{Effect, Notice};
 use super::input::Target;
 use super::question::PurgedMessages;
-use super::queue::{Event, URGENT};
+use super::queue::URGENT;
 use super::reply::Attended;
 use super::rows::{GrantRank, MessageEntry, QueueIdx, RowIdx, RowLocation};
 use super::{Engine, push_history};
@@ -142,10 +142,11 @@ impl Engine {
 
     /// Removes a row from its structure.
     pub(super) fn take_out(&mut self, slot: RowIdx) {
-        let entry = self.rows.get_mut(slot);
+        let entry = self.rows.get(slot);
         let (idx, id, due, weight) =
             (entry.queue, entry.message.id, entry.life.due, entry.message.weight() as u64);
-        let place = std::mem::replace(&mut entry.place, RowLocation::Nowhere);
+        self.turn_window(idx);
+        let place = std::mem::replace(&mut self.rows.get_mut(slot).place, RowLocation::Nowhere);
         match place {
             RowLocation::Scheduled(handle) => {
                 self.schedule.cancel(due.class(), handle);
@@ -209,11 +210,15 @@ impl Engine {
 
     /// Counts a record about a message.
     pub(super) fn count(&mut self, idx: QueueIdx, record: &Record) {
+        self.turn_window(idx);
         let columns = columns_per_queue(self.queues.len());
         let queue = self.queues.get_mut(idx);
+        let before = queue.totals;
         queue.totals.count(record);
         let (was, is) = record.moves();
         queue.tally.take(was, is, columns);
+        self.count_events(idx, &before);
+        let queue = self.queues.get(idx);
         if queue.is_done {
             return self.count_done(was.map(|was| was.weight), is.map(|is| is.weight));
         }
@@ -411,10 +416,6 @@ impl Engine {
         max.unwrap_or(self.policy.defaults.max_attempts).count()
     }
 
-    pub(super) fn count_rate(&mut self, idx: QueueIdx, event: Event) {
-        self.queues.get_mut(idx).rates[event as usize].count(self.now);
-    }
-
     /// The row of an id, unless it was purged.
     pub(super) fn live(&self, id: MessageId) -> Option<RowIdx> {
         self.rows.slot(id).filter(|&slot| self.is_live(slot))
@@ -485,6 +486,8 @@ impl Engine {
         if purged == 0 {
             return 0;
         }
+        self.turn_window(idx);
+        let queue = self.queues.get_mut(idx);
         let (kept, keep) = (queue.leased.len() as u64, queue.leased.clone());
         let before = MessageId(self.next_id);
         let record = Record::Purged { queue: name.clone(), keep, before, purged };

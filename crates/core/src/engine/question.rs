@@ -12,6 +12,7 @@ use crate::name::{Key, QueueName};
 use crate::store::{Load, Loaded};
 use crate::time::{EngineMs, Now};
 
+use super::history::HistoryRequest;
 use super::input::ListCursor;
 use super::reply::Reply;
 use super::rows::{GrantRank, QueueIdx, RowIdx};
@@ -77,6 +78,7 @@ pub(super) enum Want {
     Peek(State),
     List { state: Option<State>, seen: ListCursor, limit: usize },
     Change(ToMany, Many),
+    History(Box<HistoryRequest>),
 }
 
 /// The change that is applied to many messages.

@@ -18,6 +18,7 @@ use crate::store::Cursor;
 use crate::tally::{DueCounts, Tally};
 use crate::time::{EngineMs, Now};
 
+use super::history::OpenWindow;
 use super::limits::GrantLimiter;
 use super::quota::Quotas;
 use super::reply::{Attended, ExpiredCounts, LATENESS_MS, QueueLateness};
@@ -68,7 +69,7 @@ pub(super) struct QueueState {
     pub(super) purged: Lsn,
     /// The number of holds of each `Hold`.
     pub(super) holds: [u32; 3],
-    pub(super) rates: [Rate; 3],
+    pub(super) window: OpenWindow,
     /// The lateness of grants; `None` until the queue grants a message, which most have not.
     pub(super) lateness: Option<Box<QueueLateness>>,
     pub(super) expired: ExpiredCounts,
@@ -79,50 +80,6 @@ pub(super) struct QueueState {
 
 /// Ready messages of a priority below this are urgent, as in beanstalkd.
 pub(super) const URGENT: u32 = 1024;
-
-/// Index into [`QueueState::rates`].
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Event {
-    Enqueued = 0,
-    Granted = 1,
-    Acked = 2,
-}
-
-/// Event counts of the current and the previous window of 10 s: a rate that follows within seconds, in 16 bytes.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Rate {
-    window: u64,
-    current: u32,
-    previous: u32,
-}
-
-const RATE_WINDOW_MS: u64 = 10_000;
-
-impl Rate {
-    pub(super) fn count(&mut self, now: Now) {
-        self.turn(now);
-        self.current = self.current.saturating_add(1);
-    }
-
-    /// Events per second × 1000: this window, and as much of the previous one as makes ten seconds.
-    pub(super) fn per_second_milli(&self, now: Now) -> u64 {
-        let mut at = *self;
-        at.turn(now);
-        let into = now.engine.0 % RATE_WINDOW_MS;
-        let weighted =
-            u64::from(at.previous) * (RATE_WINDOW_MS - into) + u64::from(at.current) * RATE_WINDOW_MS;
-        weighted * 1_000 / RATE_WINDOW_MS / (RATE_WINDOW_MS / 1_000)
-    }
-
-    fn turn(&mut self, now: Now) {
-        let window = now.engine.0 / RATE_WINDOW_MS;
-        if window != self.window {
-            self.previous = if window == self.window + 1 { self.current } else { 0 };
-            self.current = 0;
-            self.window = window;
-        }
-    }
-}
 
 impl QueueState {
     fn new(name: QueueName, tenant: Option<TenantIdx>) -> Self {
@@ -151,7 +108,7 @@ impl QueueState {
             noticed_unattended: false,
             purged: Lsn(0),
             holds: [0; 3],
-            rates: Default::default(),
+            window: OpenWindow::default(),
             lateness: None,
             expired: ExpiredCounts::default(),
             dead_check: None,
@@ -574,21 +531,4 @@ pub(super) struct GrantFigures {
     /// Grants by their lateness; the last column is for all above the greatest bound.
     pub(super) lateness: [u64; LATENESS_MS.len() + 1],
     pub(super) lateness_sum_ms: u64,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_rate_follows_and_fades() {
-        let mut rate = Rate::default();
-        for ms in 0..20_000 {
-            rate.count(Now::whole(ms, 0)); // 1000 a second
-        }
-        let now = rate.per_second_milli(Now::whole(20_000, 0));
-        assert_eq!(now, 1_000_000);
-        assert_eq!(rate.per_second_milli(Now::whole(25_000, 0)), 500_000);
-        assert_eq!(rate.per_second_milli(Now::whole(45_000, 0)), 0);
-    }
 }

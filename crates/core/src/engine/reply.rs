@@ -3,6 +3,7 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
+use crate::history::QueueHistory;
 use crate::id::{LeaseToken, MessageId};
 use crate::message::{DeadReason, Marks, MessageContent, PastAttempt, State};
 use crate::name::{Key, QueueName};
@@ -60,6 +61,14 @@ pub enum Reply {
     Configured(Applied<Option<Box<QueueView>>>),
     /// To [`super::Op::Events`].
     Events(Box<ShardEvents>),
+    /// To [`super::Op::History`].
+    History(Box<QueueHistory>),
+}
+
+impl From<QueueHistory> for Reply {
+    fn from(history: QueueHistory) -> Self {
+        Reply::History(Box::new(history))
+    }
 }
 
 impl Reply {
@@ -141,7 +150,8 @@ impl Reply {
             | Reply::Deadline(_)
             | Reply::NextDue(_)
             | Reply::Done
-            | Reply::Configured(_) => 0,
+            | Reply::Configured(_)
+            | Reply::History(_) => 0,
         }
     }
 }

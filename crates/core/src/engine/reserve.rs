@@ -16,7 +16,7 @@ use super::effect::{After, Effect};
 use super::expiry::GrantVerdict;
 use super::input::{Reserve, WaiterId};
 use super::limits::AtLimit;
-use super::queue::{Event, Scarce};
+use super::queue::Scarce;
 use super::reply::{
     Attended, ChangeRefusal, ExpiredCounts, Grant, HeldBack, LATENESS_MS, Limit, Reply, Reserved,
 };
@@ -554,12 +554,12 @@ impl Engine {
         };
         let written = self.record(slot, record);
         batch.after = After { durable: batch.after.durable.max(before), written };
-        self.count_rate(idx, Event::Granted);
         if attempt == 1 {
             let column = LATENESS_MS.partition_point(|&edge| edge < lateness_ms);
             self.figures.lateness[column] += 1;
             self.figures.lateness_sum_ms = self.figures.lateness_sum_ms.saturating_add(lateness_ms);
             self.queues.get_mut(idx).lateness.get_or_insert_default().count(lateness_ms);
+            self.count_late(idx, lateness_ms);
         }
     }
 

@@ -9,7 +9,6 @@ use crate::store::Capacity;
 use crate::time::{Due, EngineMs, WallMs};
 
 use super::input::{Attempt, Proof};
-use super::queue::Event;
 use super::reply::{SettleRefusal, Settled};
 use super::rows::RowIdx;
 use super::{Engine, push_history};
@@ -23,11 +22,10 @@ impl Engine {
         }
         let (slot, _) = self.held(id, proof)?;
         let entry = self.rows.get(slot);
-        let (idx, queue) = (entry.queue, entry.message.queue.clone());
         if let Proof::Token(token) = proof {
+            let queue = entry.message.queue.clone();
             self.acked.insert(&self.policy, self.now.engine, id, token, queue);
         }
-        self.count_rate(idx, Event::Acked);
         self.remove(slot, Gone::Acked);
         Ok(Settled::Acked)
     }

@@ -31,6 +31,7 @@ impl Engine {
 
     fn do_due_work(&mut self) {
         self.unfinished = false;
+        self.store_points();
         // A run is sorted as a whole: the other half of the rows is for that.
         let mut looks = (self.policy.max_step / 2).max(1);
         self.expire_leases(&mut looks);
@@ -64,7 +65,10 @@ impl Engine {
         if at_once || !self.graves.is_empty() {
             return Some(self.now.engine);
         }
-        [self.next_event(), self.waiters.next_wakeup(), self.next_dead_check()].into_iter().flatten().min()
+        [self.next_event(), self.waiters.next_wakeup(), self.next_dead_check(), self.next_points()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// When time next changes what consumers get, or a little earlier: a message comes due, a lease or a pause ends, a rate

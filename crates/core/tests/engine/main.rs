@@ -11,6 +11,7 @@ mod due_times;
 mod events;
 mod expiry;
 mod harness;
+mod history;
 mod limits;
 mod literal;
 mod loading;

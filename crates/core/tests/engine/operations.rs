@@ -7,6 +7,7 @@ use duewheel_core::engine::{
     Ask, Attempt, ChangeRefusal, DedupeId, Edit, Enqueue, Hold, IfExists, Named, OnLease, Op, Operation,
     Proof, Reply, Reserve, Reserved, Routing, Target, WaiterId, When,
 };
+use duewheel_core::history::HistoryStep;
 use duewheel_core::id::{Epoch, LeaseToken, MessageId, SessionId, ShardId};
 use duewheel_core::message::State;
 use duewheel_core::name::{Key, QueueName};
@@ -93,6 +94,8 @@ pub fn each_operation(name: &QueueName, key: &Key, id: MessageId, proof: Proof) 
         Op::CancelKept { id, died: None, act: "a1".into(), keep_ms: 1 },
         Op::Restore { id },
         Op::PurgeAtMost { queue: q(), messages: 1 },
+        Op::History { queue: None, from: WallMs(0), until: WallMs(1), step: HistoryStep::TenSeconds },
+        Op::EraseHistory { queue: q() },
     ]
 }
 
@@ -111,7 +114,7 @@ fn those(is: impl Fn(&Operation) -> bool) -> String {
 #[test]
 fn every_operation_has_its_table_row() {
     let names: BTreeSet<&str> = one_of_each().iter().map(|op| op.operation().name).collect();
-    assert_eq!(names.len(), 41);
+    assert_eq!(names.len(), 43);
 }
 
 #[test]
@@ -119,9 +122,9 @@ fn operation_table_states_each_property() {
     let settles = "cancel_reserve undelivered ack nack bury delete extend cancel stats hold let_go \
                    session_closed quotas remove_dead";
     let repeatable = "cancel_reserve undelivered get outline peek list queue queues histogram wheel stats \
-                      session_closed session_deadline next_due quotas recall events";
+                      session_closed session_deadline next_due quotas recall events history";
     let grows = "reserve reserve_one nack bury extend postpone fire fire_many redrive redrive_many configure \
-                 pause resume cancel_kept restore";
+                 pause resume cancel_kept restore erase_history";
     assert_eq!(those(|o| o.settles), settles);
     assert_eq!(those(|o| o.repeatable), repeatable);
     assert_eq!(those(|o| o.grows), grows);
@@ -251,6 +254,9 @@ fn typed_operations_return_typed_answers() {
     assert!(ask(&mut rig, Op::pause(third(), None)).is_err());
     assert!(ask(&mut rig, Op::configure(third(), settings)).is_err());
     assert_eq!(ask(&mut rig, Op::purge(q())).what, 0);
+    let history = Op::history(Some(q()), WallMs(0), WallMs(10_001), HistoryStep::TenSeconds);
+    assert_eq!(ask(&mut rig, history).points, [None, None]);
+    ask(&mut rig, Op::erase_history(q()));
     ask(&mut rig, Op::session_closed(SessionId(3)));
     let ack = ask(&mut rig, Op::ack(id, token));
     assert!(ack.is_err(), "the message is gone");

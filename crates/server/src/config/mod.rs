@@ -35,6 +35,8 @@ pub use values::{
 };
 
 const DEFAULT_JOURNAL_BYTES: u64 = 256 * 1024 * 1024;
+/// Memory for the histories of queues, and the size of those that are stored.
+const HISTORY_BYTES: usize = 32 * 1024 * 1024;
 /// Largest value of `--beanstalk-max-job-size`: less than beanstalkd allows with `-z`, because a record is written and
 /// read in one piece.
 const MAX_JOB_SIZE: usize = 64 * 1024 * 1024;
@@ -390,7 +392,7 @@ impl Settings {
     pub fn engine_policy(&self) -> Policy {
         let job = if self.beanstalk == Listen::Off { 0 } else { self.beanstalk_max_job_size };
         let max_body = self.policy.max_body.max(job);
-        Policy { max_body, ..self.policy.clone() }
+        Policy { max_body, max_history_bytes: HISTORY_BYTES, ..self.policy.clone() }
     }
 
     /// The log store's settings: a journal of this budget, of at least four segments.

@@ -16,6 +16,7 @@ mod feed;
 #[doc(hidden)]
 pub mod fuzzing;
 mod health;
+mod history;
 mod home;
 mod line;
 mod listener;

@@ -373,6 +373,7 @@ pub(crate) async fn remove(call: Call) -> Answer {
     // Also where it has no settings: an empty queue is reset with its totals.
     let reset = app.ask(Op::configure(queue.clone(), QueueSettings::default())).await?;
     level = level.and(reset.map_err(Problem::from_settings)?.level);
+    level = level.and(app.ask(Op::erase_history(queue.clone())).await?.level);
     let (result, purged) = (RemovedWord::Removed, done.what);
     let answer = RemovedAnswer { result, queue: queue.as_str(), purged, durability: level.as_str() };
     Ok(reply(StatusCode::OK, &answer))

@@ -24,6 +24,7 @@ use super::call::Call;
 use super::enqueue::{self, LineAnswer};
 use super::events::{self, EventAnswer};
 use super::health::{self, HealthAnswer, ProbeAnswer, TroubledAnswer};
+use super::history::{self, HistoryAnswer};
 use super::line::{EnqueueLine, EnqueuedAnswer};
 use super::listing::{self, DeadAnswer, MessagesAnswer, QueuesAnswer};
 use super::message::{
@@ -168,6 +169,16 @@ const HISTOGRAM: &[Parameter] = &[
     parameter("from", "The start of the first bucket; now by default.", schema_of::<InstantSchema>),
     parameter("to", "The end of the last bucket; a day after `from` by default.", schema_of::<InstantSchema>),
     parameter("buckets", "How many.", |_| limit_schema(Some(stats::COLUMNS), "max_histogram")),
+];
+
+const HISTORY: &[Parameter] = &[
+    parameter("queue", "Only this queue.", schema_of::<QueueSchema>),
+    parameter(
+        "from",
+        "An instant in the first step; an hour before `to` by default.",
+        schema_of::<InstantSchema>,
+    ),
+    parameter("to", "The instant behind the last step; now by default.", schema_of::<InstantSchema>),
 ];
 
 const EVENTS: &[Parameter] = &[
@@ -471,6 +482,9 @@ fn whole_server() -> Vec<HttpRoute> {
             look("histogram_of_all", "How many messages of all queues are due when")
                 .like("histogram")
                 .gives::<HistogramAnswer>(200, "Scheduled and ready messages by due time.")),
+        get("/v1/history", HISTORY, several(Metrics), history::history,
+            look("history", "What happened to messages in each step of time: the last hour by 10 s, 48 hours by 5 min")
+                .gives::<HistoryAnswer>(200, "The series, a number or null for each step.")),
         get("/v1/stats", NO, server(Metrics), stats::stats,
             look("stats", "Figures of the whole server").gives::<StatsAnswer>(200, "The figures.")),
         get("/v1/stats/stream", NO, server(Metrics), stats::stream,

@@ -297,7 +297,7 @@ pub(crate) struct BucketAnswer {
     pub(super) count: u64,
 }
 
-fn instant(call: &Call, field: &'static str) -> Result<Option<WallMs>, Problem> {
+pub(super) fn instant(call: &Call, field: &'static str) -> Result<Option<WallMs>, Problem> {
     call.param(field)?
         .map(|text| rfc3339::parse(&text).map_err(|what| Problem::field(field, what)))
         .transpose()

@@ -195,6 +195,7 @@ pub(super) fn is_of_one_group(reply: &Reply, recorded: bool) -> bool {
         | Reply::Deadline(_)
         | Reply::NextDue(_)
         | Reply::Quotas(_)
+        | Reply::History(_)
         | Reply::Events(_) => true,
     }
 }

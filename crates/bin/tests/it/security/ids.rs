@@ -303,6 +303,17 @@ async fn token_sees_only_own_quotas() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn history_is_of_reachable_queues() {
+    let shop = Shop::open().await;
+    shop.enqueue("mine/q").await;
+    for (query, status) in [("?queue=mine%2Fq", 200), ("?queue=theirs", 403), ("", 403)] {
+        let path = format!("/v1/history{query}");
+        assert_eq!(shop.call(&shop.tenant, "GET", &path, "").await.status, status, "{path}");
+        assert_eq!(shop.call(&shop.operator, "GET", &path, "").await.status, 200, "{path}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn repeated_ack_is_answered_within_reach() {
     let shop = Shop::open().await;
     for (queue, status) in [("mine/q", 200), ("theirs", 404)] {

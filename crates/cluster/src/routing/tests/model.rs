@@ -142,6 +142,7 @@ impl Side {
             | Reply::NextDue(_)
             | Reply::Quotas(_)
             | Reply::Events(_)
+            | Reply::History(_)
             | Reply::Done) => format!("{other:?}"),
         }
     }
