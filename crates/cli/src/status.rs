@@ -16,7 +16,7 @@ use super::failure::exit_code;
 use super::queue::{path, queue_name};
 use super::remote::{ApiError, Remote, segment};
 use super::session::{ClientArgs, ClientCommand, ClientSession, RunCommand};
-use super::table::{self, cell, cell_counted, counted, elements, member, plain};
+use super::table::{self, cell, cell_counted, counted, elements, member, plain, texts};
 use super::when::{self, Millis};
 
 /// How long the events on the way may take when the clock is moved.

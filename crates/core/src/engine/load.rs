@@ -531,7 +531,7 @@ impl Engine {
                 next = Some(at);
                 break;
             }
-            self.done.given_up += u64::from(is_done && !is_over);
+            self.done.given_up += u64::from(yields && !is_over);
             if let Some(slot) = self.take_far(row, loaded.as_of)
                 && matches!(self.rows.get(slot).life.stage, Stage::Dead { .. })
             {
