@@ -107,3 +107,53 @@ impl RecordedAct {
         RecordedAct { act, count: text("count").and_then(|count| count.parse().ok()) }
     }
 }
+
+/// The index of the records.
+#[derive(Debug, Default)]
+pub(crate) struct Acts {
+    /// By id, so the oldest first.
+    pub(crate) kept: BTreeMap<MessageId, KeptAct>,
+    /// Number of records in the store.
+    pub(crate) stored: u64,
+    /// Whether those of earlier owners are being read.
+    pub(crate) is_loading: bool,
+}
+
+/// The record of an act in the index.
+#[derive(Clone, Debug)]
+pub(crate) struct KeptAct {
+    pub(crate) nonce: u64,
+    pub(crate) token: Option<Box<str>>,
+    pub(crate) count: Option<u64>,
+    pub(crate) due: Due,
+    pub(crate) died: Died,
+    pub(crate) weight: u64,
+}
+
+/// The act that a request is part of.
+#[derive(Debug)]
+pub(crate) struct Acting {
+    pub(crate) act: Arc<Act>,
+    pub(crate) to: ReplyTo,
+    /// The last record before the request.
+    pub(crate) before: Lsn,
+    /// Whether it is recorded without any other record.
+    pub(crate) is_note: bool,
+    /// Whether the request changes one message, which is counted.
+    pub(crate) is_of_one: bool,
+}
+
+impl Acts {
+    /// The index of an engine that begins, with so many records in the store.
+    pub(crate) fn unread(stored: u64) -> Self {
+        Acts { stored, ..Acts::default() }
+    }
+}
+
+impl KeptAct {
+    /// What the totals count of it.
+    pub(crate) fn was(&self) -> Was {
+        Was { queue: QueueName::of_acts(), kind: Kind::Dead, due: self.due, weight: self.weight }
+    }
+}
+

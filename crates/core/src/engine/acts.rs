@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::act::{Act, RecordedAct};
+use crate::act::{Act, Acting, KeptAct, RecordedAct};
 use crate::id::{Lsn, MessageId, ReplyTo};
 use crate::message::{DeadReason, Died, Kind, Life, Stage};
 use crate::name::QueueName;
@@ -18,55 +18,13 @@ use super::Engine;
 use super::operation::Op;
 use super::reply::Reply;
 
-/// The index of the records.
-#[derive(Debug, Default)]
-pub(super) struct Acts {
-    /// By id, so the oldest first.
-    kept: BTreeMap<MessageId, KeptAct>,
-    /// Number of records in the store.
-    pub(super) stored: u64,
-    /// Whether those of earlier owners are being read.
-    is_loading: bool,
-}
-
-#[derive(Clone, Debug)]
-struct KeptAct {
-    nonce: u64,
-    token: Option<Box<str>>,
-    count: Option<u64>,
-    due: Due,
-    died: Died,
-    weight: u64,
-}
-
-/// The act that a request is part of.
-#[derive(Debug)]
-pub(super) struct Acting {
-    act: Arc<Act>,
-    pub(super) to: ReplyTo,
-    /// The last record before the request.
-    before: Lsn,
-    /// Whether it is recorded without any other record.
-    is_note: bool,
-    /// Whether the request changes one message, which is counted.
-    is_of_one: bool,
-}
-
-impl Acts {
-    /// The index of an engine that begins, with so many records in the store.
-    pub(super) fn unread(stored: u64) -> Self {
-        Acts { stored, ..Acts::default() }
-    }
-}
-
-impl Acting {
-    pub(super) fn new(act: Arc<Act>, to: ReplyTo, before: Lsn, op: &Op) -> Self {
-        let (is_note, is_of_one) = (!op.operation().audited, matches!(op, Op::Redrive { .. }));
-        Acting { act, to, before, is_note, is_of_one }
-    }
-}
-
 impl Engine {
+    /// Makes the request that begins part of an act.
+    pub(super) fn begin_acting(&mut self, act: Option<Arc<Act>>, to: ReplyTo, op: &Op) {
+        let (is_note, is_of_one) = (!op.operation().audited, matches!(op, Op::Redrive { .. }));
+        self.acting = act.map(|act| Acting { act, to, before: self.last, is_note, is_of_one });
+    }
+
     /// Records the act that the request is part of if the request has changed something, with the number of messages
     /// in the answer.
     pub(super) fn end_acting(&mut self, reply: Option<&Reply>) {
@@ -170,11 +128,5 @@ impl Engine {
         }
         self.acts.is_loading = false;
         self.forget_acts();
-    }
-}
-
-impl KeptAct {
-    fn was(&self) -> Was {
-        Was { queue: QueueName::of_acts(), kind: Kind::Dead, due: self.due, weight: self.weight }
     }
 }

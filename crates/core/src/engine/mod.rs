@@ -42,6 +42,7 @@ mod limits;
 mod load;
 mod operation;
 mod place;
+mod points;
 mod question;
 mod queue;
 mod quota;
@@ -83,14 +84,14 @@ use crate::name::QueueName;
 use crate::policy::Policy;
 use crate::random::mixed;
 use crate::record::{Record, Totals};
+use crate::act::{Acting, Acts};
 use crate::store::{Capacity, EventPage, Loaded, Recovered};
 use crate::tally::{DueCounts, Tally};
 use crate::time::{EngineMs, Now};
 
-use acts::{Acting, Acts};
 use dedupe::{Acked, AnswerLogs, Dedupe};
 use fresh::{Fresh, Unmade};
-use history::Histories;
+use points::Histories;
 use horizon::{Horizon, Loading};
 use limits::GrantLimiter;
 pub use question::GivenUp;
@@ -389,7 +390,7 @@ impl Engine {
         self.meet_fresh(&op);
         self.end_overdue(&op);
         self.end_before_return(&op);
-        self.acting = act.map(|act| Acting::new(act, to, self.last, &op));
+        self.begin_acting(act, to, &op);
         self.decide(to, op);
         self.end_acting(None);
     }

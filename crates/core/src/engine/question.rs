@@ -12,7 +12,7 @@ use crate::name::{Key, QueueName};
 use crate::store::{Load, Loaded};
 use crate::time::{EngineMs, Now};
 
-use super::history::HistoryRequest;
+use super::points::HistoryRequest;
 use super::input::ListCursor;
 use super::reply::Reply;
 use super::rows::{GrantRank, QueueIdx, RowIdx};

@@ -18,7 +18,7 @@ use crate::store::Cursor;
 use crate::tally::{DueCounts, Tally};
 use crate::time::{EngineMs, Now};
 
-use super::history::OpenWindow;
+use super::points::OpenWindow;
 use super::limits::GrantLimiter;
 use super::quota::Quotas;
 use super::reply::{Attended, ExpiredCounts, LATENESS_MS, QueueLateness};
