@@ -3,14 +3,16 @@
 //! The record of an act is a dead message of a system queue ([`QueueName::of_acts`]), which the engine puts into the
 //! group of the act's own records. So stores treat acts as they treat all messages.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::id::MessageId;
-use crate::message::{MessageContent, Options};
+use crate::id::{Lsn, MessageId, ReplyTo};
+use crate::message::{Died, Kind, MessageContent, Options};
 use crate::name::{Key, QueueName};
-use crate::time::WallMs;
+use crate::record::Was;
+use crate::time::{Due, WallMs};
 
 /// Longest text of an act that is kept, in bytes.
 const MAX_TEXT: usize = 512;
@@ -23,7 +25,7 @@ pub struct Act {
     pub nonce: u64,
     /// When it was asked for.
     pub at: WallMs,
-    /// Its kind, such as `purge`.
+    /// Kind of the act, such as `purge`.
     pub name: Box<str>,
     /// The queue, target, schedule or job.
     pub object: Box<str>,
@@ -156,4 +158,3 @@ impl KeptAct {
         Was { queue: QueueName::of_acts(), kind: Kind::Dead, due: self.due, weight: self.weight }
     }
 }
-

@@ -86,7 +86,7 @@ pub enum HistoryStep {
 }
 
 impl HistoryStep {
-    /// Its length in ms.
+    /// Length of the step, in ms.
     pub fn ms(self) -> u64 {
         match self {
             HistoryStep::TenSeconds => 10_000,
@@ -131,14 +131,13 @@ pub struct HistoryPoint {
 }
 
 impl HistoryPoint {
-    /// Adds the point of another shard.
+    /// Adds the point of another shard. The depth is unknown if that of one of them is.
     pub fn add(&mut self, other: &HistoryPoint) {
         self.add_events(other);
-        if let Some(QueueDepth { ready, pending }) = other.depth {
-            let depth = self.depth.get_or_insert_default();
-            depth.ready = depth.ready.saturating_add(ready);
-            depth.pending = depth.pending.saturating_add(pending);
-        }
+        self.depth = self.depth.zip(other.depth).map(|(one, other)| QueueDepth {
+            ready: one.ready.saturating_add(other.ready),
+            pending: one.pending.saturating_add(other.pending),
+        });
     }
 
     /// Adds what happened later in the step.
@@ -203,8 +202,9 @@ impl QueueHistory {
         for (sum, point) in self.points.iter_mut().zip(&other.points) {
             match (sum, point) {
                 (Some(sum), Some(point)) => sum.add(point),
-                (sum @ None, Some(point)) => *sum = Some(point.clone()),
-                (_, None) => {}
+                (sum @ None, Some(point)) => *sum = Some(HistoryPoint { depth: None, ..point.clone() }),
+                (Some(sum), None) => sum.depth = None,
+                (None, None) => {}
             }
         }
     }
@@ -217,7 +217,7 @@ mod tests {
     /// Each lateness is in a column whose end is at most a quarter above it, and columns are in order.
     #[test]
     fn columns_are_at_most_a_quarter_wide() {
-        let some = (0..4_096).chain((12..63).flat_map(|e| [(1 << e) - 1, 1 << e, (1 << e) * 5 / 4]));
+        let some = (0..4_096).chain((12..63).flat_map(|e| [(1 << e) - 1, 1 << e, (1 << e) / 4 * 5]));
         let mut last = 0;
         for ms in some.chain([u64::MAX]) {
             let column = column_of(ms);

@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::act::{Act, Acting, KeptAct, RecordedAct};
-use crate::id::{Lsn, MessageId, ReplyTo};
-use crate::message::{DeadReason, Died, Kind, Life, Stage};
+use crate::id::{MessageId, ReplyTo};
+use crate::message::{DeadReason, Life, Stage};
 use crate::name::QueueName;
-use crate::record::{Gone, Record, Was};
-use crate::store::{ALL_COLUMNS, Capacity, Loaded, More};
+use crate::record::{Gone, Record};
+use crate::store::{ALL_COLUMNS, Loaded, More};
 use crate::tally::columns_per_queue;
 use crate::time::Due;
 
@@ -43,14 +43,16 @@ impl Engine {
         self.acting.take().map(|acting| acting.act)
     }
 
-    /// Records an act, or that a former step of it has changed more. A store that accepts only removals has no room
-    /// for it.
+    /// Records an act, or that a former step of it has changed more. A full store has no room for it.
     pub(super) fn record_act(&mut self, act: &Act, count: Option<u64>) {
-        if self.room == Capacity::RemoveOnly {
+        if !self.takes_changes() {
             return;
         }
         let former = self.acts.kept.iter().rev().find(|(_, kept)| kept.nonce == act.nonce);
         let former = former.map(|(id, kept)| (*id, kept.clone()));
+        if former.is_some() && count.is_none() {
+            return;
+        }
         let (is_new, was) = (former.is_none(), former.as_ref().map(|(_, kept)| kept.was()));
         let (id, due, died, before) = match former {
             Some((id, kept)) => (id, kept.due, kept.died, kept.count),

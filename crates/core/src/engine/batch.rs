@@ -100,7 +100,8 @@ impl Engine {
     }
 
     pub(super) fn look_up_id(&self, id: MessageId, lookups: &mut Lookups) {
-        let all = (self.tally.count() + self.done.kept).saturating_sub(self.acts.stored);
+        let all =
+            (self.tally.count() + self.done.kept).saturating_sub(self.acts.stored + self.histories.stored);
         let all_here = self.rows.len() as u64 - self.purged_here == all;
         if !all_here && id.0 > 0 && id.0 < self.next_id && self.rows.slot(id).is_none() {
             lookups.ids.push(id);

@@ -86,6 +86,10 @@ pub struct DoneCounts {
     pub kept: u64,
     /// The weight of kept done messages, in bytes.
     pub bytes: u64,
+    /// Done messages that acts keep.
+    pub kept_by_acts: u64,
+    /// The weight of done messages that acts keep, in bytes.
+    pub bytes_by_acts: u64,
     /// Messages that ended and were not kept, because the store had no room or was behind, or a limit was reached.
     pub not_kept: u64,
     /// Done messages that were given up before their time, because of a limit or because the store had no room.
@@ -295,14 +299,15 @@ impl Engine {
     }
 
     /// Counts done messages that are put or removed.
-    pub(super) fn count_done(&mut self, was: Option<u64>, is: Option<u64>) {
-        if let Some(weight) = was {
-            self.done.kept -= 1;
-            self.done.bytes = self.done.bytes.saturating_sub(weight);
-        }
-        if let Some(weight) = is {
-            self.done.kept += 1;
-            self.done.bytes = self.done.bytes.saturating_add(weight);
+    pub(super) fn count_done(&mut self, is_of_act: bool, was: Option<u64>, is: Option<u64>) {
+        let done = &mut self.done;
+        let count = |kept: &mut u64, bytes: &mut u64| {
+            *kept = (*kept + u64::from(is.is_some())).saturating_sub(u64::from(was.is_some()));
+            *bytes = bytes.saturating_add(is.unwrap_or(0)).saturating_sub(was.unwrap_or(0));
+        };
+        count(&mut done.kept, &mut done.bytes);
+        if is_of_act {
+            count(&mut done.kept_by_acts, &mut done.bytes_by_acts);
         }
     }
 
@@ -343,7 +348,10 @@ impl Engine {
             Capacity::Busy => return Err(ChangeRefusal::Busy),
             Capacity::SettleOnly | Capacity::RemoveOnly => return Err(ChangeRefusal::DiskFull),
         }
-        if !self.may_keep(&queue, message.weight()) {
+        // The other half is for queues that keep what has ended.
+        let (most, most_bytes) = (self.policy.max_done as u64 / 2, self.policy.max_done_bytes as u64 / 2);
+        let has_room = self.done.kept_by_acts < most && self.done.bytes_by_acts < most_bytes;
+        if !has_room || !self.may_keep(&queue, message.weight()) {
             return Err(ChangeRefusal::Overloaded(Limit::Messages(self.policy.max_done as u64)));
         }
         let keep_ms = keep_ms.max(self.queues.get(idx).settings.keep_done_ms.unwrap_or(0));

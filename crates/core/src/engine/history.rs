@@ -11,22 +11,23 @@
 //!
 //! The name of the whole shard is empty. Points of the same five minutes add up, and readers skip what follows a point.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::mem;
 use std::sync::Arc;
 
-use crate::history::{HistoryPoint, HistoryStep, LatenessCounts, QueueDepth, QueueHistory};
+use crate::history::{HistoryStep, QueueDepth, QueueHistory};
 use crate::id::{MessageId, ReplyTo};
-use crate::message::{DeadReason, Life, MessageContent, Options, Row, Stage};
+use crate::message::{DeadReason, Life, MessageContent, Options, Stage};
 use crate::name::QueueName;
-use crate::record::{DecodeError, Record, Totals, Writer, varint};
+use crate::record::{Record, Totals, Writer};
 use crate::store::{Capacity, Sequence, Which};
-use crate::time::{Due, EngineMs, Now, WallMs};
+use crate::time::{Due, EngineMs, WallMs};
 
 use super::Engine;
-use super::points::{HistoryRequest, MAX_STEPS, OpenWindow, PAGE, RECORD_BYTES, VERSION, depth, write_entry};
+use super::points::{
+    HistoryRequest, MAX_STEPS, OpenWindow, PAGE, RECORD_BYTES, RecentPoints, VERSION, depth, write_entry,
+};
 use super::question::Want;
-use super::reply::{Counts, Rates};
 use super::rows::QueueIdx;
 
 use HistoryStep::{FiveMinutes, TenSeconds};
@@ -58,7 +59,9 @@ impl Engine {
                 self.end_whole_window();
                 self.histories.window.begin(number);
             }
-            if !mem::replace(&mut self.queues.get_mut(idx).window.is_listed, true) {
+            // A queue that went and came back is listed already if its points wait to be stored.
+            let waits = self.histories.queues.get(&name).is_some_and(|points| points.open.is_some());
+            if !mem::replace(&mut self.queues.get_mut(idx).window.is_listed, true) && !waits {
                 self.histories.list(self.now, name);
             }
         }
@@ -87,7 +90,9 @@ impl Engine {
 
     /// Approximate memory of the points of all queues, in bytes.
     pub fn history_bytes(&self) -> usize {
-        self.histories.bytes
+        let histories = &self.histories;
+        let listed = histories.changed.len() + histories.storing.len();
+        histories.bytes + listed * size_of::<QueueName>()
     }
 
     /// Counts the events of a record.
@@ -194,14 +199,14 @@ impl Engine {
         queue.name.is_history() && queue.tally.weight() > self.policy.max_history_bytes as u64
     }
 
-    /// Forgets the history of a queue.
+    /// Forgets the history of a queue. A full store keeps what it has stored, for its time.
     pub(super) fn erase_history(&mut self, name: &QueueName) {
         self.histories.remove(name);
         if let Some(idx) = self.queues.find(name) {
             let is_listed = self.queues.get(idx).window.is_listed;
             self.queues.get_mut(idx).window = OpenWindow { is_listed, ..OpenWindow::default() };
         }
-        if self.queues.find(&QueueName::history()).is_some() {
+        if self.takes_changes() && self.queues.find(&QueueName::history()).is_some() {
             let mut record = Writer { bytes: vec![VERSION] };
             write_entry(&mut record, name.as_str(), None);
             self.put_points(record);

@@ -77,6 +77,7 @@ pub use reply::{
     SettleRefusal, Settled, ShardEvents, Stats, View, WheelView,
 };
 
+use crate::act::{Acting, Acts};
 use crate::hash_key::HashKey;
 use crate::id::{Epoch, LeaseToken, Lsn, MessageId, ReplyTo, SessionId};
 use crate::message::{Died, Kind, PastAttempt, State};
@@ -84,16 +85,15 @@ use crate::name::QueueName;
 use crate::policy::Policy;
 use crate::random::mixed;
 use crate::record::{Record, Totals};
-use crate::act::{Acting, Acts};
 use crate::store::{Capacity, EventPage, Loaded, Recovered};
 use crate::tally::{DueCounts, Tally};
 use crate::time::{EngineMs, Now};
 
 use dedupe::{Acked, AnswerLogs, Dedupe};
 use fresh::{Fresh, Unmade};
-use points::Histories;
 use horizon::{Horizon, Loading};
 use limits::GrantLimiter;
+use points::Histories;
 pub use question::GivenUp;
 use question::{Closing, Following, Gathers, PurgedMessages, Rerank, ToMany};
 use queue::{GrantFigures, Queues, ReadyMemory};
@@ -249,7 +249,7 @@ impl Engine {
         let mut done = DoneCounts::default();
         let mut acts = 0;
         let mut answers = Vec::new();
-        let mut has_past = false;
+        let mut points = 0;
         for row in recovered.queues {
             if !row.answers.is_empty() {
                 answers.push((row.name.clone(), row.answers.clone()));
@@ -267,11 +267,15 @@ impl Engine {
             if queue.is_done {
                 done.kept += row.tally.count();
                 done.bytes += row.tally.weight();
+                if row.name.is_of_act() {
+                    done.kept_by_acts += row.tally.count();
+                    done.bytes_by_acts += row.tally.weight();
+                }
             } else {
                 tally.add_parts(&row.tally);
             }
             let is_history = queue.name.is_history();
-            has_past |= is_history;
+            points += if is_history { row.tally.count() } else { 0 };
             let ends = queue.is_done || is_history || queue.settings.dead_ttl_ms.is_some();
             if ends && row.tally.part(Kind::Dead).count > 0 {
                 queue.dead_check = Some(now.engine);
@@ -350,7 +354,7 @@ impl Engine {
             withheld,
             acts: Acts::unread(acts),
             acting: None,
-            histories: Histories::new(now, has_past),
+            histories: Histories::new(now, points),
             policy,
         };
         answers.into_iter().for_each(|(name, log)| engine.restore_answers(&name, log));

@@ -220,9 +220,15 @@ impl Engine {
         self.count_events(idx, &before);
         let queue = self.queues.get(idx);
         if queue.is_done {
-            return self.count_done(was.map(|was| was.weight), is.map(|is| is.weight));
+            let is_of_act = queue.name.is_of_act();
+            return self.count_done(is_of_act, was.map(|was| was.weight), is.map(|is| is.weight));
         }
-        self.totals.count(record);
+        if queue.name.is_history() {
+            let stored = self.histories.stored + u64::from(is.is_some());
+            self.histories.stored = stored.saturating_sub(u64::from(was.is_some()));
+        } else {
+            self.totals.count(record);
+        }
         let tenant = queue.tenant;
         self.tally.take(was, is, ALL_COLUMNS);
         self.tenants.count(tenant, (was, is));

@@ -20,7 +20,7 @@ pub(super) const MAX_BYTES: usize = 14 * 1024;
 /// A stored record of points has about this size, in bytes.
 pub(super) const RECORD_BYTES: usize = 256 * 1024;
 /// The number of records of points in a page.
-pub(super) const PAGE: usize = 64;
+pub(super) const PAGE: usize = 8;
 /// Largest number of steps of an answer.
 pub(super) const MAX_STEPS: u64 = 600;
 /// The first byte of a record of points.
@@ -110,7 +110,12 @@ impl RecentPoints {
             Some((last, sum)) if *last == number => return sum.follow(&point),
             // The clock was set back: points of a time to come are of no use.
             Some((last, _)) if *last > number => {
-                *self = RecentPoints { open: self.open.take(), charged: self.charged, ..Self::default() };
+                *self = RecentPoints {
+                    open: self.open.take(),
+                    charged: self.charged,
+                    lost: number,
+                    ..Self::default()
+                };
             }
             Some(_) | None => {}
         }
@@ -180,6 +185,8 @@ pub(super) struct Histories {
     pub(super) began: WallMs,
     /// Whether there were stored points then.
     pub(super) has_past: bool,
+    /// Number of stored records.
+    pub(super) stored: u64,
     /// The window of the whole shard, and its points.
     pub(super) window: OpenWindow,
     pub(super) whole: RecentPoints,
@@ -193,13 +200,13 @@ pub(super) struct Histories {
     /// Queues with events since the points were last stored, and the number of the five minutes of the first of them.
     pub(super) changed: Vec<QueueName>,
     pub(super) five: u64,
-    /// Those of them whose points are being stored.
+    /// Queues of `changed` whose points are being stored.
     pub(super) storing: Vec<QueueName>,
 }
 
 impl Histories {
-    pub(super) fn new(now: Now, has_past: bool) -> Self {
-        Histories { began: now.wall, has_past, ..Self::default() }
+    pub(super) fn new(now: Now, stored: u64) -> Self {
+        Histories { began: now.wall, has_past: stored > 0, stored, ..Self::default() }
     }
 
     pub(super) fn list(&mut self, now: Now, name: QueueName) {
@@ -394,7 +401,7 @@ mod tests {
     /// Ten thousand active queues take what they may take together, and the one that was idle gives its points up.
     #[test]
     fn ten_thousand_queues_keep_to_their_bound() {
-        let mut histories = Histories::new(Now::whole(0, 0), false);
+        let mut histories = Histories::new(Now::whole(0, 0), 0);
         let names: Vec<QueueName> =
             (0..10_000).map(|n| QueueName::new(&format!("shop/mail-{n}")).unwrap()).collect();
         histories.push(&names[0], 1, point(7), BOUND);

@@ -12,8 +12,8 @@ use crate::name::{Key, QueueName};
 use crate::store::{Load, Loaded};
 use crate::time::{EngineMs, Now};
 
-use super::points::HistoryRequest;
 use super::input::ListCursor;
+use super::points::HistoryRequest;
 use super::reply::Reply;
 use super::rows::{GrantRank, QueueIdx, RowIdx};
 

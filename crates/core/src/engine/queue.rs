@@ -18,8 +18,8 @@ use crate::store::Cursor;
 use crate::tally::{DueCounts, Tally};
 use crate::time::{EngineMs, Now};
 
-use super::points::OpenWindow;
 use super::limits::GrantLimiter;
+use super::points::OpenWindow;
 use super::quota::Quotas;
 use super::reply::{Attended, ExpiredCounts, LATENESS_MS, QueueLateness};
 use super::rows::{GrantRank, QueueIdx, RowIdx, TenantIdx};

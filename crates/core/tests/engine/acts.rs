@@ -104,9 +104,11 @@ fn acts_are_bounded_over_restarts() {
 
 #[test]
 fn full_disk_purges_without_act() {
-    let mut rig = Rig::new(Policy::default());
-    rig.put("q", 60_000, None);
-    rig.engine.handle(rig.now, Input::Room(Capacity::RemoveOnly), &mut Effects::new());
-    assert_eq!(rig.call(Op::Purge { queue: queue("q") }.of_act(&act(1, None))), Reply::Count(1.into()));
-    assert!(nonces(&mut rig).is_empty());
+    for room in [Capacity::SettleOnly, Capacity::RemoveOnly] {
+        let mut rig = Rig::new(Policy::default());
+        rig.put("q", 60_000, None);
+        rig.engine.handle(rig.now, Input::Room(room), &mut Effects::new());
+        assert_eq!(rig.call(Op::Purge { queue: queue("q") }.of_act(&act(1, None))), Reply::Count(1.into()));
+        assert!(nonces(&mut rig).is_empty(), "{room:?}");
+    }
 }

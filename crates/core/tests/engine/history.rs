@@ -53,6 +53,16 @@ fn use_once(rig: &mut Rig, name: &str) {
     rig.call(Op::Ack { id: grant.message.id, proof: grant.token.into() });
 }
 
+/// A queue that is dropped when its last message ends, and made anew by the next one, waits once for its points to be stored.
+#[test]
+fn returning_queue_is_listed_once() {
+    let mut rig = rig(1 << 20);
+    use_once(&mut rig, "q");
+    let with_one = rig.engine.history_bytes();
+    (0..1_000).for_each(|_| use_once(&mut rig, "q"));
+    assert!(rig.engine.history_bytes() <= with_one + 64, "{}", rig.engine.history_bytes());
+}
+
 #[test]
 fn points_hold_events_depth_and_lateness() {
     let mut rig = rig(1 << 20);
