@@ -55,6 +55,10 @@ export async function allQueues(signal) {
   return { queues, more: next !== null };
 }
 
+// Nothing is asked for by itself while updates are held or the page is hidden.
+export const updates = { held: false };
+export const idle = () => updates.held || document.hidden;
+
 export async function whoAmI() {
   const answer = await get("/v1/token");
   const holder = answer.token;

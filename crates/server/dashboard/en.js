@@ -1,7 +1,7 @@
 // English.
 export default {
   "skip": "Skip to content", "pages": "Pages", "overview": "Overview", "queues": "Queues", "dead-letters": "Dead letters", "server": "Server", "search": "Search id, key, queue", "search-for": "Search: {q}",
-  "nothing-found": "Nothing is pending under this id, key or beginning of a key.", "search-text": "Id, key, beginning of a key, or queue name", "search-queue": "In the queue (all if empty)", "look": "Search",
+  "nothing-found": "Nothing is pending under this id, key or beginning of a key.", "nothing-exact": "Nothing is there under this id or key; beginnings of keys need the scope admin.", "search-text": "Id, key, beginning of a key, or queue name", "search-queue": "In the queue (all if empty)", "look": "Search",
   "searched-part": "There may be more: {n} of {all} queues were looked at to the end.", "search-needs-queue": "This token sees no list of queues: choose the queue to look in for keys.", "language": "Language", "theme": "Theme",
   "theme-auto": "System", "theme-light": "Light", "theme-dark": "Dark", "hold": "Hold updates", "go-on": "Resume updates", "sign-in": "Sign in",
   "sign-in-text": "This server asks for a token. It stays in this tab and is sent with each request.", "token": "Token", "sign-out": "Sign out {name}", "unreachable": "The server cannot be reached.",
@@ -59,12 +59,12 @@ export default {
   "left-refused": "{n|was|were} refused.", "attention": "Needs attention", "look-at": "Look", "why-paused": "paused; {n} wait", "why-paused-left": "paused for {span} more; {n} wait",
   "why-unattended": "nobody reserves; {n} overdue, the oldest by {span}", "why-overdue": "{n} ready, the oldest overdue by {span}; {leased} leased", "why-quota": "quota {prefix} is used up: {word} {limit}", "why-dead": "{n} dead",
   "why-target-open": "target {name} answers {why} since {since}; {n} wait", "why-target-slowed": "target {name} is slowed since {since}: {why}; {n} wait", "why-target-paused": "target {name} is paused: {why}; {n} wait",
-  "why-target-error": "target {name} cannot be used: {why}; {n} wait", "audit": "Audit", "audit-text": "Acts that changed a setting or more than one message, the latest first.", "no-audit": "This server keeps no audit trail.",
+  "why-target-error": "target {name} cannot be used: {why}; {n} wait", "audit": "Audit", "audit-text": "Acts that changed a setting or more than one message, the latest first.",
   "no-acts": "Nothing was done yet.", "object": "Object", "by": "By", "request-id": "Request", "detail": "Detail", "nobody": "no token", "ring-now": "1 h",
   "ring-hint": "Point at a part, or use the arrow keys; Enter lists its messages.", "cron-range": "{from} to {to}", "cron-minute": "every minute", "cron-minutes": "every {n} minutes", "cron-hour": "every hour at minute {minute}",
   "cron-hours": "every {n} hours at minute {minute}", "cron-at": "at {times}", "cron-days": "on day {days} of the month", "cron-weekdays": "on {days}", "cron-daily": "every day", "cron-months": "in {months}",
   "cron-words": "{time}{on}{during}", "with-burst": "{rate}, bursts of {n}", "from-to": "{from} to {to}", "yes": "yes", "no": "no", "lateness": "Lateness", "waiting": "Waiting", "past": "How far back", "past-1h": "last hour",
-  "past-48h": "last 48 hours", "no-history": "This server keeps no history.", "history-part": "Not all of it: the oldest points of the least active queues are gone.", "spark-label": "{n} granted in the last hour",
+  "past-48h": "last 48 hours", "history-part": "Not all of it: the oldest points of the least active queues are gone.", "spark-label": "{n} granted in the last hour",
   "a-minute": "Messages a minute", "a-second": "Messages a second", "flow": "Flow", "settled": "Settled", "where-state": "state {state}", "where-key": "key begins with “{prefix}”",
   "where-header": "header {name} is “{value}”", "where-due": "due from {from} to {to}", "where-dead": "died of {reason}", "bulk-where": "Messages of {queue}: {where}.", "bulk-all": "All messages of {queue}, without a filter.",
   "bulk-leased": "{n|more is|more are} leased and left to consumers.", "counting": "Counting…", "search-due": "Due from {from} to {to}", "searching": "{n} of {all} queues, {found} found", "stop": "Stop",

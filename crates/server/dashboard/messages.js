@@ -131,7 +131,7 @@ export async function search(root, { q = "", queue = "", from, to }, live) {
   const found = new Map();
   let [looked, part, stopped, over] = [0, false, false, false];
   const unless = (error) => { if (error.name === "AbortError") throw error; };
-  const look = async (path) => { try { const one = await get(path, live.signal); found.set(one.id, one); } catch (error) { unless(error); } };
+  const look = async (path) => { try { const one = await get(path, live.signal); found.set(one.id, one); } catch (error) { unless(error); if (error.status !== 404 && error.status !== 400) part = true; } };
   // Asks about some queues, six at a time.
   const each = async (names, ask) => { for (let n = 0; n < names.length && !stopped; n += 6) { await Promise.all(names.slice(n, n + 6).map(ask)); draw(); } };
   let all = { queues: [], more: false };
@@ -143,7 +143,7 @@ export async function search(root, { q = "", queue = "", from, to }, live) {
     show(list,
       card(t("messages"),
         !over && el("div", { class: "bar" }, el("progress", { max: Math.max(names.length, 1), value: looked, "aria-label": t("look") }), el("span", {}, t("searching", { n: count(looked), all: count(names.length), found: count(found.size) })), el("button", { "data-name": "stop", onclick: () => { stopped = true; } }, t("stop"))),
-        messages.length > 0 ? messageTable(messages, t("messages")) : over && soft(t(part || stopped || all.more || !asks || (names.length === 0 && !may("metrics")) ? "none-so-far" : dueThen ? "nothing-due" : "nothing-found")),
+        messages.length > 0 ? messageTable(messages, t("messages")) : over && soft(t(part || stopped || all.more || !asks || (names.length === 0 && !may("metrics")) ? "none-so-far" : dueThen ? "nothing-due" : may("admin") ? "nothing-found" : "nothing-exact")),
         found.size > FOUND && soft(t("first-found", { n: count(FOUND) })), over && (part || stopped) && soft(t("searched-part", { n: count(looked), all: count(names.length) })), over && names.length === 0 && !may("metrics") && soft(t("search-needs-queue"))),
       named().length > 0 && card(t("queues"), el("ul", {}, named().slice(0, 50).map((one) => el("li", {}, queueLink(one.queue)))), shownOf(Math.min(named().length, 50), named().length)),
       all.more && el("p", {}, badge(t("first-queues", { n: count(all.queues.length) }), "warn")));

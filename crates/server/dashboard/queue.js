@@ -37,6 +37,8 @@ function messages(name, asked, live) {
   const chosen = new Map();
   let { after } = asked;
   let [page, shown, counts, done, timer] = [null, null, null, 0, 0];
+  // Those that are chosen are changed one by one; all acts but one need a scope for that.
+  const each = () => actsOf(wanted.state).filter((action) => action === "redrive" || may("cancel"));
   const same = () => shown !== null && JSON.stringify(shown) === JSON.stringify(filterOf(wanted));
   const addressOf = (more) => at(name, { ...wanted, ...more, ...spanNow() });
 
@@ -51,7 +53,7 @@ function messages(name, asked, live) {
     if (chosen.size === 0) { show(bar, page?.messages.length > 0 && bulkActs(name, shown ?? {}, off)); return; }
     const some = [...chosen.values()];
     show(bar, el("b", {}, t("chosen-n", { n: count(some.length) })),
-      actsOf(wanted.state).map((action) => el("button", { "data-name": `chosen-${action}`, disabled: off, class: action === "cancel" ? "danger" : undefined, onclick: () => acts.several(name, some, action, () => { chosen.clear(); draw(); }) }, t(`act-${action}`))),
+      each().map((action) => el("button", { "data-name": `chosen-${action}`, disabled: off, class: action === "cancel" ? "danger" : undefined, onclick: () => acts.several(name, some, action, () => { chosen.clear(); draw(); }) }, t(`act-${action}`))),
       el("button", { "data-name": "choose-none", onclick: () => { chosen.clear(); draw(); } }, t("choose-none")));
   }
   const offered = (message) => may("cancel") && [
@@ -68,7 +70,7 @@ function messages(name, asked, live) {
     drawActs();
     if (page === null) return;
     list.classList.toggle("stale", !same());
-    show(list, page.messages.length === 0 ? soft(t(page.next ? "none-so-far" : "no-messages")) : messageTable(page.messages, t("in-due-order"), actsOf(wanted.state).length > 0 && choose),
+    show(list, page.messages.length === 0 ? soft(t(page.next ? "none-so-far" : "no-messages")) : messageTable(page.messages, t("in-due-order"), each().length > 0 && choose),
       page.next && el("a", { href: addressOf({ after: page.next }), "data-keeps": "", "data-name": "more" }, t("more")));
   }
   async function look() {
@@ -87,7 +89,7 @@ function messages(name, asked, live) {
     chosen.clear();
     draw();
     clearTimeout(timer);
-    timer = setTimeout(() => { note({ ...wanted, after: "" }); drawTabs(); anyTime.hidden = !wanted.from && !wanted.to; again(); }, REST);
+    timer = setTimeout(() => { if (live.signal.aborted) return; note({ ...wanted, after: "" }); drawTabs(); anyTime.hidden = !wanted.from && !wanted.to; again(); }, REST);
   }
   const field = (word, type, value, read) => el("label", { class: "filter" }, el("span", {}, t(word)), el("input", { type, name: word, value, placeholder: type === "search" ? t(`${word}-hint`) : undefined, oninput: (event) => change(read(event.target.value)) }));
   const iso = (value) => (value ? new Date(value).toISOString() : "");
@@ -123,7 +125,7 @@ export function queue(root, { name, ...asked }, live) {
     show(bar, chip(now, known), enqueue(),
       may("admin") && (now.paused ? el("button", { "data-name": "resume", onclick: () => acts.resume(name) }, t("resume")) : el("button", { "data-name": "pause", onclick: () => acts.pause(name) }, t("pause"))),
       counts.dead > 0 && may("admin") && dead(),
-      may("admin") && el("button", { "data-name": "purge", class: "danger", onclick: () => acts.purge(name, counts) }, t("purge")));
+      may("admin") && el("button", { "data-name": "purge", class: "danger", onclick: () => acts.purge(name) }, t("purge")));
     show(top, figures([
       ...(list ? [] : ["scheduled", "ready", "leased", "dead"].map((word) => [t(word), count(counts[word])])),
       [t("oldest-overdue"), now.oldest_overdue_ms > 0 ? span(now.oldest_overdue_ms) : "–"], [t("waiters"), count(now.waiters)],

@@ -123,17 +123,20 @@ export function schedules(root, { after }, live) {
   live.every(30_000, async () => { whole.clear(); });
 }
 
-// The days of the next month with an occurrence: a strip of dots.
+// The days of the next month with an occurrence: a strip of dots. What is behind the last of so many is not known.
+const MOST = 1_000;
 function month(next) {
   const day = (at) => { const date = new Date(at); return new Date(date.getFullYear(), date.getMonth(), date.getDate()).getTime(); };
   const counts = new Map();
+  const end = next.length < MOST ? Infinity : day(Date.parse(next.at(-1).at));
   for (const { at } of next) counts.set(day(Date.parse(at)), (counts.get(day(Date.parse(at))) ?? 0) + 1);
   const today = new Date();
   const days = Array.from({ length: 31 }, (_, n) => new Date(today.getFullYear(), today.getMonth(), today.getDate() + n));
   return el("ol", { class: "month", "aria-label": t("next-month") }, days.map((date) => {
     const n = counts.get(date.getTime()) ?? 0;
-    const words = t("on-day", { day: new Intl.DateTimeFormat(locale, { weekday: "short", month: "short", day: "numeric" }).format(date), n: count(n) });
-    return el("li", { class: n > 0 ? "on" : undefined, title: words }, el("span", { "aria-hidden": "true" }, date.getDate()), el("span", { class: "unseen" }, words));
+    const name = new Intl.DateTimeFormat(locale, { weekday: "short", month: "short", day: "numeric" }).format(date);
+    const words = date.getTime() < end ? t("on-day", { day: name, n: count(n) }) : `${name}: …`;
+    return el("li", { class: n > 0 ? "on" : date.getTime() > end ? "unsure" : undefined, title: words }, el("span", { "aria-hidden": "true" }, date.getDate()), el("span", { class: "unseen" }, words));
   }));
 }
 
@@ -144,7 +147,7 @@ export function schedule(root, { name }, live) {
   // What is to come in a month; of a schedule that occurs more often the first thousand times.
   const look = async (one) => {
     const { queue: _, ...timing } = Object.fromEntries(Object.entries(settingsOf(one)).filter(([field]) => !["paused", "note", "body", "body_base64", "json", "headers"].includes(field)));
-    try { const { next } = await call("POST", "/v1/schedules/preview", { ...timing, queue: one.queue, count: 1_000 }, live.signal); show(strip, month(next)); } catch (error) { if (error.name === "AbortError") throw error; strip.replaceChildren(); }
+    try { const { next } = await call("POST", "/v1/schedules/preview", { ...timing, queue: one.queue, count: MOST }, live.signal); show(strip, month(next)); } catch (error) { if (error.name === "AbortError") throw error; strip.replaceChildren(); }
   };
   let drawn = "";
   live.every(3_000, async () => {

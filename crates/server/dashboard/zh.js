@@ -1,6 +1,6 @@
 // 简体中文。
 export default {
-  "skip": "跳到内容", "pages": "页面", "overview": "总览", "queues": "队列", "dead-letters": "死信", "server": "服务器", "search": "搜索 ID、业务键、队列", "search-for": "搜索：{q}", "nothing-found": "此 ID、业务键或键前缀下没有待处理的消息。", "search-text": "ID、业务键、键的前缀或队列名称",
+  "skip": "跳到内容", "pages": "页面", "overview": "总览", "queues": "队列", "dead-letters": "死信", "server": "服务器", "search": "搜索 ID、业务键、队列", "search-for": "搜索：{q}", "nothing-found": "此 ID、业务键或键前缀下没有待处理的消息。", "nothing-exact": "没有此 ID 或业务键的消息；按业务键前缀查找需要 admin 权限。", "search-text": "ID、业务键、键的前缀或队列名称",
   "search-queue": "在队列中（留空为全部）", "look": "搜索", "searched-part": "可能还有更多：{all} 个队列中的 {n} 个已查看完。", "search-needs-queue": "此令牌看不到队列列表：请指定要查找业务键的队列。", "language": "语言", "theme": "主题", "theme-auto": "跟随系统", "theme-light": "浅色",
   "theme-dark": "深色", "hold": "暂停刷新", "go-on": "继续刷新", "sign-in": "登录", "sign-in-text": "此服务器需要令牌。令牌只保存在此标签页，并随每个请求发送。", "token": "令牌", "sign-out": "退出 {name}", "unreachable": "无法连接服务器。", "no-page": "没有此页面",
   "no-metrics": "查看整个服务器的数据需要覆盖所有队列的 metrics 权限。", "not-allowed": "此令牌无权查看", "page-needs": "需要 {scope} 权限。", "page-needs-all": "需要覆盖所有队列的 {scope} 权限。", "figures-need": "查看数据和设置需要 {scope} 权限。", "open-queue": "打开",
@@ -38,11 +38,11 @@ export default {
   "chosen-which": "{queue} 中选定的 {n} 条消息。", "chosen-n": "已选 {n} 条", "choose-none": "取消选择", "choose-all": "选择本页全部", "choose": "选择消息 {id}", "left-leased": "{n} 条租用中，未处理。", "left-changed": "{n} 条在此期间已变化。", "left-refused": "{n} 条被拒绝。",
   "attention": "需要关注", "look-at": "查看", "why-paused": "已暂停；{n} 条在等待", "why-paused-left": "还将暂停 {span}；{n} 条在等待", "why-unattended": "无消费者；{n} 条逾期，最久 {span}", "why-overdue": "{n} 条就绪，最久逾期 {span}；租用中 {leased} 条",
   "why-quota": "配额 {prefix} 已用完：{word} {limit}", "why-dead": "{n} 条死信", "why-target-open": "投递目标 {name} 自 {since} 起已熔断（{why}）；{n} 条在等待", "why-target-slowed": "投递目标 {name} 自 {since} 起已减速：{why}；{n} 条在等待",
-  "why-target-paused": "投递目标 {name} 已暂停：{why}；{n} 条在等待", "why-target-error": "投递目标 {name} 不可用：{why}；{n} 条在等待", "audit": "审计", "audit-text": "修改设置或多条消息的操作，最近的在前。", "no-audit": "此服务器不保存审计记录。", "no-acts": "还没有操作。", "object": "对象",
+  "why-target-paused": "投递目标 {name} 已暂停：{why}；{n} 条在等待", "why-target-error": "投递目标 {name} 不可用：{why}；{n} 条在等待", "audit": "审计", "audit-text": "修改设置或多条消息的操作，最近的在前。", "no-acts": "还没有操作。", "object": "对象",
   "by": "操作者", "request-id": "请求", "detail": "详情", "nobody": "无令牌", "ring-now": "1 小时", "ring-hint": "指向一段，或用方向键；按回车列出其消息。", "cron-range": "{from}至{to}", "cron-minute": "每分钟", "cron-minutes": "每 {n} 分钟",
   "cron-hour": "每小时的第 {minute} 分", "cron-hours": "每 {n} 小时的第 {minute} 分", "cron-at": "{times}", "cron-days": "每月 {days} 日", "cron-weekdays": "每{days}", "cron-daily": "每天", "cron-months": "（{months}）",
   "cron-words": "{on}{time}{during}", "with-burst": "{rate}，突发 {n}", "from-to": "{from} 至 {to}", "yes": "是", "no": "否", "lateness": "延迟", "waiting": "等待中", "past": "回看范围", "past-1h": "最近 1 小时", "past-48h": "最近 48 小时",
-  "no-history": "此服务器不保存历史数据。", "history-part": "不完整：最不活跃队列的旧数据点已丢弃。", "spark-label": "最近一小时派发 {n} 条", "a-minute": "每分钟消息数", "a-second": "每秒消息数", "flow": "流量", "settled": "已处理", "where-state": "状态为{state}",
+  "history-part": "不完整：最不活跃队列的旧数据点已丢弃。", "spark-label": "最近一小时派发 {n} 条", "a-minute": "每分钟消息数", "a-second": "每秒消息数", "flow": "流量", "settled": "已处理", "where-state": "状态为{state}",
   "where-key": "业务键以“{prefix}”开头", "where-header": "头部 {name} 为“{value}”", "where-due": "到期时间从 {from} 到 {to}", "where-dead": "死信原因：{reason}", "bulk-where": "{queue} 的消息：{where}。", "bulk-all": "{queue} 的所有消息，没有筛选条件。",
   "bulk-leased": "另有 {n} 条租用中，留给消费者。", "counting": "正在统计…", "search-due": "到期时间从 {from} 到 {to}", "searching": "已查看 {all} 个队列中的 {n} 个，找到 {found} 条", "stop": "停止", "first-found": "显示前 {n} 条。", "nothing-due": "此时段内没有到期的消息。",
   "none-so-far": "已查看的部分中没有。", "first-steps": "第一批消息", "first-text": "这里还没有消息。从三条命令开始：", "first-enqueue": "计划一条十秒后到期的消息", "first-work": "取走到期的消息；每条消息运行一个命令", "first-curl": "通过 HTTP 同样可以，任何语言都行", "copy": "复制", "copied": "已复制",

@@ -60,8 +60,12 @@ export async function check({ page, faults }, what) {
   shown.pages += 1;
 }
 
+// Goes to another page; its heading may be that of the page before, so what that has shown must be gone.
 export const go = async (page, path, heading) => {
+  const leaves = page.url().startsWith(`${open}/`) && page.url() !== `${open}/#${path}`;
+  if (leaves) await page.evaluate(() => document.querySelector("#main > div")?.setAttribute("data-former", ""));
   await page.goto(`${open}/#${path}`);
+  await page.locator("[data-former]").waitFor({ state: "detached" });
   await page.getByRole("heading", { level: 1, name: heading }).waitFor();
 };
 export const toast = (page, text) => page.locator(".toast", { hasText: text }).last().waitFor();

@@ -68,6 +68,7 @@ for (const [button, word] of [["Cancel these", "Cancel 4"], ["Fire these", "Fire
 
 // A purge: by name, no more than it says, and with a way back.
 await press(page, "Purge");
+await dialog(page).getByRole("button", { name: "Purge 4" }).waitFor();
 await dialog(page).getByLabel("Type the queue's name").fill("typed");
 await put("typed", "late");
 await confirm(page, "Purge 4");
@@ -138,10 +139,9 @@ await dialog(page).waitFor({ state: "detached" });
 await fill("slowly", Array.from({ length: 30 }, (_, n) => `s-${n}`));
 await go(page, "/queues/slowly?prefix=s-", "slowly");
 await press(page, "Cancel these");
-await dialog(page).getByLabel("Rate, messages a second").fill("10");
+await dialog(page).getByLabel("Rate, messages a second").fill("2");
 await dialog(page).getByRole("button", { name: "Cancel 30" }).click();
-await acts(page).getByText(/Cancelling in slowly: ([1-9]|1\d|2\d) of 30/).waitFor();
-assert.equal(await acts(page).getByRole("progressbar").count(), 1);
+await acts(page).filter({ has: page.getByRole("progressbar") }).filter({ hasText: /Cancelling in slowly: ([1-9]|1\d|2\d) of 30/ }).waitFor();
 await acts(page).filter({ hasText: "30 messages cancelled in slowly." }).waitFor();
 
 // A hundred with the same beginning are found, as many as there are.
