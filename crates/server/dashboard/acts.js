@@ -1,6 +1,6 @@
 // What changes something: asks first where it destroys, says what happened, and offers the way back where there is one.
 
-import { Problem, call, get, idle, may, queuePath } from "./api.js";
+import { Problem, call, find, get, idle, may, queuePath } from "./api.js";
 import { el } from "./dom.js";
 import { count } from "./format.js";
 import { t } from "./words.js";
@@ -75,8 +75,7 @@ export const restore = (queue, act) => follow(call("POST", `${queuePath(queue)}/
 
 // Throws if there is something under the path already: it is not replaced by what is made anew.
 export async function mustBeFree(path, words) {
-  try { await get(path); } catch (error) { if (error.status === 404) return; throw error; }
-  throw new Wrong(words, "name");
+  if (await find(path)) throw new Wrong(words, "name");
 }
 
 // What is wrong with what was given, at the field where it is.
@@ -172,7 +171,7 @@ export async function dueAgain(message) {
 }
 
 export function postpone(message) {
-  ask(t("postpone"), {
+  ask(t("act-postpone"), {
     text: t("postpone-text"),
     fields: [{ name: "delay", label: t("delay"), hint: "2h", required: true }],
     act: ({ delay }) => perform(() => before(message, () => call("PATCH", byId(message), { delay: delay.trim() })), t("postponed"), dueAgain),
@@ -180,8 +179,8 @@ export function postpone(message) {
 }
 
 export function fire(message) {
-  ask(t("fire"), {
-    text: t("fire-text"), word: t("fire"),
+  ask(t("act-fire"), {
+    text: t("fire-text"), word: t("act-fire"),
     act: () => perform(() => before(message, () => call("POST", `${byId(message)}/fire`)), t("fired"), dueAgain),
   });
 }
@@ -254,8 +253,8 @@ export const resume = (queue) => run(() => switched(queue, () => call("POST", `$
 export function purge(queue) {
   let n = 0;
   const asked = (ui) => { ui.say(t("purge-text", { n: count(n), queue }), t("undo-hour")); ui.word(t("purge-word", { n: count(n) })); };
-  ask(t("purge"), {
-    text: t("counting"), danger: true, word: t("purge"), typed: queue,
+  ask(t("act-purge"), {
+    text: t("counting"), danger: true, word: t("act-purge"), typed: queue,
     first: async (ui) => {
       const { counts } = await get(queuePath(queue));
       n = counts.scheduled + counts.ready + counts.dead;
@@ -280,7 +279,7 @@ export function purge(queue) {
 }
 
 export function redrive(queue, id) {
-  ask(t("redrive"), {
+  ask(t("act-redrive"), {
     text: t("redrive-text", { n: 1 }), word: t("redrive-word", { n: 1 }),
     act: () => perform(() => call("POST", `${queuePath(queue)}/redrive`, { ids: [id] }), (answer) => t("redriven", { n: count(answer.redriven) })),
   });
@@ -324,7 +323,7 @@ export function enqueue(queue) {
   ask(t("enqueue"), {
     fields: [
       { name: "queue", label: t("queue"), value: queue ?? "", required: true },
-      { name: "body", label: t("body"), type: "area" },
+      { name: "body", label: t("set-body"), type: "area" },
       { name: "delay", label: t("delay"), value: "10s", required: true },
       { name: "key", label: t("key-optional") },
     ],

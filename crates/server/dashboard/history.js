@@ -1,7 +1,7 @@
 // What the server keeps of the last hour and of the last two days, drawn; the page keeps nothing of it.
 
 import { note } from "./address.js";
-import { get, may } from "./api.js";
+import { get, may, queryOf } from "./api.js";
 import { spark, timeline } from "./charts.js";
 import { el, show, soft } from "./dom.js";
 import { brief, rate, round, span } from "./format.js";
@@ -11,7 +11,7 @@ import { t } from "./words.js";
 // may be ahead of this one is left out.
 const PASTS = { "1h": null, "48h": 48 * 3_600_000 - 300_000 };
 
-const historyOf = (queue, past, signal) => get(`/v1/history?${new URLSearchParams({ ...(past ? { from: new Date(Date.now() - past).toISOString() } : {}), ...(queue === null ? {} : { queue }) })}`, signal);
+const historyOf = (queue, past, signal) => get(`/v1/history${queryOf({ from: past && new Date(Date.now() - past).toISOString(), queue })}`, signal);
 
 const late = (ms) => (ms === 0 ? "0" : span(ms));
 // Each chart: its series, and how its values are written.

@@ -2,7 +2,7 @@
 
 import * as acts from "./acts.js";
 import { note, queueAt as at, spanNow } from "./address.js";
-import { get, may, queuePath } from "./api.js";
+import { get, may, queryOf, queuePath } from "./api.js";
 import { card, el, figures, pairs, show, soft } from "./dom.js";
 import { brief, count, rate, span, when } from "./format.js";
 import { history } from "./history.js";
@@ -26,9 +26,6 @@ function filterOf({ state, prefix, header, from, to }) {
   return Object.fromEntries(Object.entries(given).filter(([, one]) => one));
 }
 
-// Spaces as %20: a + is a plus, because instants have one.
-const queryOf = (values) => new URLSearchParams(values).toString().replaceAll("+", "%20");
-
 // The list of messages with its filters, and what may be done with those that it shows. An act means the filter of the list
 // that is on the page: while another one is being typed or read, there is none.
 function messages(name, asked, live) {
@@ -51,9 +48,8 @@ function messages(name, asked, live) {
   function drawActs() {
     const off = !same() || page === null;
     if (chosen.size === 0) { show(bar, page?.messages.length > 0 && bulkActs(name, shown ?? {}, off)); return; }
-    const some = [...chosen.values()];
-    show(bar, el("b", {}, t("chosen-n", { n: count(some.length) })),
-      each().map((action) => el("button", { "data-name": `chosen-${action}`, disabled: off, class: action === "cancel" ? "danger" : undefined, onclick: () => acts.several(name, some, action, () => { chosen.clear(); draw(); }) }, t(`act-${action}`))),
+    show(bar, el("b", {}, t("chosen-n", { n: count(chosen.size) })),
+      each().map((action) => el("button", { "data-name": `chosen-${action}`, disabled: off, class: action === "cancel" ? "danger" : undefined, onclick: () => acts.several(name, [...chosen.values()], action, () => { chosen.clear(); draw(); }) }, t(`act-${action}`))),
       el("button", { "data-name": "choose-none", onclick: () => { chosen.clear(); draw(); } }, t("choose-none")));
   }
   const offered = (message) => may("cancel") && [
@@ -75,7 +71,7 @@ function messages(name, asked, live) {
   }
   async function look() {
     const filter = filterOf(wanted);
-    const found = await get(`${queuePath(name)}/messages?${queryOf({ limit: 25, ...filter, ...(after ? { after } : {}) })}`, live.signal);
+    const found = await get(`${queuePath(name)}/messages${queryOf({ limit: 25, ...filter, after })}`, live.signal);
     // Another filter has been typed: what was found is of the former one.
     if (JSON.stringify(filter) !== JSON.stringify(filterOf(wanted))) return;
     [page, shown] = [found, filter];
@@ -125,7 +121,7 @@ export function queue(root, { name, ...asked }, live) {
     show(bar, chip(now, known), enqueue(),
       may("admin") && (now.paused ? el("button", { "data-name": "resume", onclick: () => acts.resume(name) }, t("resume")) : el("button", { "data-name": "pause", onclick: () => acts.pause(name) }, t("pause"))),
       counts.dead > 0 && may("admin") && dead(),
-      may("admin") && el("button", { "data-name": "purge", class: "danger", onclick: () => acts.purge(name) }, t("purge")));
+      may("admin") && el("button", { "data-name": "purge", class: "danger", onclick: () => acts.purge(name) }, t("act-purge")));
     show(top, figures([
       ...(list ? [] : ["scheduled", "ready", "leased", "dead"].map((word) => [t(word), count(counts[word])])),
       [t("oldest-overdue"), now.oldest_overdue_ms > 0 ? span(now.oldest_overdue_ms) : "–"], [t("waiters"), count(now.waiters)],

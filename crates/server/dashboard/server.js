@@ -21,7 +21,7 @@ function about(now) {
       disk && [t("disk"), [...used(disk.used_bytes, disk.used_bytes + disk.free_bytes, t("disk")), disk.reserve_bytes ? ` · ${t("reserve", { n: bytes(disk.reserve_bytes) })}` : ""]],
       [t("memory"), memory.limit_bytes ? used(memory.used_bytes, memory.limit_bytes, t("memory")) : bytes(memory.used_bytes)],
       [t("shards"), shards.length > 12 ? t("shards-open", { n: count(shards.filter(({ open }) => open).length), all: count(shards.length) }) : shards.map(({ shard, owner, open }) => `${shard}: ${owner ?? t("none")}${open ? "" : ` (${t("not-here")})`}`).join(" · ")],
-      [t("breakers"), breakers.length === 0 ? t("none-open") : breakers.map(({ target, since, because }) => el("div", {}, badge(target, "bad"), ` ${[sinceAt(since), because].filter(Boolean).join(" · ")}`))],
+      [t("breakers"), breakers.length === 0 ? t("none") : breakers.map(({ target, since, because }) => el("div", {}, badge(target, "bad"), ` ${[sinceAt(since), because].filter(Boolean).join(" · ")}`))],
       [t("last-backup"), now.last_backup ? when(now.last_backup) : t("never")],
     ]));
 }

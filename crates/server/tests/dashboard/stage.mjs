@@ -60,12 +60,15 @@ export async function check({ page, faults }, what) {
   shown.pages += 1;
 }
 
-// Goes to another page; its heading may be that of the page before, so what that has shown must be gone.
-export const go = async (page, path, heading) => {
-  const leaves = page.url().startsWith(`${open}/`) && page.url() !== `${open}/#${path}`;
-  if (leaves) await page.evaluate(() => document.querySelector("#main > div")?.setAttribute("data-former", ""));
-  await page.goto(`${open}/#${path}`);
+// Goes to an address; its page may look as the one before, so what that has shown must be gone.
+export async function visit(page, address) {
+  const { href, origin } = new URL(address);
+  if (new URL(page.url()).origin === origin && page.url() !== href) await page.evaluate(() => document.querySelector("#main > div")?.setAttribute("data-former", ""));
+  await page.goto(href);
   await page.locator("[data-former]").waitFor({ state: "detached" });
+}
+export const go = async (page, path, heading) => {
+  await visit(page, `${open}/#${path}`);
   await page.getByRole("heading", { level: 1, name: heading }).waitFor();
 };
 export const toast = (page, text) => page.locator(".toast", { hasText: text }).last().waitFor();
