@@ -52,11 +52,11 @@ function messages(name, asked, live) {
       each().map((action) => el("button", { "data-name": `chosen-${action}`, disabled: off, class: action === "cancel" ? "danger" : undefined, onclick: () => acts.several(name, [...chosen.values()], action, () => { chosen.clear(); draw(); }) }, t(`act-${action}`))),
       el("button", { "data-name": "choose-none", onclick: () => { chosen.clear(); draw(); } }, t("choose-none")));
   }
-  const offered = (message) => may("cancel") && [
-    message.state === "scheduled" && el("button", { "data-name": `fire-${message.id}`, "aria-label": t("fire-id", { id: message.id }), onclick: () => acts.fire(message) }, t("act-fire")),
-    (message.state === "scheduled" || message.state === "ready") && el("button", { "data-name": `postpone-${message.id}`, "aria-label": t("postpone-id", { id: message.id }), onclick: () => acts.postpone(message) }, t("act-postpone")),
+  const offered = (message) => [
+    may("cancel") && message.state === "scheduled" && el("button", { "data-name": `fire-${message.id}`, "aria-label": t("fire-id", { id: message.id }), onclick: () => acts.fire(message) }, t("act-fire")),
+    may("cancel") && (message.state === "scheduled" || message.state === "ready") && el("button", { "data-name": `postpone-${message.id}`, "aria-label": t("postpone-id", { id: message.id }), onclick: () => acts.postpone(message) }, t("act-postpone")),
     message.state === "dead" && el("button", { "data-name": `redrive-${message.id}`, "aria-label": t("redrive-id", { id: message.id }), onclick: () => acts.redrive(name, message.id) }, t("act-redrive")),
-    message.state !== "leased" && message.state !== "done" && el("button", { "data-name": `cancel-${message.id}`, class: "danger", "aria-label": t("cancel-id", { id: message.id }), onclick: () => acts.cancel(message) }, t("act-cancel")),
+    may("cancel") && message.state !== "leased" && message.state !== "done" && el("button", { "data-name": `cancel-${message.id}`, class: "danger", "aria-label": t("cancel-id", { id: message.id }), onclick: () => acts.cancel(message) }, t("act-cancel")),
   ];
   const choose = {
     chosen, acts: offered,
