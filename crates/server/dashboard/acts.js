@@ -1,23 +1,23 @@
 // What changes something: asks first where it destroys, says what happened, and offers the way back where there is one.
 
-import { Problem, call, get, may, queuePath } from "./api.js";
+import { Problem, call, find, get, idle, may, queuePath } from "./api.js";
 import { el } from "./dom.js";
 import { count } from "./format.js";
 import { t } from "./words.js";
 
 const toasts = document.getElementById("toasts");
 
-// A line at the bottom of the page, with a way back if there is one; `stays` until it is closed.
+// A line at the bottom of the page, with a way back if there is one; `stays` until it is closed. Of the others the oldest make room.
 export function say(text, { bad, undo, stays } = {}) {
   const words = el("span", {}, text);
-  const line = el("div", { class: bad ? "toast bad" : "toast" }, words);
+  const line = el("div", { class: bad ? "toast bad" : "toast", "data-stays": stays && "" }, words);
   const away = () => line.remove();
   const offer = (back) => words.after(el("button", { onclick: async () => { away(); await run(back, (value) => (value?.quiet ? null : t("undone"))); } }, t("undo")));
   line.append(el("button", { "aria-label": t("close"), onclick: away }, "×"));
   if (undo) offer(undo);
   toasts.append(line);
   if (!stays) setTimeout(away, undo ? 20_000 : 8_000);
-  while (toasts.children.length > 4) toasts.firstChild.remove();
+  for (const old of [...toasts.querySelectorAll(":scope > :not([data-stays], :last-child)")].slice(0, Math.max(toasts.children.length - 4, 0))) old.remove();
   return { line, words, offer, away };
 }
 
@@ -39,17 +39,25 @@ export async function run(act, done, undo) {
   try { await perform(act, done, undo); } catch (error) { fail(error); }
 }
 
+const pass = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+// A server that restarts or has much to do answers later: the job goes on.
+const passes = (error) => !(error instanceof Problem) || error.status === 429 || error.status >= 500;
+
 // Shows how a job goes on until it has ended, and then what it did, with its way back; the pages look again.
 export async function follow(begun, undo) {
   let job = await begun;
   const { words, line, offer, away } = say("", { stays: true });
   try {
-    for (;;) {
+    for (let wait = 250; ; wait = Math.min(2 * wait, 1_000)) {
       const n = job.done + job.leased + job.changed + job.refused;
       words.replaceChildren(t(`job-does-${job.action}`, { queue: job.queue, done: count(job.done), n: count(job.matched) }), el("progress", { max: Math.max(job.matched, 1), "aria-label": t("done"), value: n }));
       if (job.ended_at !== undefined) break;
-      await new Promise((resolve) => setTimeout(resolve, 400));
-      job = await get(`/v1/jobs/${encodeURIComponent(job.id)}`);
+      await pass(wait);
+      if (idle()) continue;
+      try { job = await get(`/v1/jobs/${encodeURIComponent(job.id)}`); } catch (error) {
+        if (!passes(error)) throw error;
+        await pass(1_000);
+      }
     }
   } catch (error) { away(); throw error; }
   if (job.state === "cancelled" && job.matched > (job.expect ?? Infinity)) { away(); throw new Wrong(t("changed-n", { n: count(job.matched) })); }
@@ -67,8 +75,7 @@ export const restore = (queue, act) => follow(call("POST", `${queuePath(queue)}/
 
 // Throws if there is something under the path already: it is not replaced by what is made anew.
 export async function mustBeFree(path, words) {
-  try { await get(path); } catch (error) { if (error.status === 404) return; throw error; }
-  throw new Wrong(words, "name");
+  if (await find(path)) throw new Wrong(words, "name");
 }
 
 // What is wrong with what was given, at the field where it is.
@@ -164,7 +171,7 @@ export async function dueAgain(message) {
 }
 
 export function postpone(message) {
-  ask(t("postpone"), {
+  ask(t("act-postpone"), {
     text: t("postpone-text"),
     fields: [{ name: "delay", label: t("delay"), hint: "2h", required: true }],
     act: ({ delay }) => perform(() => before(message, () => call("PATCH", byId(message), { delay: delay.trim() })), t("postponed"), dueAgain),
@@ -172,8 +179,8 @@ export function postpone(message) {
 }
 
 export function fire(message) {
-  ask(t("fire"), {
-    text: t("fire-text"), word: t("fire"),
+  ask(t("act-fire"), {
+    text: t("fire-text"), word: t("act-fire"),
     act: () => perform(() => before(message, () => call("POST", `${byId(message)}/fire`)), t("fired"), dueAgain),
   });
 }
@@ -243,16 +250,21 @@ export const resume = (queue) => run(() => switched(queue, () => call("POST", `$
   may("metrics") ? (then) => asPaused(queue, then) : undefined);
 
 // Removes all but leased messages, unless there are more by then than the dialog says; for an hour there is a way back.
-export function purge(queue, counts) {
-  let n = counts.scheduled + counts.ready + counts.dead;
+export function purge(queue) {
+  let n = 0;
   const asked = (ui) => { ui.say(t("purge-text", { n: count(n), queue }), t("undo-hour")); ui.word(t("purge-word", { n: count(n) })); };
-  ask(t("purge"), {
-    danger: true, word: t("purge-word", { n: count(n) }), typed: queue, first: asked,
+  ask(t("act-purge"), {
+    text: t("counting"), danger: true, word: t("act-purge"), typed: queue,
+    first: async (ui) => {
+      const { counts } = await get(queuePath(queue));
+      n = counts.scheduled + counts.ready + counts.dead;
+      asked(ui);
+    },
     act: async (_, ui) => {
       try {
         await perform(() => call("POST", `${queuePath(queue)}/purge`, { expect: n, keep: "1h" }), ({ purged, act }) => {
           if (!act) return t("job-did-purge", { n: count(purged), queue });
-          follow(get(`/v1/jobs/${encodeURIComponent(act)}`), () => restore(queue, act)).catch(fail);
+          follow({ id: act, queue, action: "purge", matched: n, done: 0, leased: 0, changed: 0, refused: 0 }, () => restore(queue, act)).catch(fail);
           return null;
         });
         return true;
@@ -267,7 +279,7 @@ export function purge(queue, counts) {
 }
 
 export function redrive(queue, id) {
-  ask(t("redrive"), {
+  ask(t("act-redrive"), {
     text: t("redrive-text", { n: 1 }), word: t("redrive-word", { n: 1 }),
     act: () => perform(() => call("POST", `${queuePath(queue)}/redrive`, { ids: [id] }), (answer) => t("redriven", { n: count(answer.redriven) })),
   });
@@ -289,13 +301,20 @@ export function several(queue, messages, action, chosen) {
     for (let n = 0; n < list.length; n += 6) await Promise.all(list.slice(n, n + 6).map(async (message) => { try { done.push(await act(message)); } catch (error) { refused.push(error); } }));
     return { done, refused };
   };
+  const left = (refused) => refused.length > 0 && t("left-refused", { n: count(refused.length) });
+  const undone = async (list) => {
+    const { done, refused } = await each(list, back);
+    if (refused.length === 0) return {};
+    say([done.length > 0 && t("undone"), left(refused)].filter(Boolean).join(" "), { bad: true });
+    return { quiet: true };
+  };
   ask(t(`act-${action}`), {
     text: t("chosen-which", { n: count(messages.length), queue }), fields, danger: action === "cancel", dismiss: action === "cancel" && t("keep-them"), word: t("bulk-word", { act: t(`act-${action}`), n: count(messages.length) }),
     act: async (values) => {
       const { done, refused } = await each(messages, one(values));
       if (done.length === 0) throw refused[0];
       chosen();
-      await perform(() => done, [t(`job-did-${action}`, { n: count(done.length), queue }), refused.length > 0 && t("left-refused", { n: count(refused.length) })].filter(Boolean).join(" "), back && ((list) => each(list, back)));
+      await perform(() => done, [t(`job-did-${action}`, { n: count(done.length), queue }), left(refused)].filter(Boolean).join(" "), back && undone);
     },
   });
 }
@@ -304,7 +323,7 @@ export function enqueue(queue) {
   ask(t("enqueue"), {
     fields: [
       { name: "queue", label: t("queue"), value: queue ?? "", required: true },
-      { name: "body", label: t("body"), type: "area" },
+      { name: "body", label: t("set-body"), type: "area" },
       { name: "delay", label: t("delay"), value: "10s", required: true },
       { name: "key", label: t("key-optional") },
     ],

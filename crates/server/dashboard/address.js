@@ -1,19 +1,16 @@
 // What a view shows is in its address: a link to it shows the same.
 
-const textOf = (parameters) => {
-  const query = new URLSearchParams(Object.entries(parameters).filter(([, value]) => value)).toString();
-  return query ? `?${query}` : "";
-};
+import { queryOf } from "./api.js";
 
-// The address of a queue's page with these parameters; those without a value are left out.
-export const queueAt = (name, parameters) => `#/queues/${encodeURIComponent(name)}${textOf(parameters)}`;
+// The address of a queue's page with these parameters.
+export const queueAt = (name, parameters) => `#/queues/${encodeURIComponent(name)}${queryOf(parameters)}`;
 // The address of a page of all queues.
-export const queuesAt = (parameters) => `#/queues${textOf(parameters)}`;
+export const queuesAt = (parameters) => `#/queues${queryOf(parameters)}`;
 
 // An address with more parameters, or other ones.
 function withThem(hash, parameters) {
   const [path, query] = (hash.slice(1) || "/").split("?");
-  return `#${path}${textOf({ ...Object.fromEntries(new URLSearchParams(query)), ...parameters })}`;
+  return `#${path}${queryOf({ ...Object.fromEntries(new URLSearchParams(query)), ...parameters })}`;
 }
 
 // Writes parameters into the address of the view that is open, which goes on as it is, and into those links of it that keep

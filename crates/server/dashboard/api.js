@@ -41,19 +41,31 @@ export async function call(method, path, body, signal) {
 }
 
 export const get = (path, signal) => call("GET", path, undefined, signal);
+// What is under a path, or null where there is nothing.
+export const find = (path, signal) => get(path, signal).catch((error) => { if (error.status === 404) return null; throw error; });
 export const queuePath = (queue) => `/v1/queues/${encodeURIComponent(queue)}`;
+
+// Parameters as an address has them; those without a value are left out. A space is %20: the server takes a + for what it is.
+export function queryOf(values) {
+  const query = new URLSearchParams(Object.entries(values).filter(([, value]) => value)).toString().replaceAll("+", "%20");
+  return query && `?${query}`;
+}
 
 // All queues by name, page by page; of more than 10,000 the first, and `more` says that there may be others.
 export async function allQueues(signal) {
   const queues = [];
   let next = null;
   for (let n = 0; n < 10 && (n === 0 || next !== null); n += 1) {
-    const page = await get(`/v1/queues?limit=1000${next === null ? "" : `&after=${encodeURIComponent(next)}`}`, signal);
+    const page = await get(`/v1/queues${queryOf({ limit: 1_000, after: next })}`, signal);
     queues.push(...page.queues);
     next = page.next;
   }
   return { queues, more: next !== null };
 }
+
+// Nothing is asked for by itself while updates are held or the page is hidden.
+export const updates = { held: false };
+export const idle = () => updates.held || document.hidden;
 
 export async function whoAmI() {
   const answer = await get("/v1/token");

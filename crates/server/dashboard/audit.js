@@ -1,22 +1,17 @@
 // What was done by whom: acts that change more than one message, or a setting.
 
-import { get } from "./api.js";
+import { get, queryOf } from "./api.js";
 import { card, el, show, soft, table } from "./dom.js";
 import { count } from "./format.js";
-import { whenCell } from "./tables.js";
+import { moreOf, whenCell } from "./tables.js";
 import { t } from "./words.js";
 
 export function audit(root, { after }, live) {
   const list = el("div");
   root.append(el("h1", {}, t("audit")), card(null, soft(t("audit-text")), list));
   live.every(5_000, async () => {
-    let page;
-    try { page = await get(`/v1/audit${after ? `?after=${encodeURIComponent(after)}` : ""}`, live.signal); } catch (error) {
-      if (error.status !== 404) throw error;
-      show(list, soft(t("no-audit")));
-      return 60_000;
-    }
+    const page = await get(`/v1/audit${queryOf({ after })}`, live.signal);
     const titles = [[t("time"), "when"], [t("act")], [t("object"), "key"], [t("messages"), "n"], [t("by"), "key"], [t("address"), "key"], [t("request-id"), "key"], [t("detail"), "key"]];
-    show(list, page.acts.length === 0 ? soft(t("no-acts")) : table(t("audit"), titles, page.acts.map((one) => [whenCell(one.at), one.act, one.object ?? "–", one.count === null || one.count === undefined ? "–" : count(one.count), one.token ?? t("nobody"), one.address ?? "–", one.request_id ?? "–", one.detail ?? ""]), { cards: true }), page.next && el("a", { href: `#/audit?after=${encodeURIComponent(page.next)}` }, t("more")));
+    show(list, page.acts.length === 0 ? soft(t("no-acts")) : table(t("audit"), titles, page.acts.map((one) => [whenCell(one.at), one.act, one.object ?? "–", one.count === null || one.count === undefined ? "–" : count(one.count), one.token ?? t("nobody"), one.address ?? "–", one.request_id ?? "–", one.detail ?? ""]), { cards: true }), moreOf("/audit", page.next));
   });
 }

@@ -1,7 +1,7 @@
 // What the server keeps of the last hour and of the last two days, drawn; the page keeps nothing of it.
 
 import { note } from "./address.js";
-import { get, may } from "./api.js";
+import { get, may, queryOf } from "./api.js";
 import { spark, timeline } from "./charts.js";
 import { el, show, soft } from "./dom.js";
 import { brief, rate, round, span } from "./format.js";
@@ -11,10 +11,7 @@ import { t } from "./words.js";
 // may be ahead of this one is left out.
 const PASTS = { "1h": null, "48h": 48 * 3_600_000 - 300_000 };
 
-const path = (queue, past) => `/v1/history?${new URLSearchParams({ ...(past ? { from: new Date(Date.now() - past).toISOString() } : {}), ...(queue === null ? {} : { queue }) })}`;
-// A server that keeps no history has no such page.
-const unless = (error) => { if (error.status === 404) return null; throw error; };
-const historyOf = (queue, past, signal) => get(path(queue, past), signal).catch(unless);
+const historyOf = (queue, past, signal) => get(`/v1/history${queryOf({ from: past && new Date(Date.now() - past).toISOString(), queue })}`, signal);
 
 const late = (ms) => (ms === 0 ? "0" : span(ms));
 // Each chart: its series, and how its values are written.
@@ -29,7 +26,7 @@ const CHARTS = {
   waiting: (found) => ({ name: t("waiting"), unit: (n, axis) => (axis ? round(n) : brief(n)), least: 4, series: [{ name: t("ready"), values: found.series.ready ?? [] }] }),
 };
 
-// The charts of one queue, or of all with null; none on a server that keeps no history.
+// The charts of one queue, or of all with null.
 export function history(live, queue, { past }, names) {
   const box = el("div");
   const held = Object.fromEntries(names.map((name) => [name, { at: null }]));
@@ -38,7 +35,6 @@ export function history(live, queue, { past }, names) {
     Object.keys(PASTS).map((name) => el("option", { value: name, selected: name === past }, t(`past-${name}`))));
   async function look() {
     const found = await historyOf(queue, PASTS[choose.value], live.signal);
-    if (!found) { box.replaceChildren(soft(t("no-history"))); return 60_000; }
     const from = Date.parse(found.from);
     show(drawn, names.map((name) => timeline({ from, step: found.step_ms, ...CHARTS[name](found) }, held[name])), !found.complete && soft(t("history-part")));
     return Math.min(found.step_ms, 30_000);
@@ -52,30 +48,30 @@ export function history(live, queue, { past }, names) {
 export function sparks(live, drawn) {
   const kept = new Map();
   const wanted = new Set();
-  let [none, busy] = [!may("metrics"), false];
+  let busy = !may("metrics");
   live.every(60_000, async () => {
     kept.clear();
     await more();
   });
   async function more() {
-    if (busy || none) return;
+    if (busy) return;
     busy = true;
     try {
       let any = false;
       for (const queue of wanted) {
         if (kept.has(queue) || kept.size >= 40) continue;
         const found = await historyOf(queue, null, live.signal);
-        if (!found) { none = true; break; }
         const { granted = [] } = found.series;
         any = true;
-        // Two minutes a point.
-        kept.set(queue, Array.from({ length: Math.ceil(granted.length / 12) }, (_, n) => granted.slice(n * 12, n * 12 + 12).reduce((sum, value) => sum + (value ?? 0), 0)));
+        // Two minutes a point, or as many as the server's points have.
+        const per = Math.max(1, Math.round(120_000 / found.step_ms));
+        kept.set(queue, Array.from({ length: Math.ceil(granted.length / per) }, (_, n) => granted.slice(n * per, (n + 1) * per).reduce((sum, value) => sum + (value ?? 0), 0)));
       }
       if (any) drawn();
     } finally { busy = false; }
   }
   return {
-    offered: () => !none && kept.size > 0,
+    offered: () => kept.size > 0,
     of: (queue) => { const values = kept.get(queue); return values?.some((n) => n > 0) ? spark(values, t("spark-label", { n: brief(values.reduce((sum, n) => sum + n, 0)) })) : el("span", { class: "zero" }, "–"); },
     // Which queues are shown.
     want: (queues) => { wanted.clear(); for (const queue of queues) wanted.add(queue); more().catch(() => {}); },

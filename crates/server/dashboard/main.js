@@ -2,7 +2,7 @@
 
 import { fail } from "./acts.js";
 import { audit } from "./audit.js";
-import { Problem, events, hasToken, identity, may, mayAll, setToken, whoAmI } from "./api.js";
+import { Problem, events, hasToken, identity, idle, may, mayAll, setToken, updates, whoAmI } from "./api.js";
 import { card, el, show } from "./dom.js";
 import { jobs } from "./jobs.js";
 import { dead, message, search } from "./messages.js";
@@ -16,7 +16,6 @@ import { language, setLanguage, t } from "./words.js";
 
 const main = document.getElementById("main");
 const THEME = "duewheel-theme";
-let paused = false;
 let current = null;
 
 // Looks again while its view is open, the page is visible and nobody has paused it.
@@ -28,8 +27,6 @@ class Live {
     this.troubles = new Map();
   }
 
-  idle() { return paused || document.hidden; }
-
   // Looks every so many ms, and at once when something has changed; never twice at a time. A look that has cost much gives a
   // longer time until the next.
   every(ms, look) {
@@ -39,7 +36,7 @@ class Live {
       stale = true;
       if (looking) return;
       looking = true;
-      while (stale && !this.signal.aborted && !(seen && this.idle())) {
+      while (stale && !this.signal.aborted && !(seen && idle())) {
         stale = false;
         try { wait = (await look()) ?? ms; seen = true; this.trouble(null, again); } catch (error) { this.trouble(error, again); }
       }
@@ -54,11 +51,11 @@ class Live {
   // Reads a stream for as long as the view is open; it is closed while the page is hidden or paused.
   async stream(path, each) {
     while (!this.signal.aborted) {
-      if (!this.idle()) {
+      if (!idle()) {
         const part = new AbortController();
         const end = () => part.abort();
         this.signal.addEventListener("abort", end);
-        const watch = setInterval(() => { if (this.idle()) end(); }, 500);
+        const watch = setInterval(() => { if (idle()) end(); }, 500);
         try { await events(path, part.signal, (value) => { this.trouble(null, each); each(value); }); } catch (error) { if (!part.signal.aborted) this.trouble(error, each); }
         clearInterval(watch);
         this.signal.removeEventListener("abort", end);
@@ -111,7 +108,7 @@ function drawHead(path) {
   }
   const theme = document.documentElement.dataset.theme;
   show(document.getElementById("tools"),
-    el("button", { "data-name": "pause-live", class: "icon", "aria-pressed": String(paused), "aria-label": t(paused ? "go-on" : "hold"), title: t(paused ? "go-on" : "hold"), onclick: () => { paused = !paused; drawHead(path); if (!paused) current?.refresh(); } }, paused ? "▶" : "❚❚"),
+    el("button", { "data-name": "pause-live", class: "icon", "aria-pressed": String(updates.held), "aria-label": t(updates.held ? "go-on" : "hold"), title: t(updates.held ? "go-on" : "hold"), onclick: () => { updates.held = !updates.held; drawHead(path); if (!updates.held) current?.refresh(); } }, updates.held ? "▶" : "❚❚"),
     el("select", { "aria-label": t("language"), "data-name": "language", onchange: (event) => setLanguage(event.target.value) },
       [["en", "EN"], ["zh", "中文"]].map(([value, name]) => el("option", { value, lang: value, selected: value === language }, name))),
     el("select", { "aria-label": t("theme"), "data-name": "theme", onchange: (event) => setTheme(event.target.value) },

@@ -1,7 +1,7 @@
 // A message, what is dead, and the search.
 
 import * as acts from "./acts.js";
-import { allQueues, get, may, queuePath } from "./api.js";
+import { allQueues, find, get, may, queryOf, queuePath } from "./api.js";
 import { badge, card, el, pairs, show, soft, table } from "./dom.js";
 import { attempts, count, exact, span, when, zone } from "./format.js";
 import { change } from "./jobs.js";
@@ -24,7 +24,7 @@ function bodyView(message) {
   let json = null;
   try { json = JSON.stringify(JSON.parse(message.body), null, 2); } catch { json = null; }
   const forms = [message.body !== undefined && ["text", message.body], json !== null && ["json", json], ["hex", hex(message)]].filter(Boolean);
-  const shown = el("pre", { tabindex: "0", "aria-label": t("body") }, (json !== null ? forms[1] : forms[0])[1]);
+  const shown = el("pre", { tabindex: "0", "aria-label": t("set-body") }, (json !== null ? forms[1] : forms[0])[1]);
   const choose = el("select", { "aria-label": t("show-as"), onchange: (event) => { shown.textContent = forms[event.target.selectedIndex][1]; } },
     forms.map(([name]) => el("option", { selected: name === (json !== null ? "json" : forms[0][0]) }, name)));
   return [el("div", { class: "bar" }, choose), shown];
@@ -35,11 +35,8 @@ export function message(root, { id }, live) {
   root.append(el("h1", {}, t("message-id", { id })), place);
   let seen = "";
   live.every(2_000, async () => {
-    let found;
-    try {
-      found = await get(`/v1/messages/${encodeURIComponent(id)}`, live.signal);
-    } catch (error) {
-      if (error.status !== 404) throw error;
+    const found = await find(`/v1/messages/${encodeURIComponent(id)}`, live.signal);
+    if (!found) {
       seen = "";
       show(place, card(null, el("p", {}, t("gone"))));
       return;
@@ -50,19 +47,19 @@ export function message(root, { id }, live) {
     const waits = found.state === "scheduled" || found.state === "ready";
     show(place,
       may("cancel") && el("div", { class: "bar" },
-        waits && el("button", { "data-name": "postpone", onclick: () => acts.postpone(found) }, t("postpone")),
-        found.state === "scheduled" && el("button", { "data-name": "fire", onclick: () => acts.fire(found) }, t("fire")),
-        found.state === "dead" && may("admin") && el("button", { "data-name": "redrive", onclick: () => acts.redrive(found.queue, found.id) }, t("redrive")),
+        waits && el("button", { "data-name": "postpone", onclick: () => acts.postpone(found) }, t("act-postpone")),
+        found.state === "scheduled" && el("button", { "data-name": "fire", onclick: () => acts.fire(found) }, t("act-fire")),
+        found.state === "dead" && may("admin") && el("button", { "data-name": "redrive", onclick: () => acts.redrive(found.queue, found.id) }, t("act-redrive")),
         (found.state === "dead" || found.state === "done") && acts.mayPut(found) && el("button", { "data-name": "replay", onclick: () => acts.replay(found) }, t("replay")),
         found.state !== "leased" && found.state !== "done" && el("button", { "data-name": "cancel", class: "danger", onclick: () => acts.cancel(found) }, t("cancel"))),
       card(null, pairs([
         [t("queue"), queueLink(found.queue)], [t("state"), stateBadge(found)], found.ended_at && [t("ended-at"), when(found.ended_at)], [t("key"), found.key ?? "–"],
         [t("due"), `${when(found.due_at)} · ${zone}`], [t("attempt"), `${found.attempt} / ${attempts(found.max_attempts)}${found.forgiven ? ` (${t("forgiven", { n: found.forgiven })})` : ""}`],
-        [t("enqueued-at"), when(found.enqueued_at)], [t("generation"), count(found.generation)], [t("priority"), count(found.priority)], [t("lease"), span(found.lease_ms)],
+        [t("enqueued-at"), when(found.enqueued_at)], [t("generation"), count(found.generation)], [t("set-priority"), count(found.priority)], [t("set-lease"), span(found.lease_ms)],
         found.lease_until && [t("lease-until"), when(found.lease_until)], found.target_url && [t("target-url"), found.target_url], found.expires_at && [t("expires-at"), when(found.expires_at)], found.dead_reason && [t("dead-reason"), found.dead_reason], found.dead_at && [t("dead-at"), when(found.dead_at)],
       ])),
-      Object.keys(found.headers).length > 0 && card(t("headers"), pairs(Object.entries(found.headers))),
-      card(t("body"), bodyView(found)),
+      Object.keys(found.headers).length > 0 && card(t("set-headers"), pairs(Object.entries(found.headers))),
+      card(t("set-body"), bodyView(found)),
       found.history.length > 0 && card(t("attempts"), table(t("attempts"), [[t("attempt"), "n"], [t("granted-at")], [t("ended-at")], [t("how")], [t("reason"), "key"]],
         found.history.map((one) => [count(one.attempt), when(one.granted_at), when(one.ended_at), one.how, one.note]))),
       found.deliveries?.length > 0 && card(t("deliveries"), table(t("deliveries"), [[t("granted-at")], [t("took"), "n"], [t("how")], [t("answer"), "key"]],
@@ -90,7 +87,7 @@ export function dead(root, { name, reason, note = "", after }, live) {
           const why = reasonOf(one.dead_reason, one.dead_note);
           return [
             el("a", { href: `${base}?${new URLSearchParams({ reason: one.dead_reason, note: one.dead_note })}` }, why), count(one.messages),
-            may("admin") && el("button", { "data-name": `redrive-${why}`, onclick: () => change(name, { dead_reason: one.dead_reason, dead_note: one.dead_note }, "redrive") }, t("redrive")),
+            may("admin") && el("button", { "data-name": `redrive-${why}`, onclick: () => change(name, { dead_reason: one.dead_reason, dead_note: one.dead_note }, "redrive") }, t("act-redrive")),
           ];
         })), shownOf(Math.min(found.reasons.length, 200), found.reasons.length)),
       card(reason ? reasonOf(reason, note) : t("messages"), page.messages.length === 0 ? soft(t("no-messages")) : messageTable(page.messages, t("dead-letters")),
@@ -124,14 +121,14 @@ export async function search(root, { q = "", queue = "", from, to }, live) {
     el("input", { type: "search", name: "q", value: q, "aria-label": t("search-text"), placeholder: t("search-text") }),
     (may("cancel") || may("admin")) && el("input", { type: "search", name: "queue", value: queue, "aria-label": t("search-queue"), placeholder: t("search-queue") }),
     el("button", { type: "submit", class: "main" }, t("look")));
-  form.addEventListener("submit", (event) => { event.preventDefault(); location.hash = `#/search?${new URLSearchParams([...new FormData(form)].filter(([, value]) => value))}`; });
+  form.addEventListener("submit", (event) => { event.preventDefault(); location.hash = `#/search${queryOf(Object.fromEntries(new FormData(form)))}`; });
   const dueThen = from && to;
   root.append(el("h1", {}, dueThen ? t("search-due", { from: exact(from), to: exact(to) }) : t("search-for", { q })), form, list);
   if (!q && !dueThen) return;
   const found = new Map();
   let [looked, part, stopped, over] = [0, false, false, false];
   const unless = (error) => { if (error.name === "AbortError") throw error; };
-  const look = async (path) => { try { const one = await get(path, live.signal); found.set(one.id, one); } catch (error) { unless(error); } };
+  const look = async (path) => { try { const one = await get(path, live.signal); found.set(one.id, one); } catch (error) { unless(error); if (error.status !== 404 && error.status !== 400) part = true; } };
   // Asks about some queues, six at a time.
   const each = async (names, ask) => { for (let n = 0; n < names.length && !stopped; n += 6) { await Promise.all(names.slice(n, n + 6).map(ask)); draw(); } };
   let all = { queues: [], more: false };
@@ -143,7 +140,7 @@ export async function search(root, { q = "", queue = "", from, to }, live) {
     show(list,
       card(t("messages"),
         !over && el("div", { class: "bar" }, el("progress", { max: Math.max(names.length, 1), value: looked, "aria-label": t("look") }), el("span", {}, t("searching", { n: count(looked), all: count(names.length), found: count(found.size) })), el("button", { "data-name": "stop", onclick: () => { stopped = true; } }, t("stop"))),
-        messages.length > 0 ? messageTable(messages, t("messages")) : over && soft(t(part || stopped || all.more || !asks || (names.length === 0 && !may("metrics")) ? "none-so-far" : dueThen ? "nothing-due" : "nothing-found")),
+        messages.length > 0 ? messageTable(messages, t("messages")) : over && soft(t(part || stopped || all.more || !asks || (names.length === 0 && !may("metrics")) ? "none-so-far" : dueThen ? "nothing-due" : may("admin") ? "nothing-found" : "nothing-exact")),
         found.size > FOUND && soft(t("first-found", { n: count(FOUND) })), over && (part || stopped) && soft(t("searched-part", { n: count(looked), all: count(names.length) })), over && names.length === 0 && !may("metrics") && soft(t("search-needs-queue"))),
       named().length > 0 && card(t("queues"), el("ul", {}, named().slice(0, 50).map((one) => el("li", {}, queueLink(one.queue)))), shownOf(Math.min(named().length, 50), named().length)),
       all.more && el("p", {}, badge(t("first-queues", { n: count(all.queues.length) }), "warn")));
@@ -152,14 +149,14 @@ export async function search(root, { q = "", queue = "", from, to }, live) {
   if (may("metrics")) try { all = await allQueues(live.signal); } catch (error) { unless(error); part = true; }
   names = queue ? [queue] : all.queues.map((one) => one.queue);
   draw();
-  const filter = dueThen ? `due_from=${encodeURIComponent(from)}&due_to=${encodeURIComponent(to)}` : `key_prefix=${encodeURIComponent(q)}`;
+  const filter = dueThen ? { due_from: from, due_to: to } : { key_prefix: q };
   // A key finds what is done or dead as well; the beginning of one, and a span, are looked for page by page.
   async function inQueue(name) {
     if (q && may("cancel")) await look(`${queuePath(name)}/keys/${encodeURIComponent(q)}`);
     let next = null;
     for (let first = true; may("admin") && (first || next !== null) && !stopped; first = false) {
       try {
-        const page = await get(`${queuePath(name)}/messages?limit=100&${filter}${next === null ? "" : `&after=${encodeURIComponent(next)}`}`, live.signal);
+        const page = await get(`${queuePath(name)}/messages${queryOf({ limit: 100, ...filter, after: next })}`, live.signal);
         for (const one of page.messages) found.set(one.id, one);
         next = page.next;
       } catch (error) { unless(error); part = true; break; }

@@ -1,7 +1,7 @@
 // The first page: what needs somebody, the figures, the ring, the last hour, and what is due when.
 
 import { attention } from "./attention.js";
-import { allQueues, mayAll } from "./api.js";
+import { allQueues, mayAll, queryOf } from "./api.js";
 import { ring } from "./charts.js";
 import { card, command, el, figures, show, soft } from "./dom.js";
 import { brief, bytes, span } from "./format.js";
@@ -53,7 +53,7 @@ export function overview(root, drawn, live) {
         [t("lateness-p50"), late(percentile(lateness.counts, lateness.edges_ms, 0.5))], [t("lateness-p99"), late(percentile(lateness.counts, lateness.edges_ms, 0.99))],
         [t("queues"), brief(stats.queues)], [t("waiters"), brief(stats.waiters)], [t("stored"), bytes(stats.bytes)],
       ]));
-      if (!empty) show(rings, ring(stats, picked, (from, to) => { location.hash = `#/search?${new URLSearchParams({ from: new Date(from).toISOString(), to: new Date(to).toISOString() })}`; }));
+      if (!empty) show(rings, ring(stats, picked, (from, to) => { location.hash = `#/search${queryOf({ from: new Date(from).toISOString(), to: new Date(to).toISOString() })}`; }));
     });
   } else {
     top.append(soft(t("no-metrics")));

@@ -2,7 +2,7 @@
 
 import * as acts from "./acts.js";
 import { note, queueAt as at, spanNow } from "./address.js";
-import { get, may, queuePath } from "./api.js";
+import { get, may, queryOf, queuePath } from "./api.js";
 import { card, el, figures, pairs, show, soft } from "./dom.js";
 import { brief, count, rate, span, when } from "./format.js";
 import { history } from "./history.js";
@@ -26,9 +26,6 @@ function filterOf({ state, prefix, header, from, to }) {
   return Object.fromEntries(Object.entries(given).filter(([, one]) => one));
 }
 
-// Spaces as %20: a + is a plus, because instants have one.
-const queryOf = (values) => new URLSearchParams(values).toString().replaceAll("+", "%20");
-
 // The list of messages with its filters, and what may be done with those that it shows. An act means the filter of the list
 // that is on the page: while another one is being typed or read, there is none.
 function messages(name, asked, live) {
@@ -37,6 +34,8 @@ function messages(name, asked, live) {
   const chosen = new Map();
   let { after } = asked;
   let [page, shown, counts, done, timer] = [null, null, null, 0, 0];
+  // Those that are chosen are changed one by one; all acts but one need a scope for that.
+  const each = () => actsOf(wanted.state).filter((action) => action === "redrive" || may("cancel"));
   const same = () => shown !== null && JSON.stringify(shown) === JSON.stringify(filterOf(wanted));
   const addressOf = (more) => at(name, { ...wanted, ...more, ...spanNow() });
 
@@ -49,16 +48,15 @@ function messages(name, asked, live) {
   function drawActs() {
     const off = !same() || page === null;
     if (chosen.size === 0) { show(bar, page?.messages.length > 0 && bulkActs(name, shown ?? {}, off)); return; }
-    const some = [...chosen.values()];
-    show(bar, el("b", {}, t("chosen-n", { n: count(some.length) })),
-      actsOf(wanted.state).map((action) => el("button", { "data-name": `chosen-${action}`, disabled: off, class: action === "cancel" ? "danger" : undefined, onclick: () => acts.several(name, some, action, () => { chosen.clear(); draw(); }) }, t(`act-${action}`))),
+    show(bar, el("b", {}, t("chosen-n", { n: count(chosen.size) })),
+      each().map((action) => el("button", { "data-name": `chosen-${action}`, disabled: off, class: action === "cancel" ? "danger" : undefined, onclick: () => acts.several(name, [...chosen.values()], action, () => { chosen.clear(); draw(); }) }, t(`act-${action}`))),
       el("button", { "data-name": "choose-none", onclick: () => { chosen.clear(); draw(); } }, t("choose-none")));
   }
-  const offered = (message) => may("cancel") && [
-    message.state === "scheduled" && el("button", { "data-name": `fire-${message.id}`, "aria-label": t("fire-id", { id: message.id }), onclick: () => acts.fire(message) }, t("act-fire")),
-    (message.state === "scheduled" || message.state === "ready") && el("button", { "data-name": `postpone-${message.id}`, "aria-label": t("postpone-id", { id: message.id }), onclick: () => acts.postpone(message) }, t("act-postpone")),
+  const offered = (message) => [
+    may("cancel") && message.state === "scheduled" && el("button", { "data-name": `fire-${message.id}`, "aria-label": t("fire-id", { id: message.id }), onclick: () => acts.fire(message) }, t("act-fire")),
+    may("cancel") && (message.state === "scheduled" || message.state === "ready") && el("button", { "data-name": `postpone-${message.id}`, "aria-label": t("postpone-id", { id: message.id }), onclick: () => acts.postpone(message) }, t("act-postpone")),
     message.state === "dead" && el("button", { "data-name": `redrive-${message.id}`, "aria-label": t("redrive-id", { id: message.id }), onclick: () => acts.redrive(name, message.id) }, t("act-redrive")),
-    message.state !== "leased" && message.state !== "done" && el("button", { "data-name": `cancel-${message.id}`, class: "danger", "aria-label": t("cancel-id", { id: message.id }), onclick: () => acts.cancel(message) }, t("act-cancel")),
+    may("cancel") && message.state !== "leased" && message.state !== "done" && el("button", { "data-name": `cancel-${message.id}`, class: "danger", "aria-label": t("cancel-id", { id: message.id }), onclick: () => acts.cancel(message) }, t("act-cancel")),
   ];
   const choose = {
     chosen, acts: offered,
@@ -68,12 +66,12 @@ function messages(name, asked, live) {
     drawActs();
     if (page === null) return;
     list.classList.toggle("stale", !same());
-    show(list, page.messages.length === 0 ? soft(t(page.next ? "none-so-far" : "no-messages")) : messageTable(page.messages, t("in-due-order"), actsOf(wanted.state).length > 0 && choose),
+    show(list, page.messages.length === 0 ? soft(t(page.next ? "none-so-far" : "no-messages")) : messageTable(page.messages, t("in-due-order"), each().length > 0 && choose),
       page.next && el("a", { href: addressOf({ after: page.next }), "data-keeps": "", "data-name": "more" }, t("more")));
   }
   async function look() {
     const filter = filterOf(wanted);
-    const found = await get(`${queuePath(name)}/messages?${queryOf({ limit: 25, ...filter, ...(after ? { after } : {}) })}`, live.signal);
+    const found = await get(`${queuePath(name)}/messages${queryOf({ limit: 25, ...filter, after })}`, live.signal);
     // Another filter has been typed: what was found is of the former one.
     if (JSON.stringify(filter) !== JSON.stringify(filterOf(wanted))) return;
     [page, shown] = [found, filter];
@@ -87,7 +85,7 @@ function messages(name, asked, live) {
     chosen.clear();
     draw();
     clearTimeout(timer);
-    timer = setTimeout(() => { note({ ...wanted, after: "" }); drawTabs(); anyTime.hidden = !wanted.from && !wanted.to; again(); }, REST);
+    timer = setTimeout(() => { if (live.signal.aborted) return; note({ ...wanted, after: "" }); drawTabs(); anyTime.hidden = !wanted.from && !wanted.to; again(); }, REST);
   }
   const field = (word, type, value, read) => el("label", { class: "filter" }, el("span", {}, t(word)), el("input", { type, name: word, value, placeholder: type === "search" ? t(`${word}-hint`) : undefined, oninput: (event) => change(read(event.target.value)) }));
   const iso = (value) => (value ? new Date(value).toISOString() : "");
@@ -123,7 +121,7 @@ export function queue(root, { name, ...asked }, live) {
     show(bar, chip(now, known), enqueue(),
       may("admin") && (now.paused ? el("button", { "data-name": "resume", onclick: () => acts.resume(name) }, t("resume")) : el("button", { "data-name": "pause", onclick: () => acts.pause(name) }, t("pause"))),
       counts.dead > 0 && may("admin") && dead(),
-      may("admin") && el("button", { "data-name": "purge", class: "danger", onclick: () => acts.purge(name, counts) }, t("purge")));
+      may("admin") && el("button", { "data-name": "purge", class: "danger", onclick: () => acts.purge(name) }, t("act-purge")));
     show(top, figures([
       ...(list ? [] : ["scheduled", "ready", "leased", "dead"].map((word) => [t(word), count(counts[word])])),
       [t("oldest-overdue"), now.oldest_overdue_ms > 0 ? span(now.oldest_overdue_ms) : "–"], [t("waiters"), count(now.waiters)],

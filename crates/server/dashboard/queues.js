@@ -2,7 +2,7 @@
 
 import * as acts from "./acts.js";
 import { note, queueAt as at, queuesAt } from "./address.js";
-import { get, may } from "./api.js";
+import { get, may, queryOf } from "./api.js";
 import { card, el, show, soft } from "./dom.js";
 import { sparks } from "./history.js";
 import { context, nothingKnown, queueTable, sorted } from "./tables.js";
@@ -38,7 +38,7 @@ export function queues(root, { after, filter = "", sort = "queue" }, live) {
     show(more, found.next && el("a", { href: queuesAt({ after: found.next, filter }) }, t("more")));
   }
   live.every(2_000, async () => {
-    found = await get(`/v1/queues?limit=200${after ? `&after=${encodeURIComponent(after)}` : ""}`, live.signal);
+    found = await get(`/v1/queues${queryOf({ limit: 200, after })}`, live.signal);
     draw();
   });
   live.every(5_000, async () => {

@@ -1,11 +1,11 @@
 // All schedules, and one schedule with its next and latest occurrences.
 
 import { Wrong, ask, mustBeFree, perform, run } from "./acts.js";
-import { call, get, may } from "./api.js";
+import { call, find, get, may, queryOf } from "./api.js";
 import { cronWords } from "./cron.js";
 import { badge, card, el, figures, pairs, show, soft, table } from "./dom.js";
 import { away, clock, count, inZone, setting, when, zone } from "./format.js";
-import { number, queueLink, twoParts } from "./tables.js";
+import { moreOf, number, queueLink, twoParts } from "./tables.js";
 import { locale, t } from "./words.js";
 
 const pathOf = (name) => `/v1/schedules/${encodeURIComponent(name)}`;
@@ -15,7 +15,7 @@ const OUTCOMES = { entered: "good", missed: "bad", skipped: "warn", unsure: "bad
 const FIGURES = ["name", "created_at", "next", "latest", "counts", "waits", "error"];
 
 const settingsOf = (one) => Object.fromEntries(Object.entries(one).filter(([name, value]) => !FIGURES.includes(name) && value !== null && JSON.stringify(value) !== "{}"));
-const signs = (one) => [one.paused && badge(t("schedule-paused"), "warn"), one.error && badge(t("does-not-run"), "bad")].filter(Boolean);
+const signs = (one) => [one.paused && badge(t("paused"), "warn"), one.error && badge(t("does-not-run"), "bad")].filter(Boolean);
 
 // Minutes ahead of UTC, as people write them.
 function ahead(seconds) {
@@ -35,7 +35,7 @@ const fieldsOf = (one) => [
 function create() {
   ask(t("new-schedule"), {
     text: t("recurrence-text"),
-    fields: [{ name: "name", label: t("name"), required: true }, { name: "queue", label: t("queue"), required: true }, ...fieldsOf({ zone }), { name: "body", label: t("body"), type: "area" }],
+    fields: [{ name: "name", label: t("name"), required: true }, { name: "queue", label: t("queue"), required: true }, ...fieldsOf({ zone }), { name: "body", label: t("set-body"), type: "area" }],
     act: async ({ name, body, ...given }) => {
       const wanted = { body, ...Object.fromEntries(Object.entries(given).map(([field, value]) => [field, value.trim()]).filter(([, value]) => value)) };
       // What has no time of day has no zone.
@@ -52,7 +52,7 @@ function edit(one) {
   const hasText = one.body_base64 === undefined;
   ask(t("edit"), {
     text: t("recurrence-text"),
-    fields: [...(one.at === undefined ? fieldsOf(one) : []), ...(hasText ? [{ name: "body", label: t("body"), type: "area", value: textOf(one) }] : []), { name: "note", label: t("note"), value: one.note ?? "" }],
+    fields: [...(one.at === undefined ? fieldsOf(one) : []), ...(hasText ? [{ name: "body", label: t("set-body"), type: "area", value: textOf(one) }] : []), { name: "note", label: t("set-note"), value: one.note ?? "" }],
     act: (values) => {
       // Only what was changed is sent; an empty field is reset.
       const before = { cron: one.cron ?? "", every: one.every ?? "", zone: one.zone ?? "", body: textOf(one), note: one.note ?? "" };
@@ -110,30 +110,33 @@ export function schedules(root, { after }, live) {
         link(one.name), el("span", { title: whole.get(one.name)?.cron }, recurrence(whole.get(one.name))), one.queue ? queueLink(one.queue) : "–",
         one.next ? twoParts(occurs(one.next, whole.get(one.name)), away(Date.parse(one.next) - Date.now())) : "–", number(one.counts.entered), number(one.counts.missed, "bad"), signs(one),
       ]), { cards: true }),
-    page.next && el("a", { href: `#/schedules?after=${encodeURIComponent(page.next)}` }, t("more")),
+    moreOf("/schedules", page.next),
     soft(t("zone-data", { name: page.zone_data })));
   }
   live.every(3_000, async () => {
-    page = await get(`/v1/schedules?limit=200${after ? `&after=${encodeURIComponent(after)}` : ""}`, live.signal);
+    page = await get(`/v1/schedules${queryOf({ limit: 200, after })}`, live.signal);
     const names = page.schedules.filter(({ name, error }) => !error && !whole.has(name)).slice(0, 60).map(({ name }) => name);
     draw();
-    for (let n = 0; n < names.length; n += 6) await Promise.all(names.slice(n, n + 6).map(async (name) => { try { whole.set(name, await get(pathOf(name), live.signal)); } catch (error) { if (error.status !== 404) throw error; } }));
+    for (let n = 0; n < names.length; n += 6) await Promise.all(names.slice(n, n + 6).map(async (name) => { const one = await find(pathOf(name), live.signal); if (one) whole.set(name, one); }));
     if (names.length > 0) draw();
   });
   live.every(30_000, async () => { whole.clear(); });
 }
 
-// The days of the next month with an occurrence: a strip of dots.
+// The days of the next month with an occurrence: a strip of dots. What is behind the last of so many is not known.
+const MOST = 1_000;
 function month(next) {
   const day = (at) => { const date = new Date(at); return new Date(date.getFullYear(), date.getMonth(), date.getDate()).getTime(); };
   const counts = new Map();
+  const end = next.length < MOST ? Infinity : day(Date.parse(next.at(-1).at));
   for (const { at } of next) counts.set(day(Date.parse(at)), (counts.get(day(Date.parse(at))) ?? 0) + 1);
   const today = new Date();
   const days = Array.from({ length: 31 }, (_, n) => new Date(today.getFullYear(), today.getMonth(), today.getDate() + n));
   return el("ol", { class: "month", "aria-label": t("next-month") }, days.map((date) => {
     const n = counts.get(date.getTime()) ?? 0;
-    const words = t("on-day", { day: new Intl.DateTimeFormat(locale, { weekday: "short", month: "short", day: "numeric" }).format(date), n: count(n) });
-    return el("li", { class: n > 0 ? "on" : undefined, title: words }, el("span", { "aria-hidden": "true" }, date.getDate()), el("span", { class: "unseen" }, words));
+    const name = new Intl.DateTimeFormat(locale, { weekday: "short", month: "short", day: "numeric" }).format(date);
+    const words = date.getTime() < end ? t("on-day", { day: name, n: count(n) }) : `${name}: …`;
+    return el("li", { class: n > 0 ? "on" : date.getTime() > end ? "unsure" : undefined, title: words }, el("span", { "aria-hidden": "true" }, date.getDate()), el("span", { class: "unseen" }, words));
   }));
 }
 
@@ -144,18 +147,12 @@ export function schedule(root, { name }, live) {
   // What is to come in a month; of a schedule that occurs more often the first thousand times.
   const look = async (one) => {
     const { queue: _, ...timing } = Object.fromEntries(Object.entries(settingsOf(one)).filter(([field]) => !["paused", "note", "body", "body_base64", "json", "headers"].includes(field)));
-    try { const { next } = await call("POST", "/v1/schedules/preview", { ...timing, queue: one.queue, count: 1_000 }, live.signal); show(strip, month(next)); } catch (error) { if (error.name === "AbortError") throw error; strip.replaceChildren(); }
+    try { const { next } = await call("POST", "/v1/schedules/preview", { ...timing, queue: one.queue, count: MOST }, live.signal); show(strip, month(next)); } catch (error) { if (error.name === "AbortError") throw error; strip.replaceChildren(); }
   };
   let drawn = "";
   live.every(3_000, async () => {
-    let one;
-    try {
-      one = await get(pathOf(name), live.signal);
-    } catch (error) {
-      if (error.status !== 404) throw error;
-      show(place, card(null, el("p", {}, t("no-schedule"))));
-      return;
-    }
+    const one = await find(pathOf(name), live.signal);
+    if (!one) { show(place, card(null, el("p", {}, t("no-schedule")))); return; }
     const settings = Object.entries(settingsOf(one)).filter(([field]) => field !== "queue" && field !== "paused");
     const timing = JSON.stringify([one.cron, one.every, one.at, one.zone, one.start, one.end]);
     if (timing !== drawn && !one.error) { drawn = timing; await look(one); }
@@ -169,7 +166,7 @@ export function schedule(root, { name }, live) {
       one.waits && card(t("waits"), el("p", {}, one.waits.why), soft(when(one.waits.until ?? one.waits.at))),
       figures(Object.entries(one.counts).map(([what, n]) => [t(what), count(n)])),
       card(t("next"), el("p", { class: "lead" }, recurrence(one)), one.next.length === 0 ? soft(t("no-next")) : strip, one.next.length > 0
-        && table(t("next"), [[t("occurs")], [t("in-zone")], [t("note")]], one.next.map(({ at, offset, note }) => [twoParts(occurs(at, one), away(Date.parse(at) - Date.now())), `${one.zone ?? "UTC"} (UTC${ahead(offset)})`, note ? badge(t(note), "warn") : "–"]))),
+        && table(t("next"), [[t("occurs")], [t("in-zone")], [t("set-note")]], one.next.map(({ at, offset, note }) => [twoParts(occurs(at, one), away(Date.parse(at) - Date.now())), `${one.zone ?? "UTC"} (UTC${ahead(offset)})`, note ? badge(t(note), "warn") : "–"]))),
       one.latest.length > 0 && card(t("latest"), table(t("latest"), [[t("occurs")], [t("state")], [t("message")]], [...one.latest].reverse().map(({ at, outcome, message }) => [
         when(at), badge(t(outcome), OUTCOMES[outcome]), message && may("cancel") ? el("a", { href: `#/messages/${message}`, "data-name": `message-${message}` }, message) : message ?? "–"]))),
       card(t("settings"), pairs([[t("queue"), one.queue ? queueLink(one.queue) : "–"], [t("created-at"), when(one.created_at)],

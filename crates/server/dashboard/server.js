@@ -9,31 +9,27 @@ import { t } from "./words.js";
 // Who owns a shard. That nobody does is worse than that it is not known.
 const ownerOf = ({ owner, unknown }) => owner ?? (unknown ? badge(t("owner-unknown", { why: unknown }), "warn") : badge(t("none"), "bad"));
 
-// What the server says of itself; one that does not has no such page.
+// What the server says of itself.
+const sinceAt = (text) => t("since-at", { at: exact(text) });
 function about(now) {
   const used = (part, limit, name) => [el("meter", { min: 0, max: limit, high: limit * 0.9, value: Math.min(part, limit), "aria-label": name }), " ", t("used-of", { used: bytes(part), limit: bytes(limit) })];
-  const { disk, memory, store, shards = [], breakers = [], warnings = [] } = now;
+  const { disk, memory, store, shards, breakers, warnings } = now;
   return card(t("about"),
-    warnings.length > 0 && el("ul", { class: "causes" }, warnings.map((text) => el("li", { class: "warn" }, el("span", { class: "why" }, String(text))))),
+    warnings.length > 0 && el("ul", { class: "causes" }, warnings.map((text) => el("li", { class: "warn" }, el("span", { class: "why" }, text)))),
     pairs([
-      [t("version"), now.version], [t("uptime"), `${span(now.uptime_ms)} (${t("since-at", { at: exact(now.started_at) })})`], [t("store"), [store.kind, store.level].filter(Boolean).join(", ")], store.folder && [t("folder"), store.folder],
+      [t("version"), now.version], now.started_at && [t("uptime"), `${span(now.uptime_ms)} (${sinceAt(now.started_at)})`], [t("store"), `${store.kind}, ${store.level}`], store.folder && [t("folder"), store.folder],
       disk && [t("disk"), [...used(disk.used_bytes, disk.used_bytes + disk.free_bytes, t("disk")), disk.reserve_bytes ? ` · ${t("reserve", { n: bytes(disk.reserve_bytes) })}` : ""]],
-      memory && [t("memory"), memory.limit_bytes ? used(memory.used_bytes, memory.limit_bytes, t("memory")) : bytes(memory.used_bytes)],
-      shards.length > 0 && [t("shards"), shards.length > 12 ? t("shards-open", { n: count(shards.filter(({ open }) => open).length), all: count(shards.length) }) : shards.map(({ shard, owner, open }) => `${shard}: ${owner ?? t("none")}${open ? "" : ` (${t("not-here")})`}`).join(" · ")],
-      [t("breakers"), breakers.length === 0 ? t("none-open") : breakers.map((one) => badge(typeof one === "string" ? one : one.target ?? one.name ?? JSON.stringify(one), "bad"))],
-      [t("last-backup"), now.last_backup ? when(now.last_backup.at ?? now.last_backup) : t("never")],
+      [t("memory"), memory.limit_bytes ? used(memory.used_bytes, memory.limit_bytes, t("memory")) : bytes(memory.used_bytes)],
+      [t("shards"), shards.length > 12 ? t("shards-open", { n: count(shards.filter(({ open }) => open).length), all: count(shards.length) }) : shards.map(({ shard, owner, open }) => `${shard}: ${owner ?? t("none")}${open ? "" : ` (${t("not-here")})`}`).join(" · ")],
+      [t("breakers"), breakers.length === 0 ? t("none") : breakers.map(({ target, since, because }) => el("div", {}, badge(target, "bad"), ` ${[sinceAt(since), because].filter(Boolean).join(" · ")}`))],
+      [t("last-backup"), now.last_backup ? when(now.last_backup) : t("never")],
     ]));
 }
 
 export function server(root, _, live) {
   const [status, health, nodes, quotas, tokens] = [el("div"), el("div"), el("div"), el("div"), el("div")];
   root.append(el("h1", {}, t("server")), status, el("div", { class: "grid" }, health, nodes), quotas, tokens);
-  if (mayAll("metrics")) {
-    live.every(5_000, async () => {
-      try { show(status, about(await get("/v1/status", live.signal))); } catch (error) { if (error.status !== 404 && error.status !== 403) throw error; return 60_000; }
-      return undefined;
-    });
-  }
+  if (mayAll("admin")) live.every(5_000, async () => show(status, about(await get("/v1/status", live.signal))));
   live.every(3_000, async () => {
     const now = await fetch("/healthz", { signal: live.signal, cache: "no-store" }).then((answer) => answer.json());
     show(health, card(t("health"), pairs(Object.entries(now).map(([name, value]) => [t(`health-${name}`),

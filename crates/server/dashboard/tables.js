@@ -1,6 +1,6 @@
 // Tables of queues and of messages, which several pages have.
 
-import { get, may, mayAll } from "./api.js";
+import { get, may, mayAll, queryOf } from "./api.js";
 import { badge, el, soft, table } from "./dom.js";
 import { attempts, both, brief, count, pace, rate, span } from "./format.js";
 import { t } from "./words.js";
@@ -93,6 +93,8 @@ export function ofAll({ queues, more }, some, none) {
     more && el("p", {}, badge(t("first-queues", { n: count(queues.length) }), "warn")),
   ];
 }
+// The link to the next page of a list.
+export const moreOf = (path, after) => after && el("a", { href: `#${path}${queryOf({ after })}` }, t("more"));
 export const shownOf = (n, all) => all > n && soft(t("shown-of", { n: count(n), all: count(all) }));
 // How soon all queues are looked at again: many of them seldom.
 export const again = ({ queues }) => (queues.length > 1_000 ? 15_000 : 3_000);
@@ -111,7 +113,7 @@ export const whenCell = (text) => twoParts(...both(text));
 // Messages; `choose` is {chosen, change, acts}: some of them can be chosen, and each has acts of its own.
 export function messageTable(messages, caption, choose) {
   const all = choose && el("input", { type: "checkbox", "aria-label": t("choose-all"), "data-name": "choose-all", checked: messages.length > 0 && messages.every(({ id }) => choose.chosen.has(id)), onchange: (event) => choose.change(messages, event.target.checked) });
-  const titles = [[t("id"), "name"], [t("key"), "key"], [t("state")], [t("due"), "when"], [t("attempt"), "n"], [t("body"), "key body"]];
+  const titles = [[t("id"), "name"], [t("key"), "key"], [t("state")], [t("due"), "when"], [t("attempt"), "n"], [t("set-body"), "key body"]];
   return table(caption, choose ? [[all, "box"], ...titles, [t("act"), "acts"]] : titles, messages.map((message) => {
     const row = [messageLink(message), message.key ?? "–", stateBadge(message), whenCell(message.due_at), `${message.attempt}/${attempts(message.max_attempts)}`, beginning(content(message))];
     if (!choose) return row;

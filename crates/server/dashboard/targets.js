@@ -1,10 +1,10 @@
 // All targets, and one target: what it does, what it is set to, and which queues are delivered to it.
 
 import { ask, mustBeFree, perform, run } from "./acts.js";
-import { call, get, may } from "./api.js";
+import { call, find, get, may, queryOf } from "./api.js";
 import { badge, card, el, figures, pairs, show, soft, table } from "./dom.js";
 import { clock, count, setting, span, when } from "./format.js";
-import { queueLink, whenCell } from "./tables.js";
+import { moreOf, queueLink, whenCell } from "./tables.js";
 import { t } from "./words.js";
 
 // What an answer has beside the settings.
@@ -25,7 +25,7 @@ function create() {
     text: t("target-text"),
     fields: [
       { name: "name", label: t("name"), required: true },
-      { name: "url", label: t("url"), required: true, hint: "https://shop.example/hook" },
+      { name: "url", label: t("set-url"), required: true, hint: "https://shop.example/hook" },
       { name: "secrets", label: t("secrets"), type: "area", hint: "whsec_…" },
       { name: "networks", label: t("networks"), value: "public" },
     ],
@@ -110,12 +110,12 @@ export function targets(root, { after }, live) {
   const list = el("div");
   root.append(el("div", { class: "head" }, el("h1", {}, t("targets")), el("button", { "data-name": "new-target", class: "main", onclick: create }, t("new-target"))), card(null, list));
   live.every(3_000, async () => {
-    const page = await get(`/v1/targets?limit=200${after ? `&after=${encodeURIComponent(after)}` : ""}`, live.signal);
+    const page = await get(`/v1/targets${queryOf({ limit: 200, after })}`, live.signal);
     show(list, page.targets.length === 0 ? soft(t("no-targets"))
-      : table(t("targets"), [[t("name"), "key"], [t("url"), "key"], [t("queues"), "key"], [t("state")], [t("reason"), "key"]], page.targets.map((one) => [
+      : table(t("targets"), [[t("name"), "key"], [t("set-url"), "key"], [t("queues"), "key"], [t("state")], [t("reason"), "key"]], page.targets.map((one) => [
         link(one.name), one.url ?? "–", links(one.delivers), signs(one), stateWords(one),
       ]), { cards: true }),
-    page.next && el("a", { href: `#/targets?after=${encodeURIComponent(page.next)}` }, t("more")));
+    moreOf("/targets", page.next));
   });
 }
 
@@ -123,14 +123,8 @@ export function target(root, { name }, live) {
   const place = el("div");
   root.append(el("h1", {}, name), place);
   live.every(3_000, async () => {
-    let one;
-    try {
-      one = await get(pathOf(name), live.signal);
-    } catch (error) {
-      if (error.status !== 404) throw error;
-      show(place, card(null, el("p", {}, t("no-target"))));
-      return;
-    }
+    const one = await find(pathOf(name), live.signal);
+    if (!one) { show(place, card(null, el("p", {}, t("no-target")))); return; }
     const settings = Object.entries(one).filter(([field, value]) => !FIGURES.includes(field) && value !== null && value !== "" && !(Array.isArray(value) && value.length === 0));
     show(place,
       el("div", { class: "bar" }, signs(one),

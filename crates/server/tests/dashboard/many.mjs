@@ -4,7 +4,7 @@
 
 import assert from "node:assert/strict";
 
-import { browser, check, shown, tab } from "./stage.mjs";
+import { browser, check, shown, tab, visit } from "./stage.mjs";
 
 const many = process.env.DASHBOARD_MANY;
 const post = async (path, body) => {
@@ -15,7 +15,7 @@ const post = async (path, body) => {
 const seen = await tab();
 const { page } = seen;
 const go = async (path, heading) => {
-  await page.goto(`${many}/#${path}`);
+  await visit(page, `${many}/#${path}`);
   await page.getByRole("heading", { level: 1, name: heading }).waitFor();
 };
 

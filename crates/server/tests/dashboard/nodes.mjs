@@ -4,7 +4,7 @@
 
 import assert from "node:assert/strict";
 
-import { browser, check, shown, tab } from "./stage.mjs";
+import { browser, check, shown, tab, visit } from "./stage.mjs";
 
 const shards = process.env.DASHBOARD_SHARDS;
 const here = await (await fetch(`${shards}/v1/cluster`)).json();
@@ -14,7 +14,7 @@ assert.equal(here.shards.length, 3, JSON.stringify(here));
 const cells = (table) => table.locator("tbody tr").evaluateAll((rows) => rows.map((row) => [...row.cells].map((cell) => cell.textContent)));
 async function opened(seen) {
   const { page } = seen;
-  await page.goto(`${shards}/#/server`);
+  await visit(page, `${shards}/#/server`);
   const nodes = page.getByRole("region", { name: "Nodes" });
   await nodes.locator("tbody tr").first().waitFor();
   await page.locator("summary", { hasText: "Shards" }).click();
@@ -52,7 +52,7 @@ for (const options of [{}, { locale: "zh-CN", colorScheme: "dark" }, { viewport:
     ],
   } }));
   if (options.locale) {
-    await seen.page.goto(`${shards}/#/server`);
+    await visit(seen.page, `${shards}/#/server`);
     await seen.page.getByText("1 个分片没有所有者").waitFor();
     await seen.page.locator("summary", { hasText: "分片" }).click();
     await check(seen, "a shard without an owner, zh");

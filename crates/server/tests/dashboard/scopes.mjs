@@ -3,7 +3,7 @@
 
 import assert from "node:assert/strict";
 
-import { api, browser, check, dialog, eventually, guarded, shown, tab, toast, tokenOf } from "./stage.mjs";
+import { api, browser, check, dialog, eventually, guarded, shown, tab, toast, tokenOf, visit } from "./stage.mjs";
 
 const full = tokenOf("full");
 const put = (queue, message) => api(`/v1/queues/${queue}/messages`, "POST", message, full);
@@ -15,6 +15,7 @@ const offered = {
   small: ["Overview", "Queues", "Server"],
   producer: ["Overview", "Queues", "Server"],
   // Without the scope metrics Overview, Queues and Server had banners of errors, and Dead letters had, too.
+  warden: ["Overview", "Queues", "Schedules", "Targets", "Dead letters", "Jobs", "Audit", "Server"],
   keeper: ["Queues", "Schedules", "Targets", "Jobs", "Audit", "Server"],
 };
 
@@ -30,7 +31,7 @@ async function signedIn(name) {
 }
 // A page, when what it asks for at first has been answered.
 async function calm(seen, path, what) {
-  await seen.page.goto(`${guarded}/#${path}`);
+  await visit(seen.page, `${guarded}/#${path}`);
   await seen.page.locator("main h1").waitFor();
   await seen.page.waitForTimeout(500);
   assert.equal(await seen.page.locator("#trouble").textContent(), "", `${what}: ${path}`);
@@ -76,6 +77,23 @@ for (const name of ["full", "small"]) {
   await seen.context.close();
 }
 
+// One message is changed with the scope cancel; without it messages are chosen for a redrive alone.
+for (const [name, n] of [["full", 1], ["warden", 0]]) {
+  const seen = await signedIn(name);
+  await calm(seen, "/queues/shop?state=scheduled", name);
+  await seen.page.locator("main table.cards tbody tr").first().waitFor();
+  assert.equal(await seen.page.getByLabel("Choose all on this page").count(), n, name);
+  await seen.context.close();
+}
+
+// The server's own state is for those who administer all of it.
+for (const [name, n] of [["warden", 1], ["producer", 0]]) {
+  const seen = await signedIn(name);
+  await calm(seen, "/server", name);
+  assert.equal(await seen.page.getByRole("heading", { name: "This server" }).count(), n, name);
+  await seen.context.close();
+}
+
 // Undo of a new message is a cancel, which this token may not.
 {
   const seen = await signedIn("producer");
@@ -86,12 +104,12 @@ for (const name of ["full", "small"]) {
     await dialog(page).getByRole("button", { name: "OK" }).click();
     await toast(page, "is scheduled");
   };
-  await page.goto(`${guarded}/#/queues`);
+  await visit(page, `${guarded}/#/queues`);
   await make();
   assert.equal(await page.getByRole("button", { name: "Undo" }).count(), 0, "no way back is offered");
   await seen.context.close();
   const other = await signedIn("keeper");
-  await other.page.goto(`${guarded}/#/queues`);
+  await visit(other.page, `${guarded}/#/queues`);
   await other.page.getByRole("searchbox", { name: "Queue", exact: true }).fill("made");
   await other.page.getByRole("button", { name: "Open" }).click();
   await other.page.getByRole("heading", { level: 1, name: "made" }).waitFor();

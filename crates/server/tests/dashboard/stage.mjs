@@ -60,8 +60,15 @@ export async function check({ page, faults }, what) {
   shown.pages += 1;
 }
 
+// Goes to an address; its page may look as the one before, so what that has shown must be gone.
+export async function visit(page, address) {
+  const { href, origin } = new URL(address);
+  if (new URL(page.url()).origin === origin && page.url() !== href) await page.evaluate(() => document.querySelector("#main > div")?.setAttribute("data-former", ""));
+  await page.goto(href);
+  await page.locator("[data-former]").waitFor({ state: "detached" });
+}
 export const go = async (page, path, heading) => {
-  await page.goto(`${open}/#${path}`);
+  await visit(page, `${open}/#${path}`);
   await page.getByRole("heading", { level: 1, name: heading }).waitFor();
 };
 export const toast = (page, text) => page.locator(".toast", { hasText: text }).last().waitFor();

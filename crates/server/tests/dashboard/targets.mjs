@@ -4,7 +4,7 @@
 import assert from "node:assert/strict";
 import { createServer } from "node:http";
 
-import { api, browser, check, confirm, dialog, eventually, go, open, press, shown, tab, toast, undo } from "./stage.mjs";
+import { api, browser, check, confirm, dialog, eventually, go, open, press, shown, tab, toast, undo, visit } from "./stage.mjs";
 
 const listen = (server, port) => new Promise((resolve) => server.listen(port, "127.0.0.1", resolve));
 const receiver = createServer((request, response) => request.resume().on("end", () => response.writeHead(200).end("taken")));
@@ -50,6 +50,10 @@ for (const options of [{ viewport: { width: 360, height: 740 } }, { locale: "zh-
   await other.page.goto(`${open}/#/targets/gone`);
   await other.page.locator(".badge.bad", { hasText: options.locale ? "已熔断" : "open" }).waitFor();
   await check(other, `a target whose breaker is open, ${JSON.stringify(options)}`);
+  // The server's page names it, with the reason.
+  await visit(other.page, `${open}/#/server`);
+  const { because } = (await api("/v1/status")).breakers.find((one) => one.target === "gone");
+  await other.page.locator("dd", { hasText: "gone" }).filter({ hasText: because }).waitFor();
   await other.context.close();
 }
 

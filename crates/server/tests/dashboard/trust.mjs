@@ -3,7 +3,7 @@
 
 import assert from "node:assert/strict";
 
-import { api, browser, check, confirm, dialog, eventually, go, open, press, shown, tab } from "./stage.mjs";
+import { api, browser, check, confirm, dialog, eventually, go, open, press, shown, tab, visit } from "./stage.mjs";
 
 const seen = await tab();
 const { page } = seen;
@@ -68,6 +68,7 @@ for (const [button, word] of [["Cancel these", "Cancel 4"], ["Fire these", "Fire
 
 // A purge: by name, no more than it says, and with a way back.
 await press(page, "Purge");
+await dialog(page).getByRole("button", { name: "Purge 4" }).waitFor();
 await dialog(page).getByLabel("Type the queue's name").fill("typed");
 await put("typed", "late");
 await confirm(page, "Purge 4");
@@ -134,15 +135,38 @@ await page.evaluate(() => { location.hash = "#/queues"; });
 await page.getByRole("heading", { level: 1, name: "Queues" }).waitFor();
 await dialog(page).waitFor({ state: "detached" });
 
-// A job shows how far it is.
-await fill("slowly", Array.from({ length: 30 }, (_, n) => `s-${n}`));
-await go(page, "/queues/slowly?prefix=s-", "slowly");
-await press(page, "Cancel these");
-await dialog(page).getByLabel("Rate, messages a second").fill("10");
-await dialog(page).getByRole("button", { name: "Cancel 30" }).click();
-await acts(page).getByText(/Cancelling in slowly: ([1-9]|1\d|2\d) of 30/).waitFor();
-assert.equal(await acts(page).getByRole("progressbar").count(), 1);
-await acts(page).filter({ hasText: "30 messages cancelled in slowly." }).waitFor();
+// What cannot be taken back is not said to be: others have ended them since.
+await fill("ended", ["e-1", "e-2"]);
+await go(page, "/queues/ended", "ended");
+await page.locator("tr", { hasText: "of e-2" }).waitFor();
+await page.getByLabel("Choose all on this page").check();
+await page.locator(".acts").getByRole("button", { name: "Postpone", exact: true }).click();
+await dialog(page).getByLabel("Delay").fill("5h");
+await confirm(page, "Postpone 2");
+const both = acts(page).filter({ hasText: "2 messages postponed in ended." });
+await both.waitFor();
+for (const key of ["e-1", "e-2"]) await api(`/v1/queues/ended/keys/${key}`, "DELETE");
+await both.getByRole("button", { name: "Undo" }).click();
+await acts(page).filter({ hasText: "2 were refused." }).waitFor();
+assert.equal(await acts(page).filter({ hasText: "Undone" }).count(), 0);
+
+// A job shows how far it is, though the server does not answer for a while and other lines come.
+{
+  const { page, context } = await tab();
+  let failures = 2;
+  await page.route(/\/v1\/jobs\//, (route) => ((failures -= 1) >= 0 ? route.fulfill({ status: 503, body: "{}" }) : route.continue()));
+  await fill("slowly", Array.from({ length: 30 }, (_, n) => `s-${n}`));
+  await go(page, "/queues/slowly?prefix=s-", "slowly");
+  await press(page, "Cancel these");
+  await dialog(page).getByLabel("Rate, messages a second").fill("2");
+  await dialog(page).getByRole("button", { name: "Cancel 30" }).click();
+  await acts(page).filter({ has: page.getByRole("progressbar") }).filter({ hasText: /Cancelling in slowly: ([1-9]|1\d|2\d) of 30/ }).waitFor();
+  assert.ok(failures < 0, "the server did not answer");
+  await page.evaluate(async () => { const { say } = await import("/ui/acts.js"); for (let n = 0; n < 6; n += 1) say(`line ${n}`); });
+  assert.deepEqual(await acts(page).filter({ hasText: "line" }).locator("span").allTextContents(), ["line 3", "line 4", "line 5"]);
+  await acts(page).filter({ hasText: "30 messages cancelled in slowly." }).getByRole("button", { name: "Undo" }).waitFor();
+  await context.close();
+}
 
 // A hundred with the same beginning are found, as many as there are.
 await Promise.all(Array.from({ length: 100 }, (_, n) => put("hundred", `order-${n}`)));
@@ -179,7 +203,7 @@ assert.equal(nodes, 0, "requests for nodes");
 
 // The ring says a part in words, by keyboard, and opens its messages.
 await put("ringing", "r", { delay: "90s" });
-await page.goto(`${open}/#/`);
+await visit(page, `${open}/#/`);
 const ring = page.locator("svg.ring");
 await ring.focus();
 for (let n = 0; n < 3; n += 1) await page.keyboard.press("ArrowRight");

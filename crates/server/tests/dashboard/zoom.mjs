@@ -3,7 +3,7 @@
 
 import assert from "node:assert/strict";
 
-import { api, browser, check, eventually, go, open, shown, tab } from "./stage.mjs";
+import { api, browser, check, eventually, go, open, shown, tab, visit } from "./stage.mjs";
 
 const seen = await tab();
 const { page } = seen;
@@ -93,12 +93,12 @@ await count(0);
 await page.getByLabel("Span").selectOption({ label: "1 day" });
 await count(3);
 // The overview, too.
-await page.goto(`${open}/#/?span=30d&zoom=${new Date(Date.now() + HOUR).toISOString()}/${new Date(Date.now() + 25 * HOUR).toISOString()}`);
+await visit(page, `${open}/#/?span=30d&zoom=${new Date(Date.now() + HOUR).toISOString()}/${new Date(Date.now() + 25 * HOUR).toISOString()}`);
 await zoomed.waitFor();
 assert.equal(await page.getByLabel("Span").locator("option:checked").textContent(), "30 days");
 await check(seen, "a span of all messages");
 // An address that says nonsense is one that says nothing.
-await page.goto(`${open}/#/queues/spans?span=forever&zoom=x/y`);
+await visit(page, `${open}/#/queues/spans?span=forever&zoom=x/y`);
 await count(3);
 assert.equal(await zoomed.isVisible(), false);
 
