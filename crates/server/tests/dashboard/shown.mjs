@@ -23,6 +23,21 @@ const { page } = seen;
   await page.locator("dl.settings dd", { hasText: "∞" }).waitFor();
 }
 
+// Of a schedule that occurs more often than is asked for, later days are not said to have none.
+{
+  await api("/v1/schedules/often", "PUT", { queue: "often", every: "1m", body: "x" });
+  await api("/v1/schedules/seldom", "PUT", { queue: "often", cron: "0 9 1 * *", zone: "UTC", body: "x" });
+  await go(page, "/schedules/often", "often");
+  const days = () => page.locator(".month li").evaluateAll((all) => all.map((day) => day.title));
+  await page.locator(".month li").first().waitFor();
+  assert.ok((await days()).every((title) => !title.endsWith(": 0 times")), JSON.stringify(await days()));
+  assert.ok((await days()).filter((title) => title.endsWith(": …")).length >= 29, JSON.stringify(await days()));
+  await check(seen, "a schedule that occurs often");
+  await go(page, "/schedules/seldom", "seldom");
+  await page.locator(".month li.on").waitFor();
+  assert.deepEqual((await days()).map((title) => title.split(": ")[1]).sort().slice(0, 2), ["0 times", "0 times"]);
+}
+
 // A body as text, as JSON and as bytes; one that is no text as bytes alone.
 {
   const body = page.getByLabel("Body");
