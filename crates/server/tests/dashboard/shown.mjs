@@ -138,7 +138,7 @@ await check(seen, "no such page");
   // How many queues there are is shown to the last one. Of 100,000 messages one more is not seen: they are rounded.
   const figure = page.locator("main dl.figures div", { hasText: "Queues" }).locator("dd");
   const before = await figure.textContent();
-  await api("/v1/queues/drawn-unseen/messages", "POST", { body: "x", delay: "3h" });
+  await api(`/v1/queues/drawn-${Date.now()}/messages`, "POST", { body: "x", delay: "3h" });
   await page.waitForTimeout(7_000);
   assert.equal(asked, 0, "requests of a hidden page");
   assert.equal(await figure.textContent(), before, "nothing arrives");
