@@ -23,6 +23,21 @@ const { page } = seen;
   await page.locator("dl.settings dd", { hasText: "∞" }).waitFor();
 }
 
+// Of a schedule that occurs more often than is asked for, later days are not said to have none.
+{
+  await api("/v1/schedules/often", "PUT", { queue: "often", every: "1m", body: "x" });
+  await api("/v1/schedules/seldom", "PUT", { queue: "often", cron: "0 9 1 * *", zone: "UTC", body: "x" });
+  await go(page, "/schedules/often", "often");
+  const days = () => page.locator(".month li").evaluateAll((all) => all.map((day) => day.title));
+  await page.locator(".month li").first().waitFor();
+  assert.ok((await days()).every((title) => !title.endsWith(": 0 times")), JSON.stringify(await days()));
+  assert.ok((await days()).filter((title) => title.endsWith(": …")).length >= 29, JSON.stringify(await days()));
+  await check(seen, "a schedule that occurs often");
+  await go(page, "/schedules/seldom", "seldom");
+  await page.locator(".month li.on").waitFor();
+  assert.deepEqual((await days()).map((title) => title.split(": ")[1]).sort().slice(0, 2), ["0 times", "0 times"]);
+}
+
 // A body as text, as JSON and as bytes; one that is no text as bytes alone.
 {
   const body = page.getByLabel("Body");
@@ -123,7 +138,7 @@ await check(seen, "no such page");
   // How many queues there are is shown to the last one. Of 100,000 messages one more is not seen: they are rounded.
   const figure = page.locator("main dl.figures div", { hasText: "Queues" }).locator("dd");
   const before = await figure.textContent();
-  await api("/v1/queues/drawn-unseen/messages", "POST", { body: "x", delay: "3h" });
+  await api(`/v1/queues/drawn-${Date.now()}/messages`, "POST", { body: "x", delay: "3h" });
   await page.waitForTimeout(7_000);
   assert.equal(asked, 0, "requests of a hidden page");
   assert.equal(await figure.textContent(), before, "nothing arrives");

@@ -487,7 +487,7 @@ for (const [language, locale] of languages) {
   await other.close();
   assert.deepEqual((await api("/v1/token", "GET", undefined, smallToken)).token.scopes, ["metrics"]);
   const all = await api("/v1/tokens", "GET", undefined, fullToken);
-  assert.deepEqual(all.tokens.map((token) => token.name), ["full", "small", "producer", "keeper"]);
+  assert.deepEqual(all.tokens.map((token) => token.name), ["full", "small", "producer", "keeper", "warden"]);
   assert.ok(!JSON.stringify(all).includes("sha256"), "no hash leaves the server");
   await page.getByRole("button", { name: "Sign out small" }).click();
   await page.getByLabel("Token").waitFor();
