@@ -280,20 +280,28 @@ impl ClientCommand for BulkArgs {
         let job = remote.post(&path, &Value::Object(request))?;
         let job = if self.wait { ended(remote, job)? } else { job };
         session.print(&job, |out| tell_job(out, &job))?;
-        if self.keep_ms.is_some() {
+        let may_have_done = job["ended_at"].is_null() || job["done"] != 0;
+        if self.keep_ms.is_some() && may_have_done {
             tell_undo(queue, &job["id"]);
         }
         Ok(())
     }
 }
 
-/// Waits until a job has ended.
+/// Waits until a job has ended. One that more messages match than it expects is refused, as when it begins.
 fn ended(remote: &Remote, mut job: Value) -> Result<Value, CommandFailure> {
     while job["ended_at"].is_null() {
         thread::sleep(LOOK);
         job = remote.get(&job_path(&cell(&job, "id")))?;
     }
-    Ok(job)
+    match (job["matched"].as_u64(), job["expect"].as_u64()) {
+        (Some(matched), Some(expect)) if job["state"] == "cancelled" && matched > expect => {
+            let detail = format!("{matched} messages match, and {expect} were expected; nothing was done");
+            let problem = json!({"code": "changed", "detail": detail});
+            Err(CommandFailure::Refused(ServerRefusal::from_json(&problem)))
+        }
+        _ => Ok(job),
+    }
 }
 
 #[derive(Debug, Subcommand)]

@@ -239,8 +239,15 @@ impl ClientCommand for PurgeArgs {
         }
         let mut act = None;
         operate(session, &self.queue, "purge", request, |answer| {
+            let removed = format!("{} removed", cell_counted(answer, "purged", "message"));
             act = answer.get("act").cloned();
-            format!("{} removed", cell_counted(answer, "purged", "message"))
+            // Its job goes on, unless it says that it has ended.
+            match (answer["state"].as_str(), &act) {
+                (Some(state), Some(_)) if state != "done" => {
+                    format!("{removed} so far ({}); `duewheel job get {}`", plain(state), cell(answer, "act"))
+                }
+                _ => removed,
+            }
         })?;
         act.iter().for_each(|act| tell_undo(&self.queue, act));
         Ok(())

@@ -297,6 +297,8 @@ pub const BULK_PART: usize = 4_000;
 pub const BULK_WALK: usize = 20_000;
 /// Messages that a job changes together.
 pub const BULK_SLICE: usize = 256;
+/// Messages that a job removes and keeps, or puts back, together: the store reads and writes all their bodies.
+pub const BULK_SLICE_OF_KEPT: usize = 64;
 /// Messages that a job puts into another queue together; all their bodies are in memory at the same time.
 pub const BULK_SLICE_WITH_BODIES: usize = 16;
 /// How often the end of a job is tried that its worker comes in the way of.

@@ -155,6 +155,14 @@ impl Problem {
         Problem::new(ErrorCode::Changed, detail).with(Extra::Matched(matched))
     }
 
+    /// The problem of a purge over several shards, some of which may have purged before more messages arrived.
+    pub(crate) fn changed_in_some(expect: u64, matched: u64) -> Self {
+        let detail = format!(
+            "{matched} messages match, and {expect} were expected; none are removed, or only those of some shards"
+        );
+        Problem::new(ErrorCode::Changed, detail).with(Extra::Matched(matched))
+    }
+
     /// The problem of a refused change. `time` is the field that determined the due time, if any.
     pub fn from_change(refusal: ChangeRefusal, time: &'static str) -> Self {
         match refusal {

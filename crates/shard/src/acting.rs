@@ -12,13 +12,14 @@ use duewheel_core::engine::{Op, Reply};
 use duewheel_core::name::QueueName;
 
 tokio::task_local! {
-    static CALL: Arc<ActCall>;
+    static CALL: Option<Arc<ActCall>>;
 }
 
 /// The act of a task.
 #[derive(Debug)]
 struct ActCall {
     act: Act,
+    name: OnceLock<Box<str>>,
     queue: OnceLock<QueueName>,
     /// The act as the first operation has it.
     submitted: OnceLock<Arc<Act>>,
@@ -33,9 +34,9 @@ struct ActCall {
 /// As `call`. Operations that a task submits which `call` spawns are not part of the act.
 pub async fn acting<F: Future>(act: Act, call: F) -> (F::Output, Option<RecordedAct>) {
     let (count, is_counted) = (AtomicU64::new(0), AtomicBool::new(false));
-    let (queue, submitted) = (OnceLock::new(), OnceLock::new());
-    let acted = Arc::new(ActCall { act, queue, submitted, count, is_counted });
-    let output = CALL.scope(Arc::clone(&acted), call).await;
+    let (name, queue, submitted) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
+    let acted = Arc::new(ActCall { act, name, queue, submitted, count, is_counted });
+    let output = CALL.scope(Some(Arc::clone(&acted)), call).await;
     let recorded = acted.submitted.get().map(|act| RecordedAct {
         act: Act::clone(act),
         count: acted.is_counted.load(Ordering::Relaxed).then(|| acted.count.load(Ordering::Relaxed)),
@@ -43,9 +44,27 @@ pub async fn acting<F: Future>(act: Act, call: F) -> (F::Output, Option<Recorded
     (output, recorded)
 }
 
+/// Runs `call`, which tidies up and is no part of the act of this task.
+///
+/// # Cancel safety
+/// As `call`.
+pub async fn without_act<F: Future>(call: F) -> F::Output {
+    CALL.scope(None, call).await
+}
+
+/// The act of this task, if it is one.
+fn current() -> Option<Arc<ActCall>> {
+    CALL.try_with(Option::clone).ok().flatten()
+}
+
 /// States the queue that the act of this task concerns, if it is one: before its first operation.
 pub fn concerns(queue: &QueueName) {
-    let _ = CALL.try_with(|call| call.queue.set(queue.clone())); // the first one counts
+    let _ = current().map(|call| call.queue.set(queue.clone())); // the first one counts
+}
+
+/// Names the act of this task, if it is one, by more than its request is called: before its first operation.
+pub fn is_called(name: &str) {
+    let _ = current().map(|call| call.name.set(name.into())); // the first one counts
 }
 
 /// Makes operations part of the act of this task, if it is one.
@@ -53,24 +72,21 @@ pub(crate) fn of_act(ops: Vec<Op>) -> Vec<Op> {
     if !ops.iter().any(|op| op.operation().audited) {
         return ops;
     }
-    let act = CALL.try_with(|call| {
-        let make = || {
-            let queue = call.act.queue.clone().or_else(|| call.queue.get().cloned());
-            Arc::new(Act { queue, ..call.act.clone() })
-        };
-        Arc::clone(call.submitted.get_or_init(make))
-    });
-    match act {
-        Ok(act) => ops.into_iter().map(|op| op.of_act(&act)).collect(),
-        Err(_) => ops,
-    }
+    let Some(call) = current() else { return ops };
+    let make = || {
+        let queue = call.act.queue.clone().or_else(|| call.queue.get().cloned());
+        let name = call.name.get().unwrap_or(&call.act.name).clone();
+        Arc::new(Act { name, queue, ..call.act.clone() })
+    };
+    let act = call.submitted.get_or_init(make);
+    ops.into_iter().map(|op| op.of_act(act)).collect()
 }
 
 /// Adds the number of messages in an answer to the act of this task, if it is one.
 pub(crate) fn count(reply: &Reply) {
     let Reply::Count(count) = reply else { return };
-    let _ = CALL.try_with(|call| {
+    if let Some(call) = current() {
         call.is_counted.store(true, Ordering::Relaxed);
         call.count.fetch_add(count.what, Ordering::Relaxed);
-    });
+    }
 }

@@ -86,7 +86,7 @@ async fn purge_with_keep_is_undone() {
     let before = shown().await;
     let purged = server.ok("POST", "/v1/queues/orders/purge", r#"{"keep": "1h", "expect": 4}"#).await;
     let act = purged["act"].as_str().expect("act");
-    assert_eq!(purged, json!({"purged": 4, "act": act}));
+    assert_eq!(purged, json!({"purged": 4, "act": act, "state": "done"}));
     assert_eq!(shown().await, json!([]));
     let gone = format!("/v1/messages/{}", before[0]["id"].as_str().expect("id"));
     assert_eq!(server.ok("GET", &gone, "").await["state"], "done");
@@ -134,15 +134,18 @@ fn kill_9_restores_each_message_once() {
     let mut act = Value::Null;
     for (action, left) in [("cancel", 0), ("restore", MESSAGES)] {
         let asked = match action {
-            "cancel" => json!({"action": "cancel", "all": true, "keep": "1h", "expect": MESSAGES}),
-            _ => json!({"action": "restore", "act": act}),
+            "cancel" => {
+                json!({"action": "cancel", "all": true, "keep": "1h", "expect": MESSAGES, "rate": 2000})
+            }
+            _ => json!({"action": "restore", "act": act, "rate": 2000}),
         };
         let (status, job) = server.call("POST", "/v1/queues/orders/bulk", &asked.to_string());
         assert_eq!(status, 202, "{job}");
         act = job["id"].clone();
         let path = format!("/v1/jobs/{}", job["id"].as_str().expect("id"));
         for at in [1, MESSAGES / 2] {
-            server.until(&path, |job| job["done"].as_u64().expect("done") >= at);
+            // While the job goes on.
+            server.until(&path, |job| job["done"].as_u64().expect("done") >= at && job["ended_at"].is_null());
             server = server.killed_and_restarted(dir.path(), &address);
         }
         server.until(&path, |job| job["ended_at"].is_string());

@@ -1,10 +1,10 @@
 //! What is done to the messages of a job, and what the answers say.
 
-use duewheel::CallError;
 use duewheel::core::Policy;
 use duewheel::core::engine::{ChangeRefusal, EnqueueRefusal};
 use duewheel::core::message::State;
 use duewheel::core::name::{BadName, QueueName};
+use duewheel::{CallError, Outcome};
 use serde::{Deserialize, Serialize};
 
 use super::filter::BulkFilter;
@@ -189,7 +189,43 @@ pub(super) enum BulkOutcome {
 }
 
 /// What an answer says: the outcome, or why the same is to be tried again.
-pub(super) type Judged = Result<BulkOutcome, String>;
+pub(super) type Judged = Result<BulkOutcome, BulkOpen>;
+
+/// Why a message is asked for again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum BulkOpen {
+    /// The change was refused for now: it was not made before.
+    Refused(ChangeRefusal),
+    /// Nothing was tried with the message, for this reason.
+    Untried(String),
+    /// The change may have been made, or not.
+    Unknown(String),
+}
+
+impl BulkOpen {
+    /// An error before the change of the message.
+    pub(super) fn untried(error: &CallError) -> Self {
+        BulkOpen::Untried(error.to_string())
+    }
+
+    /// Whether the change may have been made, given whether that was so before.
+    pub(super) fn is_unsure(&self, was_unsure: bool) -> bool {
+        match self {
+            BulkOpen::Refused(_) => false,
+            BulkOpen::Untried(_) => was_unsure,
+            BulkOpen::Unknown(_) => true,
+        }
+    }
+}
+
+impl From<CallError> for BulkOpen {
+    fn from(error: CallError) -> Self {
+        match error.outcome() {
+            Outcome::NotApplied => BulkOpen::untried(&error),
+            Outcome::Unknown => BulkOpen::Unknown(error.to_string()),
+        }
+    }
+}
 
 /// What the answer to a removal says: what is still there was not removed before.
 pub(super) fn of_removal(answer: Result<(), ChangeRefusal>, unsure: bool) -> Judged {
@@ -203,8 +239,8 @@ pub(super) fn of_taken_back<T>(answer: Result<Result<T, ChangeRefusal>, CallErro
         Ok(Ok(_)) => Ok(BulkOutcome::Changed),
         // A consumer of the other queue was quicker.
         Ok(Err(ChangeRefusal::NotFound | ChangeRefusal::Leased)) => Ok(BulkOutcome::Done),
-        Ok(Err(refusal)) => Err(format!("{refusal:?}")),
-        Err(error) => Err(error.to_string()),
+        Ok(Err(refusal)) => Err(BulkOpen::Refused(refusal)),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -225,19 +261,19 @@ pub(super) fn of_change(answer: Result<(), ChangeRefusal>, unsure: bool) -> Judg
             | ChangeRefusal::GenerationMismatch(_),
         ) => Ok(BulkOutcome::Changed),
         Err(refusal @ (ChangeRefusal::DiskFull | ChangeRefusal::Overloaded(_) | ChangeRefusal::Busy)) => {
-            Err(format!("{refusal:?}"))
+            Err(BulkOpen::Refused(refusal))
         }
         Err(_) => Ok(BulkOutcome::Refused),
     }
 }
 
 /// What the refusal of a copy says.
-pub(super) fn of_enqueue(refusal: &EnqueueRefusal) -> Judged {
+pub(super) fn of_enqueue(refusal: EnqueueRefusal) -> Judged {
     match refusal {
         EnqueueRefusal::DiskFull
         | EnqueueRefusal::Overloaded(_)
         | EnqueueRefusal::Busy
-        | EnqueueRefusal::OverQuota(_) => Err(format!("{refusal:?}")),
+        | EnqueueRefusal::OverQuota(_) => Err(BulkOpen::Untried(format!("{refusal:?}"))),
         _ => Ok(BulkOutcome::Refused),
     }
 }
@@ -259,7 +295,7 @@ mod tests {
         for refusal in
             [EnqueueRefusal::DiskFull, EnqueueRefusal::Busy, EnqueueRefusal::Overloaded(Limit::Leases)]
         {
-            assert!(of_enqueue(&refusal).is_err(), "{refusal:?}");
+            assert!(of_enqueue(refusal.clone()).is_err(), "{refusal:?}");
         }
         let gone = [ChangeRefusal::NotFound, ChangeRefusal::NotDead, ChangeRefusal::GenerationMismatch(3)];
         for refusal in gone {
@@ -269,6 +305,6 @@ mod tests {
         assert_eq!(of_change(Err(ChangeRefusal::Leased), true), Ok(BulkOutcome::Leased));
         let holder = KeyHolder { id: MessageId(1), state: State::Ready };
         assert_eq!(of_change(Err(ChangeRefusal::KeyExists(holder)), true), Ok(BulkOutcome::Refused));
-        assert_eq!(of_enqueue(&EnqueueRefusal::KeyExists(holder)), Ok(BulkOutcome::Refused));
+        assert_eq!(of_enqueue(EnqueueRefusal::KeyExists(holder)), Ok(BulkOutcome::Refused));
     }
 }

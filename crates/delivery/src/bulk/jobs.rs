@@ -8,6 +8,7 @@ use duewheel::core::name::{BadName, QueueName};
 use duewheel::core::time::ceil_ms;
 use duewheel::core::{MessageId, Policy};
 use duewheel::{CallError, Duewheel};
+use duewheel_shard::acting::without_act;
 use tokio::time::Instant;
 
 use super::action::{BadBulk, BulkAction, UrlMoves};
@@ -220,7 +221,7 @@ impl BulkJobs {
         {
             return Err(BulkError::Changed { expect, matched });
         }
-        self.make_room(&request.tenant).await?;
+        without_act(self.make_room(&request.tenant)).await?;
         let BulkRequest { tenant, queue, filter, action, rate, urls, expect, keep } = request;
         let (queue, now) = (queue.as_str().to_owned(), self.jobs.now());
         let mut record = BulkRecord::new(tenant, queue, filter, action, rate, now);

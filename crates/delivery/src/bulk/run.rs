@@ -12,19 +12,22 @@ use duewheel::core::name::QueueName;
 use duewheel::core::policy::OWN_DEDUPE;
 use duewheel::core::time::{WallMs, ceil_ms};
 use duewheel::core::{IdSet, MessageId};
-use duewheel::{CallError, same_content};
+use duewheel::{CallError, Outcome, same_content};
 use duewheel_shard::listing::ListPositions;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 
 use super::action::{
-    BulkAction, BulkOutcome, Judged, UrlMoves, of_change, of_enqueue, of_removal, of_taken_back,
+    BulkAction, BulkOpen, BulkOutcome, Judged, UrlMoves, of_change, of_enqueue, of_removal, of_taken_back,
 };
 use super::filter::filter_step;
 use super::jobs::BulkJobs;
 use super::part::{JobPart, LEASED, PartEntry, PartWalk, due_times, entries_within, last_delay};
 use super::record::{BulkPhase, BulkRecord, BulkWalk};
-use crate::limits::{BULK_HELD, BULK_SLICE, BULK_SLICE_WITH_BODIES, BULK_TURN_LOOK, BULK_WALK, KEEP_JOBS};
+use crate::limits::{
+    BULK_HELD, BULK_SLICE, BULK_SLICE_OF_KEPT, BULK_SLICE_WITH_BODIES, BULK_TURN_LOOK, BULK_WALK, KEEP_JOBS,
+    LOOK_AGAIN,
+};
 use crate::message_url::MessageUrl;
 use crate::records::{NextLook, NotWritten};
 
@@ -43,8 +46,7 @@ pub(super) struct BulkRun<'a> {
     record: BulkRecord,
     place: BulkPlace,
     stop: watch::Receiver<bool>,
-    /// Messages of the part that is worked on before this one may have been changed by a node that has died, or by a call
-    /// without an answer.
+    /// Messages of the part that is worked on before this one may have been changed by a node that has died.
     unsure: usize,
     /// How many parts are known, and the messages that they have; while it collects.
     met: Option<(u32, IdSet)>,
@@ -143,12 +145,16 @@ impl<'a> BulkRun<'a> {
                     self.place.taken = taken.ok();
                     return Ok(());
                 }
-                Err(_) => self.hold().await?,
+                Err(_) => drop(self.hold_if_room().await?),
             }
         }
     }
 
     async fn save(&mut self, next: NextLook) -> Result<(), RunEnd> {
+        Ok(self.write(next).await?)
+    }
+
+    async fn write(&mut self, next: NextLook) -> Result<(), NotWritten> {
         let written = self.jobs.jobs.write(self.row, self.record.bytes(), Some(next)).await;
         self.row.1 = written?;
         self.jobs.index.note(self.id, &self.record);
@@ -163,6 +169,36 @@ impl<'a> BulkRun<'a> {
 
     async fn hold(&mut self) -> Result<(), RunEnd> {
         self.save(NextLook::After(BULK_HELD)).await
+    }
+
+    /// Why the store does not let the job be held now; `None`: it is held.
+    async fn hold_if_room(&mut self) -> Result<Option<String>, RunEnd> {
+        match self.write(NextLook::After(BULK_HELD)).await {
+            Err(NotWritten::Refused(refusal)) => Ok(Some(format!("{refusal:?}"))),
+            Err(NotWritten::Unknown(error))
+                if error.is_retryable() && error.outcome() == Outcome::NotApplied =>
+            {
+                Ok(Some(error.to_string()))
+            }
+            written => Ok(written.map(|()| None)?),
+        }
+    }
+
+    /// Holds the job as soon as the store has room for that. `false`: this node stops.
+    async fn hold_in_time(&mut self) -> Result<bool, RunEnd> {
+        while let Some(why) = self.hold_if_room().await? {
+            tracing::info!(job = self.id, why, "a job waits and tries again");
+            self.rest(Instant::now() + LOOK_AGAIN).await?;
+            if self.is_stopped() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn is_stopped(&self) -> bool {
+        // An error means that the worker is gone.
+        *self.stop.borrow() || self.stop.has_changed().is_err()
     }
 
     /// Walks on through the queue, and writes down one part.
@@ -262,30 +298,21 @@ impl<'a> BulkRun<'a> {
             self.jobs.read_part(self.id, part).await?.map(|part| part.entries).unwrap_or_default();
         entries.retain(PartEntry::is_meant);
         let mut at = from;
-        while at < entries.len() && !*self.stop.borrow() {
+        while at < entries.len() && !self.is_stopped() {
             let begun = Instant::now();
             let end = entries.len().min(at + self.slice());
             let (now, record) = (self.jobs.jobs.now(), &self.record);
             let moves = due_times(&record.action, record.created, &entries[at..end], now);
             // The next slice is due behind this one.
             let behind = last_delay(&moves).map_or(Duration::ZERO, |ms| Duration::from_millis(ms + 1));
-            let outcomes = self.change_slice(&entries[at..end], &moves, at).await;
-            self.unsure = self.unsure.max(end);
-            let mut why = None;
-            for outcome in outcomes {
-                match outcome {
-                    Ok(outcome) => self.count(outcome),
-                    Err(error) => {
-                        why = Some(error);
-                        break;
-                    }
-                }
+            let outcomes = self.change_all(&entries[at..end], &moves, at).await?;
+            for outcome in outcomes.into_iter().map_while(|outcome| outcome) {
+                self.count(outcome);
                 at += 1;
             }
             self.record.at = (part, at);
-            self.hold().await?;
-            if let Some(why) = why {
-                return Err(RunEnd::Again(why));
+            if !self.hold_in_time().await? {
+                break;
             }
             self.rest(self.paced(begun).max(Instant::now() + behind)).await?;
         }
@@ -302,6 +329,8 @@ impl<'a> BulkRun<'a> {
     fn slice(&self) -> usize {
         let most = match &self.record.action {
             BulkAction::Redrive { to_queue: Some(_), .. } => BULK_SLICE_WITH_BODIES,
+            BulkAction::Restore { .. } => BULK_SLICE_OF_KEPT,
+            _ if self.record.keep_ms.is_some() => BULK_SLICE_OF_KEPT,
             _ => BULK_SLICE,
         };
         match self.record.rate {
@@ -328,12 +357,52 @@ impl<'a> BulkRun<'a> {
         }
     }
 
-    /// What becomes of these messages, in order. The first of them has the number `first` in its part.
-    async fn change_slice(&self, entries: &[PartEntry], moves: &[When], first: usize) -> Vec<Judged> {
-        let is_unsure = |n: usize| first + n < self.unsure;
+    /// Changes messages, the first of which has the number `first` in its part. Those that are refused for now are asked for
+    /// again; the outcomes that are missing when this node stops are unknown.
+    async fn change_all(
+        &mut self,
+        entries: &[PartEntry],
+        moves: &[When],
+        first: usize,
+    ) -> Result<Vec<Option<BulkOutcome>>, RunEnd> {
+        let mut outcomes = vec![None; entries.len()];
+        // With whether the change may have been made before.
+        let mut open: Vec<(usize, bool)> = (0..entries.len()).map(|n| (n, first + n < self.unsure)).collect();
+        loop {
+            let asked: Vec<PartEntry> = open.iter().map(|(n, _)| entries[*n]).collect();
+            let due: Vec<When> = open.iter().map(|(n, _)| moves[*n]).collect();
+            let judged = self.change_slice(&asked, &due, &|n: usize| open[n].1).await;
+            let (mut still, mut last) = (Vec::new(), None);
+            for ((n, was_unsure), judged) in open.into_iter().zip(judged) {
+                match judged {
+                    Ok(outcome) => outcomes[n] = Some(outcome),
+                    Err(why) => {
+                        still.push((n, why.is_unsure(was_unsure)));
+                        last = Some(why);
+                    }
+                }
+            }
+            let Some(why) = last else { return Ok(outcomes) };
+            open = still;
+            tracing::info!(job = self.id, ?why, "a job waits and tries again");
+            self.rest(Instant::now() + LOOK_AGAIN).await?;
+            // Another node may have the job since.
+            if self.is_stopped() || !self.hold_in_time().await? {
+                return Ok(outcomes);
+            }
+        }
+    }
+
+    /// What becomes of these messages, in order.
+    async fn change_slice(
+        &self,
+        entries: &[PartEntry],
+        moves: &[When],
+        is_unsure: &(impl Fn(usize) -> bool + Sync),
+    ) -> Vec<Judged> {
         if let BulkAction::Redrive { delay_ms, to_queue: Some(queue) } = &self.record.action {
             return match QueueName::new(queue) {
-                Ok(queue) => self.move_all(entries, &queue, *delay_ms, &is_unsure).await,
+                Ok(queue) => self.move_all(entries, &queue, *delay_ms, is_unsure).await,
                 Err(_) => vec![Ok(BulkOutcome::Refused); entries.len()],
             };
         }
@@ -342,11 +411,11 @@ impl<'a> BulkRun<'a> {
             Ok(answers) => {
                 let judge = |(n, answer): (usize, Result<Result<_, _>, CallError>)| match answer {
                     Ok(answer) => self.judge(answer.map(drop), is_unsure(n)),
-                    Err(error) => Err(error.to_string()),
+                    Err(error) => Err(error.into()),
                 };
                 answers.into_iter().enumerate().map(judge).collect()
             }
-            Err(error) => vec![Err(error.to_string())],
+            Err(error) => vec![Err(error.into()); entries.len()],
         }
     }
 
@@ -358,7 +427,7 @@ impl<'a> BulkRun<'a> {
                 Ok(BulkOutcome::Refused)
             }
             (BulkAction::Restore { .. }, Err(refusal @ ChangeRefusal::OverQuota(_))) => {
-                Err(format!("{refusal:?}"))
+                Err(BulkOpen::Refused(refusal))
             }
             // A message that is put back is removed where it was kept.
             (BulkAction::Cancel | BulkAction::Purge | BulkAction::Restore { .. }, answer) => {
@@ -407,13 +476,13 @@ impl<'a> BulkRun<'a> {
         let looks = entries.iter().map(|entry| Op::get(Target::Id(entry.id))).collect();
         let views = match client.ask_many(looks).await {
             Ok(views) => views,
-            Err(error) => return vec![Err(error.to_string())],
+            Err(error) => return vec![Err(BulkOpen::untried(&error)); entries.len()],
         };
         let mut judged: Vec<Judged> = Vec::with_capacity(entries.len());
         let (mut copies, mut of) = (Vec::new(), Vec::new());
         for (n, view) in views.into_iter().enumerate() {
             judged.push(match view {
-                Err(error) => Err(error.to_string()),
+                Err(error) => Err(BulkOpen::untried(&error)),
                 Ok(None) if is_unsure(n) => Ok(BulkOutcome::Done),
                 Ok(None) => Ok(BulkOutcome::Changed),
                 Ok(Some(view)) if died(&view) != Some(entries[n].at) => Ok(BulkOutcome::Changed),
@@ -428,18 +497,18 @@ impl<'a> BulkRun<'a> {
         }
         let entered = match client.ask_many(copies).await {
             Ok(entered) => entered,
-            Err(error) => return vec![Err(error.to_string())],
+            Err(error) => return vec![Err(BulkOpen::untried(&error)); entries.len()],
         };
         let (mut copied, mut copied_of) = (Vec::new(), Vec::new());
         for (n, answer) in of.into_iter().zip(entered) {
-            match answer.map_err(|error| error.to_string()) {
+            match answer {
                 // With the same id it is there since before a crash.
                 Ok(Ok(Enqueued { id, .. }) | Err(EnqueueRefusal::DedupeMismatch(id))) => {
                     copied.push((&entries[n], id));
                     copied_of.push(n);
                 }
-                Ok(Err(refusal)) => judged[n] = of_enqueue(&refusal),
-                Err(error) => judged[n] = Err(error),
+                Ok(Err(refusal)) => judged[n] = of_enqueue(refusal),
+                Err(error) => judged[n] = Err(BulkOpen::untried(&error)),
             }
         }
         match self.remove_moved(&copied).await {
@@ -447,10 +516,12 @@ impl<'a> BulkRun<'a> {
                 for (n, outcome) in copied_of.into_iter().zip(removed) {
                     judged[n] = outcome;
                 }
-                judged
             }
-            Err(error) => vec![Err(error.to_string())],
+            Err(error) => {
+                copied_of.into_iter().for_each(|n| judged[n] = Err(error.clone().into()));
+            }
         }
+        judged
     }
 
     /// Removes dead messages of which there are copies now. Where one was redriven meanwhile its copy is taken back.
@@ -465,7 +536,7 @@ impl<'a> BulkRun<'a> {
                     of_taken_back(client.ask(Op::cancel(Target::Id(*copy))).await)
                 }
                 Ok(answer) => of_removal(answer.map(drop), true),
-                Err(error) => Err(error.to_string()),
+                Err(error) => Err(error.into()),
             });
         }
         Ok(judged)
@@ -527,235 +598,4 @@ fn died(view: &View) -> Option<u64> {
 }
 
 #[cfg(test)]
-mod tests {
-    use duewheel::core::Policy;
-    use duewheel::core::engine::{Attempt, InitialState, Past};
-    use duewheel::core::id::SessionId;
-    use duewheel::core::message::State;
-    use duewheel::{Client, Duewheel, VirtualClock};
-
-    use super::super::action::BulkMove;
-    use super::super::filter::BulkFilter;
-    use super::super::record::{BulkCounts, BulkTenant};
-    use super::*;
-    use crate::records::StoredRecord;
-
-    impl BulkPlace {
-        /// A place for one run alone.
-        fn alone() -> Self {
-            BulkPlace { all: Arc::new(Semaphore::new(1)), taken: None }
-        }
-    }
-
-    #[tokio::test]
-    async fn waiting_run_releases_its_slot() {
-        let wheel = Duewheel::builder().in_memory().clock(VirtualClock::at_2026()).open().await.unwrap();
-        let jobs = BulkJobs::new(&wheel, &Policy::default()).unwrap();
-        let (filter, action) = (BulkFilter::default(), BulkAction::Cancel);
-        let record = BulkRecord::new(BulkTenant::Common, "orders".into(), filter, action, None, 0);
-        let (stop, stopped) = watch::channel(false);
-        let BulkPlace { all, .. } = BulkPlace::alone();
-        let taken = Some(all.clone().acquire_owned().await.unwrap());
-        let place = BulkPlace { all: all.clone(), taken };
-        let mut run = BulkRun::new(&jobs, "job", (MessageId(1), 1), record, place, stopped);
-        let mut resting = Box::pin(run.rest(Instant::now() + BULK_TURN_LOOK));
-        tokio::select! {
-            biased;
-            _ = &mut resting => panic!("it does not wait"),
-            () = std::future::ready(()) => assert_eq!(all.available_permits(), 1),
-        }
-        stop.send(true).unwrap();
-        resting.await.unwrap();
-        assert_eq!(all.available_permits(), 0);
-    }
-
-    fn at(ms: u64) -> When {
-        When::At { due_at: WallMs(ms), past: Past::Fire }
-    }
-
-    /// A node has written that a part is done with, and dies before it has removed it.
-    #[tokio::test]
-    async fn finished_part_of_dead_node_removed() {
-        let wheel = Duewheel::builder().in_memory().clock(VirtualClock::at_2026()).open().await.unwrap();
-        let jobs = BulkJobs::new(&wheel, &Policy::default()).unwrap();
-        for phase in [BulkPhase::Running, BulkPhase::Cancelled] {
-            let (filter, action) = (BulkFilter::default(), BulkAction::Cancel);
-            let mut record =
-                BulkRecord::new(BulkTenant::Common, "orders".into(), filter, action, None, jobs.jobs.now());
-            (record.phase, record.parts, record.at) = (phase, 2, (1, 0));
-            record.ended = phase.is_end().then(|| jobs.jobs.now());
-            let id = phase.as_str();
-            assert!(jobs.jobs.create(id, record.bytes()).await.unwrap());
-            for part in 0..2 {
-                let walk = PartWalk { position: None, leased: 0 };
-                jobs.put_part(id, part, JobPart { walk, entries: Vec::new() }).await.unwrap();
-            }
-            let StoredRecord { id: row, generation, .. } = jobs.jobs.read(id).await.unwrap().unwrap();
-            let (_keep, stop) = watch::channel(false);
-            let end = BulkRun::new(&jobs, id, (row, generation), record, BulkPlace::alone(), stop).go().await;
-            assert!(matches!(end, RunEnd::Over), "{end:?}");
-            assert!(jobs.get(id).await.unwrap().ended_ms.is_some());
-            for part in 0..2 {
-                assert_eq!(jobs.read_part(id, part).await.unwrap(), None, "{id}, part {part}");
-            }
-        }
-    }
-
-    /// Story: a message that was fired, or postponed to an earlier time, while the job collected went from ahead of the walk
-    /// to behind it, and the job never met it.
-    #[tokio::test]
-    async fn second_walk_meets_moved_messages() {
-        for shards in [1, 3] {
-            let memory = Duewheel::builder().in_memory().clock(VirtualClock::at_2026()).shards(shards);
-            let wheel = memory.open().await.unwrap();
-            let (client, jobs) = (wheel.client(), BulkJobs::new(&wheel, &Policy::default()).unwrap());
-            let now = client.now().wall.0;
-            let queue = QueueName::new("orders").unwrap();
-            let mut ids = Vec::new();
-            for n in 0..6_000 {
-                let when = at(now + 3_600_000 + n);
-                let order = Enqueue { when, ..Enqueue::new(queue.clone(), b"".to_vec()) };
-                ids.push(client.ask(order).await.unwrap().unwrap().id);
-            }
-            let record = BulkRecord::new(
-                BulkTenant::Common,
-                "orders".into(),
-                BulkFilter::default(),
-                BulkAction::Postpone(BulkMove::Delay(9_000_000)),
-                None,
-                jobs.jobs.now(),
-            );
-            assert!(jobs.jobs.create("job", record.bytes()).await.unwrap());
-            let StoredRecord { id: row, generation, .. } = jobs.jobs.read("job").await.unwrap().unwrap();
-            let (_keep, stop) = watch::channel(false);
-            let mut run =
-                BulkRun::new(&jobs, "job", (row, generation), record, BulkPlace::alone(), stop.clone());
-            run.collect().await.unwrap();
-            let (walk, met) = (run.record.walk, run.record.counts.matched);
-            assert!(walk == BulkWalk::First && (1_000..5_000).contains(&met), "{met}");
-            let [.., soon, earlier, later, leased] = ids[..] else { unreachable!() };
-            let postpone = |id, ms| Op::postpone(Target::Id(id), Box::new(Edit::due(at(ms))), None);
-            for op in [postpone(soon, now), postpone(earlier, now + 1_000), postpone(later, now + 8_000_000)]
-            {
-                client.ask(op).await.unwrap().unwrap();
-            }
-            // A consumer has one where the walk comes later, and gives it back at once; and one that was met is moved.
-            let lease = |id| Op::reserve_one(id, duewheel::core::id::SessionId::NONE, None);
-            let grant = client.ask(lease(leased)).await.unwrap().unwrap();
-            client.ask(postpone(ids[0], now + 8_500_000)).await.unwrap().unwrap();
-            let ((row, generation), record) = (run.row, run.record.clone());
-            drop(run);
-            // Another node goes on.
-            let mut run = BulkRun::new(&jobs, "job", (row, generation), record, BulkPlace::alone(), stop);
-            while run.record.walk == BulkWalk::First {
-                run.collect().await.unwrap();
-            }
-            let back = Op::nack(leased, grant.token, Attempt::NotYet, Some(0), "");
-            client.ask(back).await.unwrap().unwrap();
-            assert!(matches!(run.go().await, RunEnd::Over));
-            let counts = jobs.get("job").await.unwrap().counts;
-            let expected = BulkCounts { matched: 5_999, done: 5_998, leased: 1, changed: 1, refused: 0 };
-            assert_eq!(counts, expected, "over {shards} shards");
-            for id in [soon, earlier, later] {
-                let view = client.ask(Op::get(Target::Id(id))).await.unwrap().unwrap();
-                assert_eq!(view.due_at.0, now + 9_000_000, "{id}");
-            }
-        }
-    }
-
-    /// Dead messages of the queue `orders`, of an in-memory library.
-    async fn some_dead(client: &Client, n: usize) -> Vec<MessageId> {
-        let mut ids = Vec::new();
-        for _ in 0..n {
-            let order = Enqueue::new(QueueName::new("orders").unwrap(), b"".to_vec());
-            let order = Enqueue { begins: InitialState::Dead, ..order };
-            ids.push(client.ask(order).await.unwrap().unwrap().id);
-        }
-        ids
-    }
-
-    /// Lets a message die once more.
-    async fn bury(client: &Client, id: MessageId) {
-        let grant = client.ask(Op::reserve_one(id, SessionId::NONE, None)).await.unwrap().unwrap();
-        client.ask(Op::bury(id, grant.token, "no use")).await.unwrap().unwrap();
-    }
-
-    async fn job(jobs: &BulkJobs, filter: BulkFilter, action: BulkAction) -> (MessageId, u32, BulkRecord) {
-        let record =
-            BulkRecord::new(BulkTenant::Common, "orders".into(), filter, action, None, jobs.jobs.now());
-        assert!(jobs.jobs.create("job", record.bytes()).await.unwrap());
-        let StoredRecord { id, generation, .. } = jobs.jobs.read("job").await.unwrap().unwrap();
-        (id, generation, record)
-    }
-
-    /// Story: a job that was to remove dead messages removed those, too, that were redriven after it had collected
-    /// them, and counted them as done.
-    #[tokio::test]
-    async fn redriven_dead_message_is_skipped() {
-        let move_to = BulkAction::Redrive { delay_ms: None, to_queue: Some("others".into()) };
-        for action in [BulkAction::Cancel, move_to] {
-            let clock = VirtualClock::at_2026();
-            let memory = Duewheel::builder().in_memory().clock(clock.clone());
-            let wheel = memory.open().await.unwrap();
-            let (client, jobs) = (wheel.client(), BulkJobs::new(&wheel, &Policy::default()).unwrap());
-            let ids = some_dead(client, 3).await;
-            let dead = BulkFilter { state: Some(State::Dead), ..BulkFilter::default() };
-            let (row, generation, record) = job(&jobs, dead, action.clone()).await;
-            let (_keep, stop) = watch::channel(false);
-            let mut run = BulkRun::new(&jobs, "job", (row, generation), record, BulkPlace::alone(), stop);
-            run.collect().await.unwrap();
-            assert_eq!((run.record.phase, run.record.counts.matched), (BulkPhase::Running, 3));
-            clock.advance(Duration::from_secs(1));
-            for id in &ids[..2] {
-                client.ask(Op::redrive(*id)).await.unwrap().unwrap();
-            }
-            // Dead as it is now, it is another matter.
-            bury(client, ids[1]).await;
-            // Also where a node that has died may have come so far.
-            run.unsure = 3;
-            assert!(matches!(run.go().await, RunEnd::Over));
-            let counts = jobs.get("job").await.unwrap().counts;
-            assert_eq!((counts.done, counts.changed), (1, 2), "{action:?}");
-            let mut states = Vec::new();
-            for id in ids {
-                states.push(client.ask(Op::get(Target::Id(id))).await.unwrap().map(|view| view.state));
-            }
-            assert_eq!(states, [Some(State::Ready), Some(State::Dead), None], "{action:?}");
-        }
-    }
-
-    /// Story: a dead message that was redriven between its copy and its removal was removed, or, with a consumer by then,
-    /// lived twice.
-    #[tokio::test]
-    async fn copy_of_redriven_message_is_removed() {
-        let wheel = Duewheel::builder().in_memory().clock(VirtualClock::at_2026()).open().await.unwrap();
-        let (client, jobs) = (wheel.client(), BulkJobs::new(&wheel, &Policy::default()).unwrap());
-        let ids = some_dead(client, 3).await;
-        let action = BulkAction::Redrive { delay_ms: None, to_queue: Some("others".into()) };
-        let (row, generation, record) = job(&jobs, BulkFilter::default(), action).await;
-        let (_keep, stop) = watch::channel(false);
-        let run = BulkRun::new(&jobs, "job", (row, generation), record, BulkPlace::alone(), stop);
-        let (mut entries, mut copies) = (Vec::new(), Vec::new());
-        for id in &ids {
-            let view = client.ask(Op::get(Target::Id(*id))).await.unwrap().unwrap();
-            entries.push(part_entry(&view));
-            let copy = run.copy(&view, &QueueName::new("others").unwrap(), None);
-            copies.push(client.ask(copy).await.unwrap().unwrap().id);
-        }
-        for id in &ids[..2] {
-            client.ask(Op::redrive(*id)).await.unwrap().unwrap();
-        }
-        let lease = |id| Op::reserve_one(id, SessionId::NONE, None);
-        client.ask(lease(ids[0])).await.unwrap().unwrap();
-        // The copy of the second one has a consumer already.
-        client.ask(lease(copies[1])).await.unwrap().unwrap();
-        let copied: Vec<_> = entries.iter().zip(copies.iter().copied()).collect();
-        let judged = run.remove_moved(&copied).await.unwrap();
-        assert_eq!(judged, [BulkOutcome::Changed, BulkOutcome::Done, BulkOutcome::Done].map(Ok));
-        let mut there = Vec::new();
-        for id in ids.into_iter().chain(copies) {
-            there.push(client.ask(Op::get(Target::Id(id))).await.unwrap().is_some());
-        }
-        assert_eq!(there, [true, true, false, false, true, true], "the messages, and their copies");
-    }
-}
+mod tests;

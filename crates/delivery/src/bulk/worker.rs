@@ -1,7 +1,8 @@
 //! The worker that works on jobs.
 
-use std::sync::Arc;
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use duewheel::core::engine::Grant;
@@ -30,13 +31,25 @@ pub struct BulkWorker {
 struct Bulk {
     jobs: BulkJobs,
     restarts: Arc<AtomicU64>,
+    /// The ids of the jobs that it works on.
+    running: Mutex<HashSet<String>>,
+}
+
+/// A job that a worker works on, until this is dropped.
+struct RunningJob<'a>(&'a Bulk, &'a str);
+
+impl Drop for RunningJob<'_> {
+    fn drop(&mut self) {
+        self.0.running.lock().unwrap_or_else(PoisonError::into_inner).remove(self.1);
+    }
 }
 
 impl BulkWorker {
     /// Starts a worker on the runtime of the caller.
     pub fn start(jobs: &BulkJobs) -> Self {
         let restarts = Arc::new(AtomicU64::new(0));
-        let inner = Arc::new(Bulk { jobs: jobs.clone(), restarts: restarts.clone() });
+        let inner =
+            Arc::new(Bulk { jobs: jobs.clone(), restarts: restarts.clone(), running: Mutex::default() });
         let worker = Supervised::start("jobs", restarts.clone(), move |stop| work(inner.clone(), stop));
         BulkWorker { restarts, worker }
     }
@@ -96,6 +109,11 @@ impl Bulk {
     async fn run(&self, grant: &Grant, place: BulkPlace, stop: watch::Receiver<bool>) {
         let records = &self.jobs.jobs;
         let Some((id, row)) = records.hold(grant, BULK_HELD).await else { return };
+        // One that waits for room in the store could not say for long that it has the job.
+        if !self.running.lock().unwrap_or_else(PoisonError::into_inner).insert(id.to_owned()) {
+            return;
+        }
+        let _alone = RunningJob(self, id);
         let at = (row.id, row.generation);
         let record = match BulkRecord::read(&row.body) {
             Ok(record) => record,

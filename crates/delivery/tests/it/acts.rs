@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use duewheel::View;
 use duewheel::core::MessageId;
+use duewheel::core::engine::{Op, Quota, Target};
 use duewheel::core::message::{MessageContent, State};
-use duewheel::{View, core::engine::Op, core::engine::Target};
+use duewheel::core::store::{Capacity, MemoryDisk};
 use duewheel_delivery::{
     BulkAction, BulkCounts, BulkError, BulkFilter, BulkPhase, BulkRequest, BulkView, BulkWorker,
 };
@@ -97,11 +99,11 @@ async fn act_without_keep_offers_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn restore_goes_on_after_crash_once() {
     let rig = Rig::over(2).await;
-    rig.put("order", 2_000).await;
+    rig.put("order", 1_000).await;
     let before = as_they_were(rig.all("orders").await);
     let act = rig.jobs.begin(purge()).await.unwrap();
     rig.run(&act.id).await;
-    let slow = BulkRequest { rate: Some(2_000), ..restore(&act) };
+    let slow = BulkRequest { rate: Some(200), ..restore(&act) };
     let undo = rig.jobs.begin(slow).await.unwrap();
     let node = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let worker = {
@@ -120,9 +122,58 @@ async fn restore_goes_on_after_crash_once() {
     // As long as the node that has died holds the job.
     rig.clock.advance(Duration::from_secs(10));
     let ended = rig.run(&undo.id).await;
-    assert_eq!((ended.counts.matched, ended.counts.done), (2_000, 2_000));
+    assert_eq!((ended.counts.matched, ended.counts.done), (1_000, 1_000));
     assert_eq!(as_they_were(rig.all("orders").await), before);
     assert_eq!(rig.jobs.count(&restore(&act)).await.unwrap().matched, 0);
+}
+
+/// Story: messages that were not put back for want of room, and whose time was over when there was room again, were counted
+/// as put back.
+#[tokio::test(flavor = "multi_thread")]
+async fn restore_counts_lost_messages_as_changed() {
+    for is_disk_full in [false, true] {
+        let disk = MemoryDisk::default();
+        let rig = Rig::on(&disk).await;
+        rig.put("order", 9).await;
+        let keep = Some(Duration::from_secs(5));
+        let act = rig.jobs.begin(BulkRequest { keep, ..all_of(BulkAction::Purge) }).await.unwrap();
+        assert_eq!(rig.run(&act.id).await.counts, counts(9, 9, 0));
+        rig.wheel.set_quotas(vec![quota(1)]).unwrap();
+        let undo = rig.jobs.begin(restore(&act)).await.unwrap();
+        let worker = BulkWorker::start(&rig.jobs);
+        let deadline = Instant::now() + LONG;
+        while rig.all("orders").await.is_empty() {
+            assert!(Instant::now() < deadline, "it does not begin");
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        if is_disk_full {
+            disk.set_room(Capacity::SettleOnly);
+            rig.wheel.set_quotas(Vec::new()).unwrap();
+            // The job's record is due again meanwhile.
+            rig.clock.advance(Duration::from_secs(11));
+            tokio::time::sleep(Duration::from_millis(2_500)).await;
+            disk.set_room(Capacity::Enough);
+        } else {
+            rig.clock.advance(Duration::from_secs(5));
+        }
+        let ended = rig.ended(&undo.id).await;
+        worker.stop(LONG).await;
+        assert_eq!(ended.counts, BulkCounts { changed: 8, ..counts(9, 1, 0) }, "disk full: {is_disk_full}");
+        assert_eq!(rig.all("orders").await.len(), 1);
+    }
+}
+
+fn quota(messages: u64) -> Quota {
+    let (prefix, messages) = ("orders".into(), Some(messages));
+    Quota {
+        prefix,
+        messages,
+        bytes: None,
+        leases: None,
+        enqueues_per_second: None,
+        burst: None,
+        answers: None,
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -7,6 +7,7 @@ use duewheel::core::engine::{Enqueue, InitialState, Op, Past, Reserved, When};
 use duewheel::core::message::{DeadReason, State};
 use duewheel::core::name::{Key, QueueName};
 use duewheel::core::policy::{OnExpiry, QueueSettings};
+use duewheel::core::store::{MemoryDisk, MemoryStore, Store};
 use duewheel::core::time::WallMs;
 use duewheel::{Duewheel, Policy, View, VirtualClock};
 use duewheel_delivery::{
@@ -48,6 +49,15 @@ impl Rig {
         let clock = VirtualClock::at_2026();
         let memory = Duewheel::builder().in_memory().clock(clock.clone()).seed(1);
         let wheel = memory.shards(shards).open().await.unwrap();
+        let jobs = BulkJobs::new(&wheel, &Policy::default()).unwrap();
+        Rig { wheel, clock, jobs }
+    }
+
+    /// On a disk of its own, with one shard.
+    pub async fn on(disk: &MemoryDisk) -> Self {
+        let (clock, place) = (VirtualClock::at_2026(), disk.clone());
+        let open = move |waker| Ok(Box::new(MemoryStore::open(&place, waker)) as Box<dyn Store>);
+        let wheel = Duewheel::builder().store(open).clock(clock.clone()).seed(1).open().await.unwrap();
         let jobs = BulkJobs::new(&wheel, &Policy::default()).unwrap();
         Rig { wheel, clock, jobs }
     }

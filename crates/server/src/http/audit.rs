@@ -22,7 +22,7 @@ use serde::Serialize;
 use super::call::Call;
 use super::{Answer, App, reply};
 use crate::auth::Caller;
-use crate::error::Problem;
+use crate::error::{ErrorCode, Problem};
 use crate::json::InstantText;
 
 /// The number of acts of a page by default, and at most.
@@ -60,8 +60,13 @@ where
     if audit == Audit::Alone && answer.is_ok() {
         note(&client, act).await;
     }
-    let failed = answer.as_ref().err().filter(|problem| problem.code.status().is_server_error());
-    if let Some(acted) = acted.filter(|_| answer.is_ok() || failed.is_some()) {
+    let failed = answer.as_ref().err().filter(|problem| {
+        // Of several shards some may have made the change.
+        problem.code.status().is_server_error() || problem.code == ErrorCode::Changed
+    });
+    if let Some(mut acted) = acted.filter(|_| answer.is_ok() || failed.is_some()) {
+        // The number that matched is not one of changes.
+        acted.count = acted.count.filter(|_| failed.is_none_or(|problem| problem.code != ErrorCode::Changed));
         log(&acted, failed.map(|problem| problem.code.as_str()));
     }
     answer

@@ -12,7 +12,7 @@ use duewheel_delivery::{
     BadBulk, BulkAction, BulkCounts, BulkError, BulkFilter, BulkJobs, BulkMove, BulkRequest, BulkTenant,
     BulkView, UrlMoves,
 };
-use duewheel_shard::acting::concerns;
+use duewheel_shard::acting::{concerns, is_called};
 use schemars::JsonSchema;
 use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -384,6 +384,7 @@ pub(crate) async fn bulk(mut call: Call) -> Answer {
         return Ok(reply(StatusCode::OK, &BulkCountAnswer { matched: count.matched, leased: count.leased }));
     }
     request.tenant = tenant(call.app.ask(Op::quotas()).await?, &call.caller, &request.queue);
+    is_called(&format!("bulk_{}", request.action.as_str()));
     let view = jobs.begin(request).await.map_err(refused)?;
     Ok(reply(StatusCode::ACCEPTED, &JobAnswer::of(view)))
 }
@@ -413,6 +414,9 @@ pub(crate) struct PurgedAnswer {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<JobSchema>")]
     pub(super) act: Option<String>,
+    /// With `keep`: the state of that job; the messages are removed when it is `done`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) state: Option<&'static str>,
     /// The durability that all of them have reached; not with `keep`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<LevelSchema>")]
@@ -429,12 +433,12 @@ pub(crate) async fn purge(mut call: Call) -> Answer {
     if let Some(keep) = keep {
         let job = purge_kept((&call.app, &call.caller), queue, Duration::from_millis(keep), expect).await?;
         let status = if job.ended_ms.is_some() { StatusCode::OK } else { StatusCode::ACCEPTED };
-        let (purged, act) = (job.counts.done, Some(job.id));
-        return Ok(reply(status, &PurgedAnswer { purged, act, durability: None }));
+        let (purged, act, state) = (job.counts.done, Some(job.id), Some(job.phase.as_str()));
+        return Ok(reply(status, &PurgedAnswer { purged, act, state, durability: None }));
     }
     let done = purge_at_most(&call.app, queue, expect).await?;
     let durability = Some(done.level.as_str());
-    Ok(reply(StatusCode::OK, &PurgedAnswer { purged: done.what, act: None, durability }))
+    Ok(reply(StatusCode::OK, &PurgedAnswer { purged: done.what, act: None, state: None, durability }))
 }
 
 /// How long a purge waits for its job.
@@ -442,8 +446,8 @@ const PURGE_WAIT: Duration = Duration::from_secs(10);
 /// How often it looks.
 const PURGE_LOOK: Duration = Duration::from_millis(50);
 
-/// Purges a queue by a job that keeps its messages. Returns the job when it has ended, or as far as it has come in ten
-/// seconds.
+/// Purges a queue by a job that keeps its messages. Returns the job when it has ended, or as far as it is known to have
+/// come in ten seconds.
 async fn purge_kept(
     (app, caller): (&App, &Caller),
     queue: QueueName,
@@ -458,7 +462,11 @@ async fn purge_kept(
     let until = Instant::now() + PURGE_WAIT;
     while view.ended_ms.is_none() && Instant::now() < until {
         tokio::time::sleep(PURGE_LOOK).await;
-        view = jobs.get(&view.id).await?;
+        match jobs.get(&view.id).await {
+            Ok(now) => view = now,
+            // The job goes on, and the caller needs its id.
+            Err(_) => break,
+        }
     }
     match view.expect {
         Some(expect) if view.counts.matched > expect => Err(Problem::changed(expect, view.counts.matched)),

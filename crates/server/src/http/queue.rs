@@ -107,7 +107,11 @@ pub(super) async fn purge_at_most(
 ) -> Result<Applied<u64>, Problem> {
     let Some(expect) = expect else { return app.ask(Op::purge(queue)).await };
     let purged = app.ask(Op::purge_at_most(queue, expect)).await?;
-    if purged.what > expect { Err(Problem::changed(expect, purged.what)) } else { Ok(purged) }
+    match purged.what {
+        matched if matched <= expect => Ok(purged),
+        matched if app.client.shards() > 1 => Err(Problem::changed_in_some(expect, matched)),
+        matched => Err(Problem::changed(expect, matched)),
+    }
 }
 
 /// Which dead messages are made ready: those with these ids, at most this number, or all without either.
@@ -263,7 +267,8 @@ async fn redrive_many(app: &App, queue: QueueName, max: usize) -> Answer {
             break;
         }
         if done.what == 0 {
-            refused = refusals(app, &queue).await?;
+            let (more, by_code) = refusals(app, &queue, left).await?;
+            (redriven, refused) = (redriven + more, by_code);
             break;
         }
     }
@@ -276,18 +281,23 @@ async fn redrive_many(app: &App, queue: QueueName, max: usize) -> Answer {
 /// Number and first ids of refused messages, by code.
 type RefusedByCode = BTreeMap<&'static str, (u64, Vec<IdText>)>;
 
-/// Why the messages that are dead after a redrive of all could not be made ready: each is asked for by itself. One that
-/// has died in between is redriven.
-async fn refusals(app: &App, queue: &QueueName) -> Result<RefusedByCode, Problem> {
+/// Why the messages that are dead after a redrive of all could not be made ready: each is asked for by itself. Those that
+/// have died in between are redriven, at most `left`; the first value is their number.
+async fn refusals(app: &App, queue: &QueueName, left: usize) -> Result<(u64, RefusedByCode), Problem> {
     let (mut refused, mut after, mut walked) = (RefusedByCode::new(), None, 0);
-    while walked < REFUSALS_WALKED {
-        let page = app.client.list(queue.clone(), Some(State::Dead), after, REFUSALS_AT_ONCE).await?;
+    let mut redriven = 0;
+    while walked < REFUSALS_WALKED && redriven < left {
+        let limit = REFUSALS_AT_ONCE.min(left - redriven);
+        let page = app.client.list(queue.clone(), Some(State::Dead), after, limit).await?;
         walked += page.views.len();
         let ids: Vec<MessageId> = page.views.iter().map(|view| view.message.id).collect();
         let asks = ids.iter().map(|id| Op::redrive(*id)).collect();
         let answers = app.client.ask_many(asks).await?;
         for (id, answer) in ids.into_iter().zip(answers) {
-            let Err(refusal) = answer? else { continue };
+            let Err(refusal) = answer? else {
+                redriven += 1;
+                continue;
+            };
             if !matches!(refusal, ChangeRefusal::NotFound | ChangeRefusal::NotDead) {
                 let code = Problem::from_change(refusal, "due_at").code.as_str();
                 let (messages, first) = refused.entry(code).or_default();
@@ -302,7 +312,7 @@ async fn refusals(app: &App, queue: &QueueName) -> Result<RefusedByCode, Problem
             break;
         }
     }
-    Ok(refused)
+    Ok((redriven as u64, refused))
 }
 
 /// Whether a queue exists only because beanstalkd's protocol always has a tube `default`: since it exists, no client
