@@ -18,7 +18,6 @@ export type ErrorCode =
   | "changed"
   | "dedupe_mismatch"
   | "in_use"
-  | "changed"
   | "body_too_large"
   | "unsupported_media_type"
   | "in_the_past"

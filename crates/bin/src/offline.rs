@@ -205,6 +205,7 @@ fn queues(shard: ShardId, rows: &[QueueRow]) -> Vec<Value> {
     let mut shown: BTreeMap<&str, (Option<&QueueRow>, u64)> = BTreeMap::new();
     for row in rows {
         match row.name.done_of() {
+            Some(_) if row.name.is_of_act() => {}
             Some(queue) => shown.entry(queue).or_default().1 = row.tally.count(),
             None if row.name.is_system() => {}
             None => shown.entry(row.name.as_str()).or_default().0 = Some(row),

@@ -20,7 +20,7 @@ use crate::bug::Bugs;
 use crate::claim::Claim;
 use crate::config::{LevelOption, Settings, StoreChoice, VirtualClockOption};
 use crate::drain::Drain;
-use crate::http::{App, Audience, HttpListener, StartFacts, StartWords, Starting};
+use crate::http::{App, Audience, HttpListener, ServerFacts, StartWords, Starting};
 use crate::log::warnings_of_start;
 use crate::reload::{self, Reload, Watched, warn_of_empty_shares};
 use crate::sealing;
@@ -129,9 +129,6 @@ pub async fn serve(
     if let Some(clock) = clock {
         app.set_clock(clock);
     }
-    if settings.store.is_log() && settings.durability != LevelOption::Memory {
-        app.set_data(settings.data.clone());
-    }
     let lean = beanstalk.as_ref().map(|_| BeanstalkRuntime::new()).transpose()?;
     let max_body = settings.beanstalk_max_job_size;
     let of_beanstalk = settings.of_beanstalk.clone();
@@ -184,7 +181,7 @@ pub async fn serve(
 }
 
 /// What `/v1/status` says of the start.
-fn start_facts(settings: &Settings) -> StartFacts {
+fn start_facts(settings: &Settings) -> ServerFacts {
     let is_memory = settings.durability == LevelOption::Memory;
     let (store, folder) = match settings.store {
         StoreChoice::Redis(_) => ("redis", None),
@@ -192,7 +189,7 @@ fn start_facts(settings: &Settings) -> StartFacts {
         StoreChoice::Log { .. } if is_memory => ("memory", None),
         StoreChoice::Log { .. } => ("log", Some(settings.data.clone())),
     };
-    StartFacts { store, folder, memory: settings.memory, warnings: warnings_of_start() }
+    ServerFacts { store, folder, memory: settings.memory, warnings: warnings_of_start() }
 }
 
 /// A server whose listeners accept.

@@ -25,6 +25,8 @@ struct ActCall {
     submitted: OnceLock<Arc<Act>>,
     count: AtomicU64,
     is_counted: AtomicBool,
+    /// Whether messages are redriven one by one: each answer counts.
+    is_of_ones: AtomicBool,
 }
 
 /// Runs `call` as an act. The second value is the act, if an operation was part of it, with the number of messages in
@@ -33,9 +35,9 @@ struct ActCall {
 /// # Cancel safety
 /// As `call`. Operations that a task submits which `call` spawns are not part of the act.
 pub async fn acting<F: Future>(act: Act, call: F) -> (F::Output, Option<RecordedAct>) {
-    let (count, is_counted) = (AtomicU64::new(0), AtomicBool::new(false));
+    let (count, is_counted, is_of_ones) = Default::default();
     let (name, queue, submitted) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
-    let acted = Arc::new(ActCall { act, name, queue, submitted, count, is_counted });
+    let acted = Arc::new(ActCall { act, name, queue, submitted, count, is_counted, is_of_ones });
     let output = CALL.scope(Some(Arc::clone(&acted)), call).await;
     let recorded = acted.submitted.get().map(|act| RecordedAct {
         act: Act::clone(act),
@@ -73,6 +75,9 @@ pub(crate) fn of_act(ops: Vec<Op>) -> Vec<Op> {
         return ops;
     }
     let Some(call) = current() else { return ops };
+    if ops.iter().any(|op| matches!(op.inner(), Op::Redrive { .. })) {
+        call.is_of_ones.store(true, Ordering::Relaxed);
+    }
     let make = || {
         let queue = call.act.queue.clone().or_else(|| call.queue.get().cloned());
         let name = call.name.get().unwrap_or(&call.act.name).clone();
@@ -84,9 +89,13 @@ pub(crate) fn of_act(ops: Vec<Op>) -> Vec<Op> {
 
 /// Adds the number of messages in an answer to the act of this task, if it is one.
 pub(crate) fn count(reply: &Reply) {
-    let Reply::Count(count) = reply else { return };
-    if let Some(call) = current() {
-        call.is_counted.store(true, Ordering::Relaxed);
-        call.count.fetch_add(count.what, Ordering::Relaxed);
-    }
+    let Some(call) = current() else { return };
+    let is_of_ones = call.is_of_ones.load(Ordering::Relaxed);
+    let count = match reply {
+        Reply::Count(count) => count.what,
+        Reply::Change(changed) if is_of_ones => u64::from(changed.is_ok()),
+        _ => return,
+    };
+    call.is_counted.store(true, Ordering::Relaxed);
+    call.count.fetch_add(count, Ordering::Relaxed);
 }

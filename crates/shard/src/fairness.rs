@@ -361,7 +361,7 @@ impl Pacing {
 
 /// The queue that a new message goes to.
 fn queue_of(op: &Op) -> Option<&duewheel_core::QueueName> {
-    match op {
+    match op.inner() {
         Op::Enqueue(e) => Some(&e.queue),
         _ => None,
     }

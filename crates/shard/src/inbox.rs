@@ -44,9 +44,9 @@ impl Submission {
     /// Bytes it counts against limits, if it is one that may wait for the store: it brings messages, and nothing in it frees
     /// room or has a deadline.
     pub(crate) fn may_wait(&self) -> Option<usize> {
-        let brings = self.ops.iter().any(|op| matches!(op, Op::Enqueue(_)));
-        let only =
-            self.ops.iter().all(|op| matches!(op, Op::Enqueue(_) | Op::Hold { .. } | Op::LetGo { .. }));
+        let mut ops = self.ops.iter().map(Op::inner);
+        let brings = ops.clone().any(|op| matches!(op, Op::Enqueue(_)));
+        let only = ops.all(|op| matches!(op, Op::Enqueue(_) | Op::Hold { .. } | Op::LetGo { .. }));
         (self.patience != WhenBusy::Refuse && !self.has_waited && brings && only)
             .then(|| self.ops.iter().map(Op::weight).sum())
     }

@@ -210,7 +210,7 @@ impl PendingSubmission {
 
 /// The answer to an operation that is too large for any frame to the node of its shard.
 fn refuse_large(op: &Op, limits: FrameLimits) -> Result<Reply, CallError> {
-    match op {
+    match op.inner() {
         Op::Enqueue(_) => Ok(Reply::Enqueue(Err(EnqueueRefusal::TooLarge(RefusedPart::Body, limits.body)))),
         Op::Postpone { .. } => {
             Ok(Reply::Change(Err(ChangeRefusal::TooLarge(RefusedPart::Body, limits.body))))

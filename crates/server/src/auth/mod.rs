@@ -16,6 +16,6 @@ mod token;
 pub use guard::{Caller, Guard};
 pub use host::Hosts;
 pub use scope::Scope;
-pub(crate) use scope::{About, AccessRule};
+pub(crate) use scope::{About, AccessRule, Audit};
 pub use table::{Prefixes, TokenEntry, TokenTable, TokensError, block};
 pub use token::{Hash, generate};

@@ -68,6 +68,17 @@ pub(crate) enum AccessRule {
     Needs(Scope, About),
 }
 
+/// Whether the calls of a route are acts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Audit {
+    /// No act.
+    No,
+    /// Acts: the operations that such a call submits are recorded as parts of the act.
+    Operations,
+    /// Acts without operations: the act is recorded behind its effect.
+    Alone,
+}
+
 /// The subject of a call, which determines whether a token that is limited to queues may make it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum About {

@@ -23,7 +23,7 @@ use super::socket::{self, SocketMode, identity};
 use super::{BeanstalkApp, BeanstalkState};
 use crate::claim::Claim;
 use crate::drain::Stop;
-use crate::http::{act_on_queue, report_act};
+use crate::http::report_act;
 use crate::tls::Tls;
 
 /// Bytes of input held while the session is busy, besides the body that is being read.
@@ -375,7 +375,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
                 Op::RedriveMany { queue, max } if *max > 1 => ("redrive", queue),
                 _ => return op,
             };
-            let act = Arc::new(act_on_queue(&self.shared.client, name, queue, self.peer));
+            let act = self.shared.act(name, queue, self.peer);
             let op = op.of_act(&act);
             acts.push((n, act));
             op

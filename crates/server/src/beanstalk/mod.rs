@@ -20,13 +20,16 @@ mod session;
 mod socket;
 mod stats;
 
+use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::Arc;
+use std::net::IpAddr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use duewheel::core::QueueName;
+use duewheel::core::act::Act;
 use duewheel::{Client, Duewheel};
 
 pub use listener::{BeanstalkListener, ListenAddress};
@@ -35,10 +38,16 @@ pub use socket::SocketMode;
 
 use crate::auth::Prefixes;
 use crate::drain::Drain;
+use crate::http::act_on_queue;
 use codec::CommandKind;
 
 /// beanstalkd's limit for a job, in bytes.
 pub const DEFAULT_MAX_BODY: usize = 65_535;
+
+/// For how long a repeated command belongs to the act that it began, so that it does not push out the acts of others.
+const ONE_ACT_MS: u64 = 60_000;
+/// The number of acts that may be repeated at a time.
+const MAX_ACTS: usize = 256;
 
 /// The state that all sessions share. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -58,6 +67,8 @@ struct BeanstalkState {
     /// A name of this run of the process.
     instance: String,
     kernel: Kernel,
+    /// The last acts of clients, the newest first.
+    acts: Mutex<VecDeque<Arc<Act>>>,
 }
 
 /// The figures of the machine in `stats`.
@@ -90,6 +101,7 @@ impl BeanstalkApp {
             started: Instant::now(),
             instance: format!("{:016x}", RandomState::new().hash_one(std::process::id())),
             kernel,
+            acts: Mutex::default(),
         }))
     }
 
@@ -106,6 +118,22 @@ impl BeanstalkApp {
 }
 
 impl BeanstalkState {
+    /// The act that a command is part of: the same one for commands that a client repeats, even over other connections.
+    fn act(&self, name: &str, queue: &QueueName, peer: Option<IpAddr>) -> Arc<Act> {
+        let new = act_on_queue(&self.client, name, queue, peer);
+        let mut acts = self.acts.lock().unwrap_or_else(PoisonError::into_inner);
+        acts.retain(|act| new.at.0.saturating_sub(act.at.0) < ONE_ACT_MS);
+        let is_repeated =
+            |act: &&Arc<Act>| (&act.name, &act.queue, &act.address) == (&new.name, &new.queue, &new.address);
+        if let Some(act) = acts.iter().find(is_repeated) {
+            return Arc::clone(act);
+        }
+        let new = Arc::new(new);
+        acts.truncate(MAX_ACTS - 1);
+        acts.push_front(Arc::clone(&new));
+        new
+    }
+
     fn reaches(&self, queue: &QueueName) -> bool {
         self.queues.as_ref().is_none_or(|queues| queues.reach(queue))
     }

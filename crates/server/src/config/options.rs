@@ -307,7 +307,7 @@ mod tests {
         let same = std::fs::read_to_string(file).unwrap_or_default() == page;
         assert!(
             same,
-            "the options have changed: DUEWHEEL_OPTIONS_PAGE=write cargo test -p duewheel-server --lib config:: writes docs/options.md again"
+            "the options have changed: DUEWHEEL_OPTIONS_PAGE=write cargo test -p duewheel-server-lib --lib config:: writes docs/options.md again"
         );
     }
 

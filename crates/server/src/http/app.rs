@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::http::{Method, StatusCode};
 use bytes::Bytes;
@@ -21,7 +21,6 @@ use duewheel_delivery::{
 use super::answer::AnswerBudget;
 use super::feed::{EventFeed, Feed};
 use super::reading::{BodyBudget, TIME_LIMIT};
-use super::status::ServerStart;
 use crate::auth::{Guard, Hosts};
 use crate::drain::Drain;
 use crate::error::{ErrorCode, Problem};
@@ -54,8 +53,6 @@ pub struct AppState {
     pub(super) counters: HttpCounters,
     /// How long the answers of each route take.
     pub(super) durations: OnceLock<Vec<Arc<RouteDurations>>>,
-    /// The data folder, whose disk is watched.
-    pub(super) data: OnceLock<PathBuf>,
     /// The clock of `--virtual-clock`.
     pub(super) clock: OnceLock<VirtualClock>,
     /// Figures, every second while a client reads them.
@@ -77,10 +74,29 @@ pub struct AppState {
     pub(super) traces: OnceLock<Arc<dyn Traces>>,
     /// The start, for `/v1/status`.
     pub(super) start: OnceLock<ServerStart>,
-    /// When the last copy was made; the outer `None`: not looked up yet.
-    pub(super) last_backup: tokio::sync::Mutex<Option<Option<WallMs>>>,
+    /// When the last copy was made; `None`: not found yet.
+    pub(super) last_backup: tokio::sync::Mutex<Option<WallMs>>,
     /// `openapi.json`, made on the first request.
     pub(super) description: OnceLock<Bytes>,
+}
+
+/// Facts of the start, which do not change.
+#[derive(Debug)]
+pub(crate) struct ServerFacts {
+    pub(crate) store: &'static str,
+    /// The data folder, if there is one: `/metrics` shows its disk.
+    pub(crate) folder: Option<PathBuf>,
+    /// Bytes of memory for recent changes.
+    pub(crate) memory: u64,
+    pub(crate) warnings: Vec<String>,
+}
+
+/// The start of a server: its facts, and when it was.
+#[derive(Debug)]
+pub(super) struct ServerStart {
+    pub(super) facts: ServerFacts,
+    pub(super) at: WallMs,
+    pub(super) since: Instant,
 }
 
 /// Limits of the listener, in addition to those of the engine ([`Policy`]).
@@ -159,7 +175,6 @@ impl App {
             drain,
             counters: HttpCounters::default(),
             durations: OnceLock::new(),
-            data: OnceLock::new(),
             clock: OnceLock::new(),
             feed: Feed::default(),
             events: EventFeed::default(),
@@ -186,9 +201,10 @@ impl App {
         self.0.traces.get()
     }
 
-    /// Shows in `/metrics` how much room the disk of this folder has.
-    pub fn set_data(&self, folder: PathBuf) {
-        let _ = self.0.data.set(folder);
+    /// Sets the facts of the start: before requests are served.
+    pub(crate) fn set_start(&self, facts: ServerFacts) {
+        let start = ServerStart { facts, at: self.client.now().wall, since: Instant::now() };
+        let _ = self.start.set(start); // once
     }
 
     /// Lets callers move this clock, which must be the wheel's.

@@ -8,6 +8,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::net::IpAddr;
+use std::panic::resume_unwind;
 
 use axum::http::StatusCode;
 use duewheel::Client;
@@ -18,10 +19,12 @@ use duewheel_shard::acting::acting;
 use duewheel_shard::random::hash_key;
 use schemars::JsonSchema;
 use serde::Serialize;
+use tokio::task::JoinError;
+use tracing::Instrument;
 
 use super::call::Call;
 use super::{Answer, App, reply};
-use crate::auth::Caller;
+use crate::auth::{Audit, Caller};
 use crate::error::{ErrorCode, Problem};
 use crate::json::InstantText;
 
@@ -35,28 +38,26 @@ const PAGE: usize = 256;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PeerAddress(pub(super) IpAddr);
 
-/// Whether the calls of a route are acts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Audit {
-    /// They are not.
-    No,
-    /// They are: the operations that they submit are recorded as parts of the act.
-    Operations,
-    /// They are, and they submit no operations: the act is recorded behind its effect.
-    Alone,
-}
-
-/// Runs a call as an act of this name.
+/// Runs a call as an act of this name. An act is a task of its own: the client may leave, and the act is recorded.
 pub(super) async fn run<F>(audit: Audit, name: &str, call: Call, handler: impl FnOnce(Call) -> F) -> Answer
 where
-    F: Future<Output = Answer>,
+    F: Future<Output = Answer> + Send + 'static,
 {
     if audit == Audit::No {
         return handler(call).await;
     }
     let client = call.app.client.clone();
     let act = act_of(name, &call);
-    let (answer, acted) = acting(act.clone(), handler(call)).await;
+    let called = run_act(audit, client, act, handler(call)).in_current_span();
+    match tokio::spawn(called).await.map_err(JoinError::try_into_panic) {
+        Ok(answer) => answer,
+        Err(Ok(panic)) => resume_unwind(panic),
+        Err(Err(_)) => Err(Problem::new(ErrorCode::Internal, "the server ends")),
+    }
+}
+
+async fn run_act(audit: Audit, client: Client, act: Act, called: impl Future<Output = Answer>) -> Answer {
+    let (answer, acted) = acting(act.clone(), called).await;
     if audit == Audit::Alone && answer.is_ok() {
         note(&client, act).await;
     }
@@ -72,8 +73,11 @@ where
     answer
 }
 
-/// Reports an act. `failed`: a part of it may have no effect.
+/// Reports an act, unless it has changed nothing. `failed`: a part of it may have no effect.
 fn log(acted: &RecordedAct, failed: Option<&str>) {
+    if (acted.count, failed) == (Some(0), None) {
+        return;
+    }
     let RecordedAct { act: Act { name, object, token, address, request_id, .. }, count } = acted;
     let (token, address) = (token.as_deref(), address.as_deref());
     let (act, object, request_id) = (&**name, &**object, &**request_id);

@@ -237,7 +237,7 @@ mod tests {
         let same = made() == ERRORS;
         assert!(
             same,
-            "DUEWHEEL_ERRORS_PAGE=write cargo test -p duewheel-server --lib http::home writes errors.html again"
+            "DUEWHEEL_ERRORS_PAGE=write cargo test -p duewheel-server-lib --lib http::home writes errors.html again"
         );
     }
 

@@ -48,6 +48,7 @@ mod traced;
 
 pub(crate) use answer::Answer;
 use answer::{held, reply, typed, write_large};
+pub(crate) use app::ServerFacts;
 use app::check_batch;
 pub use app::{App, AppState, HttpLimits};
 pub(crate) use audit::{act_on_queue, of_server as act_of_server, report_act};
@@ -55,4 +56,3 @@ pub use listener::HttpListener;
 #[cfg(test)]
 pub(crate) use request_id::span as request_span;
 pub(crate) use starting::{Audience, StartWords, Starting};
-pub(crate) use status::StartFacts;

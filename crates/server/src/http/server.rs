@@ -223,7 +223,7 @@ pub(crate) async fn backup(mut call: Call) -> Answer {
             error => Problem::from_backup(&error),
         }
     })?;
-    *call.app.last_backup.lock().await = Some(Some(call.app.client.now().wall));
+    *call.app.last_backup.lock().await = Some(call.app.client.now().wall);
     let made = call.app.limits.backup_root.as_deref().map_or_else(|| dest.into(), |root| root.join(dest));
     let dest = made.to_string_lossy();
     tracing::info!(%dest, files = copied.files, bytes = copied.bytes, "backup made");

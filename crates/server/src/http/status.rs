@@ -1,7 +1,6 @@
 //! `GET /v1/status`: the state of this server on one page.
 
-use std::path::PathBuf;
-use std::time::Instant;
+use std::time::Duration;
 
 use axum::http::StatusCode;
 use duewheel::core::WallMs;
@@ -11,63 +10,43 @@ use serde::Serialize;
 
 use super::call::Call;
 use super::{Answer, App, audit, metrics, reply};
-use crate::error::Problem;
 use crate::json::InstantText;
 use crate::schema::LevelSchema;
 
-/// Facts of the start, which do not change.
-#[derive(Debug)]
-pub(crate) struct StartFacts {
-    pub(crate) store: &'static str,
-    /// The data folder, if there is one.
-    pub(crate) folder: Option<PathBuf>,
-    /// Bytes of memory for recent changes.
-    pub(crate) memory: u64,
-    pub(crate) warnings: Vec<String>,
-}
-
-/// The start of a server: its facts, and when it was.
-#[derive(Debug)]
-pub(super) struct ServerStart {
-    facts: StartFacts,
-    at: WallMs,
-    since: Instant,
-}
+/// The time for a look into the audit trail.
+const LOOK_UP: Duration = Duration::from_secs(5);
 
 impl App {
-    /// Sets what `/v1/status` says of the start: before requests are served.
-    pub(crate) fn set_start(&self, facts: StartFacts) {
-        let start = ServerStart { facts, at: self.client.now().wall, since: Instant::now() };
-        let _ = self.start.set(start); // once
-    }
-
     /// When the last copy was made, as far as it is recorded.
-    async fn last_backup(&self) -> Result<Option<WallMs>, Problem> {
+    async fn last_backup(&self) -> Option<WallMs> {
         let known = *self.last_backup.lock().await;
-        if let Some(known) = known {
-            return Ok(known);
+        if known.is_some() {
+            return known;
         }
-        let found = audit::last(self, "backup").await?;
-        Ok(*self.last_backup.lock().await.get_or_insert(found))
+        // The trail is in all shards, and the state is also shown while some are away.
+        let found = tokio::time::timeout(LOOK_UP, audit::last(self, "backup")).await;
+        let found = found.ok()?.ok()??;
+        Some(*self.last_backup.lock().await.get_or_insert(found))
     }
 }
 
 /// `GET /v1/status`.
 pub(crate) async fn status(call: Call) -> Answer {
     let app = &call.app;
-    let last_backup = app.last_backup().await?.map(InstantText);
+    let last_backup = app.last_backup().await.map(InstantText);
     let start = app.start.get();
     let facts = start.map(|start| &start.facts);
     let folder = facts.and_then(|facts| facts.folder.as_ref());
     let local = app.client.local_shards();
-    let figure = |wanted: &[&str]| -> u64 {
+    let figures = |wanted: &'static [&str]| {
         let all = local.iter().flat_map(|shard| shard.states());
-        all.filter(|(name, _)| wanted.contains(name)).map(|(_, value)| value).sum()
+        all.filter(|(name, _)| wanted.contains(name)).map(|(_, value)| value)
     };
     let disk = folder.and_then(|folder| metrics::free_of(folder)).map(|free_bytes| DiskAnswer {
-        used_bytes: figure(&["run_bytes", "journal_bytes"]),
+        used_bytes: figures(&["run_bytes", "journal_bytes"]).sum(),
         free_bytes,
-        reserve_bytes: figure(&["disk_reserve_bytes"]),
+        // Each shard compares its own with the same disk.
+        reserve_bytes: figures(&["disk_reserve_bytes"]).max().unwrap_or(0),
     });
     let statuses = app.delivery().as_ref().map(|service| service.statuses()).unwrap_or_default();
     let open = statuses.into_iter().filter(|(_, status)| status.stage == TargetStage::Open);
@@ -87,7 +66,7 @@ pub(crate) async fn status(call: Call) -> Answer {
         },
         disk,
         memory: MemoryAnswer {
-            used_bytes: figure(&["memory_bytes"]),
+            used_bytes: figures(&["memory_bytes"]).sum(),
             limit_bytes: facts.map(|facts| facts.memory),
         },
         shards: shards(app),

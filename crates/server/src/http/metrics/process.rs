@@ -48,7 +48,7 @@ pub(super) fn write_server(page: &mut MetricsPage, app: &App) {
         page.line("duewheel_http_responses_total", &labels, count.load(Ordering::Relaxed));
     }
     write_durations(page, app);
-    if let Some(folder) = app.data.get() {
+    if let Some(folder) = app.start.get().and_then(|start| start.facts.folder.as_ref()) {
         write_disk(page, folder);
     }
 }

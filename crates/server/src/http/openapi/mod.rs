@@ -13,8 +13,7 @@ use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value, json};
 
-use super::audit::Audit;
-use crate::auth::AccessRule;
+use crate::auth::{AccessRule, Audit};
 use crate::error::{ErrorCode, Problem, ProblemAnswer};
 use crate::schema::{IdSchema, JobSchema, KeySchema, QueueSchema, ScheduleNameSchema};
 

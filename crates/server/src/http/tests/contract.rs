@@ -25,7 +25,7 @@ fn committed_openapi_is_current() {
     let same = made == include_str!("../../../openapi.json");
     assert!(
         same,
-        "the API has changed: DUEWHEEL_OPENAPI=write cargo test -p duewheel-server --lib contract:: writes it again"
+        "the API has changed: DUEWHEEL_OPENAPI=write cargo test -p duewheel-server-lib --lib contract:: writes it again"
     );
 }
 

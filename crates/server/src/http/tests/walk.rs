@@ -95,6 +95,8 @@ impl WalkServer {
             .replace("{key}", "k")
             .replace("{name}", "s")
             .replace("{job}", "s");
+        // Without a queue it is about the whole server.
+        let path = path.replace("/v1/history", "/v1/history?queue=mine%2Fq");
         self.send(&route.method, &path, tokens, body).await
     }
 
