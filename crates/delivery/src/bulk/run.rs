@@ -99,7 +99,8 @@ impl<'a> BulkRun<'a> {
             return why.into();
         }
         loop {
-            if *self.stop.borrow() {
+            // A job that has ended is cleaned up first.
+            if *self.stop.borrow() && !self.record.phase.is_end() {
                 let soon = NextLook::After(Duration::ZERO);
                 return self.save(soon).await.err().unwrap_or(RunEnd::Over);
             }

@@ -149,7 +149,7 @@ async fn restore_counts_lost_messages_as_changed() {
         if is_disk_full {
             disk.set_room(Capacity::SettleOnly);
             rig.wheel.set_quotas(Vec::new()).unwrap();
-            // The job's record is due again meanwhile.
+            // The record of the job is due again.
             rig.clock.advance(Duration::from_secs(11));
             tokio::time::sleep(Duration::from_millis(2_500)).await;
             disk.set_room(Capacity::Enough);
