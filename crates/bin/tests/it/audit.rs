@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::io::Write;
 use std::net::TcpStream;
 use std::sync::Arc;
+use std::time::Duration;
 
 use duewheel::Policy;
 use duewheel_server::auth::{Guard, Hosts};
@@ -91,6 +92,7 @@ async fn refused_and_empty_acts_are_unrecorded() {
         ("PUT", "/v1/targets/t", "{}", 400),
         ("POST", "/v1/clock/advance", r#"{"by": "1s"}"#, 404),
         ("POST", "/v1/queues/none/purge", "", 200),
+        ("POST", "/v1/queues/q/purge", r#"{"expect": 0}"#, 409),
         ("POST", "/v1/queues/q/bulk", r#"{"action": "cancel", "dry_run": true}"#, 200),
     ] {
         let answer = server.call(method, path, body).await;
@@ -150,10 +152,29 @@ async fn status_names_store_and_shards() {
     assert_eq!((&status["last_backup"], &status["warnings"]), (&Value::Null, &json!([])));
 }
 
-/// A kill -9 while purges are under way: each has its effect and its record, or neither.
+/// The store has gone, and with it the audit trail.
+#[tokio::test(flavor = "multi_thread")]
+async fn status_is_shown_without_its_store() {
+    let server = Server::start_shards(2).await;
+    server.wheel.shutdown(Duration::from_secs(60)).await.expect("shutdown");
+    assert_eq!(server.call("GET", "/v1/audit", "").await.status, 503);
+    let status = server.ok("GET", "/v1/status", "").await;
+    assert_eq!(status["last_backup"], Value::Null);
+}
+
+/// A kill -9 while purges are under way: each has its effect and its record, or neither. With other pauses until some of
+/// them, but not all, had run.
 #[test]
 fn act_and_effect_survive_kill_together() {
-    const QUEUES: usize = 60;
+    let mut ran = (1..=20).map(|n| purges_that_survive(Duration::from_micros(n * 500)));
+    assert!(ran.any(|ran| ran > 0 && ran < UNDER_WAY), "each kill came before or after all purges");
+}
+
+const QUEUES: usize = 60;
+const UNDER_WAY: usize = QUEUES / 2;
+
+/// The number of purges under way at a kill after this pause that have had their effect.
+fn purges_that_survive(pause: Duration) -> usize {
     let dir = TempDir::new().expect("dir");
     let server = Process::start(dir.path(), &[]);
     for n in 0..QUEUES {
@@ -171,6 +192,7 @@ fn act_and_effect_survive_kill_together() {
         stream
     });
     let under_way: Vec<TcpStream> = under_way.collect();
+    std::thread::sleep(pause);
     let server = server.killed_and_restarted(dir.path(), &address);
     drop(under_way);
     let (_, answer) = server.call("GET", "/v1/audit?limit=1000", "");
@@ -183,11 +205,14 @@ fn act_and_effect_survive_kill_together() {
             act["object"].as_str().expect("object")
         })
         .collect();
+    let mut ran = 0;
     for n in 0..QUEUES {
         let (_, queue) = server.call("GET", &format!("/v1/queues/q{n}"), "");
         let is_empty = queue["counts"]["scheduled"] == 0;
         assert_eq!(is_empty, acts.contains(&*format!("q{n}")), "q{n}: {queue}");
         assert!(is_empty || n >= QUEUES / 2, "q{n} was answered");
+        ran += usize::from(is_empty && n >= QUEUES / 2);
     }
     server.kill();
+    ran
 }

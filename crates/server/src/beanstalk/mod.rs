@@ -164,3 +164,23 @@ fn kernel(what: &str) -> String {
     let text = std::fs::read_to_string(format!("/proc/sys/kernel/{what}")).unwrap_or_default();
     text.trim().chars().filter(|c| !c.is_control() && !matches!(c, '"' | '\\')).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use duewheel::VirtualClock;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn repeated_commands_are_one_act() {
+        let clock = VirtualClock::at_2026();
+        let wheel = Duewheel::builder().in_memory().clock(clock.clone()).seed(1).open().await.unwrap();
+        let app = BeanstalkApp::new(&wheel, 1, 1, Drain::default());
+        let queue = QueueName::new("q").unwrap();
+        let nonce = |name| app.0.act(name, &queue, None).nonce;
+        let first = nonce("fire");
+        assert_ne!(nonce("redrive"), first);
+        assert_eq!(nonce("fire"), first);
+        clock.advance(std::time::Duration::from_millis(ONE_ACT_MS));
+        assert_ne!(nonce("fire"), first);
+    }
+}
