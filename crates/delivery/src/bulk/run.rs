@@ -24,6 +24,7 @@ use super::filter::filter_step;
 use super::jobs::BulkJobs;
 use super::part::{JobPart, LEASED, PartEntry, PartWalk, due_times, entries_within, last_delay};
 use super::record::{BulkPhase, BulkRecord, BulkWalk};
+use super::worker::WaitingJobs;
 use crate::limits::{
     BULK_HELD, BULK_SLICE, BULK_SLICE_OF_KEPT, BULK_SLICE_WITH_BODIES, BULK_TURN_LOOK, BULK_WALK, KEEP_JOBS,
     LOOK_AGAIN,
@@ -36,6 +37,8 @@ use crate::records::{NextLook, NotWritten};
 pub(super) struct BulkPlace {
     pub(super) all: Arc<Semaphore>,
     pub(super) taken: Option<OwnedSemaphorePermit>,
+    /// The jobs of the node that wait for room.
+    pub(super) waiting: Arc<WaitingJobs>,
 }
 
 /// A job that this node works on.
@@ -187,7 +190,9 @@ impl<'a> BulkRun<'a> {
 
     /// Holds the job as soon as the store has room for that. `false`: this node stops.
     async fn hold_in_time(&mut self) -> Result<bool, RunEnd> {
+        let mut waits = None;
         while let Some(why) = self.hold_if_room().await? {
+            waits.get_or_insert_with(|| self.place.waiting.enter(self.id));
             tracing::info!(job = self.id, why, "a job waits and tries again");
             self.rest(Instant::now() + LOOK_AGAIN).await?;
             if self.is_stopped() {
@@ -367,6 +372,7 @@ impl<'a> BulkRun<'a> {
         first: usize,
     ) -> Result<Vec<Option<BulkOutcome>>, RunEnd> {
         let mut outcomes = vec![None; entries.len()];
+        let mut waits = None;
         // With whether the change may have been made before.
         let mut open: Vec<(usize, bool)> = (0..entries.len()).map(|n| (n, first + n < self.unsure)).collect();
         loop {
@@ -385,6 +391,7 @@ impl<'a> BulkRun<'a> {
             }
             let Some(why) = last else { return Ok(outcomes) };
             open = still;
+            waits.get_or_insert_with(|| self.place.waiting.enter(self.id));
             tracing::info!(job = self.id, ?why, "a job waits and tries again");
             self.rest(Instant::now() + LOOK_AGAIN).await?;
             // Another node may have the job since.

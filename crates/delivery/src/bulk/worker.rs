@@ -1,8 +1,7 @@
 //! The worker that works on jobs.
 
-use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use duewheel::core::engine::Grant;
@@ -31,16 +30,33 @@ pub struct BulkWorker {
 struct Bulk {
     jobs: BulkJobs,
     restarts: Arc<AtomicU64>,
-    /// The ids of the jobs that it works on.
-    running: Mutex<HashSet<String>>,
+    waiting: Arc<WaitingJobs>,
 }
 
-/// A job that a worker works on, until this is dropped.
-struct RunningJob<'a>(&'a Bulk, &'a str);
+/// The jobs of a worker that wait for room in the store, which cannot write for long that it has them.
+#[derive(Debug, Default)]
+pub(super) struct WaitingJobs(Mutex<Vec<String>>);
 
-impl Drop for RunningJob<'_> {
+impl WaitingJobs {
+    fn all(&self) -> MutexGuard<'_, Vec<String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn enter(self: &Arc<Self>, id: &str) -> WaitingJob {
+        self.all().push(id.to_owned());
+        WaitingJob(self.clone(), id.to_owned())
+    }
+}
+
+/// A job that waits for room, until this is dropped.
+pub(super) struct WaitingJob(Arc<WaitingJobs>, String);
+
+impl Drop for WaitingJob {
     fn drop(&mut self) {
-        self.0.running.lock().unwrap_or_else(PoisonError::into_inner).remove(self.1);
+        let mut all = self.0.all();
+        if let Some(at) = all.iter().position(|id| *id == self.1) {
+            all.swap_remove(at);
+        }
     }
 }
 
@@ -49,7 +65,7 @@ impl BulkWorker {
     pub fn start(jobs: &BulkJobs) -> Self {
         let restarts = Arc::new(AtomicU64::new(0));
         let inner =
-            Arc::new(Bulk { jobs: jobs.clone(), restarts: restarts.clone(), running: Mutex::default() });
+            Arc::new(Bulk { jobs: jobs.clone(), restarts: restarts.clone(), waiting: Arc::default() });
         let worker = Supervised::start("jobs", restarts.clone(), move |stop| work(inner.clone(), stop));
         BulkWorker { restarts, worker }
     }
@@ -102,18 +118,20 @@ impl Bulk {
             Ok(grants) => grants.into_iter().next(),
             Err(why) => return RecordStore::recover(why).await.map(|()| None),
         };
-        Some(grant.map(|grant| (grant, BulkPlace { all: places.clone(), taken })))
+        Some(
+            grant.map(|grant| {
+                (grant, BulkPlace { all: places.clone(), taken, waiting: self.waiting.clone() })
+            }),
+        )
     }
 
     /// Works on the job whose record was granted.
     async fn run(&self, grant: &Grant, place: BulkPlace, stop: watch::Receiver<bool>) {
         let records = &self.jobs.jobs;
         let Some((id, row)) = records.hold(grant, BULK_HELD).await else { return };
-        // One that waits for room in the store could not say for long that it has the job.
-        if !self.running.lock().unwrap_or_else(PoisonError::into_inner).insert(id.to_owned()) {
+        if self.waiting.all().iter().any(|waiting| waiting == id) {
             return;
         }
-        let _alone = RunningJob(self, id);
         let at = (row.id, row.generation);
         let record = match BulkRecord::read(&row.body) {
             Ok(record) => record,

@@ -15,7 +15,7 @@ use crate::records::StoredRecord;
 impl BulkPlace {
     /// A place for one run alone.
     fn alone() -> Self {
-        BulkPlace { all: Arc::new(Semaphore::new(1)), taken: None }
+        BulkPlace { all: Arc::new(Semaphore::new(1)), taken: None, waiting: Arc::default() }
     }
 }
 
@@ -28,7 +28,7 @@ async fn waiting_run_releases_its_slot() {
     let (stop, stopped) = watch::channel(false);
     let BulkPlace { all, .. } = BulkPlace::alone();
     let taken = Some(all.clone().acquire_owned().await.unwrap());
-    let place = BulkPlace { all: all.clone(), taken };
+    let place = BulkPlace { all: all.clone(), taken, waiting: Arc::default() };
     let mut run = BulkRun::new(&jobs, "job", (MessageId(1), 1), record, place, stopped);
     let mut resting = Box::pin(run.rest(Instant::now() + BULK_TURN_LOOK));
     tokio::select! {
