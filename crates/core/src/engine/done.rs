@@ -20,6 +20,7 @@ use crate::name::QueueName;
 use crate::policy::{Lasting, OF_RECORD, QueueSettings};
 use crate::record::{Created, DedupeRow, Gone, Record};
 use crate::store::{Capacity, Lookups};
+use crate::tally::Tally;
 use crate::time::{EngineMs, WallMs};
 
 use super::Engine;
@@ -94,6 +95,18 @@ pub struct DoneCounts {
     pub not_kept: u64,
     /// Done messages that were given up before their time, because of a limit or because the store had no room.
     pub given_up: u64,
+}
+
+impl DoneCounts {
+    /// Adds the done messages of a queue.
+    pub(super) fn add(&mut self, tally: &Tally, is_of_act: bool) {
+        self.kept += tally.count();
+        self.bytes += tally.weight();
+        if is_of_act {
+            self.kept_by_acts += tally.count();
+            self.bytes_by_acts += tally.weight();
+        }
+    }
 }
 
 impl Engine {

@@ -92,7 +92,8 @@ impl Engine {
     pub fn history_bytes(&self) -> usize {
         let histories = &self.histories;
         let listed = histories.changed.len() + histories.storing.len();
-        histories.bytes + listed * size_of::<QueueName>()
+        let again = listed.saturating_sub(histories.queues.len());
+        histories.bytes + again * size_of::<QueueName>()
     }
 
     /// Counts the events of a record.

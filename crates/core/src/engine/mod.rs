@@ -265,12 +265,7 @@ impl Engine {
             queue.is_charged = queue.is_configured();
             queue.totals = row.totals;
             if queue.is_done {
-                done.kept += row.tally.count();
-                done.bytes += row.tally.weight();
-                if row.name.is_of_act() {
-                    done.kept_by_acts += row.tally.count();
-                    done.bytes_by_acts += row.tally.weight();
-                }
+                done.add(&row.tally, row.name.is_of_act());
             } else {
                 tally.add_parts(&row.tally);
             }

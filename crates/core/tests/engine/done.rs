@@ -449,7 +449,7 @@ fn act_keeps_its_messages_for_its_time() {
 
 #[test]
 fn message_that_cannot_be_kept_stays() {
-    let mut rig = Rig::new(Policy { max_done: 0, max_step: 1, ..Policy::default() });
+    let mut rig = Rig::new(Policy { max_done: 2, max_step: 1, ..Policy::default() });
     let ids = [1, 2].map(|n| rig.put("q", n * 100_000, None));
     for (room, refusal) in [
         (Capacity::Busy, ChangeRefusal::Busy),
@@ -462,7 +462,7 @@ fn message_that_cannot_be_kept_stays() {
     give_room(&mut rig, Capacity::Enough);
     cancel_kept(&mut rig, ids[0], 10_000).unwrap();
     let refused = cancel_kept(&mut rig, ids[1], 10_000);
-    assert_eq!(refused, Err(ChangeRefusal::Overloaded(Limit::Messages(0))));
+    assert_eq!(refused, Err(ChangeRefusal::Overloaded(Limit::Messages(2))));
     rig.timeout();
     // What an act keeps is not given up for the limit.
     assert_eq!((kept(&mut rig, "a1").len(), look(&mut rig, ids[1]).state), (1, State::Scheduled));

@@ -5,7 +5,7 @@
 //! from its record before its turn depends on that.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -183,6 +183,33 @@ impl IndexedJobs {
             }
         }
         Some(job)
+    }
+}
+
+/// The jobs of a worker that wait for room in the store, which cannot write for long that it has them.
+#[derive(Debug, Default)]
+pub(super) struct WaitingJobs(Mutex<Vec<String>>);
+
+impl WaitingJobs {
+    pub(super) fn all(&self) -> MutexGuard<'_, Vec<String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn enter(self: &Arc<Self>, id: &str) -> WaitingJob {
+        self.all().push(id.to_owned());
+        WaitingJob(self.clone(), id.to_owned())
+    }
+}
+
+/// A job that waits for room, until this is dropped.
+pub(super) struct WaitingJob(Arc<WaitingJobs>, String);
+
+impl Drop for WaitingJob {
+    fn drop(&mut self) {
+        let mut all = self.0.all();
+        if let Some(at) = all.iter().position(|id| *id == self.1) {
+            all.swap_remove(at);
+        }
     }
 }
 

@@ -21,10 +21,10 @@ use super::action::{
     BulkAction, BulkOpen, BulkOutcome, Judged, UrlMoves, of_change, of_enqueue, of_removal, of_taken_back,
 };
 use super::filter::filter_step;
+use super::index::WaitingJobs;
 use super::jobs::BulkJobs;
 use super::part::{JobPart, LEASED, PartEntry, PartWalk, due_times, entries_within, last_delay};
 use super::record::{BulkPhase, BulkRecord, BulkWalk};
-use super::worker::WaitingJobs;
 use crate::limits::{
     BULK_HELD, BULK_SLICE, BULK_SLICE_OF_KEPT, BULK_SLICE_WITH_BODIES, BULK_TURN_LOOK, BULK_WALK, KEEP_JOBS,
     LOOK_AGAIN,

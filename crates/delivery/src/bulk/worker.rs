@@ -1,13 +1,14 @@
 //! The worker that works on jobs.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use duewheel::core::engine::Grant;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
+use super::index::WaitingJobs;
 use super::jobs::BulkJobs;
 use super::record::BulkRecord;
 use super::run::{BulkPlace, BulkRun, RunEnd};
@@ -31,33 +32,6 @@ struct Bulk {
     jobs: BulkJobs,
     restarts: Arc<AtomicU64>,
     waiting: Arc<WaitingJobs>,
-}
-
-/// The jobs of a worker that wait for room in the store, which cannot write for long that it has them.
-#[derive(Debug, Default)]
-pub(super) struct WaitingJobs(Mutex<Vec<String>>);
-
-impl WaitingJobs {
-    fn all(&self) -> MutexGuard<'_, Vec<String>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(super) fn enter(self: &Arc<Self>, id: &str) -> WaitingJob {
-        self.all().push(id.to_owned());
-        WaitingJob(self.clone(), id.to_owned())
-    }
-}
-
-/// A job that waits for room, until this is dropped.
-pub(super) struct WaitingJob(Arc<WaitingJobs>, String);
-
-impl Drop for WaitingJob {
-    fn drop(&mut self) {
-        let mut all = self.0.all();
-        if let Some(at) = all.iter().position(|id| *id == self.1) {
-            all.swap_remove(at);
-        }
-    }
 }
 
 impl BulkWorker {

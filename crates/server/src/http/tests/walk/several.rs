@@ -62,7 +62,9 @@ fn calls(route: &Described) -> Vec<BeyondCall> {
             call(r#"{"queues": [{"queue": "mine/q"}]}"#, forbidden),
             call(r#"{"queues": [{"queue": "elsewhere/q"}, {"queue": "mine/q"}]}"#, forbidden),
         ],
-        ("GET", "/v1/queues" | "/v1/jobs" | "/v1/schedules" | "/v1/quotas") => vec![call("", LeftOut)],
+        ("GET", "/v1/queues" | "/v1/jobs" | "/v1/schedules" | "/v1/quotas" | "/v1/audit") => {
+            vec![call("", LeftOut)]
+        }
         ("GET" | "DELETE", "/v1/jobs/{job}" | "/v1/schedules/{name}") => vec![call("", not_found)],
         ("PUT", "/v1/schedules/{name}") => vec![
             call(r#"{"queue": "elsewhere/q", "every": "2h"}"#, Refused(409, "key_exists")),
