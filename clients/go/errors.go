@@ -22,7 +22,7 @@ const (
 	// There is no such queue or message.
 	NotFound, MessageNotFound Code = "not_found", "message_not_found"
 	// The message is in another state than the request needs.
-	KeyExists, Leased, IsDead, LeaseLost Code = "key_exists", "leased", "dead", "lease_lost"
+	KeyExists, Leased, IsDead, LeaseLost        Code = "key_exists", "leased", "dead", "lease_lost"
 	GenerationMismatch, DedupeMismatch, Changed Code = "generation_mismatch", "dedupe_mismatch", "changed"
 	// The server cannot at present.
 	Overloaded, OverQuota, Draining, StorageUnavailable, DiskFull Code = "overloaded", "over_quota", "draining", "storage_unavailable", "disk_full"

@@ -294,12 +294,13 @@ impl Seen {
         assert!((view.state == State::Dead) == view.dead.is_some());
     }
 
-    /// The counts are those of the store, which has each message once.
+    /// The counts are those of the store, which has each message once. What acts keep is in none of them.
     fn counts(&mut self) {
         let Reply::Stats(stats) = self.rig.call(Op::Stats) else {
             panic!("stats have an answer of their own")
         };
-        let rows = self.rig.table.rows();
+        let rows = self.rig.table.rows().into_iter();
+        let rows: Vec<_> = rows.filter(|row| row.message.queue.done_of().is_none()).collect();
         let of = |kind| rows.iter().filter(|row| row.life.stage.kind() == kind).count() as u64;
         use duewheel_core::message::Kind;
         let counts = stats.counts;
