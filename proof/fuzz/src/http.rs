@@ -1,6 +1,8 @@
 //! Requests through the real routes over an engine in memory, and bodies through the real parsers.
 
 use std::collections::BTreeMap;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -290,7 +292,16 @@ impl Server {
                 Bytes::from_static(br#"{"code":"bad_request","status":400,"detail":"-","field":"-"}"#),
             );
         };
-        let (response, body) = self.shard.drive(self.routes.call(request)).await;
+        // An act is a task of its own, which goes on whenever the shard has done its work.
+        let mut call = pin!(self.routes.call(request));
+        let call = poll_fn(|cx| {
+            let polled = call.as_mut().poll(cx);
+            if polled.is_pending() {
+                cx.waker().wake_by_ref();
+            }
+            polled
+        });
+        let (response, body) = self.shard.drive(call).await;
         (response.status(), body)
     }
 

@@ -17,7 +17,11 @@ async fn orders() -> Server {
         let message = json!({"body": key, "key": key, "delay": delay, "priority": 7, "headers": {"h": key}});
         server.enqueue("orders", &message.to_string()).await;
     }
-    server.enqueue("orders", &json!({"body": "d", "key": "d", "state": "dead"}).to_string()).await;
+    server.enqueue("orders", &json!({"body": "d", "key": "d", "delay_ms": 0}).to_string()).await;
+    let granted = server.ok("POST", "/v1/queues/orders/reserve", r#"{"wait_ms": 60000}"#).await;
+    let message = &granted["messages"][0];
+    let nack = json!({"lease_token": message["lease_token"], "dead": true}).to_string();
+    server.ok("POST", &format!("/v1/messages/{}/nack", message["id"].as_str().expect("id")), &nack).await;
     server
 }
 

@@ -32,7 +32,7 @@ fn names(acts: &[Value]) -> Vec<(&str, &str)> {
 async fn acts_are_listed_newest_first() {
     let server = Server::start_shards(4).await;
     for _ in 0..20 {
-        server.enqueue("mail/a", r#"{"body": "x", "delay": "1h"}"#).await;
+        server.enqueue("mail%2Fa", r#"{"body": "x", "delay": "1h"}"#).await;
     }
     let calls = [
         ("POST", "/v1/queues/mail%2Fa/pause", "{}"),
@@ -46,7 +46,10 @@ async fn acts_are_listed_newest_first() {
     ];
     for (method, path, body) in calls {
         server.advance(1_000);
-        let answer = server.raw(method, path, "x-request-id: mine\r\n", body.as_bytes()).await;
+        let length = body.len();
+        let head =
+            format!("x-request-id: mine\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n");
+        let answer = server.raw(method, path, &head, body.as_bytes()).await;
         assert_eq!(answer.status, 200, "{method} {path}: {}", answer.json());
     }
     let found = acts(&server).await;
@@ -93,7 +96,7 @@ async fn refused_and_empty_acts_are_unrecorded() {
         ("POST", "/v1/clock/advance", r#"{"by": "1s"}"#, 404),
         ("POST", "/v1/queues/none/purge", "", 200),
         ("POST", "/v1/queues/q/purge", r#"{"expect": 0}"#, 409),
-        ("POST", "/v1/queues/q/bulk", r#"{"action": "cancel", "dry_run": true}"#, 200),
+        ("POST", "/v1/queues/q/bulk", r#"{"action": "cancel", "all": true, "dry_run": true}"#, 200),
     ] {
         let answer = server.call(method, path, body).await;
         assert_eq!(answer.status, status, "{method} {path}: {}", answer.json());
