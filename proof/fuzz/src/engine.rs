@@ -294,13 +294,18 @@ impl Seen {
         assert!((view.state == State::Dead) == view.dead.is_some());
     }
 
-    /// The counts are those of the store, which has each message once. What acts keep is in none of them.
+    /// The stored messages; what acts keep is in no count and no list.
+    fn rows(&self) -> Vec<duewheel_core::message::Row> {
+        let rows = self.rig.table.rows().into_iter();
+        rows.filter(|row| row.message.queue.done_of().is_none()).collect()
+    }
+
+    /// The counts are those of the store, which has each message once.
     fn counts(&mut self) {
         let Reply::Stats(stats) = self.rig.call(Op::Stats) else {
             panic!("stats have an answer of their own")
         };
-        let rows = self.rig.table.rows().into_iter();
-        let rows: Vec<_> = rows.filter(|row| row.message.queue.done_of().is_none()).collect();
+        let rows = self.rows();
         let of = |kind| rows.iter().filter(|row| row.life.stage.kind() == kind).count() as u64;
         use duewheel_core::message::Kind;
         let counts = stats.counts;
@@ -314,7 +319,7 @@ impl Seen {
         self.rig.restart();
         self.rig.settle();
         self.counts();
-        let rows = self.rig.table.rows();
+        let rows = self.rows();
         let mut shown = 0;
         for queue in QUEUES {
             let queue = QueueName::new(queue).expect("a good name");
