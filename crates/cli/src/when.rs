@@ -208,7 +208,7 @@ pub(super) fn instant_of(option: &str, text: &str, now: &Zoned) -> Result<String
 /// The time that was read from an option; says how it was read where people should know.
 ///
 /// # Errors
-/// It could not be read.
+/// The text is no time.
 pub fn time_of(
     option: &str,
     text: &str,

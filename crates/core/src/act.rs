@@ -153,7 +153,7 @@ impl Acts {
 }
 
 impl KeptAct {
-    /// What the totals count of it.
+    /// State of the record, for the totals.
     pub(crate) fn was(&self) -> Was {
         Was { queue: QueueName::of_acts(), kind: Kind::Dead, due: self.due, weight: self.weight }
     }

@@ -180,7 +180,7 @@ pub async fn serve(
     server.until_stopped(&mut stop, &mut bugs, &mut listeners).await
 }
 
-/// What `/v1/status` says of the start.
+/// Facts of the start, for `/v1/status`.
 fn start_facts(settings: &Settings) -> ServerFacts {
     let is_memory = settings.durability == LevelOption::Memory;
     let (store, folder) = match settings.store {

@@ -1,4 +1,4 @@
-//! Calls that are acts ([`duewheel_core::act`]): operations that a task submits meanwhile are part of its act.
+//! Calls that are acts ([`duewheel_core::act`]): operations that a task submits during the call are part of its act.
 //!
 //! The act belongs to the task, not to a client: so a handler submits operations through whatever it uses, and none of
 //! them is left out.

@@ -216,7 +216,7 @@ impl Router {
     }
 
     /// Purges a queue in all shards unless it has more than `max` messages to remove. Where messages arrive between the count
-    /// and a shard's purge, that shard and those behind it may refuse; no more than `max` are removed then, too.
+    /// and a shard's purge, that shard and those behind it may refuse; no more than `max` are removed in that case.
     async fn purge_at_most(
         &self,
         queue: &QueueName,

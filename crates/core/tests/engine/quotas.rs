@@ -74,7 +74,7 @@ fn full_quota_refuses_until_messages_leave() {
         priority: None,
         note: "".into(),
     });
-    put(&mut rig, message("acme.b", 0)).expect_err("dead ones, too");
+    put(&mut rig, message("acme.b", 0)).expect_err("dead ones as well");
     assert_eq!(rig.call(Op::Purge { queue: queue("acme.b") }), Reply::Count(1.into()));
     put(&mut rig, message("acme.b", 0)).unwrap();
     assert_eq!(use_of(&mut rig, "acme.").used, [2, 8, 0, 0, 0]);

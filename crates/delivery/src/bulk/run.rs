@@ -401,7 +401,7 @@ impl<'a> BulkRun<'a> {
         }
     }
 
-    /// What becomes of these messages, in order.
+    /// Outcomes of these messages, in order.
     async fn change_slice(
         &self,
         entries: &[PartEntry],
@@ -427,7 +427,7 @@ impl<'a> BulkRun<'a> {
         }
     }
 
-    /// What the answer to the change of one message says.
+    /// Outcome of the change of one message, from its answer.
     fn judge(&self, answer: Result<(), ChangeRefusal>, unsure: bool) -> Judged {
         match (&self.record.action, answer) {
             // A message that cannot be kept stays.

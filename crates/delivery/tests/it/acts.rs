@@ -51,7 +51,7 @@ async fn purged_messages_come_back_once() {
         rig.kill(3).await;
         let before = as_they_were(rig.all("orders").await);
         let act = rig.jobs.begin(purge()).await.unwrap();
-        assert_eq!(rig.run(&act.id).await.counts, counts(50, 50, 0), "dead ones, too");
+        assert_eq!(rig.run(&act.id).await.counts, counts(50, 50, 0), "dead ones as well");
         assert!(rig.all("orders").await.is_empty());
         rig.clock.advance(Duration::from_secs(60));
         assert_eq!(rig.jobs.count(&restore(&act)).await.unwrap().matched, 50);
@@ -185,7 +185,7 @@ async fn job_never_exceeds_its_expectation() {
         let refused = rig.jobs.begin(expect(29)).await.unwrap_err();
         assert!(matches!(refused, BulkError::Changed { expect: 29, matched: 30 }), "{refused:?}");
         assert!(rig.jobs.list().await.unwrap().is_empty());
-        // The set grows after the count, and the clock stands still: the job meets the new ones, too.
+        // The set grows after the count, and the clock stands still: the job meets the new ones as well.
         let job = rig.jobs.begin(expect(30)).await.unwrap();
         rig.put("late", 5).await;
         let ended = rig.run(&job.id).await;

@@ -394,7 +394,7 @@ impl World {
         all
     }
 
-    /// What contradicts the promise, if anything does.
+    /// The contradiction of the promise, if there is one.
     fn judge(&self) -> Result<(), String> {
         if self.taken_from_callers > 0 {
             return Err(format!(

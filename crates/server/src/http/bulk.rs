@@ -32,7 +32,7 @@ use crate::schema::{
 };
 use crate::span::{SpanText, TimeSpan};
 
-/// What is done to which messages. Either `filter`, or `all`; `restore` has `act` instead.
+/// The action and its messages. Either `filter`, or `all`; `restore` has `act` instead.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Bulk", transform = crate::schema::bulk_rules)]
