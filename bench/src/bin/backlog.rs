@@ -201,7 +201,7 @@ async fn cancel(args: &Args, dir: &Path) {
             } else {
                 Target::Id(MessageId(n + 1))
             };
-            Op::Cancel { target, dedupe_id: DedupeId::Stays }
+            Op::Cancel { keep: None, target, dedupe_id: DedupeId::Stays }
         };
         submit_all(wheel.client(), args.cancels(), make, |answer| {
             match answer {

@@ -246,7 +246,7 @@ async fn measure(args: &Args, kind: Kind, dir: &Path, taken: &mut u64) -> Measur
 
 async fn cancel(client: &Client, id: MessageId) {
     let answers = client
-        .submit(vec![Op::Cancel { target: Target::Id(id), dedupe_id: DedupeId::Stays }])
+        .submit(vec![Op::Cancel { keep: None, target: Target::Id(id), dedupe_id: DedupeId::Stays }])
         .expect("taken")
         .await;
     // It may have been cancelled before.

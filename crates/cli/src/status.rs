@@ -85,11 +85,15 @@ impl ClientCommand for AuditArgs {
     fn run(self, session: &ClientSession) -> Result<(), CommandFailure> {
         let after = self.after.map(|after| format!("&after={}", segment(&after))).unwrap_or_default();
         let answer = session.remote.get(&format!("/v1/audit?limit={}{after}", self.limit))?;
+        let count = |act: &Value| match (&act["job"], &act["count"]) {
+            (Value::String(_), Value::Null) => "running".to_owned(),
+            _ => cell(act, "count"),
+        };
         let columns: [table::Column<'_>; 7] = [
             ("AT", &member("at")),
             ("ACT", &member("act")),
             ("OBJECT", &member("object")),
-            ("COUNT", &member("count")),
+            ("COUNT", &count),
             ("TOKEN", &member("token")),
             ("ADDRESS", &member("address")),
             ("REQUEST", &member("request_id")),

@@ -9,15 +9,15 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::id::{Lsn, MessageId, ReplyTo};
-use crate::message::{Died, Kind, MessageContent, Options};
-use crate::name::{Key, QueueName};
+use crate::message::{Died, Headers, Kind, MessageContent, Options};
+use crate::name::QueueName;
 use crate::record::Was;
 use crate::time::{Due, WallMs};
 
 /// Longest text of an act that is kept, in bytes.
 const MAX_TEXT: usize = 512;
 
-/// A change of many messages or of a setting, and its origin. It has no body of a message, secret or token.
+/// A change of many messages or of a setting, its origin, and its outcome. It has no body of a message, secret or token.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Act {
@@ -37,15 +37,12 @@ pub struct Act {
     pub address: Option<Box<str>>,
     /// The name of the request.
     pub request_id: Box<str>,
-}
-
-/// An act as it is recorded.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RecordedAct {
-    /// The act.
-    pub act: Act,
+    /// The job that does it, if one does. Without a count the job goes on.
+    pub job: Option<Box<str>>,
     /// The number of messages that it has changed, if they were counted.
     pub count: Option<u64>,
+    /// The number of messages that its job could not change.
+    pub refused: Option<u64>,
 }
 
 /// The beginning of a text, at most this many bytes.
@@ -54,59 +51,73 @@ pub fn cut(text: &str, most: usize) -> &str {
     &text[..end.unwrap_or(0)]
 }
 
-impl RecordedAct {
-    /// The message that keeps it.
-    pub fn message(&self, id: MessageId) -> Arc<MessageContent> {
-        let Act { nonce, at, name, object, queue, token, address, request_id } = &self.act;
-        let count = self.count.map(|count| count.to_string());
+impl Act {
+    /// The act as texts with their names.
+    pub fn texts(&self) -> Headers {
+        let Act { nonce, at, name, object, queue, token, address, request_id, job, count, refused } = self;
+        let number = |number: u64| Some(number.to_string());
+        let (nonce, at) = (number(*nonce), number(at.0));
+        let (count, refused) = (count.and_then(number), refused.and_then(number));
         let texts = [
-            ("act", Some(&**name)),
+            ("nonce", nonce.as_deref()),
+            ("at", at.as_deref()),
+            ("act", Some(name)),
             ("object", Some(object)),
             ("queue", queue.as_ref().map(QueueName::as_str)),
             ("token", token.as_deref()),
             ("address", address.as_deref()),
             ("request_id", Some(request_id)),
+            ("job", job.as_deref()),
             ("count", count.as_deref()),
+            ("refused", refused.as_deref()),
         ];
         let header = |(name, text): (&str, Option<&str>)| {
             let text = text?;
             Some((name.into(), cut(text, MAX_TEXT).into()))
         };
+        texts.into_iter().filter_map(header).collect()
+    }
+
+    /// The message that keeps it.
+    pub fn message(&self, id: MessageId) -> Arc<MessageContent> {
         Arc::new(MessageContent {
             id,
             queue: QueueName::of_acts(),
-            key: Key::new(&nonce.to_string()).ok(),
+            key: None,
             body: Bytes::new(),
-            headers: texts.into_iter().filter_map(header).collect(),
+            headers: self.texts(),
             options: Options::default(),
             dedupe_id: None,
-            enqueued_at: *at,
+            enqueued_at: self.at,
         })
     }
 
     /// Adds a part of the same act in another shard.
-    pub fn add(&mut self, part: &RecordedAct) {
-        if let Some(more) = part.count {
-            self.count = Some(self.count.unwrap_or(0).saturating_add(more));
-        }
+    pub fn add(&mut self, part: &Act) {
+        let add = |sum: &mut Option<u64>, more: Option<u64>| {
+            *sum = sum.map_or(more, |sum| Some(sum.saturating_add(more.unwrap_or(0))));
+        };
+        add(&mut self.count, part.count);
+        add(&mut self.refused, part.refused);
     }
 
-    /// The act that a message keeps; what it lacks is empty.
-    pub fn of(message: &MessageContent) -> Self {
-        let text = |wanted: &str| {
-            message.headers.iter().find(|(name, _)| **name == *wanted).map(|(_, text)| &**text)
-        };
-        let act = Act {
-            nonce: message.key.as_ref().and_then(|key| key.as_str().parse().ok()).unwrap_or_default(),
-            at: message.enqueued_at,
+    /// The act that has these texts; what they lack is empty.
+    pub fn of(texts: &[(Box<str>, Box<str>)]) -> Self {
+        let text = |wanted: &str| texts.iter().find(|(name, _)| **name == *wanted).map(|(_, text)| &**text);
+        let number = |wanted| text(wanted).and_then(|text| text.parse().ok());
+        Act {
+            nonce: number("nonce").unwrap_or_default(),
+            at: WallMs(number("at").unwrap_or_default()),
             name: text("act").unwrap_or_default().into(),
             object: text("object").unwrap_or_default().into(),
             queue: text("queue").and_then(|name| QueueName::stored(name).ok()),
             token: text("token").map(Box::from),
             address: text("address").map(Box::from),
             request_id: text("request_id").unwrap_or_default().into(),
-        };
-        RecordedAct { act, count: text("count").and_then(|count| count.parse().ok()) }
+            job: text("job").map(Box::from),
+            count: number("count"),
+            refused: number("refused"),
+        }
     }
 }
 
@@ -141,7 +152,7 @@ pub(crate) struct Acting {
     pub(crate) before: Lsn,
     /// Whether it is recorded without any other record.
     pub(crate) is_note: bool,
-    /// Whether the request changes one message, which is counted.
+    /// Whether the request changes or brings one message of a caller, which is counted.
     pub(crate) is_of_one: bool,
 }
 

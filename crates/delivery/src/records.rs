@@ -5,9 +5,11 @@
 //! its id, which is never used again: one that was created anew under the name stays.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use duewheel::core::act::Act;
 use duewheel::core::engine::{
     Attempt, ChangeRefusal, Edit, Enqueue, EnqueueRefusal, Grant, IfExists, Op, Past, Reserved, Target, View,
     When,
@@ -108,13 +110,24 @@ impl RecordStore {
     /// generation.
     pub(crate) async fn write(
         &self,
-        (id, generation): (MessageId, u32),
+        at: (MessageId, u32),
         body: Bytes,
         next: Option<NextLook>,
     ) -> Result<u32, NotWritten> {
+        self.write_of_act(at, body, next, None).await
+    }
+
+    /// [`RecordStore::write`], as part of an act.
+    pub(crate) async fn write_of_act(
+        &self,
+        (id, generation): (MessageId, u32),
+        body: Bytes,
+        next: Option<NextLook>,
+        act: Option<&Arc<Act>>,
+    ) -> Result<u32, NotWritten> {
         let edit = Edit { when: next.map(NextLook::when), body: Some(body), ..Edit::default() };
         let op = Op::postpone(Target::Own(id), Box::new(edit), Some(generation));
-        match self.client.ask(op).await {
+        match self.client.ask(op.of_act(act)).await {
             Ok(Ok(outline)) => Ok(outline.generation),
             Ok(Err(
                 ChangeRefusal::GenerationMismatch(_)

@@ -221,7 +221,7 @@ impl Queue {
     /// [`QueueError::Call`] without an answer; whether it was applied may then be unknown. It can be called again.
     pub async fn purge(&self) -> Result<Applied<u64>, QueueError> {
         let queue = self.name.clone()?;
-        Ok(self.wheel.client().ask(Op::purge(queue)).await?)
+        Ok(self.wheel.client().ask(Op::purge(queue, None)).await?)
     }
 
     /// Leases up to `max` ready messages, waiting up to `wait` for the first. Settle each with [`Queue::ack`] or

@@ -5,10 +5,10 @@
 
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use duewheel_core::act::{Act, RecordedAct};
-use duewheel_core::engine::{Op, Reply};
+use duewheel_core::act::Act;
+use duewheel_core::engine::{Answered, Op, Reply};
 use duewheel_core::name::QueueName;
 
 tokio::task_local! {
@@ -18,15 +18,24 @@ tokio::task_local! {
 /// The act of a task.
 #[derive(Debug)]
 struct ActCall {
-    act: Act,
-    name: OnceLock<Box<str>>,
-    queue: OnceLock<QueueName>,
+    /// The act as it is known before its first operation.
+    act: Mutex<Act>,
     /// The act as the first operation has it.
     submitted: OnceLock<Arc<Act>>,
     count: AtomicU64,
     is_counted: AtomicBool,
-    /// Whether messages are redriven one by one: each answer counts.
-    is_of_ones: AtomicBool,
+    /// Whether it changes messages one by one, so that each answer counts: it redrives them, or else it brings new ones.
+    is_redrive: OnceLock<bool>,
+}
+
+impl ActCall {
+    fn act(&self) -> MutexGuard<'_, Act> {
+        self.act.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn submitted(&self) -> &Arc<Act> {
+        self.submitted.get_or_init(|| Arc::new(self.act().clone()))
+    }
 }
 
 /// Runs `call` as an act. The second value is the act, if an operation was part of it, with the number of messages in
@@ -34,15 +43,13 @@ struct ActCall {
 ///
 /// # Cancel safety
 /// As `call`. Operations that a task submits which `call` spawns are not part of the act.
-pub async fn acting<F: Future>(act: Act, call: F) -> (F::Output, Option<RecordedAct>) {
-    let (count, is_counted, is_of_ones) = Default::default();
-    let (name, queue, submitted) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
-    let acted = Arc::new(ActCall { act, name, queue, submitted, count, is_counted, is_of_ones });
+pub async fn acting<F: Future>(act: Act, call: F) -> (F::Output, Option<Act>) {
+    let (act, submitted, is_redrive) = (Mutex::new(act), OnceLock::new(), OnceLock::new());
+    let (count, is_counted) = Default::default();
+    let acted = Arc::new(ActCall { act, submitted, count, is_counted, is_redrive });
     let output = CALL.scope(Some(Arc::clone(&acted)), call).await;
-    let recorded = acted.submitted.get().map(|act| RecordedAct {
-        act: Act::clone(act),
-        count: acted.is_counted.load(Ordering::Relaxed).then(|| acted.count.load(Ordering::Relaxed)),
-    });
+    let count = || acted.is_counted.load(Ordering::Relaxed).then(|| acted.count.load(Ordering::Relaxed));
+    let recorded = acted.submitted.get().map(|act| Act { count: count(), ..Act::clone(act) });
     (output, recorded)
 }
 
@@ -54,6 +61,18 @@ pub async fn without_act<F: Future>(call: F) -> F::Output {
     CALL.scope(None, call).await
 }
 
+/// Reports an act, unless it has changed nothing: one line when it is answered, and one when its job has ended.
+/// `failed`: a part of it may have no effect.
+pub fn report(acted: &Act, failed: Option<&str>) {
+    let Act { name, object, token, address, request_id, job, count, refused, .. } = acted;
+    if (job, *count, failed) == (&None, Some(0), None) {
+        return;
+    }
+    let (token, address, job) = (token.as_deref(), address.as_deref(), job.as_deref());
+    let (act, object, request_id) = (&**name, &**object, &**request_id);
+    tracing::info!(act, object, count, refused, job, token, address, request_id, failed, "act");
+}
+
 /// The act of this task, if it is one.
 fn current() -> Option<Arc<ActCall>> {
     CALL.try_with(Option::clone).ok().flatten()
@@ -61,12 +80,23 @@ fn current() -> Option<Arc<ActCall>> {
 
 /// States the queue that the act of this task concerns, if it is one: before its first operation.
 pub fn concerns(queue: &QueueName) {
-    let _ = current().map(|call| call.queue.set(queue.clone())); // the first one counts
+    if let Some(call) = current() {
+        call.act().queue.get_or_insert_with(|| queue.clone()); // the first one counts
+    }
 }
 
 /// Names the act of this task, if it is one, by more than its request is called: before its first operation.
 pub fn is_called(name: &str) {
-    let _ = current().map(|call| call.name.set(name.into())); // the first one counts
+    if let Some(call) = current() {
+        call.act().name = name.into();
+    }
+}
+
+/// States the job that does the act of this task, and returns the act, if it is one: before its first operation.
+pub fn is_done_by(job: &str) -> Option<Arc<Act>> {
+    let call = current()?;
+    call.act().job = Some(job.into());
+    Some(Arc::clone(call.submitted()))
 }
 
 /// Makes operations part of the act of this task, if it is one.
@@ -75,25 +105,21 @@ pub(crate) fn of_act(ops: Vec<Op>) -> Vec<Op> {
         return ops;
     }
     let Some(call) = current() else { return ops };
-    if ops.iter().any(|op| matches!(op.inner(), Op::Redrive { .. })) {
-        call.is_of_ones.store(true, Ordering::Relaxed);
+    if let Some(op) = ops.iter().find(|op| op.is_of_one()) {
+        let _ = call.is_redrive.set(matches!(op.inner(), Op::Redrive { .. })); // an act does one of both
     }
-    let make = || {
-        let queue = call.act.queue.clone().or_else(|| call.queue.get().cloned());
-        let name = call.name.get().unwrap_or(&call.act.name).clone();
-        Arc::new(Act { name, queue, ..call.act.clone() })
-    };
-    let act = call.submitted.get_or_init(make);
-    ops.into_iter().map(|op| op.of_act(act)).collect()
+    ops.into_iter().map(|op| op.of_act(call.submitted())).collect()
 }
 
 /// Adds the number of messages in an answer to the act of this task, if it is one.
 pub(crate) fn count(reply: &Reply) {
     let Some(call) = current() else { return };
-    let is_of_ones = call.is_of_ones.load(Ordering::Relaxed);
-    let count = match reply {
-        Reply::Count(count) => count.what,
-        Reply::Change(changed) if is_of_ones => u64::from(changed.is_ok()),
+    let count = match (reply, call.is_redrive.get()) {
+        (Reply::Count(count), _) => count.what,
+        (Reply::Change(changed), Some(true)) => u64::from(changed.is_ok()),
+        (Reply::Enqueue(entered), Some(false)) => {
+            u64::from(entered.as_ref().is_ok_and(|entered| entered.answered == Answered::Now))
+        }
         _ => return,
     };
     call.is_counted.store(true, Ordering::Relaxed);

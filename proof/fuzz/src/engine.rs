@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use duewheel_core::engine::{
-    Attempt, DedupeId, Edit, Enqueue, Grant, Hold, IfExists, InitialState, ListCursor, Op, Past, Proof,
-    Reply, Reserved, Target, View, When,
+    Attempt, DedupeId, Edit, Enqueue, Grant, Hold, IfExists, InitialState, KeptFor, ListCursor, Op, Past,
+    Proof, Reply, Reserved, Target, View, When,
 };
 use duewheel_core::message::{Expiry, MaxAttempts, Options, QueueLimit, State};
 use duewheel_core::policy::{
@@ -145,15 +145,15 @@ impl Seen {
                 let (id, proof) = self.proof(c);
                 Op::Extend { id, proof, lease_ms: c.once_in(2).then(|| c.number()) }
             }
-            24 if c.once_in(4) => Op::RemoveDead { id: self.id(c), died: WallMs(c.number()) },
-            24 if c.once_in(3) => {
-                let died = c.once_in(4).then(|| WallMs(c.number()));
-                Op::CancelKept { id: self.id(c), died, act: "a1".into(), keep_ms: c.number() }
+            24 if c.once_in(4) => {
+                let (id, died) = (self.id(c), WallMs(c.number()));
+                Op::RemoveDead { id, died, keep: kept_for(c) }
             }
             24 if c.once_in(2) => Op::Restore { id: self.id(c) },
             24 => Op::Cancel {
                 target: self.target(c),
                 dedupe_id: if c.once_in(3) { DedupeId::Freed } else { DedupeId::Stays },
+                keep: kept_for(c),
             },
             25..=26 => Op::Postpone {
                 target: self.target(c),
@@ -194,8 +194,7 @@ impl Seen {
             34 => Op::Configure { queue: queue(c), settings: settings(c) },
             35 => Op::Pause { queue: queue(c), for_ms: c.once_in(2).then(|| c.number()) },
             36 => Op::Resume { queue: queue(c) },
-            37 if c.once_in(2) => Op::PurgeAtMost { queue: queue(c), messages: c.number() },
-            37 => Op::Purge { queue: queue(c) },
+            37 => Op::Purge { queue: queue(c), at_most: c.once_in(2).then(|| c.number()) },
             38 => {
                 let (queue, how) = (queue(c), *c.pick(&[Hold::Use, Hold::Watch, Hold::Keep]));
                 if c.once_in(2) { Op::Hold { queue, how } } else { Op::LetGo { queue, how } }
@@ -366,6 +365,10 @@ fn size(c: &mut Choices<'_>) -> usize {
 
 fn priority(c: &mut Choices<'_>) -> Option<u32> {
     c.once_in(3).then(|| c.number32())
+}
+
+fn kept_for(c: &mut Choices<'_>) -> Option<KeptFor> {
+    c.once_in(3).then(|| KeptFor { act: "a1".into(), keep_ms: c.number() })
 }
 
 fn when(c: &mut Choices<'_>) -> When {

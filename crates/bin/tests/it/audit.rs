@@ -105,6 +105,79 @@ async fn refused_and_empty_acts_are_unrecorded() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn act_of_job_gets_its_outcome() {
+    let server = Server::start_shards(2).await;
+    for key in ["a", "b", "c"] {
+        server.enqueue("orders", &json!({"body": "x", "key": key, "delay": "1h"}).to_string()).await;
+    }
+    let bulk = |action| json!({"action": action, "all": true}).to_string();
+    let [ended, cancelled] = [
+        server.ok("POST", "/v1/queues/orders/bulk", &bulk("cancel")).await,
+        server.ok("POST", "/v1/queues/empty/bulk", &bulk("fire")).await,
+    ];
+    let path = format!("/v1/jobs/{}", cancelled["id"].as_str().expect("id"));
+    server.ok("DELETE", &path, "").await;
+    let begun = acts(&server).await;
+    let find = |acts: &[Value], name: &str| acts.iter().find(|act| act["act"] == name).cloned();
+    let act = find(&begun, "bulk_cancel").expect("recorded");
+    assert_eq!((&act["job"], &act["count"]), (&ended["id"], &Value::Null), "it is running");
+    assert!(find(&begun, "bulk_fire").is_some() && find(&begun, "cancel_job").is_some());
+    server.app.start_jobs();
+    server.ended(&ended, "").await;
+    let act = find(&acts(&server).await, "bulk_cancel").expect("recorded");
+    assert_eq!((&act["job"], &act["count"], &act["refused"]), (&ended["id"], &json!(3), &Value::Null));
+    // What has ended without a change leaves none.
+    let fired = |audit: &Value| find(audit["acts"].as_array().expect("acts"), "bulk_fire");
+    server.until("the job is cleaned up", "/v1/audit", |audit| fired(audit).is_none()).await;
+    assert!(find(&acts(&server).await, "cancel_job").is_some());
+}
+
+/// Story: a purge that was refused because messages had arrived after the count was in the audit trail.
+#[tokio::test(flavor = "multi_thread")]
+async fn purge_refused_later_leaves_no_record() {
+    let server = Server::start().await;
+    server.enqueue("q", r#"{"body": "x", "delay": "1h"}"#).await;
+    let purge = server.call("POST", "/v1/queues/q/purge", r#"{"keep": "1h", "expect": 1}"#);
+    let more = async {
+        server.until("the job begins", "/v1/jobs", |jobs| jobs["jobs"] != json!([])).await;
+        server.enqueue("q", r#"{"body": "y", "delay": "1h"}"#).await;
+        server.app.start_jobs();
+    };
+    let (refused, ()) = tokio::join!(purge, more);
+    assert_eq!((refused.status, &refused.json()["code"]), (409, &json!("changed")));
+    assert_eq!(acts(&server).await, Vec::<Value>::new());
+    assert_eq!(server.ok("GET", "/v1/queues/q", "").await["counts"]["scheduled"], 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_that_an_act_brings_are_counted() {
+    let server = Server::start_shards(2).await;
+    let mut ids = Vec::new();
+    for _ in 0..3 {
+        ids.push(
+            server.enqueue("q", &json!({"body": "x", "delay": "0s", "state": "dead"}).to_string()).await,
+        );
+    }
+    let moves = json!({"ids": [ids[0], ids[1], "99"], "to_queue": "other"}).to_string();
+    for again in [2, 0] {
+        let moved = server.ok("POST", "/v1/queues/q/redrive", &moves).await;
+        assert_eq!(moved["redriven"], again, "{moved}");
+    }
+    let ready = json!({"ids": [ids[2]]}).to_string();
+    assert_eq!(server.ok("POST", "/v1/queues/q/redrive", &ready).await["redriven"], 1);
+    let schedule = r#"{"cron": "* * * * *", "queue": "q", "body": "b"}"#;
+    server.ok("PUT", "/v1/schedules/often", schedule).await;
+    let span = r#"{"from": "2025-12-31T23:00:00Z", "to": "2025-12-31T23:09:00Z", "id": "a"}"#;
+    for _ in 0..2 {
+        server.ok("POST", "/v1/schedules/often/backfill", span).await;
+    }
+    let mut found: Vec<_> = acts(&server).await.iter().map(|act| json!([act["act"], act["count"]])).collect();
+    found.sort_by_key(Value::to_string);
+    let [backfill, put] = [json!(["backfill_schedule", 10]), json!(["put_schedule", null])];
+    assert_eq!(found, [backfill, put, json!(["redrive", 1]), json!(["redrive", 2])]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn limited_token_sees_acts_on_its_queues() {
     let dir = TempDir::new().expect("dir");
     let file = dir.path().join("tokens.toml");

@@ -165,6 +165,21 @@ impl Server {
         self.clock.advance(Duration::from_millis(ms));
     }
 
+    /// A job, when it has ended. The headers say who asks.
+    pub(crate) async fn ended(&self, job: &Value, head: &str) -> Value {
+        let path = format!("/v1/jobs/{}", job["id"].as_str().expect("id"));
+        let asking = async {
+            loop {
+                let job = self.raw("GET", &path, head, b"").await.json();
+                if job["ended_at"].is_string() {
+                    return job;
+                }
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, asking).await.unwrap_or_else(|_| panic!("it goes on: {job}"))
+    }
+
     /// Asks again until it is so.
     pub(crate) async fn until(&self, what: &str, path: &str, so: impl Fn(&Value) -> bool) {
         let asking = async {

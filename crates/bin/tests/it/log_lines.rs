@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Instant;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::fixture::PATIENCE;
@@ -163,6 +163,30 @@ fn json_log_format_covers_every_line() {
             "{line}"
         );
         assert!(line["time"].as_str().expect("time").ends_with('Z'), "{line}");
+    }
+}
+
+/// The act of a job is logged when it begins, and when it has ended with its count.
+#[test]
+fn job_logs_the_end_of_its_act() {
+    let dir = TempDir::new().expect("dir");
+    let mut server = start(dir.path(), "log", &["--log-format", "json"]);
+    server.call("POST", "/v1/queues/q/messages", r#"{"body": "a", "delay": "1h"}"#);
+    let (_, job) = server.call("POST", "/v1/queues/q/bulk", r#"{"action": "cancel", "all": true}"#);
+    let path = format!("/v1/jobs/{}", job["id"].as_str().expect("id"));
+    server.until(&path, |job| job["ended_at"].is_string());
+    server.signal("-TERM");
+    assert!(server.wait().success());
+    let log = read(dir.path(), "log");
+    let lines = log.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+    let acts: Vec<Value> =
+        lines.filter(|line| line["message"] == "act").map(|line| line["fields"].clone()).collect();
+    let [begun, ended] = &acts[..] else { panic!("{log}") };
+    assert_eq!((&begun["count"], &ended["count"]), (&Value::Null, &json!(1)));
+    for act in &acts {
+        assert_eq!(act["request_id"], begun["request_id"]);
+        let of = ["act", "object", "job", "address"].map(|name| &act[name]);
+        assert_eq!(of, [&json!("bulk_cancel"), &json!("q"), &job["id"], &json!("127.0.0.1")]);
     }
 }
 

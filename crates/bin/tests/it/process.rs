@@ -147,13 +147,13 @@ impl Process {
         stream
     }
 
-    pub(crate) fn until(&self, path: &str, so: impl Fn(&Value) -> bool) {
+    pub(crate) fn until(&self, path: &str, so: impl Fn(&Value) -> bool) -> Value {
         let begun = Instant::now();
         let mut pause = Duration::from_millis(5);
         loop {
             let (_, seen) = self.call("GET", path, "");
             if so(&seen) {
-                return;
+                return seen;
             }
             assert!(begun.elapsed() < PATIENCE, "never: {path}: {seen}");
             std::thread::sleep(pause);

@@ -114,11 +114,11 @@ impl Router {
                 Ok(applied.map_or_else(Reply::Configure, |applied| switched(&applied)))
             }
             Op::Resume { queue } => Ok(switched(&self.all(Op::resume(queue).of_act(act), patience).await?)),
-            Op::Purge { queue } => {
-                let purged = self.all(Op::purge(queue).of_act(act), patience).await?;
+            Op::Purge { queue, at_most: Some(most) } => self.purge_at_most(&queue, most, act, patience).await,
+            Op::Purge { queue, at_most } => {
+                let purged = self.all(Op::purge(queue, at_most).of_act(act), patience).await?;
                 Ok(Reply::Count(merge::sum(purged)))
             }
-            Op::PurgeAtMost { queue, messages } => self.purge_at_most(&queue, messages, act, patience).await,
             Op::SessionClosed { session } => {
                 self.close(session).await;
                 Ok(Reply::Done)
@@ -232,7 +232,7 @@ impl Router {
         }
         let (mut seen, mut shards) = (0, Vec::new());
         for shard in self.each() {
-            let asked = Op::purge_at_most(queue.clone(), max - seen).of_act(act);
+            let asked = Op::purge(queue.clone(), Some(max - seen)).of_act(act);
             let purged = self.ask_shards(vec![(shard, asked)], patience).await;
             let purged = purged.map_err(CallError::of_one_of_several)?;
             seen += purged.iter().map(|count| count.what).sum::<u64>();

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::act::{Act, Acting, KeptAct, RecordedAct};
+use crate::act::{Act, Acting, KeptAct};
 use crate::id::{MessageId, ReplyTo};
 use crate::message::{DeadReason, Life, Stage};
 use crate::name::QueueName;
@@ -21,7 +21,7 @@ use super::reply::Reply;
 impl Engine {
     /// Makes the request that begins part of an act.
     pub(super) fn begin_acting(&mut self, act: Option<Arc<Act>>, to: ReplyTo, op: &Op) {
-        let (is_note, is_of_one) = (!op.operation().audited, matches!(op, Op::Redrive { .. }));
+        let (is_note, is_of_one) = (!op.operation().audited, op.is_of_one());
         self.acting = act.map(|act| Acting { act, to, before: self.last, is_note, is_of_one });
     }
 
@@ -31,7 +31,7 @@ impl Engine {
         let Some(Acting { act, before, is_note, is_of_one, .. }) = self.acting.take() else { return };
         let count = match reply {
             Some(Reply::Count(count)) => Some(count.what),
-            _ => is_of_one.then_some(1),
+            _ => is_of_one.then_some(1).or(act.count),
         };
         if is_note || self.last > before {
             self.record_act(&act, count);
@@ -43,13 +43,17 @@ impl Engine {
         self.acting.take().map(|acting| acting.act)
     }
 
-    /// Records an act, or that a former step of it has changed more. A full store has no room for it.
+    /// Records an act, or that a former step of it has changed more. A full store has no room for it. Of a job that has
+    /// ended without a change no record is left.
     pub(super) fn record_act(&mut self, act: &Act, count: Option<u64>) {
         if !self.takes_changes() {
             return;
         }
         let former = self.acts.kept.iter().rev().find(|(_, kept)| kept.nonce == act.nonce);
         let former = former.map(|(id, kept)| (*id, kept.clone()));
+        if act.job.is_some() && count == Some(0) && !self.acts.is_loading {
+            return former.into_iter().for_each(|(id, _)| self.forget_act(id));
+        }
         if former.is_some() && count.is_none() {
             return;
         }
@@ -64,7 +68,7 @@ impl Engine {
             }
         };
         let count = count.map(|count| count.saturating_add(before.unwrap_or(0))).or(before);
-        let message = RecordedAct { act: act.clone(), count }.message(id);
+        let message = Act { count, ..act.clone() }.message(id);
         let (nonce, token, weight) = (act.nonce, act.token.clone(), message.weight() as u64);
         self.acts.kept.insert(id, KeptAct { nonce, token, count, due, died, weight });
         let stage = Stage::Dead { reason: DeadReason::Buried, at: died, token: None };
@@ -90,11 +94,13 @@ impl Engine {
                 gone.push(*id);
             }
         }
-        for id in gone {
-            let Some(kept) = self.acts.kept.remove(&id) else { continue };
-            self.acts.stored = self.acts.stored.saturating_sub(1);
-            self.append_of_act(Record::Removed { id, why: Gone::Expired, was: kept.was() });
-        }
+        gone.into_iter().for_each(|id| self.forget_act(id));
+    }
+
+    fn forget_act(&mut self, id: MessageId) {
+        let Some(kept) = self.acts.kept.remove(&id) else { return };
+        self.acts.stored = self.acts.stored.saturating_sub(1);
+        self.append_of_act(Record::Removed { id, why: Gone::Expired, was: kept.was() });
     }
 
     /// Appends a record about an act. No total of the engine counts it.
@@ -120,7 +126,7 @@ impl Engine {
     pub(super) fn take_acts(&mut self, loaded: Loaded) {
         for row in loaded.rows {
             let (id, Stage::Dead { at: died, .. }) = (row.message.id, row.life.stage) else { continue };
-            let RecordedAct { act: Act { nonce, token, .. }, count } = RecordedAct::of(&row.message);
+            let Act { nonce, token, count, .. } = Act::of(&row.message.headers);
             let weight = row.message.weight() as u64;
             let kept = KeptAct { nonce, token, count, due: row.life.due, died, weight };
             self.acts.kept.entry(id).or_insert(kept);

@@ -27,7 +27,12 @@ impl Engine {
         if let Op::Recall { target } = op {
             self.look_up_done(target, lookups);
         }
-        if let Op::Cancel { target, dedupe_id: DedupeId::Freed } = op
+        if let Op::Restore { id } = op
+            && self.live(*id).is_none()
+        {
+            lookups.answers.push((QueueName::done_ids(), id.0.to_string().into()));
+        }
+        if let Op::Cancel { target, dedupe_id: DedupeId::Freed, .. } = op
             && let Some(message) = self.resolve(target).map(|slot| &self.rows.get(slot).message)
             && let Some(id) = &message.dedupe_id
             && !self.dedupe.knows(&message.queue, id)

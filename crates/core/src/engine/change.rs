@@ -12,20 +12,25 @@ use crate::time::{Due, Now, WallMs};
 
 use super::Engine;
 use super::enqueue::BadWhen;
-use super::input::{DedupeId, Edit, Past, Target, When};
+use super::input::{DedupeId, Edit, KeptFor, Past, Target, When};
 use super::reply::{ChangeRefusal, KeyHolder, Limit, Outline, RefusedPart};
 use super::rows::RowIdx;
 
 type Changed = Result<Box<Outline>, ChangeRefusal>;
 
 impl Engine {
-    pub(super) fn cancel(&mut self, target: &Target, dedupe_id: DedupeId) -> Changed {
+    pub(super) fn cancel(&mut self, target: &Target, dedupe_id: DedupeId, keep: Option<KeptFor>) -> Changed {
         let slot = self.resolve(target).ok_or(ChangeRefusal::NotFound)?;
         if self.rows.get(slot).state(self.now) == State::Leased {
             return Err(ChangeRefusal::Leased);
         }
-        let was = self.outline(slot);
-        let message = self.remove(slot, Gone::Cancelled);
+        let ended = match keep {
+            Some(keep) => Some(self.kept_for(slot, &keep)?),
+            None => self.ended(slot, Gone::Cancelled),
+        };
+        let (was, queue) = (self.outline(slot), self.rows.get(slot).queue);
+        let message = self.end(slot, Gone::Cancelled, ended, 0);
+        self.release(queue);
         if dedupe_id == DedupeId::Freed {
             self.free_dedupe_id(&message);
         }
@@ -34,10 +39,12 @@ impl Engine {
 
     /// Removes a message that has died at `died` and is dead since. One that was redriven is another's again, also when it
     /// has died once more.
-    pub(super) fn remove_dead(&mut self, id: MessageId, died: WallMs) -> Changed {
+    pub(super) fn remove_dead(&mut self, id: MessageId, died: WallMs, keep: Option<KeptFor>) -> Changed {
         let slot = self.shown(id).ok_or(ChangeRefusal::NotFound)?;
         match &self.rows.get(slot).life.stage {
-            Stage::Dead { at, .. } if at.wall() == died => self.cancel(&Target::Id(id), DedupeId::Stays),
+            Stage::Dead { at, .. } if at.wall() == died => {
+                self.cancel(&Target::Id(id), DedupeId::Stays, keep)
+            }
             Stage::Dead { .. } | Stage::Waiting { .. } | Stage::Leased(_) => Err(ChangeRefusal::NotDead),
         }
     }

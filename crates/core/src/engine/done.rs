@@ -5,9 +5,9 @@
 //! under this id, as for a `dedupe_id`, leads from the id to the done message. So stores treat done messages as they
 //! treat all others, and every operation but [`super::Op::Recall`] and a list of done messages treats them as gone.
 //!
-//! A message that an act has removed and keeps ([`super::Op::CancelKept`]) is a done message of a system queue of its own
+//! A message that an act has removed and keeps ([`KeptFor`]) is a done message of a system queue of its own
 //! act ([`QueueName::of_act`]), whose `dead_ttl_ms` says how long. [`super::Op::Restore`] puts it back and removes the kept
-//! one in the same group, so it comes back once.
+//! one in the same group, so it comes back once. The id of the kept one then leads to the message that was put back.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ use crate::tally::Tally;
 use crate::time::{EngineMs, WallMs};
 
 use super::Engine;
-use super::input::{Enqueue, Target};
+use super::input::{Enqueue, KeptFor, Target};
 use super::reply::{ChangeRefusal, EnqueueRefusal, Limit, Outline, View};
 use super::rows::QueueIdx;
 use super::rows::RowIdx;
@@ -32,6 +32,13 @@ use super::rows::RowIdx;
 /// The header of a done message with the id that it had, and with reason and time of its death if it was dead. No caller's
 /// header has this name: `#` is in no name of HTTP.
 const ID_HEADER: &str = "#id";
+
+/// The part of all queues that may keep the messages of acts, each those of one act and queue: one in so many.
+const PART_OF_ACTS: usize = 8;
+
+/// How long the id of a kept message leads to the message that was put back, in ms: longer than a job needs to learn which
+/// of its messages another node has put back.
+const RESTORED_MS: u64 = 7 * 86_400_000;
 
 /// The value of [`ID_HEADER`].
 fn origin(id: MessageId, stage: &Stage) -> Box<str> {
@@ -100,11 +107,23 @@ pub struct DoneCounts {
 impl DoneCounts {
     /// Adds the done messages of a queue.
     pub(super) fn add(&mut self, tally: &Tally, is_of_act: bool) {
-        self.kept += tally.count();
-        self.bytes += tally.weight();
+        self.change(is_of_act, (0, 0), (tally.count(), tally.weight()));
+    }
+
+    /// Leaves out the done messages of a queue.
+    pub(super) fn sub(&mut self, tally: &Tally, is_of_act: bool) {
+        self.change(is_of_act, (tally.count(), tally.weight()), (0, 0));
+    }
+
+    /// Counts so many messages, of so many bytes, that were there and that are there.
+    fn change(&mut self, is_of_act: bool, was: (u64, u64), is: (u64, u64)) {
+        let change = |kept: &mut u64, bytes: &mut u64| {
+            *kept = (*kept + is.0).saturating_sub(was.0);
+            *bytes = bytes.saturating_add(is.1).saturating_sub(was.1);
+        };
+        change(&mut self.kept, &mut self.bytes);
         if is_of_act {
-            self.kept_by_acts += tally.count();
-            self.bytes_by_acts += tally.weight();
+            change(&mut self.kept_by_acts, &mut self.bytes_by_acts);
         }
     }
 }
@@ -157,7 +176,7 @@ impl Engine {
         self.fresh.push(message, life, lsn);
     }
 
-    /// Leads from the id that a done message had to it.
+    /// Leads from the id that a done message had to it, or from that of a kept message to the one that was put back.
     fn remember_done(&mut self, was: MessageId, id: MessageId, keep_ms: u64) {
         let row = DedupeRow {
             queue: QueueName::done_ids(),
@@ -313,15 +332,8 @@ impl Engine {
 
     /// Counts done messages that are put or removed.
     pub(super) fn count_done(&mut self, is_of_act: bool, was: Option<u64>, is: Option<u64>) {
-        let done = &mut self.done;
-        let count = |kept: &mut u64, bytes: &mut u64| {
-            *kept = (*kept + u64::from(is.is_some())).saturating_sub(u64::from(was.is_some()));
-            *bytes = bytes.saturating_add(is.unwrap_or(0)).saturating_sub(was.unwrap_or(0));
-        };
-        count(&mut done.kept, &mut done.bytes);
-        if is_of_act {
-            count(&mut done.kept_by_acts, &mut done.bytes_by_acts);
-        }
+        let one = |weight: Option<u64>| (u64::from(weight.is_some()), weight.unwrap_or(0));
+        self.done.change(is_of_act, one(was), one(is));
     }
 
     /// Counts of done messages.
@@ -337,25 +349,12 @@ impl Engine {
 }
 
 impl Engine {
-    /// Cancels a message, or removes a dead one, and keeps it for an act: for as long as the act says, and for no less than
-    /// its queue keeps done messages. Refused if it cannot be kept.
-    pub(super) fn cancel_kept(
-        &mut self,
-        id: MessageId,
-        died: Option<WallMs>,
-        act: &str,
-        keep_ms: u64,
-    ) -> Result<Box<Outline>, ChangeRefusal> {
-        let slot = self.shown(id).ok_or(ChangeRefusal::NotFound)?;
+    /// The data that an act keeps of a message which it is about to remove: for as long as the act says, and for no less
+    /// than its queue keeps done messages. Refused if it cannot be kept.
+    pub(super) fn kept_for(&self, slot: RowIdx, keep: &KeptFor) -> Result<EndedMessage, ChangeRefusal> {
         let entry = self.rows.get(slot);
-        match (&entry.life.stage, died) {
-            (Stage::Dead { at, .. }, Some(died)) if at.wall() == died => {}
-            (_, Some(_)) => return Err(ChangeRefusal::NotDead),
-            (Stage::Leased(_), None) => return Err(ChangeRefusal::Leased),
-            (Stage::Waiting { .. } | Stage::Dead { .. }, None) => {}
-        }
-        let (idx, message, life) = (entry.queue, entry.message.clone(), entry.life.clone());
-        let queue = message.queue.of_act(act).map_err(|_| ChangeRefusal::NotFound)?;
+        let (message, life) = (entry.message.clone(), entry.life.clone());
+        let queue = message.queue.of_act(&keep.act).map_err(|_| ChangeRefusal::NotFound)?;
         match self.room {
             Capacity::Enough => {}
             Capacity::Busy => return Err(ChangeRefusal::Busy),
@@ -367,12 +366,14 @@ impl Engine {
         if !has_room || !self.may_keep(&queue, message.weight()) {
             return Err(ChangeRefusal::Overloaded(Limit::Messages(self.policy.max_done as u64)));
         }
-        let keep_ms = keep_ms.max(self.queues.get(idx).settings.keep_done_ms.unwrap_or(0));
-        let ended = EndedMessage { message, life, outcome: DoneOutcome::Cancelled, queue, keep_ms };
-        let was = self.outline(slot);
-        self.end(slot, Gone::Cancelled, Some(ended), 0);
-        self.release(idx);
-        Ok(Box::new(was))
+        // Other callers need queues as well.
+        let most = (self.policy.max_queues / PART_OF_ACTS).max(1);
+        if self.queues.of_acts() >= most && self.queues.find(&queue).is_none() {
+            return Err(ChangeRefusal::Overloaded(Limit::Queues(most as u64)));
+        }
+        let queue_ms = self.queues.get(entry.queue).settings.keep_done_ms.unwrap_or(0);
+        let keep_ms = keep.keep_ms.max(queue_ms);
+        Ok(EndedMessage { message, life, outcome: DoneOutcome::Cancelled, queue, keep_ms })
     }
 
     /// Says with the first message of an act how long its queue keeps them. The setting goes with the last one.
@@ -393,7 +394,10 @@ impl Engine {
     pub(super) fn restore(&mut self, id: MessageId) -> Result<Box<Outline>, ChangeRefusal> {
         let is_kept =
             |slot: &RowIdx| self.rows.get(*slot).message.queue.is_of_act() && self.is_still_done(*slot);
-        let slot = self.live(id).filter(is_kept).ok_or(ChangeRefusal::NotFound)?;
+        let Some(slot) = self.live(id).filter(is_kept) else {
+            let is_back = self.done_id(id).is_some();
+            return Err(if is_back { ChangeRefusal::NotDead } else { ChangeRefusal::NotFound });
+        };
         let entry = self.rows.get(slot);
         let (content, stage) = original(&entry.message);
         let life = Life { stage, ..entry.life.clone() };
@@ -412,9 +416,10 @@ impl Engine {
         if !mutant::is(Mutant::RestoredTwice) {
             self.remove(slot, Gone::Cancelled);
         }
-        let id = MessageId(self.next_id);
+        let (kept, id) = (id, MessageId(self.next_id));
         self.next_id = self.ids.after(self.next_id);
         self.put_new(Arc::new(MessageContent { id, ..content }), life);
+        self.remember_done(kept, id, RESTORED_MS);
         self.meet(self.fresh.by_id(id));
         let slot = self.live(id).ok_or(ChangeRefusal::NotFound)?;
         Ok(Box::new(self.outline(slot)))

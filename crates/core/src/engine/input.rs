@@ -20,6 +20,16 @@ pub enum DedupeId {
     Freed,
 }
 
+/// The act that keeps a message which it removes, so that [`super::Op::Restore`] can put it back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct KeptFor {
+    /// The id of the act ([`QueueName::of_act`]).
+    pub act: Box<str>,
+    /// How long the message is kept at least, in ms.
+    pub keep_ms: u64,
+}
+
 /// A kind of interest in a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]

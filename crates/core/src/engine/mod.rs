@@ -65,8 +65,8 @@ pub use done::DoneCounts;
 pub use duewheel_wheel::GeometryError;
 pub use effect::{After, Effect, Effects, Notice};
 pub use input::{
-    Attempt, DedupeId, Edit, Enqueue, Hold, IfExists, InitialState, ListCursor, Past, Proof, Reserve, Target,
-    WaiterId, When,
+    Attempt, DedupeId, Edit, Enqueue, Hold, IfExists, InitialState, KeptFor, ListCursor, Past, Proof,
+    Reserve, Target, WaiterId, When,
 };
 pub use operation::{Ask, FromReply, Named, OnLease, Op, Operation, Routing, Typed};
 pub use quota::{ANSWERS_PER_MESSAGE, BadQuota, OverQuota, Pace, Quota, QuotaUse, Quotas, Resource};
@@ -421,8 +421,8 @@ impl Engine {
                 Reply::Extend(self.extend(id, proof, lease_ms).map(Applied::from))
             }
             Op::Delete { id, session } => Reply::Settle(self.delete(id, session).map(Applied::from)),
-            Op::Cancel { target, dedupe_id } => {
-                Reply::Change(self.cancel(&target, dedupe_id).map(Applied::from))
+            Op::Cancel { target, dedupe_id, keep } => {
+                Reply::Change(self.cancel(&target, dedupe_id, keep).map(Applied::from))
             }
             Op::Postpone { target, edit, if_generation } => {
                 Reply::Change(self.postpone(&target, *edit, if_generation).map(Applied::from))
@@ -431,9 +431,8 @@ impl Engine {
             Op::FireMany { queue, max } => return self.change_many(ToMany::Fire, to, &queue, max),
             Op::Redrive { id, delay_ms } => Reply::Change(self.redrive(id, delay_ms).map(Applied::from)),
             Op::RedriveMany { queue, max } => return self.change_many(ToMany::Redrive, to, &queue, max),
-            Op::RemoveDead { id, died } => Reply::Change(self.remove_dead(id, died).map(Applied::from)),
-            Op::CancelKept { id, died, act, keep_ms } => {
-                Reply::Change(self.cancel_kept(id, died, &act, keep_ms).map(Applied::from))
+            Op::RemoveDead { id, died, keep } => {
+                Reply::Change(self.remove_dead(id, died, keep).map(Applied::from))
             }
             Op::Restore { id } => Reply::Change(self.restore(id).map(Applied::from)),
             Op::Get { target } => Reply::View(self.look(&target)),
@@ -461,8 +460,7 @@ impl Engine {
             Op::Configure { queue, settings } => return self.configure(to, &queue, settings),
             Op::Pause { queue, for_ms } => self.pause(&queue, for_ms),
             Op::Resume { queue } => self.resume(&queue),
-            Op::Purge { queue } => Reply::Count(self.purge_at_most(&queue, u64::MAX).into()),
-            Op::PurgeAtMost { queue, messages } => Reply::Count(self.purge_at_most(&queue, messages).into()),
+            Op::Purge { queue, at_most } => Reply::Count(self.purge_at_most(&queue, at_most).into()),
             Op::Hold { queue, how } => self.hold(&queue, how),
             Op::LetGo { queue, how } => {
                 self.let_go(&queue, how);

@@ -22,7 +22,9 @@ use crate::name::{Key, QueueName};
 use crate::policy::QueueSettings;
 use crate::time::WallMs;
 
-use super::input::{Attempt, DedupeId, Edit, Enqueue, Hold, ListCursor, Proof, Reserve, Target, WaiterId};
+use super::input::{
+    Attempt, DedupeId, Edit, Enqueue, Hold, KeptFor, ListCursor, Proof, Reserve, Target, WaiterId,
+};
 use super::quota::QuotaUse;
 use super::reply::{
     Applied, ChangeRefusal, EnqueueRefusal, Enqueued, Grant, Histogram, Outline, Page, QueueView, Reply,
@@ -45,6 +47,9 @@ macro_rules! argument {
     };
     (id) => {
         "The message."
+    };
+    (keep) => {
+        "The act that keeps the message; `None`: its queue decides whether it is kept as done."
     };
     (lease_ms) => {
         "Length of the lease from now; `None`: the setting of message or queue."
@@ -180,8 +185,8 @@ ops! {
     "extend" Extend { id: MessageId, proof: Proof, lease_ms: Option<u64> }
         -> ExtendAnswer, Message of id, settles, grows, lease = Extends;
 
-    /// Cancels a message.
-    fn cancel_with "cancel" Cancel { target: Target, dedupe_id: DedupeId }
+    /// Cancels a message. One that is to be kept for an act, and cannot be, stays.
+    fn cancel_with "cancel" Cancel { target: Target, dedupe_id: DedupeId, keep: Option<KeptFor> }
         -> ChangeAnswer, Message of target, settles, audited;
 
     /// Gives a waiting message another due time, or other content or settings.
@@ -262,8 +267,11 @@ ops! {
     /// Ends a pause.
     fn resume "resume" Resume { queue: QueueName } -> Applied<()>, All, grows, audited;
 
-    /// Removes Scheduled, Ready and Dead messages of a queue.
-    fn purge "purge" Purge { queue: QueueName } -> Applied<u64>, All, surveys, audited;
+    /// Removes Scheduled, Ready and Dead messages of a queue, unless they are more than `at_most`. The answer is their
+    /// number; above `at_most` nothing was removed, except by other shards before.
+    fn purge "purge" Purge {
+            queue: QueueName, at_most ("Largest number of messages; `None`: no limit."): Option<u64>
+        } -> Applied<u64>, All, surveys, audited;
 
     /// Holds a queue: it stays with its totals, even when it is empty, until every hold is released. Refused if the queue
     /// would be one too many: then it is not held. A restart releases all holds.
@@ -301,32 +309,20 @@ ops! {
                 ([`super::ShardEvents::fired`])."): Option<u64>
         } -> Box<ShardEvents>, Shard, repeatable;
 
-    /// Removes a message if it is still the dead one that the caller has seen.
+    /// Removes a message if it is still the dead one that the caller has seen, as [`Op::Cancel`] does.
     fn remove_dead "remove_dead" RemoveDead {
             id: MessageId,
             died ("When it has died: a message with another time has been redriven since, and is refused as not \
-                dead."): WallMs
+                dead."): WallMs,
+            keep: Option<KeptFor>
         } -> ChangeAnswer, Message of id, settles;
 
-    /// Cancels a message, or removes a dead one, and keeps it for an act, so that [`Op::Restore`] can put it back. Refused
-    /// if it cannot be kept.
-    fn cancel_kept "cancel_kept" CancelKept {
-            id: MessageId,
-            died ("When it has died, if it must be dead, as in [`Op::RemoveDead`]."): Option<WallMs>,
-            act ("The act ([`QueueName::of_act`])."): Box<str>,
-            keep_ms ("How long it is kept, in ms."): u64
-        } -> ChangeAnswer, Message of id, grows;
-
     /// Puts a message that an act has removed and kept back into its queue as it was, under a new id; the kept one is gone.
-    /// Refused if its key is taken. The answer is the new message.
+    /// Refused if its key is taken, and as not dead if it was put back within a week. The answer is the new message.
     fn restore "restore" Restore {
             id ("The kept message, as a list of the done messages of [`QueueName::of_act`] has it."): MessageId
         } -> ChangeAnswer, Message of id, grows, revives;
 
-    /// Removes messages as [`Op::Purge`] does, unless they are more than `messages`. The answer is their number; above
-    /// `messages` nothing was removed, except by other shards before.
-    fn purge_at_most "purge_at_most" PurgeAtMost { queue: QueueName, messages ("Largest number of messages."): u64 }
-        -> Applied<u64>, All, surveys, audited;
     /// Returns what happened to the messages of a queue in each step of time.
     fn history "history" History {
             queue ("The queue; `None`: all together."): Option<QueueName>,
@@ -471,6 +467,15 @@ impl Op {
         Some((&e.queue, e.dedupe_id.as_deref()?))
     }
 
+    /// Whether the operation changes or brings one message of a caller, which an act counts.
+    pub fn is_of_one(&self) -> bool {
+        match self.inner() {
+            Op::Redrive { .. } => true,
+            Op::Enqueue(e) => !e.queue.is_system(),
+            _ => false,
+        }
+    }
+
     /// The leases that an [`Op::Undelivered`] lists; empty for every other operation.
     pub fn leases(&self) -> &[(MessageId, LeaseToken)] {
         let Op::Undelivered { leases } = self else { return &[] };
@@ -549,7 +554,7 @@ impl Op {
 
     /// [`Op::Cancel`]; the `dedupe_id` of the message stays.
     pub fn cancel(target: Target) -> Typed<ChangeAnswer> {
-        Op::cancel_with(target, DedupeId::Stays)
+        Op::cancel_with(target, DedupeId::Stays, None)
     }
 
     /// Records an act that has no operation of its own: it is part of a look at no message.

@@ -469,14 +469,14 @@ impl Engine {
 }
 
 impl Engine {
-    /// Purges a queue with its done messages and remembered answers, unless it has more than `max` to remove. The answer is
+    /// Purges a queue with its done messages and remembered answers, unless it has more than `most` to remove. The answer is
     /// their number.
-    pub(super) fn purge_at_most(&mut self, name: &QueueName, max: u64) -> u64 {
+    pub(super) fn purge_at_most(&mut self, name: &QueueName, most: Option<u64>) -> u64 {
         let there = self.queues.find(name).map_or(0, |idx| {
             let queue = self.queues.get(idx);
             queue.tally.count() - queue.leased.len() as u64
         });
-        if there > max {
+        if most.is_some_and(|most| there > most) {
             return there;
         }
         self.purge(&name.of_done());
@@ -500,8 +500,8 @@ impl Engine {
         queue.totals.count(&record);
         let gone = queue.tally.purge();
         if queue.is_done {
-            self.done.kept -= gone.count();
-            self.done.bytes = self.done.bytes.saturating_sub(gone.weight());
+            let is_of_act = queue.name.is_of_act();
+            self.done.sub(&gone, is_of_act);
         } else {
             self.totals.count(&record);
             self.tenants.count_purge(queue.tenant, &gone);

@@ -185,6 +185,8 @@ pub(super) struct Queues {
     max: usize,
     /// Number of queues of done messages.
     with_done: u64,
+    /// Number of those that keep messages of acts.
+    of_acts: usize,
     /// Number of times that a quota was looked up by a queue's name.
     #[cfg(test)]
     pub(super) looked_up: u64,
@@ -201,6 +203,7 @@ impl Queues {
             resting: RestingTotals::default(),
             max,
             with_done: 0,
+            of_acts: 0,
             #[cfg(test)]
             looked_up: 0,
         }
@@ -251,6 +254,7 @@ impl Queues {
         self.by_name.insert(hasher.hash_one(name), (name.clone(), idx), |(name, _)| hasher.hash_one(name));
         self.in_order.insert(name.clone(), idx);
         self.with_done += u64::from(self.get(idx).is_done);
+        self.of_acts += usize::from(name.is_of_act());
         self.make_way();
         idx
     }
@@ -291,6 +295,7 @@ impl Queues {
             self.by_name.remove(self.hasher.hash_one(&queue.name), |(_, known)| *known == idx);
             self.in_order.remove(&queue.name);
             self.with_done -= u64::from(queue.is_done);
+            self.of_acts -= usize::from(queue.name.is_of_act());
         }
     }
 
@@ -323,6 +328,11 @@ impl Queues {
     /// The number of queues of done messages.
     pub(super) fn with_done(&self) -> u64 {
         self.with_done
+    }
+
+    /// The number of queues that keep messages of acts.
+    pub(super) fn of_acts(&self) -> usize {
+        self.of_acts
     }
 
     /// The first queue that has done messages.

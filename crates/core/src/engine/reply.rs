@@ -29,7 +29,7 @@ pub enum Reply {
     Settle(Result<Applied<Settled>, SettleRefusal>),
     /// To [`super::Op::Extend`]: the new deadline.
     Extend(Result<Applied<WallMs>, SettleRefusal>),
-    /// To [`super::Op::Cancel`], [`super::Op::RemoveDead`], [`super::Op::CancelKept`], [`super::Op::Restore`],
+    /// To [`super::Op::Cancel`], [`super::Op::RemoveDead`], [`super::Op::Restore`],
     /// [`super::Op::Postpone`], [`super::Op::Fire`], [`super::Op::Redrive`] and [`super::Op::Outline`]: the present state of the message (for a removal: the former one).
     Change(Result<Applied<Box<Outline>>, ChangeRefusal>),
     /// To [`super::Op::Get`] and [`super::Op::Peek`].
@@ -46,7 +46,7 @@ pub enum Reply {
     Wheel(Box<WheelView>),
     /// To [`super::Op::Stats`].
     Stats(Box<Stats>),
-    /// To [`super::Op::Purge`], [`super::Op::PurgeAtMost`], [`super::Op::FireMany`], [`super::Op::RedriveMany`].
+    /// To [`super::Op::Purge`], [`super::Op::FireMany`], [`super::Op::RedriveMany`].
     Count(Applied<u64>),
     /// To [`super::Op::SessionDeadline`]: ms until then.
     Deadline(Option<u64>),

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use duewheel_core::act::{Act, RecordedAct};
-use duewheel_core::engine::{Ask, Effect, Effects, Input, Op, Reply};
+use duewheel_core::act::Act;
+use duewheel_core::engine::{Ask, Edit, Effect, Effects, Enqueue, Input, Op, Reply, Target};
 use duewheel_core::message::State;
 use duewheel_core::name::QueueName;
 use duewheel_core::policy::Policy;
@@ -20,10 +20,10 @@ fn act(nonce: u64, token: Option<&str>) -> Arc<Act> {
 }
 
 /// The recorded acts.
-fn acts(rig: &mut Rig) -> Vec<RecordedAct> {
+fn acts(rig: &mut Rig) -> Vec<Act> {
     let (queue, state) = (QueueName::of_acts(), Some(State::Dead));
     match rig.call(Op::List { queue, state, after: None, limit: 10_000, from: None }) {
-        Reply::Page(page) => page.views.iter().map(|view| RecordedAct::of(&view.message)).collect(),
+        Reply::Page(page) => page.views.iter().map(|view| Act::of(&view.message.headers)).collect(),
         other => panic!("{other:?}"),
     }
 }
@@ -33,7 +33,7 @@ fn note(rig: &mut Rig, nonce: u64, token: Option<&str>) {
 }
 
 fn nonces(rig: &mut Rig) -> Vec<u64> {
-    let mut nonces: Vec<u64> = acts(rig).iter().map(|recorded| recorded.act.nonce).collect();
+    let mut nonces: Vec<u64> = acts(rig).iter().map(|act| act.nonce).collect();
     nonces.sort_unstable();
     nonces
 }
@@ -44,7 +44,7 @@ fn act_is_recorded_with_its_effect() {
     for _ in 0..3 {
         rig.put("q", 60_000, None);
     }
-    let purge = || Op::Purge { queue: queue("q") };
+    let purge = || Op::Purge { at_most: None, queue: queue("q") };
     let (_, effects) = rig.raw(purge().of_act(&act(1, Some("t"))));
     match &effects[..] {
         [
@@ -53,7 +53,7 @@ fn act_is_recorded_with_its_effect() {
             Effect::Respond { reply, .. },
         ] => {
             let act = (*act(1, Some("t"))).clone();
-            assert_eq!(RecordedAct::of(message), RecordedAct { act, count: Some(3) });
+            assert_eq!(Act::of(&message.headers), Act { count: Some(3), ..act });
             assert_eq!(*reply, Reply::Count(3.into()));
         }
         other => panic!("{other:?}"),
@@ -84,6 +84,38 @@ fn steps_of_an_act_are_one_record() {
     assert_eq!(acts(&mut rig)[0].count, Some(25));
 }
 
+/// The record of the act of a job gets the outcome in the group of the job's own record, and goes if nothing was changed.
+#[test]
+fn job_ends_its_act_in_its_group() {
+    for done in [5, 0] {
+        let mut rig = Rig::new(Policy::default());
+        let begun = Arc::new(Act { job: Some("j1".into()), ..(*act(1, Some("t"))).clone() });
+        let record = || Box::new(Enqueue::new(QueueName::system("#jobs").unwrap(), "begun"));
+        let Reply::Enqueue(Ok(put)) = rig.call(Op::Enqueue(record()).of_act(&begun)) else { panic!() };
+        assert_eq!(acts(&mut rig), [(*begun).clone()], "it is running");
+        rig.restart();
+        let edit = || Box::new(Edit { body: Some("ended".into()), ..Edit::default() });
+        let ended = Arc::new(Act { count: Some(done), refused: Some(2), ..(*begun).clone() });
+        let end = |generation| {
+            Op::postpone(Target::Own(put.id), edit(), Some(generation)).of_act(Some(&ended)).into_op()
+        };
+        rig.call(end(put.generation + 1));
+        assert_eq!(acts(&mut rig), [(*begun).clone()], "another was first");
+        let (_, effects) = rig.raw(end(put.generation));
+        let of_act = |effect: &&Effect| match effect {
+            Effect::Append(Record::Put { message, .. }) => message.queue.is_of_acts(),
+            Effect::Append(Record::Removed { was, .. }) => was.queue.is_of_acts(),
+            _ => false,
+        };
+        assert_eq!(effects.iter().filter(of_act).count(), 1, "{effects:?}");
+        for _ in 0..2 {
+            let left = if done == 0 { vec![] } else { vec![(*ended).clone()] };
+            assert_eq!(acts(&mut rig), left);
+            rig.restart();
+        }
+    }
+}
+
 #[test]
 fn acts_are_bounded_over_restarts() {
     let policy = Policy { max_acts: 8, max_acts_of_token: 3, ..Policy::default() };
@@ -108,7 +140,10 @@ fn full_disk_purges_without_act() {
         let mut rig = Rig::new(Policy::default());
         rig.put("q", 60_000, None);
         rig.engine.handle(rig.now, Input::Room(room), &mut Effects::new());
-        assert_eq!(rig.call(Op::Purge { queue: queue("q") }.of_act(&act(1, None))), Reply::Count(1.into()));
+        assert_eq!(
+            rig.call(Op::Purge { at_most: None, queue: queue("q") }.of_act(&act(1, None))),
+            Reply::Count(1.into())
+        );
         assert!(nonces(&mut rig).is_empty(), "{room:?}");
     }
 }

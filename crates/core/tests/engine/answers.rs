@@ -167,7 +167,7 @@ fn purge_forgets_only_callers_answers() {
     put(&mut rig, with_id("t.q", "theirs")).unwrap();
     put(&mut rig, with_id("t.q", "\u{1}ours")).unwrap();
     put(&mut rig, with_id("t.r", "theirs")).unwrap();
-    rig.call(Op::Purge { queue: queue("t.q") });
+    rig.call(Op::Purge { at_most: None, queue: queue("t.q") });
     assert_eq!(use_of(&mut rig)[4], 1);
     rig.restart();
     assert!(!is_replayed(&mut rig, "t.q", "theirs"));
@@ -185,7 +185,7 @@ fn purge_forgets_answers_of_its_batch() {
     };
     let enqueue = |e: Enqueue| Op::Enqueue(Box::new(e));
     request(&mut rig, enqueue(with_id("q", "a")));
-    request(&mut rig, Op::Purge { queue: queue("q") });
+    request(&mut rig, Op::Purge { at_most: None, queue: queue("q") });
     request(&mut rig, enqueue(with_id("q", "a")));
     request(&mut rig, enqueue(with_id("q", "a")));
     let answers = fx.iter().filter_map(|effect| match effect {
@@ -232,7 +232,7 @@ fn queues_with_answers_alone_are_limited() {
     let mut rig = rig(policy, &[]);
     let brief = |rig: &mut Rig, n: u64| {
         let done = put(rig, Enqueue { key: None, ..with_id(&format!("q{n}"), "a") })?;
-        rig.call(Op::Cancel { dedupe_id: DedupeId::Stays, target: Target::Id(done.id) });
+        rig.call(Op::Cancel { keep: None, dedupe_id: DedupeId::Stays, target: Target::Id(done.id) });
         Ok::<_, EnqueueRefusal>(())
     };
     for n in 0..4 {
@@ -358,7 +358,7 @@ fn defaults_count_as_of_the_first_enqueue() {
 fn a_cancel_frees_the_dedupe_id() {
     for restart in [false, true] {
         let mut rig = rig(Policy::default(), &[]);
-        let cancel = |target, dedupe_id| Op::Cancel { target, dedupe_id };
+        let cancel = |target, dedupe_id| Op::Cancel { keep: None, target, dedupe_id };
         let first = put(&mut rig, with_id("q", "a")).unwrap().id;
         let again = |rig: &mut Rig| {
             if restart {
@@ -403,7 +403,7 @@ fn freed_answers_do_not_count() {
             rig.restart();
             set(&mut rig, &quotas);
         }
-        rig.call(Op::Cancel { target: Target::Id(id), dedupe_id: DedupeId::Freed });
+        rig.call(Op::Cancel { keep: None, target: Target::Id(id), dedupe_id: DedupeId::Freed });
     }
     for _ in 0..2 {
         let counts = rig.engine.answer_counts();

@@ -41,7 +41,7 @@ fn operation(rng: &mut Rng, issued: u64) -> Op {
                 ..message(q, delay)
             }))
         }
-        4 | 5 => Op::Cancel { dedupe_id: DedupeId::Stays, target },
+        4 | 5 => Op::Cancel { keep: None, dedupe_id: DedupeId::Stays, target },
         6 => {
             let body = rng.chance(50).then(|| "another".into());
             let edit = Box::new(Edit { body, ..Edit::due(When::After(rng.below(200_000))) });
@@ -49,7 +49,7 @@ fn operation(rng: &mut Rng, issued: u64) -> Op {
         }
         7 => Op::Fire { target },
         8 => Op::Get { target },
-        _ if rng.chance(20) => Op::Purge { queue: queue(q) },
+        _ if rng.chance(20) => Op::Purge { at_most: None, queue: queue(q) },
         _ => Op::Redrive { id: MessageId(1 + rng.below(issued + 1)), delay_ms: None },
     }
 }

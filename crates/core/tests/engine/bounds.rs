@@ -199,7 +199,7 @@ fn fire_many_respects_concurrent_changes() {
     rig.settle();
     let (first, _) = rig.raw(Op::FireMany { queue: queue("q"), max: 10 });
     rig.slow_step(0);
-    rig.raw(Op::Cancel { dedupe_id: DedupeId::Stays, target: Target::Id(ids[1]) });
+    rig.raw(Op::Cancel { keep: None, dedupe_id: DedupeId::Stays, target: Target::Id(ids[1]) });
     rig.settle();
     let Some(Reply::Count(fired)) = rig.reply(first) else { panic!() };
     assert!((9..=10).contains(&*fired), "{}", *fired);
@@ -255,7 +255,7 @@ fn leases_survive_purge() {
     let grants = bound(&mut rig, "q", 120, 3);
     rig.settle();
     let before = rig.engine.work();
-    let (_, fx) = rig.raw(Op::Purge { queue: queue("q") });
+    let (_, fx) = rig.raw(Op::Purge { at_most: None, queue: queue("q") });
     assert!(rig.engine.work() - before <= 10, "{} looks", rig.engine.work() - before);
     let kept = fx.iter().find_map(|effect| match effect {
         Effect::Append(Record::Purged { keep, .. }) => Some(keep.len()),
@@ -275,10 +275,10 @@ fn leases_survive_purge() {
     let ack = Op::Ack { id: grants[2].message.id, proof: Proof::Session(SessionId(3)) };
     assert!(matches!(rig.call(ack), Reply::Settle(Ok(_))));
     rig.call(Op::SessionClosed { session: SessionId(3) });
-    rig.call(Op::Purge { queue: queue("nothing") });
+    rig.call(Op::Purge { at_most: None, queue: queue("nothing") });
     let counts = state_counts(&mut rig);
     assert_eq!((counts.scheduled, counts.ready, counts.leased), (1, 118, 0));
-    let Reply::Count(purged) = rig.call(Op::Purge { queue: queue("q") }) else { panic!() };
+    let Reply::Count(purged) = rig.call(Op::Purge { at_most: None, queue: queue("q") }) else { panic!() };
     assert_eq!(*purged, 119);
     rig.settle();
     let list = Op::List { queue: queue("q"), state: None, after: None, limit: 10, from: None };
@@ -297,7 +297,7 @@ fn purge_record_with_leases_stays_small() {
     }
     bound(&mut rig, "q", LEASES, 3);
     let before = rig.engine.work();
-    let (largest, to) = steps_of(&mut rig, Op::Purge { queue: queue("q") });
+    let (largest, to) = steps_of(&mut rig, Op::Purge { at_most: None, queue: queue("q") });
     assert_eq!(rig.reply(to), Some(Reply::Count(3.into())));
     assert!(largest.bytes <= LEASES + 100, "{} bytes for {LEASES} leases", largest.bytes);
     assert!(rig.engine.work() - before <= 100, "{} looks", rig.engine.work() - before);

@@ -33,7 +33,7 @@ fn outcome(rig: &mut Rig, id: MessageId) -> Option<DoneOutcome> {
 }
 
 fn cancel(rig: &mut Rig, id: MessageId) {
-    let reply = rig.call(Op::Cancel { dedupe_id: DedupeId::Stays, target: Target::Id(id) });
+    let reply = rig.call(Op::Cancel { keep: None, dedupe_id: DedupeId::Stays, target: Target::Id(id) });
     assert!(matches!(reply, Reply::Change(Ok(_))), "{reply:?}");
 }
 
@@ -153,7 +153,7 @@ fn key_recalls_its_latest_holder() {
     // Changes mean the dead one all the same.
     let target = Target::Key(queue("q"), key("k"));
     assert!(
-        matches!(rig.call(Op::Cancel { dedupe_id: DedupeId::Stays, target }), Reply::Change(Ok(was)) if was.what.id == dead)
+        matches!(rig.call(Op::Cancel { keep: None, dedupe_id: DedupeId::Stays, target }), Reply::Change(Ok(was)) if was.what.id == dead)
     );
     assert_eq!(by_key(&mut rig), Some((dead, State::Done)));
 }
@@ -169,7 +169,7 @@ fn done_message_is_hidden_from_operations() {
     for id in [id, kept] {
         let target = Target::Id(id);
         let changes = [
-            Op::Cancel { dedupe_id: DedupeId::Stays, target: target.clone() },
+            Op::Cancel { keep: None, dedupe_id: DedupeId::Stays, target: target.clone() },
             Op::Fire { target: target.clone() },
             Op::Redrive { id, delay_ms: None },
             Op::Outline { id },
@@ -224,7 +224,7 @@ fn purge_erases_done_messages() {
     let ended = [rig.put("q", 5_000, Some("k")), rig.put("other", 5_000, None)];
     ended.into_iter().for_each(|id| cancel(&mut rig, id));
     let pending = rig.put("q", 5_000, None);
-    assert_eq!(rig.call(Op::Purge { queue: queue("q") }), Reply::Count(1.into()));
+    assert_eq!(rig.call(Op::Purge { at_most: None, queue: queue("q") }), Reply::Count(1.into()));
     assert_eq!(
         [pending, ended[0], ended[1]].map(|id| outcome(&mut rig, id)),
         [None, None, Some(DoneOutcome::Cancelled)]
@@ -292,7 +292,7 @@ fn done_messages_are_dropped_first() {
 fn queue_without_retention_writes_no_extra() {
     let mut rig = Rig::new(Policy::default());
     let id = rig.put("q", 5_000, Some("k"));
-    let (_, fx) = rig.raw(Op::Cancel { dedupe_id: DedupeId::Stays, target: Target::Id(id) });
+    let (_, fx) = rig.raw(Op::Cancel { keep: None, dedupe_id: DedupeId::Stays, target: Target::Id(id) });
     let records: Vec<&Record> =
         fx.iter().filter_map(|e| if let Effect::Append(record) = e { Some(record) } else { None }).collect();
     assert!(matches!(records[..], [Record::Removed { .. }]), "{records:?}");
@@ -340,7 +340,12 @@ fn change(rig: &mut Rig, op: Op) -> Result<Outline, ChangeRefusal> {
 }
 
 fn cancel_kept(rig: &mut Rig, id: MessageId, keep_ms: u64) -> Result<Outline, ChangeRefusal> {
-    change(rig, Op::CancelKept { id, died: None, act: "a1".into(), keep_ms })
+    cancel_for(rig, id, "a1", keep_ms)
+}
+
+fn cancel_for(rig: &mut Rig, id: MessageId, act: &str, keep_ms: u64) -> Result<Outline, ChangeRefusal> {
+    let keep = Some(KeptFor { act: act.into(), keep_ms });
+    change(rig, Op::Cancel { target: Target::Id(id), dedupe_id: DedupeId::Stays, keep })
 }
 
 fn look(rig: &mut Rig, id: MessageId) -> View {
@@ -389,9 +394,17 @@ fn restored_message_is_as_before() {
         assert_eq!(of_act.len(), 1);
         rig.restart();
         let restored = change(&mut rig, Op::Restore { id: of_act[0] }).unwrap();
-        assert_eq!(change(&mut rig, Op::Restore { id: of_act[0] }), Err(ChangeRefusal::NotFound));
+        assert_eq!(
+            change(&mut rig, Op::Restore { id: of_act[0] }),
+            Err(ChangeRefusal::NotDead),
+            "it is back"
+        );
         rig.restart();
-        assert_eq!(change(&mut rig, Op::Restore { id: of_act[0] }), Err(ChangeRefusal::NotFound));
+        assert_eq!(
+            change(&mut rig, Op::Restore { id: of_act[0] }),
+            Err(ChangeRefusal::NotDead),
+            "it is back"
+        );
         assert!(kept(&mut rig, "a1").is_empty() && recall(&mut rig, id).is_none());
         let after = look(&mut rig, restored.id);
         let content = duewheel_core::message::MessageContent { id, ..(*after.message).clone() };
@@ -429,7 +442,7 @@ fn act_keeps_its_messages_for_its_time() {
     // Neither a setting of the queue nor a purge ends it.
     keep(&mut rig, "q", Some(1_000));
     keep(&mut rig, "q", None);
-    rig.call(Op::Purge { queue: queue("q") });
+    rig.call(Op::Purge { at_most: None, queue: queue("q") });
     rig.pass(9_999);
     rig.timeout();
     assert!(recall(&mut rig, ids[0]).is_some());
@@ -469,8 +482,41 @@ fn message_that_cannot_be_kept_stays() {
     let bury = rig.put("q", 0, None);
     let grant = rig.reserve("q", 1).pop().expect("a message");
     rig.call(Op::bury(bury, grant.token, "").op().clone());
-    let other = Op::CancelKept { id: bury, died: Some(WallMs(1)), act: "a1".into(), keep_ms: 1 };
+    let keep = Some(KeptFor { act: "a1".into(), keep_ms: 1 });
+    let other = Op::RemoveDead { id: bury, died: WallMs(1), keep };
     assert_eq!(change(&mut rig, other), Err(ChangeRefusal::NotDead));
+}
+
+/// Story: each act keeps its messages in a queue of its own. Acts of one message each took all places of queues, and nobody
+/// could use a new queue.
+#[test]
+fn acts_leave_places_for_other_queues() {
+    let mut rig = Rig::new(Policy { max_queues: 80, ..Policy::default() });
+    let ids: Vec<MessageId> = (0..12).map(|n| rig.put("q", n * 100_000, None)).collect();
+    for (n, id) in ids[..10].iter().enumerate() {
+        cancel_for(&mut rig, *id, &format!("a{n}"), 10_000).unwrap();
+    }
+    let refused = cancel_for(&mut rig, ids[10], "a10", 10_000);
+    assert_eq!(refused, Err(ChangeRefusal::Overloaded(Limit::Queues(10))));
+    cancel_for(&mut rig, ids[11], "a9", 10_000).unwrap();
+    rig.restart();
+    assert!(cancel_for(&mut rig, ids[10], "a10", 10_000).is_err(), "the same after a restart");
+    rig.pass(10_000);
+    rig.timeout();
+    cancel_for(&mut rig, ids[10], "a10", 10_000).unwrap();
+}
+
+/// Story: what a full disk had taken from acts counted for their limit until the next restart.
+#[test]
+fn full_disk_frees_places_of_acts() {
+    let mut rig = Rig::new(Policy { max_done: 2, ..Policy::default() });
+    let ids = [1, 2].map(|n| rig.put("q", n * 100_000, None));
+    cancel_kept(&mut rig, ids[0], 10_000).unwrap();
+    give_room(&mut rig, Capacity::SettleOnly);
+    rig.timeout();
+    assert_eq!(rig.engine.done_counts(), DoneCounts { given_up: 1, ..DoneCounts::default() });
+    give_room(&mut rig, Capacity::Enough);
+    cancel_kept(&mut rig, ids[1], 10_000).unwrap();
 }
 
 #[test]
@@ -480,7 +526,7 @@ fn purge_at_most_so_many() {
         rig.put("q", 0, None);
     }
     rig.reserve("q", 1);
-    let purge = |rig: &mut Rig, messages| rig.call(Op::PurgeAtMost { queue: queue("q"), messages });
+    let purge = |rig: &mut Rig, most| rig.call(Op::Purge { queue: queue("q"), at_most: Some(most) });
     assert_eq!(purge(&mut rig, 1), Reply::Count(2.into()), "there are more, leased ones not counted");
     assert_eq!(rig.table.len(), 3);
     assert_eq!(purge(&mut rig, 2), Reply::Count(2.into()));

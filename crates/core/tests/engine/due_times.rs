@@ -120,7 +120,7 @@ fn far_messages_do_not_blur_the_next_hour() {
             compare_all(&mut rig);
             rig.reserve("a", 20);
         }
-        rig.call(Op::Purge { queue: queue("b") });
+        rig.call(Op::Purge { at_most: None, queue: queue("b") });
         compare_all(&mut rig);
         rig.pass(DAY);
         compare_all(&mut rig);

@@ -160,7 +160,11 @@ fn events_cover_whole_message_life() {
 fn the_other_ends_of_a_life() {
     let mut rig = followed();
     let cancelled = rig.put("q", 1_000, None);
-    rig.call(Op::Cancel { dedupe_id: duewheel_core::engine::DedupeId::Stays, target: Target::Id(cancelled) });
+    rig.call(Op::Cancel {
+        keep: None,
+        dedupe_id: duewheel_core::engine::DedupeId::Stays,
+        target: Target::Id(cancelled),
+    });
     rig.put("q", 1_000, Some("k"));
     let replaced = Enqueue { key: Some(key("k")), if_exists: IfExists::Replace, ..message("q", 5_000) };
     rig.call(Op::Enqueue(Box::new(replaced)));
@@ -170,7 +174,7 @@ fn the_other_ends_of_a_life() {
     let given_back = rig.put("q", 0, None);
     let grant = rig.reserve("q", 1).remove(0);
     rig.call(Op::Undelivered { leases: vec![(given_back, grant.token)] });
-    rig.call(Op::Purge { queue: queue("q") });
+    rig.call(Op::Purge { at_most: None, queue: queue("q") });
     assert_eq!(
         told(&mut rig),
         [
@@ -237,7 +241,7 @@ fn system_queues_have_no_events() {
     rig.call(Op::Enqueue(Box::new(Enqueue { when: When::After(10), ..Enqueue::new(hidden.clone(), "") })));
     rig.pass(20);
     rig.timeout();
-    rig.call(Op::Purge { queue: hidden });
+    rig.call(Op::Purge { at_most: None, queue: hidden });
     let events = ask(&mut rig, Some(0), 1_000, Some(0));
     assert_eq!((events.page.events, events.page.upto), (vec![], rig.table.applied()));
 }

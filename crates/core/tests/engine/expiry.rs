@@ -357,7 +357,7 @@ fn spread_is_stable_per_key() {
         let due = view(&mut rig, id).unwrap().due_at.0;
         assert!((WALL + 1_000..=WALL + 11_000).contains(&due));
         drawn.push(due - WALL - 1_000);
-        rig.call(Op::Cancel { dedupe_id: DedupeId::Stays, target: Target::Id(id) });
+        rig.call(Op::Cancel { keep: None, dedupe_id: DedupeId::Stays, target: Target::Id(id) });
         let again = put_one(&mut rig, e);
         assert_eq!(view(&mut rig, again).unwrap().due_at.0, due, "the same key, the same instant");
         assert!(matches!(postpone(&mut rig, again, 5_000), Reply::Change(Ok(_))));

@@ -262,7 +262,7 @@ fn rate_wait_ends_with_its_limit() {
     let demand = rig.demand(&["r"], 1, 500);
     let waits = rig.step(Op::Reserve(demand));
     rig.timeout();
-    rig.call(Op::Purge { queue: queue("r") });
+    rig.call(Op::Purge { at_most: None, queue: queue("r") });
     limit(&mut rig, "r", GrantLimits::default());
     rig.pass(500);
     rig.timeout();

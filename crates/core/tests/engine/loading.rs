@@ -150,7 +150,7 @@ fn purge_of_far_messages_reads_nothing() {
     rig.restart();
     rig.timeout();
     let brought = rig.brought;
-    let (to, fx) = rig.raw(Op::Purge { queue: queue("q") });
+    let (to, fx) = rig.raw(Op::Purge { at_most: None, queue: queue("q") });
     assert!(fx.iter().filter(|e| matches!(e, Effect::Append(_))).count() == 1);
     assert_eq!(rig.reply(to), Some(Reply::Count(2_000.into())));
     assert_eq!(rig.brought, brought);
@@ -332,7 +332,7 @@ fn dead_check_survives_vanished_queue() {
     rig.call(Op::Configure { queue: queue("q"), settings });
     let grant = rig.reserve("q", 1).remove(0);
     rig.call(Op::Bury { id, proof: grant.token.into(), priority: None, note: "".into() });
-    rig.call(Op::Cancel { dedupe_id: DedupeId::Stays, target: Target::Id(id) });
+    rig.call(Op::Cancel { keep: None, dedupe_id: DedupeId::Stays, target: Target::Id(id) });
     rig.call(Op::Configure { queue: queue("q"), settings: Default::default() });
     rig.pass(10_000);
     rig.timeout();
@@ -587,6 +587,7 @@ fn backlogs_wait_for_the_horizon_page() {
     rig.put("q", 2 * HOUR, None);
     for full in 1..=60 {
         rig.raw(Op::Cancel {
+            keep: None,
             dedupe_id: DedupeId::Stays,
             target: Target::Id(duewheel_core::id::MessageId(full)),
         });

@@ -550,7 +550,8 @@ impl Case {
 
     fn cancel(&mut self) {
         let target = self.target();
-        let reply = self.change(Op::Cancel { dedupe_id: DedupeId::Stays, target: target.clone() });
+        let reply =
+            self.change(Op::Cancel { keep: None, dedupe_id: DedupeId::Stays, target: target.clone() });
         let Some(at) = self.model.resolve(&target) else {
             return assert_eq!(reply, Err(ChangeRefusal::NotFound));
         };
@@ -685,7 +686,9 @@ impl Case {
 
     fn purge(&mut self) {
         let q = self.rng.below(2) as usize;
-        let Reply::Count(purged) = self.rig.call(Op::Purge { queue: queue(QUEUES[q]) }) else { panic!() };
+        let Reply::Count(purged) = self.rig.call(Op::Purge { at_most: None, queue: queue(QUEUES[q]) }) else {
+            panic!()
+        };
         let before = self.model.live.len();
         self.model.live.retain(|m| m.queue != q || matches!(m.stage, S::Leased(..)));
         self.model.done.retain(|done| done.m.queue != q);

@@ -63,7 +63,7 @@ pub fn each_operation(name: &QueueName, key: &Key, id: MessageId, proof: Proof) 
         Op::Bury { id, proof, priority: None, note: "".into() },
         Op::Delete { id, session },
         Op::Extend { id, proof, lease_ms: None },
-        Op::Cancel { target: keyed(), dedupe_id: DedupeId::Stays },
+        Op::Cancel { keep: None, target: keyed(), dedupe_id: DedupeId::Stays },
         Op::Postpone { target: keyed(), edit: Box::default(), if_generation: None },
         Op::Fire { target: keyed() },
         Op::FireMany { queue: q(), max: 1 },
@@ -81,7 +81,7 @@ pub fn each_operation(name: &QueueName, key: &Key, id: MessageId, proof: Proof) 
         Op::Configure { queue: q(), settings: QueueSettings::default() },
         Op::Pause { queue: q(), for_ms: None },
         Op::Resume { queue: q() },
-        Op::Purge { queue: q() },
+        Op::Purge { at_most: None, queue: q() },
         Op::Hold { queue: q(), how: Hold::Use },
         Op::LetGo { queue: q(), how: Hold::Use },
         Op::SessionClosed { session },
@@ -90,10 +90,8 @@ pub fn each_operation(name: &QueueName, key: &Key, id: MessageId, proof: Proof) 
         Op::Quotas,
         Op::Recall { target: keyed() },
         Op::Events { shard: ShardId(2), after: None, limit: 1, fired_after: None },
-        Op::RemoveDead { id, died: WallMs(1) },
-        Op::CancelKept { id, died: None, act: "a1".into(), keep_ms: 1 },
+        Op::RemoveDead { keep: None, id, died: WallMs(1) },
         Op::Restore { id },
-        Op::PurgeAtMost { queue: q(), messages: 1 },
         Op::History { queue: None, from: WallMs(0), until: WallMs(1), step: HistoryStep::TenSeconds },
         Op::EraseHistory { queue: q() },
     ]
@@ -114,7 +112,7 @@ fn those(is: impl Fn(&Operation) -> bool) -> String {
 #[test]
 fn every_operation_has_its_table_row() {
     let names: BTreeSet<&str> = one_of_each().iter().map(|op| op.operation().name).collect();
-    assert_eq!(names.len(), 43);
+    assert_eq!(names.len(), 41);
 }
 
 #[test]
@@ -124,13 +122,13 @@ fn operation_table_states_each_property() {
     let repeatable = "cancel_reserve undelivered get outline peek list queue queues histogram wheel stats \
                       session_closed session_deadline next_due quotas recall events history";
     let grows = "reserve reserve_one nack bury extend postpone fire fire_many redrive redrive_many configure \
-                 pause resume cancel_kept restore erase_history";
+                 pause resume restore erase_history";
     assert_eq!(those(|o| o.settles), settles);
     assert_eq!(those(|o| o.repeatable), repeatable);
     assert_eq!(those(|o| o.grows), grows);
     assert_eq!(those(|o| o.revives), "reserve_one nack redrive restore");
     assert_eq!(those(|o| o.recalls), "recall");
-    let surveys = "fire_many redrive redrive_many peek list queue queues stats purge purge_at_most";
+    let surveys = "fire_many redrive redrive_many peek list queue queues stats purge";
     assert_eq!(those(|o| o.surveys), surveys);
     assert_eq!(those(|o| o.lease == OnLease::Begins), "reserve reserve_one");
     assert_eq!(those(|o| o.lease == OnLease::Extends), "extend");
@@ -139,7 +137,7 @@ fn operation_table_states_each_property() {
     assert_eq!(those(|o| o.routing == Routing::Leases), "undelivered");
     assert_eq!(those(|o| o.routing == Routing::Node), "cancel_reserve hold let_go");
     let message = "enqueue reserve_one ack nack bury delete extend cancel postpone fire redrive get outline recall remove_dead \
-                   cancel_kept restore";
+                   restore";
     assert_eq!(those(|o| o.routing == Routing::Shard), "events");
     assert_eq!(those(|o| o.routing == Routing::Message), message);
 }
@@ -226,7 +224,7 @@ fn typed_operations_return_typed_answers() {
     assert_eq!(ask(&mut rig, Op::session_deadline(SessionId(3))), Some(grant.lease_ms));
     ask(&mut rig, Op::bury(id, grant.token, "no use")).unwrap();
     assert_eq!(ask(&mut rig, Op::peek(q(), State::Dead)).unwrap().message.id, id);
-    assert_eq!(ask(&mut rig, Op::remove_dead(id, WallMs(1))), Err(ChangeRefusal::NotDead));
+    assert_eq!(ask(&mut rig, Op::remove_dead(id, WallMs(1), None)), Err(ChangeRefusal::NotDead));
     ask(&mut rig, Op::redrive(id)).unwrap();
     assert_eq!(ask(&mut rig, Op::redrive_many(q(), 9)).what, 0);
     assert_eq!(ask(&mut rig, Op::fire_many(q(), 9)).what, 0);
@@ -253,7 +251,7 @@ fn typed_operations_return_typed_answers() {
     assert!(ask(&mut rig, Op::hold(third(), Hold::Keep)).is_err());
     assert!(ask(&mut rig, Op::pause(third(), None)).is_err());
     assert!(ask(&mut rig, Op::configure(third(), settings)).is_err());
-    assert_eq!(ask(&mut rig, Op::purge(q())).what, 0);
+    assert_eq!(ask(&mut rig, Op::purge(q(), None)).what, 0);
     let history = Op::history(Some(q()), WallMs(0), WallMs(10_001), HistoryStep::TenSeconds);
     assert_eq!(ask(&mut rig, history).points, [None, None]);
     ask(&mut rig, Op::erase_history(q()));

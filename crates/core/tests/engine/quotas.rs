@@ -75,7 +75,7 @@ fn full_quota_refuses_until_messages_leave() {
         note: "".into(),
     });
     put(&mut rig, message("acme.b", 0)).expect_err("dead ones as well");
-    assert_eq!(rig.call(Op::Purge { queue: queue("acme.b") }), Reply::Count(1.into()));
+    assert_eq!(rig.call(Op::Purge { at_most: None, queue: queue("acme.b") }), Reply::Count(1.into()));
     put(&mut rig, message("acme.b", 0)).unwrap();
     assert_eq!(use_of(&mut rig, "acme.").used, [2, 8, 0, 0, 0]);
     assert_eq!(use_of(&mut rig, "acme.").refused, [3, 0, 0, 0, 0]);
@@ -132,10 +132,10 @@ fn byte_quota_charges_only_growth() {
     assert!(matches!(rig.call(bury), Reply::Settle(Ok(_))));
     assert!(matches!(rig.call(Op::Redrive { id, delay_ms: None }), Reply::Change(Ok(_))));
     assert!(matches!(
-        rig.call(Op::Cancel { dedupe_id: DedupeId::Stays, target: Target::Id(id) }),
+        rig.call(Op::Cancel { keep: None, dedupe_id: DedupeId::Stays, target: Target::Id(id) }),
         Reply::Change(Ok(_))
     ));
-    assert_eq!(rig.call(Op::Purge { queue: queue("q") }), Reply::Count(1.into()));
+    assert_eq!(rig.call(Op::Purge { at_most: None, queue: queue("q") }), Reply::Count(1.into()));
     assert_eq!(use_of(&mut rig, "q").used, [0, 0, 0, 0, 0]);
 }
 
@@ -389,8 +389,12 @@ fn history(seed: u64) -> u64 {
                 }
             }
             9 => Op::Redrive { id: MessageId(1 + rng.below(30)), delay_ms: None },
-            10 => Op::Purge { queue: queue(name) },
-            11 => Op::Cancel { dedupe_id: DedupeId::Stays, target: Target::Id(MessageId(1 + rng.below(30))) },
+            10 => Op::Purge { at_most: None, queue: queue(name) },
+            11 => Op::Cancel {
+                keep: None,
+                dedupe_id: DedupeId::Stays,
+                target: Target::Id(MessageId(1 + rng.below(30))),
+            },
             12 => Op::Postpone {
                 target: Target::Key(queue(name), key("k")),
                 edit: Box::new(Edit {

@@ -391,7 +391,7 @@ fn urgent_count_follows_every_change() {
     rig.put("q", 0, None);
     assert_eq!(urgent(&mut rig), Some(2), "this one has its queue's");
     rig.call(Op::Hold { queue: queue("q"), how: Hold::Keep });
-    rig.call(Op::Purge { queue: queue("q") });
+    rig.call(Op::Purge { at_most: None, queue: queue("q") });
     assert_eq!(urgent(&mut rig), Some(0));
 }
 

@@ -88,7 +88,7 @@ fn stats_visit_no_queues() {
     assert_eq!(stats.counts, Counts { scheduled: 250, ready: 248, leased: 1, dead: 1, estimated: false });
     assert!(work <= 10, "{work} looks");
 
-    rig.call(Op::Purge { queue: queue("queue-0004") });
+    rig.call(Op::Purge { at_most: None, queue: queue("queue-0004") });
     rig.restart();
     let Reply::Stats(stats) = rig.call(Op::Stats) else { panic!() };
     assert_eq!(stats.counts, Counts { scheduled: 250, ready: 247, leased: 1, dead: 1, estimated: false });
@@ -230,7 +230,7 @@ fn expired_lease_does_not_hold_key() {
     let replaced = Created::Replacing(grants[29].message.id);
     assert!(matches!(rig.reply(to), Some(Reply::Enqueue(Ok(e))) if e.created == replaced));
 
-    let (to, _) = rig.raw(Op::Cancel { dedupe_id: DedupeId::Stays, target: target(28) });
+    let (to, _) = rig.raw(Op::Cancel { keep: None, dedupe_id: DedupeId::Stays, target: target(28) });
     assert!(matches!(rig.reply(to), Some(Reply::Change(Ok(_)))));
     let (to, _) = rig.raw(Op::Fire { target: target(27) });
     assert!(matches!(rig.reply(to), Some(Reply::Change(Ok(_)))));
@@ -309,6 +309,7 @@ fn next_due_visits_few_per_step() {
     rig.settle();
     for n in (0..MANY).filter(|n| due(*n) < 7_200_000 + MANY / 10) {
         rig.raw(Op::Cancel {
+            keep: None,
             dedupe_id: DedupeId::Stays,
             target: Target::Key(queue("q"), key(&n.to_string())),
         });
@@ -457,7 +458,10 @@ fn queue_operations_ignore_expired_leases() {
         let (to, _) = rig.raw(op);
         rig.reply(to).expect("answered at once")
     };
-    assert_eq!(answer(Op::Purge { queue: queue("q") }), Reply::Count((STEP as u64 - 10).into()));
+    assert_eq!(
+        answer(Op::Purge { at_most: None, queue: queue("q") }),
+        Reply::Count((STEP as u64 - 10).into())
+    );
     let Reply::View(view) = answer(Op::Peek { queue: queue("q"), state: State::Leased }) else { panic!() };
     assert_eq!(view, None);
     let Reply::View(view) = answer(Op::Peek { queue: queue("q"), state: State::Ready }) else { panic!() };
@@ -521,7 +525,7 @@ fn recreated_queue_starts_with_zero_totals() {
         let mut rig = Rig::new(Policy::default());
         rig.call(hold("t"));
         let Reply::Enqueue(Ok(first)) = rig.call(put("t")) else { panic!() };
-        rig.call(Op::Cancel { dedupe_id: DedupeId::Stays, target: Target::Id(first.id) });
+        rig.call(Op::Cancel { keep: None, dedupe_id: DedupeId::Stays, target: Target::Id(first.id) });
         assert_eq!(enqueued(&mut rig, "t"), Some(1));
         rig.raw(let_go("t"));
         let is_put = matches!(comes_back, Op::Enqueue(_));
@@ -539,7 +543,7 @@ fn recreated_queue_starts_with_zero_totals() {
         rig.put("q", 0, None);
     }
     rig.settle();
-    rig.raw(Op::Purge { queue: queue("q") });
+    rig.raw(Op::Purge { at_most: None, queue: queue("q") });
     rig.raw(Op::Enqueue(Box::new(message("q", 0))));
     assert_eq!(enqueued(&mut rig, "q"), Some(21), "without settings of a front end the totals stay");
     rig.restart();

@@ -81,8 +81,8 @@ fn tenant_stays_bounded_under_all_operations() {
             if matches!(op, Op::Purge { .. } | Op::Cancel { .. }) && !round.is_multiple_of(50) {
                 continue;
             }
-            // What acts keep is bounded as done messages are, and a restore as an enqueue is.
-            if matches!(op, Op::PurgeAtMost { .. } | Op::CancelKept { .. } | Op::Restore { .. }) {
+            // A restore is bounded as an enqueue is.
+            if matches!(op, Op::Restore { .. }) {
                 continue;
             }
             let to = rig.step(grown(op, round));

@@ -98,7 +98,7 @@ fn withheld_occurrences_can_be_purged() {
     let old = put(&mut rig, 40_000);
     close_and_open(&mut rig);
     assert_eq!(granted(&mut rig), []);
-    rig.call(Op::Purge { queue: queue("q") });
+    rig.call(Op::Purge { at_most: None, queue: queue("q") });
     assert!(matches!(rig.call(Op::Get { target: Target::Id(old) }), Reply::View(None)));
     rig.pass(5_000);
     assert_eq!(granted(&mut rig), []);

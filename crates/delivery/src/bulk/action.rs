@@ -233,6 +233,12 @@ pub(super) fn of_removal(answer: Result<(), ChangeRefusal>, unsure: bool) -> Jud
     of_change(answer, unsure && is_gone)
 }
 
+/// What the answer to a restore says: what is not kept any more was put back before, or is lost.
+pub(super) fn of_restore(answer: Result<(), ChangeRefusal>, unsure: bool) -> Judged {
+    let is_back = matches!(answer, Err(ChangeRefusal::NotDead));
+    of_change(answer, unsure && is_back)
+}
+
 /// The outcome for a message that was redriven while it was moved, given the answer to the removal of its copy.
 pub(super) fn of_taken_back<T>(answer: Result<Result<T, ChangeRefusal>, CallError>) -> Judged {
     match answer {

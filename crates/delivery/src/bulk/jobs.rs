@@ -8,7 +8,7 @@ use duewheel::core::name::{BadName, QueueName};
 use duewheel::core::time::ceil_ms;
 use duewheel::core::{MessageId, Policy};
 use duewheel::{CallError, Duewheel};
-use duewheel_shard::acting::without_act;
+use duewheel_shard::acting::{is_done_by, report, without_act};
 use tokio::time::Instant;
 
 use super::action::{BadBulk, BulkAction, UrlMoves};
@@ -226,12 +226,14 @@ impl BulkJobs {
         let (queue, now) = (queue.as_str().to_owned(), self.jobs.now());
         let mut record = BulkRecord::new(tenant, queue, filter, action, rate, now);
         (record.urls, record.expect, record.keep_ms) = (urls, expect, keep.map(ceil_ms));
+        let id = random_text();
+        record.act = is_done_by(&id).map(|act| act.texts()).unwrap_or_default();
         let bytes = record.bytes();
         if bytes.len() > self.jobs.max_body {
             let what = format!("is too long: a job has at most {} bytes", self.jobs.max_body);
             return Err(BadBulk { field: "filter", what }.into());
         }
-        let (id, scans) = (random_text(), self.index.scans());
+        let scans = self.index.scans();
         match self.jobs.create(&id, bytes).await? {
             true => {
                 self.index.created(&id, &record, scans);
@@ -257,8 +259,12 @@ impl BulkJobs {
             };
             if let Some(row) = self.jobs.read(&name).await? {
                 // If it has just been cancelled, no worker has cleaned up.
-                if let Ok(record) = BulkRecord::read(&row.body) {
+                if let Ok(mut record) = BulkRecord::read(&row.body) {
                     self.remove_parts(&name, record.at.0..=record.parts).await?;
+                    if !record.act.is_empty() {
+                        let soon = NextLook::After(Duration::ZERO);
+                        self.write(&name, (row.id, row.generation), &mut record, soon).await?;
+                    }
                 }
                 self.jobs.remove(row.id).await?;
             }
@@ -402,6 +408,23 @@ impl BulkJobs {
             }
         }
         Err(BulkError::Busy)
+    }
+
+    /// Writes the record of a job; its act gets the outcome in the same group, if the job has ended.
+    pub(super) async fn write(
+        &self,
+        id: &str,
+        at: (MessageId, u32),
+        record: &mut BulkRecord,
+        next: NextLook,
+    ) -> Result<u32, NotWritten> {
+        let mut written = record.clone();
+        let ended = written.ended_act();
+        let generation = self.jobs.write_of_act(at, written.bytes(), Some(next), ended.as_ref()).await?;
+        ended.iter().for_each(|act| report(act, None));
+        self.index.note(id, &written);
+        *record = written;
+        Ok(generation)
     }
 
     /// Creates a part, or takes the one that is there: an earlier try has found it, and may have gone on from it.

@@ -1,8 +1,11 @@
 //! The record of a job: one JSON document, whose key is the job's id.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
+use duewheel::core::act::Act;
 use duewheel::core::engine::View;
-use duewheel::core::message::State;
+use duewheel::core::message::{Headers, State};
 use serde::{Deserialize, Serialize};
 
 use super::action::{BulkAction, UrlMoves};
@@ -31,6 +34,9 @@ pub(super) struct BulkRecord {
     /// How long removed messages are kept for the job to be undone, in ms.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) keep_ms: Option<u64>,
+    /// The act that the job does, until its record has the outcome ([`Act::texts`]).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) act: Headers,
     /// When it began, in ms since 1970.
     pub(super) created: u64,
     pub(super) phase: BulkPhase,
@@ -137,6 +143,7 @@ impl BulkRecord {
             urls: UrlMoves::default(),
             expect: None,
             keep_ms: None,
+            act: Headers::new(),
             created,
             phase: BulkPhase::Waiting,
             ended: None,
@@ -179,6 +186,16 @@ impl BulkRecord {
 
     pub(super) fn end(&mut self, phase: BulkPhase, now: u64) {
         (self.phase, self.ended) = (phase, Some(now));
+    }
+
+    /// Takes the act of a job that has ended, with its outcome.
+    pub(super) fn ended_act(&mut self) -> Option<Arc<Act>> {
+        if !self.phase.is_end() || self.act.is_empty() {
+            return None;
+        }
+        let BulkCounts { done, refused, .. } = self.counts;
+        let act = Act::of(&std::mem::take(&mut self.act));
+        Some(Arc::new(Act { count: Some(done), refused: (refused > 0).then_some(refused), ..act }))
     }
 }
 

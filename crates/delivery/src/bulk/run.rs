@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use duewheel::core::engine::{
-    Applied, ChangeRefusal, Edit, Enqueue, EnqueueRefusal, Enqueued, Op, Outline, Target, Typed, View, When,
+    Applied, ChangeRefusal, DedupeId, Edit, Enqueue, EnqueueRefusal, Enqueued, KeptFor, Op, Outline, Target,
+    Typed, View, When,
 };
 use duewheel::core::message::State;
 use duewheel::core::name::QueueName;
@@ -18,7 +19,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 
 use super::action::{
-    BulkAction, BulkOpen, BulkOutcome, Judged, UrlMoves, of_change, of_enqueue, of_removal, of_taken_back,
+    BulkAction, BulkOpen, BulkOutcome, Judged, UrlMoves, of_change, of_enqueue, of_removal, of_restore,
+    of_taken_back,
 };
 use super::filter::filter_step;
 use super::index::WaitingJobs;
@@ -159,9 +161,7 @@ impl<'a> BulkRun<'a> {
     }
 
     async fn write(&mut self, next: NextLook) -> Result<(), NotWritten> {
-        let written = self.jobs.jobs.write(self.row, self.record.bytes(), Some(next)).await;
-        self.row.1 = written?;
-        self.jobs.index.note(self.id, &self.record);
+        self.row.1 = self.jobs.write(self.id, self.row, &mut self.record, next).await?;
         Ok(())
     }
 
@@ -437,10 +437,8 @@ impl<'a> BulkRun<'a> {
             (BulkAction::Restore { .. }, Err(refusal @ ChangeRefusal::OverQuota(_))) => {
                 Err(BulkOpen::Refused(refusal))
             }
-            // A message that is put back is removed where it was kept.
-            (BulkAction::Cancel | BulkAction::Purge | BulkAction::Restore { .. }, answer) => {
-                of_removal(answer, unsure)
-            }
+            (BulkAction::Restore { .. }, answer) => of_restore(answer, unsure),
+            (BulkAction::Cancel | BulkAction::Purge, answer) => of_removal(answer, unsure),
             (BulkAction::Postpone(_) | BulkAction::Fire | BulkAction::Redrive { .. }, answer) => {
                 of_change(answer, unsure)
             }
@@ -457,11 +455,13 @@ impl<'a> BulkRun<'a> {
         // With its generation: one that was moved before a crash is not moved again.
         let died = self.is_of_dead().then_some(WallMs(entry.at));
         match &self.record.action {
-            BulkAction::Cancel | BulkAction::Purge => match (self.record.keep_ms, died) {
-                (Some(keep_ms), died) => Op::cancel_kept(entry.id, died, self.id.into(), keep_ms),
-                (None, Some(died)) => Op::remove_dead(entry.id, died),
-                (None, None) => Op::cancel(Target::Id(entry.id)),
-            },
+            BulkAction::Cancel | BulkAction::Purge => {
+                let keep = self.record.keep_ms.map(|keep_ms| KeptFor { act: self.id.into(), keep_ms });
+                match died {
+                    Some(died) => Op::remove_dead(entry.id, died, keep),
+                    None => Op::cancel_with(Target::Id(entry.id), DedupeId::Stays, keep),
+                }
+            }
             BulkAction::Restore { .. } => Op::restore(entry.id),
             BulkAction::Postpone(_) | BulkAction::Fire => {
                 Op::postpone(Target::Id(entry.id), Box::new(Edit::due(when)), Some(entry.generation))
@@ -535,7 +535,8 @@ impl<'a> BulkRun<'a> {
     /// Removes dead messages of which there are copies now. Where one was redriven meanwhile its copy is taken back.
     async fn remove_moved(&self, copied: &[(&PartEntry, MessageId)]) -> Result<Vec<Judged>, CallError> {
         let client = &self.jobs.jobs.client;
-        let removes = copied.iter().map(|(entry, _)| Op::remove_dead(entry.id, WallMs(entry.at))).collect();
+        let removes =
+            copied.iter().map(|(entry, _)| Op::remove_dead(entry.id, WallMs(entry.at), None)).collect();
         let removed = client.ask_many(removes).await?;
         let mut judged: Vec<Judged> = Vec::with_capacity(copied.len());
         for ((_, copy), answer) in copied.iter().zip(removed) {
@@ -583,7 +584,7 @@ impl<'a> BulkRun<'a> {
         let first = if is_over { 0 } else { self.record.at.0 };
         // The part behind the last one may have been created before the job was cancelled.
         self.jobs.remove_parts(self.id, first..=self.record.parts).await?;
-        if is_over {
+        if is_over && self.record.act.is_empty() {
             self.jobs.jobs.remove(self.row.0).await?;
             self.jobs.index.removed(self.id);
             return Ok(());

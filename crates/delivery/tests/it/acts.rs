@@ -163,6 +163,36 @@ async fn restore_counts_lost_messages_as_changed() {
     }
 }
 
+/// Story: a node restored one message, had no room for the others, and died. Their time was over when another node went on,
+/// and it counted them as put back.
+#[tokio::test(flavor = "multi_thread")]
+async fn taken_over_restore_counts_lost_as_changed() {
+    let rig = Rig::on(&MemoryDisk::default()).await;
+    rig.put("order", 9).await;
+    let keep = Some(Duration::from_secs(5));
+    let act = rig.jobs.begin(BulkRequest { keep, ..all_of(BulkAction::Purge) }).await.unwrap();
+    assert_eq!(rig.run(&act.id).await.counts, counts(9, 9, 0));
+    rig.wheel.set_quotas(vec![quota(1)]).unwrap();
+    let undo = rig.jobs.begin(restore(&act)).await.unwrap();
+    let node = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let worker = {
+        let _of_it = node.enter();
+        BulkWorker::start(&rig.jobs)
+    };
+    let deadline = Instant::now() + LONG;
+    while rig.all("orders").await.is_empty() {
+        assert!(Instant::now() < deadline, "it does not begin");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    node.shutdown_background();
+    drop(worker);
+    rig.clock.advance(Duration::from_secs(11));
+    rig.wheel.set_quotas(Vec::new()).unwrap();
+    let ended = rig.run(&undo.id).await;
+    assert_eq!(ended.counts, BulkCounts { changed: 8, ..counts(9, 1, 0) });
+    assert_eq!(rig.all("orders").await.len(), 1);
+}
+
 fn quota(messages: u64) -> Quota {
     let (prefix, messages) = ("orders".into(), Some(messages));
     Quota {

@@ -203,7 +203,7 @@ async fn purge_removes_only_pending_occurrence() {
     rig.schedules.put("report", every("1h"), None).await.unwrap();
     rig.entered("report", 1).await;
     let first = rig.messages().await.remove(0).due_at.to_system_time();
-    let purged = rig.wheel.client().ask(Op::purge(QueueName::new("q").unwrap())).await.unwrap();
+    let purged = rig.wheel.client().ask(Op::purge(QueueName::new("q").unwrap(), None)).await.unwrap();
     assert_eq!(purged.what, 1);
     assert!(rig.messages().await.is_empty());
     let next = |view: &ScheduleView| view.next.iter().map(|next| next.at).take(2).collect::<Vec<_>>();
@@ -231,7 +231,7 @@ async fn a_purged_occurrence_has_not_entered() {
     let rig = Rig::new().await;
     rig.schedules.put("report", every("1h"), None).await.unwrap();
     rig.entered("report", 1).await;
-    rig.wheel.client().ask(Op::purge(QueueName::new("q").unwrap())).await.unwrap();
+    rig.wheel.client().ask(Op::purge(QueueName::new("q").unwrap(), None)).await.unwrap();
     rig.clock.advance(60 * MINUTE - Duration::from_millis(900));
     rig.entered("report", 0).await;
     for n in 1..3 {

@@ -110,6 +110,7 @@ fn cancel_or_grant_wins_when_due() {
                 let ops = piece
                     .iter()
                     .map(|&id| Op::Cancel {
+                        keep: None,
                         dedupe_id: duewheel_core::engine::DedupeId::Stays,
                         target: Target::Id(id),
                     })

@@ -336,6 +336,7 @@ impl Session {
                 ask(
                     BatchStep::DeleteKey,
                     Op::Cancel {
+                        keep: None,
                         dedupe_id: duewheel::core::engine::DedupeId::Stays,
                         target: Target::Key(self.used.clone(), key),
                     },

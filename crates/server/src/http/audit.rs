@@ -12,10 +12,10 @@ use std::panic::resume_unwind;
 
 use axum::http::StatusCode;
 use duewheel::Client;
-use duewheel::core::act::{Act, RecordedAct};
+use duewheel::core::act::Act;
 use duewheel::core::engine::{Op, Reply};
 use duewheel::core::{QueueName, State, WallMs};
-use duewheel_shard::acting::acting;
+use duewheel_shard::acting::{acting, report};
 use duewheel_shard::random::hash_key;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -27,6 +27,7 @@ use super::{Answer, App, reply};
 use crate::auth::{Audit, Caller};
 use crate::error::{ErrorCode, Problem};
 use crate::json::InstantText;
+use crate::schema::JobSchema;
 
 /// The number of acts of a page by default, and at most.
 pub(crate) const ACTS: usize = 100;
@@ -68,20 +69,9 @@ async fn run_act(audit: Audit, client: Client, act: Act, called: impl Future<Out
     if let Some(mut acted) = acted.filter(|_| answer.is_ok() || failed.is_some()) {
         // The number that matched is not one of changes.
         acted.count = acted.count.filter(|_| failed.is_none_or(|problem| problem.code != ErrorCode::Changed));
-        log(&acted, failed.map(|problem| problem.code.as_str()));
+        report(&acted, failed.map(|problem| problem.code.as_str()));
     }
     answer
-}
-
-/// Reports an act, unless it has changed nothing. `failed`: a part of it may have no effect.
-fn log(acted: &RecordedAct, failed: Option<&str>) {
-    if (acted.count, failed) == (Some(0), None) {
-        return;
-    }
-    let RecordedAct { act: Act { name, object, token, address, request_id, .. }, count } = acted;
-    let (token, address) = (token.as_deref(), address.as_deref());
-    let (act, object, request_id) = (&**name, &**object, &**request_id);
-    tracing::info!(act, object, count, token, address, request_id, failed, "act");
 }
 
 /// An act on a queue by a client without tokens.
@@ -93,7 +83,7 @@ pub(crate) fn act_on_queue(client: &Client, name: &str, queue: &QueueName, addre
 /// Reports an act that was answered.
 pub(crate) fn report_act(act: &Act, reply: &Reply) {
     let count = if let Reply::Count(count) = reply { Some(count.what) } else { None };
-    log(&RecordedAct { act: act.clone(), count }, None);
+    report(&Act { count, ..act.clone() }, None);
 }
 
 /// An act that begins now, whose request has no name.
@@ -110,7 +100,7 @@ pub(crate) async fn of_server(client: &Client, name: &str, object: &str) {
 
 /// Reports and records an act that submits no operations.
 async fn note(client: &Client, act: Act) {
-    log(&RecordedAct { act: act.clone(), count: None }, None);
+    report(&act, None);
     if let Err(why) = client.ask(Op::note_act(act)).await {
         tracing::warn!(%why, "an act is not in the audit trail");
     }
@@ -159,14 +149,14 @@ async fn newest(
     caller: &Caller,
     after: Option<ActPosition>,
     most: usize,
-) -> Result<BTreeMap<ActPosition, RecordedAct>, Problem> {
-    let (mut acts, mut position) = (BTreeMap::<ActPosition, RecordedAct>::new(), None);
+) -> Result<BTreeMap<ActPosition, Act>, Problem> {
+    let (mut acts, mut position) = (BTreeMap::<ActPosition, Act>::new(), None);
     loop {
         let page = app.client.list(QueueName::of_acts(), Some(State::Dead), position, PAGE).await?;
         for view in &page.views {
-            let part = RecordedAct::of(&view.message);
-            let at = (Reverse(part.act.at), part.act.nonce);
-            if after.is_some_and(|after| at <= after) || !sees(caller, &part.act) {
+            let part = Act::of(&view.message.headers);
+            let at = (Reverse(part.at), part.nonce);
+            if after.is_some_and(|after| at <= after) || !sees(caller, &part) {
                 continue;
             }
             match acts.entry(at) {
@@ -195,8 +185,7 @@ fn sees(caller: &Caller, act: &Act) -> bool {
 /// When the newest act of this name was, if it is recorded.
 pub(super) async fn last(app: &App, name: &str) -> Result<Option<WallMs>, Problem> {
     let acts = newest(app, &Caller::Trusted, None, MOST).await?;
-    let found = acts.into_values().find(|recorded| *recorded.act.name == *name);
-    Ok(found.map(|recorded| recorded.act.at))
+    Ok(acts.into_values().find(|act| *act.name == *name).map(|act| act.at))
 }
 
 /// A page of acts, the newest first.
@@ -220,6 +209,13 @@ pub(crate) struct ActAnswer<'a> {
     /// The number of messages, if they were counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) count: Option<u64>,
+    /// The number of messages that the job could not change.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) refused: Option<u64>,
+    /// The job that does it: without `count` the job goes on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<JobSchema>")]
+    pub(super) job: Option<&'a str>,
     /// The name of the caller's token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) token: Option<&'a str>,
@@ -234,13 +230,14 @@ pub(crate) struct ActAnswer<'a> {
 }
 
 impl<'a> ActAnswer<'a> {
-    fn of(recorded: &'a RecordedAct) -> Self {
-        let RecordedAct { act, count } = recorded;
+    fn of(act: &'a Act) -> Self {
         ActAnswer {
             at: InstantText(act.at),
             act: &act.name,
             object: &act.object,
-            count: *count,
+            count: act.count,
+            refused: act.refused,
+            job: act.job.as_deref(),
             token: act.token.as_deref(),
             address: act.address.as_deref(),
             request_id: &act.request_id,

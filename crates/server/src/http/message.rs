@@ -100,7 +100,7 @@ pub(super) fn dedupe_id(forget: Option<bool>) -> DedupeId {
 pub(crate) async fn cancel(mut call: Call) -> Answer {
     let target = call.message()?;
     let asked: CancelRequest = call.json(call.app.policy.max_batch_bytes).await?;
-    let was = call.app.ask(Op::cancel_with(target, dedupe_id(asked.forget_dedupe))).await?;
+    let was = call.app.ask(Op::cancel_with(target, dedupe_id(asked.forget_dedupe), None)).await?;
     let was = was.map_err(|refusal| Problem::from_change(refusal, "due_at"))?;
     let answer = CancelledAnswer {
         result: CancelledWord::Cancelled,

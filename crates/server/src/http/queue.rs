@@ -105,12 +105,11 @@ pub(super) async fn purge_at_most(
     queue: QueueName,
     expect: Option<u64>,
 ) -> Result<Applied<u64>, Problem> {
-    let Some(expect) = expect else { return app.ask(Op::purge(queue)).await };
-    let purged = app.ask(Op::purge_at_most(queue, expect)).await?;
-    match purged.what {
-        matched if matched <= expect => Ok(purged),
-        matched if app.client.shards() > 1 => Err(Problem::changed_in_some(expect, matched)),
-        matched => Err(Problem::changed(expect, matched)),
+    let purged = app.ask(Op::purge(queue, expect)).await?;
+    match expect.filter(|expect| purged.what > *expect) {
+        None => Ok(purged),
+        Some(expect) if app.client.shards() > 1 => Err(Problem::changed_in_some(expect, purged.what)),
+        Some(expect) => Err(Problem::changed(expect, purged.what)),
     }
 }
 
@@ -362,7 +361,7 @@ pub(crate) async fn cancel_many(mut call: Call) -> Answer {
         )
     };
     let ids: Vec<MessageId> = ids.into_iter().map(|id| id.0).collect();
-    let cancel = |target| Op::cancel_with(target, dedupe_id);
+    let cancel = |target| Op::cancel_with(target, dedupe_id, None);
     let by_key = keys.iter().map(|key| cancel(Target::Key(queue.clone(), key.clone()))).collect();
     let key_results = call.app.ask_many(by_key).await?;
     let id_results = of_queue(&call.app, &queue, &ids, |id| cancel(Target::Id(id))).await?;
@@ -491,7 +490,7 @@ async fn finish(
     (id, died): (MessageId, WallMs),
     moved: MovedMessage,
 ) -> Result<MovedMessage, Problem> {
-    match app.ask(Op::remove_dead(id, died)).await? {
+    match app.ask(Op::remove_dead(id, died, None)).await? {
         Ok(removed) => Ok(MovedMessage { level: removed.level, ..moved }),
         Err(ChangeRefusal::NotDead) => match app.ask(Op::cancel(Target::Id(moved.id))).await? {
             Ok(_) => Err(Problem::from_change(ChangeRefusal::NotDead, "to_queue")),

@@ -332,7 +332,7 @@ fn group_size_respects_store_limit() {
                 assert!(writer.bytes.len() <= most + body + 1_000, "{} bytes: cut late", writer.bytes.len());
             }
             assert_eq!(groups.iter().map(|group| group.records.len()).sum::<usize>(), count);
-            rig.submit(vec![Op::Purge { queue: queue() }]);
+            rig.submit(vec![Op::Purge { at_most: None, queue: queue() }]);
         }
     }
 }
@@ -389,6 +389,7 @@ fn full_store_takes_removals_only() {
     let ack = Op::Ack { id: proofs[1].0, proof: proofs[1].1.into() };
     assert!(matches!(rig.submit(vec![ack]).try_recv().unwrap()[0], Ok(Reply::Settle(Ok(_)))));
     let cancel = Op::Cancel {
+        keep: None,
         dedupe_id: duewheel_core::engine::DedupeId::Stays,
         target: Target::Id(duewheel_core::MessageId(4)),
     };
@@ -410,6 +411,7 @@ fn driver_sleeps_until_next_due() {
     rig.step();
     assert_eq!(rig.driver.next_wakeup(rig.now).map(|t| t.0), Some(500));
     rig.submit(vec![Op::Cancel {
+        keep: None,
         dedupe_id: duewheel_core::engine::DedupeId::Stays,
         target: Target::Id(duewheel_core::MessageId(1)),
     }]);
@@ -477,6 +479,7 @@ fn page_effects_append_before_lookup() {
     rig.pass(1_000);
     rig.step(); // asks for the page; it comes with the next step, and so does the cancel
     let mut cancel = rig.submit(vec![Op::Cancel {
+        keep: None,
         dedupe_id: duewheel_core::engine::DedupeId::Stays,
         target: Target::Id(id),
     }]);
@@ -548,6 +551,7 @@ fn unreadable_lookup_fails_alone() {
     }
     let get = |id| Op::Get { target: Target::Id(MessageId(id)) };
     let cancel = |id| Op::Cancel {
+        keep: None,
         dedupe_id: duewheel_core::engine::DedupeId::Stays,
         target: Target::Id(MessageId(id)),
     };

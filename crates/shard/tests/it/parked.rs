@@ -213,7 +213,11 @@ fn get(id: u64) -> Op {
 }
 
 pub(crate) fn cancel(id: u64) -> Op {
-    Op::Cancel { dedupe_id: duewheel_core::engine::DedupeId::Stays, target: Target::Id(MessageId(id)) }
+    Op::Cancel {
+        keep: None,
+        dedupe_id: duewheel_core::engine::DedupeId::Stays,
+        target: Target::Id(MessageId(id)),
+    }
 }
 
 fn is_found(answers: &mut Pending) -> Option<Vec<bool>> {
@@ -306,7 +310,7 @@ fn parked_call_decides_at_its_return() {
     let mut rig = Rig::new();
     let mut cold = rig.submit(vec![cancel(2)]);
     // A purge names no message.
-    let mut purge = rig.submit(vec![Op::Purge { queue: queue() }]);
+    let mut purge = rig.submit(vec![Op::Purge { at_most: None, queue: queue() }]);
     assert!(matches!(purge.try_recv().unwrap()[0], Ok(Reply::Count(_))));
     rig.fetched();
     assert_eq!(is_found(&mut cold), Some(vec![false]), "it was purged");

@@ -114,6 +114,7 @@ fn batch_lookup_memory_is_bounded() {
         let (answers, steps) = rig.submit(
             (1..=MESSAGES)
                 .map(|id| Op::Cancel {
+                    keep: None,
                     dedupe_id: duewheel_core::engine::DedupeId::Stays,
                     target: target(id),
                 })
@@ -130,6 +131,7 @@ fn batch_lookup_memory_is_bounded() {
         let (answers, _) = rig.submit(
             (1..=MESSAGES)
                 .map(|id| Op::Cancel {
+                    keep: None,
                     dedupe_id: duewheel_core::engine::DedupeId::Stays,
                     target: target(id),
                 })
@@ -145,6 +147,7 @@ fn batch_parts_keep_order() {
     let mut rig = filled();
     let fire = |id| Op::Fire { target: Target::Id(MessageId(id)) };
     let cancel = |id| Op::Cancel {
+        keep: None,
         dedupe_id: duewheel_core::engine::DedupeId::Stays,
         target: Target::Key(queue(), key(id)),
     };

@@ -115,7 +115,11 @@ fn acks_survive_refused_enqueues_in_group() {
     let both = rig.submit(vec![put(60_000), ack(&grants[0]), put(60_000)]);
     let behind = rig.submit(vec![ack(&grants[1])]);
     let stale = rig.submit(vec![ack(&grants[1])]);
-    let cancel = rig.submit(vec![Op::Cancel { dedupe_id: duewheel_core::engine::DedupeId::Stays, target }]);
+    let cancel = rig.submit(vec![Op::Cancel {
+        keep: None,
+        dedupe_id: duewheel_core::engine::DedupeId::Stays,
+        target,
+    }]);
     rig.refuse(ErrorKind::Full);
     let waits = rig.submit(vec![ack(&grants[2])]);
     let both = rig.answers(both);

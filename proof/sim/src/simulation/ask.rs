@@ -58,7 +58,7 @@ pub(super) fn op(call: &Call) -> Op {
             ..engine::Enqueue::new(queue(&e.queue), bytes(&e.body))
         })),
         Call::Cancel(t) => {
-            Op::Cancel { dedupe_id: duewheel_core::engine::DedupeId::Stays, target: target(t) }
+            Op::Cancel { keep: None, dedupe_id: duewheel_core::engine::DedupeId::Stays, target: target(t) }
         }
         Call::Postpone { target: t, when: w, body } => Op::Postpone {
             target: target(t),
@@ -81,7 +81,7 @@ pub(super) fn op(call: &Call) -> Op {
         }
         Call::Bury(p) => Op::Bury { id: MessageId(p.id.0), proof: proof(p), priority: None, note: "".into() },
         Call::Redrive(id) => Op::Redrive { id: MessageId(id.0), delay_ms: None },
-        Call::Purge { queue: q } => Op::Purge { queue: queue(q) },
+        Call::Purge { queue: q } => Op::Purge { at_most: None, queue: queue(q) },
         Call::Limit { queue: q, limits } => Op::Configure { queue: queue(q), settings: settings(limits) },
         Call::Reserve { queue: q, .. } => Op::Queue { queue: queue(q) },
     }

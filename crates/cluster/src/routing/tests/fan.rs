@@ -43,7 +43,7 @@ async fn submission_answers_keep_their_order() {
     rig.local.set(0, Mood::Slow(Duration::from_millis(50)));
     let mut ops: Vec<Op> = (0..20).map(|n| keyed(&format!("a{n}"))).collect();
     ops.push(Op::Queue { queue: queue("q") });
-    ops.push(Op::Purge { queue: queue("q") });
+    ops.push(Op::Purge { at_most: None, queue: queue("q") });
     ops.extend((0..20).map(|n| get(&format!("a{n}"))));
     ops.push(keyed("late"));
     ops.push(get("late"));
@@ -141,7 +141,7 @@ async fn partial_queue_change_has_unknown_outcome() {
     let changes = [
         Op::Configure { queue: queue("q"), settings: settings.clone() },
         Op::Pause { queue: queue("q"), for_ms: Some(1_000) },
-        Op::Purge { queue: queue("q") },
+        Op::Purge { at_most: None, queue: queue("q") },
         Op::Resume { queue: queue("q") },
     ];
     for op in changes {
@@ -163,7 +163,7 @@ async fn purge_over_shards_keeps_its_limit() {
     for n in 0..8 {
         rig.put_at(n % 4, "q", "x").await;
     }
-    let purge = |messages| Op::PurgeAtMost { queue: queue("q"), messages };
+    let purge = |most| Op::Purge { queue: queue("q"), at_most: Some(most) };
     assert_eq!(rig.call(purge(7)).await, Reply::Count(8.into()));
     let left = views(&rig, Op::Queue { queue: queue("q") }).await.remove(0).counts.ready;
     assert_eq!(left, 8, "nothing is removed");
@@ -322,8 +322,8 @@ async fn settling_survives_refusal_of_neighbours() {
     rig.local.set(0, Mood::Full);
     let ops = vec![
         Op::Get { target: Target::Id(put) },
-        Op::Cancel { dedupe_id: duewheel_core::engine::DedupeId::Stays, target: Target::Id(put) },
-        Op::Cancel { dedupe_id: duewheel_core::engine::DedupeId::Stays, target: Target::Id(put) },
+        Op::Cancel { keep: None, dedupe_id: duewheel_core::engine::DedupeId::Stays, target: Target::Id(put) },
+        Op::Cancel { keep: None, dedupe_id: duewheel_core::engine::DedupeId::Stays, target: Target::Id(put) },
     ];
     let answers = rig.client.submit(ops).unwrap().await;
     assert!(matches!(answers[0], Err(CallError::Overloaded)));
@@ -338,8 +338,12 @@ async fn draining_router_admits_settling() {
     rig.inbox.close_door(duewheel_shard::inbox::Admission::Draining);
     assert!(matches!(rig.client.call(keyed("k")).await, Err(CallError::Draining)));
     assert!(matches!(
-        rig.call(Op::Cancel { dedupe_id: duewheel_core::engine::DedupeId::Stays, target: Target::Id(id) })
-            .await,
+        rig.call(Op::Cancel {
+            keep: None,
+            dedupe_id: duewheel_core::engine::DedupeId::Stays,
+            target: Target::Id(id)
+        })
+        .await,
         Reply::Change(Ok(_))
     ));
     assert_eq!(stats(&rig).await.counts.ready, 0);

@@ -191,19 +191,19 @@ fn request_frame_bytes_are_fixed() {
     let queue = QueueName::new("q").unwrap();
     let ops = [
         Op::Enqueue(Box::new(duewheel_core::engine::Enqueue::new(queue.clone(), "b"))),
-        Op::Purge { queue },
+        Op::Purge { at_most: None, queue },
         Op::NextDue,
     ];
     let frame = request(1, SHARD, WhenBusy::Refuse, &ops, LIMITS).unwrap();
     let expected: &[u8] = &[
-        33, 0, 0, 0, // length
+        34, 0, 0, 0, // length
         0, 1, 3, 0, 3,  // head
         19, // length of an enqueue
         0, 1, b'q', 0, 1, b'b', 0, 0, 0, 0, 0, 0, 0, 0, // its parts
         1, 0, // options: one byte, no field
         0, 0, // how it begins, the order of a new queue
         0, // no field of the operation
-        4, 28, 1, b'q', 0, // a purge
+        5, 28, 1, b'q', 0, 0, // a purge
         2, 33, 0, // when is the next one due?
     ];
     assert_eq!((PROTOCOL, &*frame), (1, expected));
@@ -213,17 +213,17 @@ fn request_frame_bytes_are_fixed() {
 #[test]
 fn act_is_a_field_of_its_operation() {
     let act = Act { nonce: 300, name: "purge".into(), request_id: "r".into(), ..Act::default() };
-    let purge = Op::Purge { queue: QueueName::new("q").unwrap() };
+    let purge = Op::Purge { at_most: None, queue: QueueName::new("q").unwrap() };
     let ops = [purge.clone().of_act(&Arc::new(act.clone())), Op::NextDue];
     let frame = asked(&ops);
     assert!(
         matches!(read(&frame[LENGTH..], LIMITS), Ok(PeerFrame::Request { ops: Some(read), .. }) if read == ops)
     );
     let act = postcard::to_allocvec(&act).unwrap();
-    let part = [&[28, 1, b'q', 1, 1 << 2 | 1, act.len() as u8][..], &act].concat();
+    let part = [&[28, 1, b'q', 0, 1, 1 << 2 | 1, act.len() as u8][..], &act].concat();
     assert!(frame.windows(part.len()).any(|bytes| bytes == part), "{frame:?}");
     let Some((Op::Purge { .. }, Some(_))) = read_part::<Op>(&part) else { panic!("{part:?}") };
-    let damaged = [28, 1, b'q', 1, 1 << 2 | 1, 1, 0xff];
+    let damaged = [28, 1, b'q', 0, 1, 1 << 2 | 1, 1, 0xff];
     let (op, field) = read_part::<Op>(&damaged).unwrap();
     assert_eq!(of_act(op, field), purge, "an act that cannot be read is left out");
 }

@@ -115,7 +115,7 @@ fn remove_dead_requires_seen_death() {
         let Reply::View(Some(view)) = rig.call(Op::Get { target: Target::Id(id) }) else { panic!() };
         view.dead.expect("dead").1
     };
-    let remove = |rig: &mut Rig, id, died| match rig.call(Op::RemoveDead { id, died }) {
+    let remove = |rig: &mut Rig, id, died| match rig.call(Op::RemoveDead { keep: None, id, died }) {
         Reply::Change(reply) => reply.map(|was| (was.what.id, was.what.state)),
         other => panic!("{other:?}"),
     };
@@ -146,7 +146,7 @@ fn refusals_change_nothing() {
     rig.put("q", 1_000, None);
     let over = Err(ChangeRefusal::Overloaded(Limit::Bytes(10)));
     assert_eq!(edit(&mut rig, id, headers("123")), over, "over the bytes of all");
-    rig.call(Op::Cancel { dedupe_id: DedupeId::Stays, target: Target::Id(MessageId(2)) });
+    rig.call(Op::Cancel { keep: None, dedupe_id: DedupeId::Stays, target: Target::Id(MessageId(2)) });
     let mut fx = Effects::new();
     rig.engine.handle(rig.now, Input::Room(Capacity::SettleOnly), &mut fx);
     assert_eq!(edit(&mut rig, id, headers("1")), Err(ChangeRefusal::DiskFull));

@@ -113,7 +113,7 @@ fn shard_issues_only_its_own_ids() {
     assert_eq!([rig.put("q", 0, None).0, rig.put("q", 0, None).0], [3, 8]);
     let never = rig.call(Op::Ack { id: MessageId(13), proof: token(1).into() });
     assert_eq!(never, Reply::Settle(Err(SettleRefusal::NeverIssued)));
-    rig.call(Op::Purge { queue: queue("q") });
+    rig.call(Op::Purge { at_most: None, queue: queue("q") });
     rig.restart();
     assert_eq!(rig.put("q", 0, None).0, 13);
     assert_eq!(rig.reserve("q", 9).len(), 1);
@@ -294,7 +294,7 @@ fn system_message_is_unreachable_by_id() {
     assert_eq!(rig.call(Op::Get { target: target() }), Reply::View(None));
     let change = [
         Op::Outline { id },
-        Op::Cancel { dedupe_id: DedupeId::Stays, target: target() },
+        Op::Cancel { keep: None, dedupe_id: DedupeId::Stays, target: target() },
         postpone(target()),
         Op::Fire { target: target() },
         Op::Redrive { id, delay_ms: None },
@@ -310,7 +310,7 @@ fn system_message_is_unreachable_by_id() {
     assert!(matches!(rig.call(Op::Get { target: Target::Own(id) }), Reply::View(Some(_))));
     assert!(matches!(rig.call(postpone(Target::Own(id))), Reply::Change(Ok(_))));
     assert!(matches!(
-        rig.call(Op::Cancel { dedupe_id: DedupeId::Stays, target: Target::Own(id) }),
+        rig.call(Op::Cancel { keep: None, dedupe_id: DedupeId::Stays, target: Target::Own(id) }),
         Reply::Change(Ok(_))
     ));
 }

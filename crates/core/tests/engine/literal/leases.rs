@@ -183,7 +183,7 @@ fn redriven_dead_message_has_fresh_attempts() {
         rig.call(Op::Redrive { id, delay_ms: None }),
         Reply::Change(Err(ChangeRefusal::KeyExists(KeyHolder { id: MessageId(2), state: State::Scheduled })))
     );
-    rig.call(Op::Cancel { dedupe_id: DedupeId::Stays, target: Target::Id(MessageId(2)) });
+    rig.call(Op::Cancel { keep: None, dedupe_id: DedupeId::Stays, target: Target::Id(MessageId(2)) });
     let too_far = Op::Redrive { id, delay_ms: Some(u64::MAX) };
     assert!(matches!(rig.call(too_far), Reply::Change(Err(ChangeRefusal::TooFar(_)))));
     let later = Op::Redrive { id, delay_ms: Some(60_000) };

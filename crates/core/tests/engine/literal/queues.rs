@@ -19,7 +19,7 @@ fn purge_spares_leased_messages() {
     }
     let leased = rig.reserve("q", 1).remove(0);
     rig.put("q", 7_000, Some("k"));
-    let (to, fx) = rig.raw(Op::Purge { queue: queue("q") });
+    let (to, fx) = rig.raw(Op::Purge { at_most: None, queue: queue("q") });
     assert_eq!(
         fx,
         [
@@ -106,7 +106,7 @@ fn message_options_override_current_settings() {
     assert_eq!(rig.call(nack), Reply::Settle(Ok(Settled::Again(WallMs(WALL + 7)).into())));
     rig.pass(7);
     assert_eq!(rig.reserve("q", 1)[0].priority, 3);
-    rig.call(Op::Purge { queue: queue("q") });
+    rig.call(Op::Purge { at_most: None, queue: queue("q") });
     let own = Options { lease_ms: Some(900), ..Options::default() };
     rig.call(Op::Enqueue(Box::new(Enqueue { options: own, ..message("q", 0) })));
     assert_eq!(rig.reserve("q", 1)[0].lease_ms, 900);
@@ -270,7 +270,7 @@ fn unattended_queue_is_reported_once() {
 fn queue_vanishes_with_its_last_message() {
     let mut rig = rig();
     let id = rig.put("q", 5, None);
-    rig.call(Op::Cancel { dedupe_id: DedupeId::Stays, target: Target::Id(id) });
+    rig.call(Op::Cancel { keep: None, dedupe_id: DedupeId::Stays, target: Target::Id(id) });
     assert_eq!(rig.call(Op::Queues { after: None, limit: 9 }), Reply::Queues(vec![]));
     let to = ReplyTo(0);
     assert_eq!(rig.reply(to), None);
@@ -286,7 +286,7 @@ fn vanished_queue_is_not_served() {
     rig.raw(Op::Reserve(demand));
     rig.raw(Op::Enqueue(Box::new(Enqueue { key: Some(key("k")), ..message("q", 0) })));
     rig.raw(Op::CancelReserve { waiter });
-    rig.raw(Op::Cancel { dedupe_id: DedupeId::Stays, target: Target::Key(queue("q"), key("k")) });
+    rig.raw(Op::Cancel { keep: None, dedupe_id: DedupeId::Stays, target: Target::Key(queue("q"), key("k")) });
     rig.timeout();
 
     let demand = rig.demand(&["q"], 1, 60_000);
@@ -294,7 +294,7 @@ fn vanished_queue_is_not_served() {
     rig.raw(Op::Reserve(demand));
     rig.raw(Op::Enqueue(Box::new(message("q", 0))));
     rig.raw(Op::CancelReserve { waiter });
-    rig.raw(Op::Purge { queue: queue("q") });
+    rig.raw(Op::Purge { at_most: None, queue: queue("q") });
     rig.timeout();
     assert_eq!(rig.call(Op::Queues { after: None, limit: 9 }), Reply::Queues(vec![]));
 }

@@ -172,8 +172,8 @@ fn reserve_keeps_to_queue_maximum() {
     assert_eq!(granted(&mut rig, 9, &[("a", 1)]), [1, 4, 5, 7]);
 
     // The numbers hold for a reserve that has waited, too.
-    rig.call(Op::Purge { queue: queue("a") });
-    rig.call(Op::Purge { queue: queue("b") });
+    rig.call(Op::Purge { at_most: None, queue: queue("a") });
+    rig.call(Op::Purge { at_most: None, queue: queue("b") });
     let waits = Reserve { max_of: vec![(queue("a"), 1)], ..rig.demand(&["a", "b"], 9, 1_000) };
     let (to, _) = rig.raw(Op::Reserve(waits));
     for name in ["a", "a", "b"] {
@@ -215,7 +215,7 @@ fn reserve_one_redrives_with_free_key() {
         rig.call(one()),
         Reply::ReserveOne(Err(ChangeRefusal::KeyExists(KeyHolder { id: other, state: State::Scheduled })))
     );
-    rig.call(Op::Cancel { dedupe_id: DedupeId::Stays, target: Target::Id(other) });
+    rig.call(Op::Cancel { keep: None, dedupe_id: DedupeId::Stays, target: Target::Id(other) });
     assert!(matches!(rig.call(one()), Reply::ReserveOne(Ok(grant)) if grant.attempt == 2));
 }
 

@@ -232,7 +232,7 @@ fn late_ack_of_cancelled_is_lost() {
     let grant = rig.reserve("q", 1).remove(0);
     rig.pass(30_000);
     assert!(matches!(
-        rig.call(Op::Cancel { dedupe_id: DedupeId::Stays, target: Target::Id(id) }),
+        rig.call(Op::Cancel { keep: None, dedupe_id: DedupeId::Stays, target: Target::Id(id) }),
         Reply::Change(Ok(_))
     ));
     let ack = Op::Ack { id, proof: grant.token.into() };
@@ -299,7 +299,11 @@ fn late_settles_of_the_last_attempt_are_taken() {
 }
 
 fn lapsed_again(rig: &mut Rig, restart: bool) -> (MessageId, LeaseToken) {
-    rig.call(Op::Cancel { dedupe_id: DedupeId::Stays, target: Target::Key(queue("q"), key("k")) });
+    rig.call(Op::Cancel {
+        keep: None,
+        dedupe_id: DedupeId::Stays,
+        target: Target::Key(queue("q"), key("k")),
+    });
     lapsed(rig, restart)
 }
 
@@ -316,7 +320,7 @@ fn late_not_yet_revives_unless_the_key_went() {
         Reply::Settle(Err(SettleRefusal::KeyExists(KeyHolder { id: other, state: State::Scheduled })));
     assert_eq!(rig.call(nack(id, token, Attempt::NotYet)), taken);
     assert_eq!((view(&mut rig, id).state, view(&mut rig, id).forgiven), (State::Dead, 0));
-    rig.call(Op::Cancel { dedupe_id: DedupeId::Stays, target: Target::Id(other) });
+    rig.call(Op::Cancel { keep: None, dedupe_id: DedupeId::Stays, target: Target::Id(other) });
     let again = rig.call(nack(id, token, Attempt::NotYet));
     assert!(matches!(again, Reply::Settle(Ok(Applied { what: Settled::Again(_), .. }))), "{again:?}");
     assert_eq!((view(&mut rig, id).state, view(&mut rig, id).forgiven), (State::Ready, 1));

@@ -187,7 +187,7 @@ fn superseded_message_has_no_key() {
         assert_eq!((shown.state, shown.message.key.as_ref()), (State::Leased, None));
         assert_eq!(shown.marks.superseded_by, Some(new));
         assert_eq!(view(&mut rig, by_key()).expect("the new one").message.id, new);
-        let cancel = |target| Op::Cancel { dedupe_id: DedupeId::Stays, target };
+        let cancel = |target| Op::Cancel { keep: None, dedupe_id: DedupeId::Stays, target };
         assert_eq!(rig.call(cancel(Target::Id(id))), Reply::Change(Err(ChangeRefusal::Leased)));
         let extended = rig.call(Op::Extend { id, proof: proof.into(), lease_ms: Some(90_000) });
         assert_eq!(extended, Reply::Extend(Ok(WallMs(WALL + 90_000).into())));
@@ -274,7 +274,7 @@ fn superseded_message_is_kept_as_done() {
         let Reply::View(Some(done)) = rig.call(Op::Recall { target: Target::Id(id) }) else { panic!() };
         assert_eq!(done.dead.map(|(reason, _)| reason), Some(DeadReason::Done(outcome)));
         assert_eq!((done.message.key.as_ref(), done.marks.superseded_by), (None, Some(new)));
-        rig.call(Op::Cancel { dedupe_id: DedupeId::Stays, target: by_key() });
+        rig.call(Op::Cancel { keep: None, dedupe_id: DedupeId::Stays, target: by_key() });
         let Reply::View(Some(newest)) = rig.call(Op::Recall { target: by_key() }) else { panic!() };
         assert_eq!(newest.message.id, new);
     }

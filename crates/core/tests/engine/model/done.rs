@@ -78,7 +78,8 @@ impl Case {
 
     pub(super) fn cancel_kept(&mut self) {
         let id = MessageId(self.rng.below(self.model.issued + 2));
-        let reply = self.change(Op::CancelKept { id, died: None, act: "a1".into(), keep_ms: KEEP_ACT });
+        let (target, keep) = (Target::Id(id), Some(KeptFor { act: "a1".into(), keep_ms: KEEP_ACT }));
+        let reply = self.change(Op::Cancel { target, dedupe_id: DedupeId::Stays, keep });
         let Some(at) = self.model.by_id(id) else { return assert_eq!(reply, Err(ChangeRefusal::NotFound)) };
         if matches!(self.model.live[at].stage, S::Leased(..)) {
             return assert_eq!(reply, Err(ChangeRefusal::Leased));
@@ -130,6 +131,6 @@ impl Case {
             S::Scheduled(_) | S::Ready(..) | S::Leased(..) => self.model.place(last, now),
         }
         assert!(self.same_state(&self.model.live[last], restored.state), "{restored:?}");
-        assert_eq!(self.change(Op::Restore { id }), Err(ChangeRefusal::NotFound), "once");
+        assert_eq!(self.change(Op::Restore { id }), Err(ChangeRefusal::NotDead), "once");
     }
 }
