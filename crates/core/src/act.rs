@@ -17,7 +17,7 @@ use crate::time::{Due, WallMs};
 /// Longest text of an act that is kept, in bytes.
 const MAX_TEXT: usize = 512;
 
-/// A change of many messages or of a setting, its origin, and its outcome. It has no body of a message, secret or token.
+/// A change of many messages or of a setting, its origin and its outcome. It has no body of a message, secret or token.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Act {

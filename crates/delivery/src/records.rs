@@ -106,19 +106,9 @@ impl RecordStore {
         }
     }
 
-    /// Writes a record over the generation that was read, and when it is due next if that changes. Returns the new
-    /// generation.
+    /// Writes a record over the generation that was read, and when it is due next if that changes, as part of an act if
+    /// there is one. Returns the new generation.
     pub(crate) async fn write(
-        &self,
-        at: (MessageId, u32),
-        body: Bytes,
-        next: Option<NextLook>,
-    ) -> Result<u32, NotWritten> {
-        self.write_of_act(at, body, next, None).await
-    }
-
-    /// [`RecordStore::write`], as part of an act.
-    pub(crate) async fn write_of_act(
         &self,
         (id, generation): (MessageId, u32),
         body: Bytes,

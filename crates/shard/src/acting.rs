@@ -4,7 +4,6 @@
 //! them is left out.
 
 use std::future::Future;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use duewheel_core::act::Act;
@@ -18,13 +17,11 @@ tokio::task_local! {
 /// The act of a task.
 #[derive(Debug)]
 struct ActCall {
-    /// The act as it is known before its first operation.
+    /// The act, with the number of messages in the answers so far.
     act: Mutex<Act>,
     /// The act as the first operation has it.
     submitted: OnceLock<Arc<Act>>,
-    count: AtomicU64,
-    is_counted: AtomicBool,
-    /// Whether it changes messages one by one, so that each answer counts: it redrives them, or else it brings new ones.
+    /// Whether it changes messages one by one, so that each answer counts: it redrives them, or brings new ones.
     is_redrive: OnceLock<bool>,
 }
 
@@ -45,12 +42,9 @@ impl ActCall {
 /// As `call`. Operations that a task submits which `call` spawns are not part of the act.
 pub async fn acting<F: Future>(act: Act, call: F) -> (F::Output, Option<Act>) {
     let (act, submitted, is_redrive) = (Mutex::new(act), OnceLock::new(), OnceLock::new());
-    let (count, is_counted) = Default::default();
-    let acted = Arc::new(ActCall { act, submitted, count, is_counted, is_redrive });
+    let acted = Arc::new(ActCall { act, submitted, is_redrive });
     let output = CALL.scope(Some(Arc::clone(&acted)), call).await;
-    let count = || acted.is_counted.load(Ordering::Relaxed).then(|| acted.count.load(Ordering::Relaxed));
-    let recorded = acted.submitted.get().map(|act| Act { count: count(), ..Act::clone(act) });
-    (output, recorded)
+    (output, acted.submitted.get().map(|_| acted.act().clone()))
 }
 
 /// Runs `call`, which tidies up and is no part of the act of this task.
@@ -122,6 +116,5 @@ pub(crate) fn count(reply: &Reply) {
         }
         _ => return,
     };
-    call.is_counted.store(true, Ordering::Relaxed);
-    call.count.fetch_add(count, Ordering::Relaxed);
+    *call.act().count.get_or_insert(0) += count;
 }

@@ -105,8 +105,8 @@ async fn purge_with_keep_is_undone() {
     assert_eq!(server.ok("POST", "/v1/queues/orders/bulk", &restore).await["matched"], 4);
 }
 
-/// A server that is killed again and again while it cancels and restores loses no message and doubles none, and its audit
-/// trail has the outcome of both acts.
+/// A server that is killed again and again while it cancels and restores loses no message and doubles none, and its
+/// audit trail has the outcome of both acts.
 #[test]
 fn kill_9_restores_each_message_once() {
     const MESSAGES: u64 = 4_000;

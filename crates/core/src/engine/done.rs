@@ -36,8 +36,7 @@ const ID_HEADER: &str = "#id";
 /// The part of all queues that may keep the messages of acts, each those of one act and queue: one in so many.
 const PART_OF_ACTS: usize = 8;
 
-/// How long the id of a kept message leads to the message that was put back, in ms: longer than a job needs to learn which
-/// of its messages another node has put back.
+/// How long the id of a kept message leads to the one that was put back, in ms: for a job that another node continues.
 const RESTORED_MS: u64 = 7 * 86_400_000;
 
 /// The value of [`ID_HEADER`].
@@ -349,8 +348,8 @@ impl Engine {
 }
 
 impl Engine {
-    /// The data that an act keeps of a message which it is about to remove: for as long as the act says, and for no less
-    /// than its queue keeps done messages. Refused if it cannot be kept.
+    /// The data that an act keeps of a message which it is about to remove: for as long as the act says, and for no
+    /// less than its queue keeps done messages. Refused if it cannot be kept.
     pub(super) fn kept_for(&self, slot: RowIdx, keep: &KeptFor) -> Result<EndedMessage, ChangeRefusal> {
         let entry = self.rows.get(slot);
         let (message, life) = (entry.message.clone(), entry.life.clone());
@@ -368,7 +367,7 @@ impl Engine {
         }
         // Other callers need queues as well.
         let most = (self.policy.max_queues / PART_OF_ACTS).max(1);
-        if self.queues.of_acts() >= most && self.queues.find(&queue).is_none() {
+        if self.queues.of_acts >= most && self.queues.find(&queue).is_none() {
             return Err(ChangeRefusal::Overloaded(Limit::Queues(most as u64)));
         }
         let queue_ms = self.queues.get(entry.queue).settings.keep_done_ms.unwrap_or(0);

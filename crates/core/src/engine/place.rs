@@ -469,8 +469,8 @@ impl Engine {
 }
 
 impl Engine {
-    /// Purges a queue with its done messages and remembered answers, unless it has more than `most` to remove. The answer is
-    /// their number.
+    /// Purges a queue with its done messages and remembered answers, unless it has more than `most` to remove. The
+    /// answer is their number.
     pub(super) fn purge_at_most(&mut self, name: &QueueName, most: Option<u64>) -> u64 {
         let there = self.queues.find(name).map_or(0, |idx| {
             let queue = self.queues.get(idx);

@@ -186,7 +186,7 @@ pub(super) struct Queues {
     /// Number of queues of done messages.
     with_done: u64,
     /// Number of those that keep messages of acts.
-    of_acts: usize,
+    pub(super) of_acts: usize,
     /// Number of times that a quota was looked up by a queue's name.
     #[cfg(test)]
     pub(super) looked_up: u64,
@@ -328,11 +328,6 @@ impl Queues {
     /// The number of queues of done messages.
     pub(super) fn with_done(&self) -> u64 {
         self.with_done
-    }
-
-    /// The number of queues that keep messages of acts.
-    pub(super) fn of_acts(&self) -> usize {
-        self.of_acts
     }
 
     /// The first queue that has done messages.

@@ -84,7 +84,7 @@ fn steps_of_an_act_are_one_record() {
     assert_eq!(acts(&mut rig)[0].count, Some(25));
 }
 
-/// The record of the act of a job gets the outcome in the group of the job's own record, and goes if nothing was changed.
+/// The record of a job's act gets the outcome in the group of the job's own record, and goes if nothing was changed.
 #[test]
 fn job_ends_its_act_in_its_group() {
     for done in [5, 0] {

@@ -487,8 +487,8 @@ fn message_that_cannot_be_kept_stays() {
     assert_eq!(change(&mut rig, other), Err(ChangeRefusal::NotDead));
 }
 
-/// Story: each act keeps its messages in a queue of its own. Acts of one message each took all places of queues, and nobody
-/// could use a new queue.
+/// Story: each act keeps its messages in a queue of its own. Acts of one message each took all places of queues, and
+/// nobody could use a new queue.
 #[test]
 fn acts_leave_places_for_other_queues() {
     let mut rig = Rig::new(Policy { max_queues: 80, ..Policy::default() });

@@ -398,7 +398,7 @@ impl BulkJobs {
             }
             record.end(BulkPhase::Cancelled, self.jobs.now());
             let soon = NextLook::After(Duration::ZERO);
-            match self.jobs.write((row.id, row.generation), record.bytes(), Some(soon)).await {
+            match self.jobs.write((row.id, row.generation), record.bytes(), Some(soon), None).await {
                 Ok(_) => {
                     self.index.note(id, &record);
                     return Ok(BulkView::of(id, record));
@@ -420,7 +420,7 @@ impl BulkJobs {
     ) -> Result<u32, NotWritten> {
         let mut written = record.clone();
         let ended = written.ended_act();
-        let generation = self.jobs.write_of_act(at, written.bytes(), Some(next), ended.as_ref()).await?;
+        let generation = self.jobs.write(at, written.bytes(), Some(next), ended.as_ref()).await?;
         ended.iter().for_each(|act| report(act, None));
         self.index.note(id, &written);
         *record = written;

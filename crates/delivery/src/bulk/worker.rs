@@ -112,7 +112,7 @@ impl Bulk {
             Err(error) => {
                 tracing::warn!(job = id, error, "a job does not run");
                 let later = NextLook::After(UNREADABLE_LOOK);
-                drop(records.write(at, row.body, Some(later)).await);
+                drop(records.write(at, row.body, Some(later), None).await);
                 return;
             }
         };

@@ -344,7 +344,7 @@ impl Look<'_> {
     async fn write(&mut self, held_until: u64, next: NextLook) -> Result<(), NotWritten> {
         self.record.state.held_until = held_until;
         self.generation =
-            self.records.write((self.id, self.generation), self.record.bytes(), Some(next)).await?;
+            self.records.write((self.id, self.generation), self.record.bytes(), Some(next), None).await?;
         Ok(())
     }
 }

@@ -196,7 +196,7 @@ impl WorkerInner {
                 tracing::warn!(schedule = name, %error, "a schedule does not run");
                 self.failed.fetch_add(1, Ordering::Relaxed);
                 let later = crate::records::NextLook::After(crate::limits::UNREADABLE_LOOK);
-                drop(records.write((row.id, row.generation), row.body, Some(later)).await);
+                drop(records.write((row.id, row.generation), row.body, Some(later), None).await);
                 return;
             }
         };

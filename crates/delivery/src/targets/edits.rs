@@ -179,7 +179,7 @@ impl Targets {
 
     /// Writes a record over what was read. `false`: another was quicker.
     async fn write(&self, row: &StoredRecord, body: Bytes) -> Result<bool, TargetError> {
-        match self.targets.write((row.id, row.generation), body, None).await {
+        match self.targets.write((row.id, row.generation), body, None, None).await {
             Ok(_) => Ok(true),
             Err(NotWritten::Lost) => Ok(false),
             Err(why) => Err(why.into()),
@@ -387,7 +387,7 @@ impl Targets {
         let raised = async {
             match self.stamps.read(STAMP).await.map_err(NotWritten::Unknown)? {
                 None => drop(self.stamps.create(STAMP, Bytes::new()).await?),
-                Some(row) => drop(self.stamps.write((row.id, row.generation), row.body, None).await?),
+                Some(row) => drop(self.stamps.write((row.id, row.generation), row.body, None, None).await?),
             }
             Ok(())
         };

@@ -111,7 +111,7 @@ impl Targets {
             (Some(row), Some(name)) if target(&row).as_deref() == Some(name) => return Ok(true),
             (Some(row), Some(name)) => {
                 let body = Bytes::copy_from_slice(name.as_bytes());
-                self.routes.write((row.id, row.generation), body, None).await.map(drop)
+                self.routes.write((row.id, row.generation), body, None, None).await.map(drop)
             }
             (None, Some(name)) => {
                 self.check_count().await?;

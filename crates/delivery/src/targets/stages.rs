@@ -159,7 +159,7 @@ impl Targets {
         let written = match row {
             None => self.stages.create(name, body).await,
             Some(row) if row.body == body => Ok(true),
-            Some(row) => self.stages.write((row.id, row.generation), body, None).await.map(|_| true),
+            Some(row) => self.stages.write((row.id, row.generation), body, None, None).await.map(|_| true),
         };
         match written {
             Ok(written) => written,

@@ -163,8 +163,8 @@ async fn restore_counts_lost_messages_as_changed() {
     }
 }
 
-/// Story: a node restored one message, had no room for the others, and died. Their time was over when another node went on,
-/// and it counted them as put back.
+/// Story: a node restored one message, had no room for the others, and died. Their time was over when another node went
+/// on, and it counted them as put back.
 #[tokio::test(flavor = "multi_thread")]
 async fn taken_over_restore_counts_lost_as_changed() {
     let rig = Rig::on(&MemoryDisk::default()).await;
