@@ -62,8 +62,7 @@ impl Hands {
         self.guarded(merging::merge, "duewheel-merge")
     }
 
-    /// Loads one page, if one was requested, or else fetches one look-up. `Store::loaded` and `Store::fetched` do so by
-    /// themselves.
+    /// Loads one page, if one was requested, or else fetches one look-up. `Store::arrived` does so by itself.
     pub fn load(&self) -> Worked {
         match self.guarded(load_step, "duewheel-load") {
             Worked::Nothing => self.guarded(fetch_step, "duewheel-read"),
