@@ -14,8 +14,8 @@ use duewheel_core::id::{LeaseToken, ShardId};
 use duewheel_core::message::{Lease, Row, Stage};
 use duewheel_core::record::{ClockPair, Gone, Group, Record, Was};
 use duewheel_core::store::{
-    Arrival, Capacity, ErrorKind, Load, Loaded, More, Recovered, Sequence, Store, StoreError, StoreRequest,
-    Which,
+    Capacity, ErrorKind, Load, Loaded, More, Recovered, Sequence, Store, StoreArrival, StoreError,
+    StoreRequest, Which,
 };
 use duewheel_core::{Epoch, Lsn};
 use duewheel_shard::clock::{Clock, SystemClock};
@@ -362,7 +362,7 @@ impl Ending {
 
 fn loaded(store: &mut dyn Store) -> Result<Loaded, StoreError> {
     loop {
-        if let Some(page) = store.arrived().transpose()?.and_then(Arrival::page) {
+        if let Some(page) = store.arrived().transpose()?.and_then(StoreArrival::page) {
             return Ok(page);
         }
         thread::park_timeout(Duration::from_millis(100));

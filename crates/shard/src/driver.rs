@@ -22,7 +22,7 @@ use duewheel_core::name::QueueName;
 use duewheel_core::policy::Policy;
 use duewheel_core::record::{ClockPair, Group, Record};
 use duewheel_core::store::{
-    Arrival, Capacity, ErrorKind, FOUND_AHEAD, Level, Lookups, Progress, Recovered, Store, StoreError,
+    Capacity, ErrorKind, FOUND_AHEAD, Level, Lookups, Progress, Recovered, Store, StoreArrival, StoreError,
     StoreRequest, StoreTerms,
 };
 use duewheel_core::time::{EngineMs, Now};
@@ -596,12 +596,14 @@ impl<S: Store> Driver<S> {
         self.more_arrived = false;
         while let Some(arrival) = self.store.arrived() {
             match arrival {
-                Ok(Arrival::Fetched(ticket)) => {
+                Ok(StoreArrival::Fetched(ticket)) => {
                     self.fetched += 1;
                     self.parked.fetched(CallNumber(ticket));
                 }
-                Ok(Arrival::Events(page)) => self.engine.handle(now, Input::Events(page), &mut self.effects),
-                Ok(Arrival::Loaded(loaded)) => {
+                Ok(StoreArrival::Events(page)) => {
+                    self.engine.handle(now, Input::Events(page), &mut self.effects)
+                }
+                Ok(StoreArrival::Loaded(loaded)) => {
                     rows += loaded.rows.len();
                     self.know_room(now);
                     self.engine.handle(now, Input::Loaded(loaded), &mut self.effects);

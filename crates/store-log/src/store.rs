@@ -9,8 +9,8 @@ use std::time::Instant;
 
 use duewheel_core::record::{BootAnchor, ClockPair, Group, Record};
 use duewheel_core::store::{
-    Arrival, AtHand, Capacity, ErrorKind, Found, Ledger, Level, Load, Loaded, Lookups, Progress, Recovered,
-    Store, StoreError, StoreRequest, StoreTerms, Waker,
+    AtHand, Capacity, ErrorKind, Found, Ledger, Level, Load, Loaded, Lookups, Progress, Recovered, Store,
+    StoreArrival, StoreError, StoreRequest, StoreTerms, Waker,
 };
 use duewheel_core::{EngineMs, Epoch};
 
@@ -649,16 +649,16 @@ impl Store for LogStore {
         Ok(())
     }
 
-    fn arrived(&mut self) -> Option<Result<Arrival, StoreError>> {
+    fn arrived(&mut self) -> Option<Result<StoreArrival, StoreError>> {
         if self.shared.options.workers == Workers::ByHand {
             workers::read_step(&self.shared);
         }
         if let Some(page) = self.shared.events.page() {
-            return Some(page.map(Arrival::Events));
+            return Some(page.map(StoreArrival::Events));
         }
         match self.take_fetched() {
-            Some(ticket) => Some(Ok(Arrival::Fetched(ticket))),
-            None => self.take_page().map(|page| page.map(Arrival::Loaded)),
+            Some(ticket) => Some(Ok(StoreArrival::Fetched(ticket))),
+            None => self.take_page().map(|page| page.map(StoreArrival::Loaded)),
         }
     }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 use duewheel_core::pass_on;
 use duewheel_core::record::{ClockPair, Group, Record};
 use duewheel_core::store::{
-    Arrival, AtHand, Capacity, ErrorKind, Found, Level, Lookups, Progress, Recovered, Store, StoreError,
+    AtHand, Capacity, ErrorKind, Found, Level, Lookups, Progress, Recovered, Store, StoreArrival, StoreError,
     StoreTerms, Waker,
 };
 use duewheel_core::time::WallMs;
@@ -376,7 +376,7 @@ impl Store for MediumStore {
         self.check().and(at_hand)
     }
 
-    fn arrived(&mut self) -> Option<Result<Arrival, StoreError>> {
+    fn arrived(&mut self) -> Option<Result<StoreArrival, StoreError>> {
         let arrival = self.store.arrived()?;
         Some(self.check().and(arrival))
     }

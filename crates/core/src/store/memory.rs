@@ -9,8 +9,8 @@ use crate::id::{Epoch, Lsn};
 use crate::policy::AGREED_GROUP_BYTES;
 use crate::record::{BootAnchor, ClockPair, Group};
 use crate::store::{
-    Arrival, AtHand, Capacity, ErrorKind, EventPage, EventRequest, Found, Level, Lookups, More, Progress,
-    Recovered, Store, StoreError, StoreRequest, StoreTerms, Table, Waker,
+    AtHand, Capacity, ErrorKind, EventPage, EventRequest, Found, Level, Lookups, More, Progress, Recovered,
+    Store, StoreArrival, StoreError, StoreRequest, StoreTerms, Table, Waker,
 };
 use crate::time::EngineMs;
 
@@ -51,7 +51,7 @@ pub struct MemoryStore {
     table: Table,
     epoch: Epoch,
     disk: Option<MemoryDisk>,
-    arrived: VecDeque<Arrival>,
+    arrived: VecDeque<StoreArrival>,
     closed: bool,
     waker: Waker2,
     group_bytes: usize,
@@ -272,18 +272,18 @@ impl Store for MemoryStore {
     fn ask(&mut self, request: StoreRequest) -> Result<(), StoreError> {
         let durable = self.progress()?.durable;
         self.arrived.push_back(match request {
-            StoreRequest::Fetch(ticket, _) => Arrival::Fetched(ticket),
-            StoreRequest::Load(load) => Arrival::Loaded(self.table.load(load)),
+            StoreRequest::Fetch(ticket, _) => StoreArrival::Fetched(ticket),
+            StoreRequest::Load(load) => StoreArrival::Loaded(self.table.load(load)),
             StoreRequest::Forget(_) => return Ok(()),
             StoreRequest::Events(asked) => {
-                Arrival::Events(self.recent.page(asked, self.table.applied(), durable))
+                StoreArrival::Events(self.recent.page(asked, self.table.applied(), durable))
             }
         });
         (self.waker.0)();
         Ok(())
     }
 
-    fn arrived(&mut self) -> Option<Result<Arrival, StoreError>> {
+    fn arrived(&mut self) -> Option<Result<StoreArrival, StoreError>> {
         self.arrived.pop_front().map(Ok)
     }
 

@@ -128,7 +128,7 @@ pub trait Store: Send {
     /// [`Store::progress`] succeeds, nothing is poisoned. The store reads a page of messages again by itself after a
     /// pause, as of a later position, unless it is asked to forget it; a page of events is not read again. After any
     /// other error the store is poisoned (obligation 6).
-    fn arrived(&mut self) -> Option<Result<Arrival, StoreError>>;
+    fn arrived(&mut self) -> Option<Result<StoreArrival, StoreError>>;
 
     /// Gives the store the clocks while nothing is appended, so that it can record them and its durable position (the
     /// log does so after 100 ms without a group).
@@ -200,7 +200,7 @@ pub enum StoreRequest {
 
 /// The result of a [`StoreRequest`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Arrival {
+pub enum StoreArrival {
     /// The ticket of a look-up that was fetched.
     Fetched(u64),
     /// A page of messages.
@@ -209,12 +209,12 @@ pub enum Arrival {
     Events(EventPage),
 }
 
-impl Arrival {
+impl StoreArrival {
     /// The page of messages, if it is one.
     pub fn page(self) -> Option<Loaded> {
         match self {
-            Arrival::Loaded(page) => Some(page),
-            Arrival::Fetched(_) | Arrival::Events(_) => None,
+            StoreArrival::Loaded(page) => Some(page),
+            StoreArrival::Fetched(_) | StoreArrival::Events(_) => None,
         }
     }
 }

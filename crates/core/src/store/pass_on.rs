@@ -39,7 +39,7 @@ macro_rules! pass_on {
     (@ask $s:ident $to:tt) => { $crate::pass_on!(@mut $s $to ask(request: $crate::store::StoreRequest)); };
     (@arrived $s:ident $to:tt) => {
         $crate::pass_on!(@mut $s $to arrived()
-            -> Option<Result<$crate::store::Arrival, $crate::store::StoreError>>);
+            -> Option<Result<$crate::store::StoreArrival, $crate::store::StoreError>>);
     };
     (@idle $s:ident $to:tt) => {
         $crate::pass_on!(@mut $s $to

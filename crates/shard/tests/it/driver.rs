@@ -10,8 +10,8 @@ use duewheel_core::name::{Key, QueueName};
 use duewheel_core::pass_on;
 use duewheel_core::policy::{Policy, QueueSettings};
 use duewheel_core::store::{
-    Arrival, AtHand, Capacity, ErrorKind, Found, Level, Lookups, MemoryDisk, MemoryStore, Progress, Store,
-    StoreError,
+    AtHand, Capacity, ErrorKind, Found, Level, Lookups, MemoryDisk, MemoryStore, Progress, Store,
+    StoreArrival, StoreError,
 };
 use duewheel_core::time::Now;
 use duewheel_shard::driver::Driver;
@@ -507,7 +507,7 @@ impl Store for Unreadable {
         }
         self.store.find_many(lookups, found)
     }
-    fn arrived(&mut self) -> Option<Result<Arrival, StoreError>> {
+    fn arrived(&mut self) -> Option<Result<StoreArrival, StoreError>> {
         if self.bad_pages.load(Relaxed) > 0 {
             // As the log: it says so once, and reads the page again by itself.
             let said = self.bad_pages.fetch_sub(1, Relaxed).is_multiple_of(2);

@@ -8,7 +8,7 @@ use duewheel_core::message::State;
 use duewheel_core::pass_on;
 use duewheel_core::policy::Policy;
 use duewheel_core::store::{
-    Arrival, ErrorKind, Loaded, MemoryDisk, MemoryStore, Sequence, Store, StoreError, StoreRequest,
+    ErrorKind, Loaded, MemoryDisk, MemoryStore, Sequence, Store, StoreArrival, StoreError, StoreRequest,
 };
 use duewheel_core::time::Now;
 use duewheel_shard::driver::Driver;
@@ -34,14 +34,14 @@ impl Store for Torn {
         }
         self.store.ask(request)
     }
-    fn arrived(&mut self) -> Option<Result<Arrival, StoreError>> {
+    fn arrived(&mut self) -> Option<Result<StoreArrival, StoreError>> {
         if !self.is_torn.load(Relaxed)
             && let Some(page) = self.unread.pop()
         {
-            return Some(Ok(Arrival::Loaded(page)));
+            return Some(Ok(StoreArrival::Loaded(page)));
         }
         match self.store.arrived()? {
-            Ok(Arrival::Loaded(page))
+            Ok(StoreArrival::Loaded(page))
                 if self.is_torn.load(Relaxed) && page.load.sequence == Sequence::Dead =>
             {
                 let error = StoreError::new(ErrorKind::Unavailable, "cannot read runs/0000000007.run: EIO");

@@ -10,7 +10,7 @@ use duewheel_core::name::{Key, QueueName};
 use duewheel_core::pass_on;
 use duewheel_core::policy::Policy;
 use duewheel_core::store::{
-    Arrival, AtHand, ErrorKind, Found, Lookups, MemoryDisk, MemoryStore, Progress, Store, StoreError,
+    AtHand, ErrorKind, Found, Lookups, MemoryDisk, MemoryStore, Progress, Store, StoreArrival, StoreError,
     StoreRequest,
 };
 use duewheel_core::time::Now;
@@ -96,9 +96,9 @@ impl Store for SlowStore {
             other => self.0.ask(other),
         }
     }
-    fn arrived(&mut self) -> Option<Result<Arrival, StoreError>> {
+    fn arrived(&mut self) -> Option<Result<StoreArrival, StoreError>> {
         let fetched = self.1.lock().unwrap().done.pop_front();
-        fetched.map(|ticket| Ok(Arrival::Fetched(ticket))).or_else(|| self.0.arrived())
+        fetched.map(|ticket| Ok(StoreArrival::Fetched(ticket))).or_else(|| self.0.arrived())
     }
 }
 

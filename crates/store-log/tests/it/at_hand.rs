@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use duewheel_core::store::conformance::History;
-use duewheel_core::store::{Arrival, AtHand, Found, Left, Lookups, Store, StoreRequest};
+use duewheel_core::store::{AtHand, Found, Left, Lookups, Store, StoreArrival, StoreRequest};
 use duewheel_sim_disk::SimDisk;
 use duewheel_store_log::disk::{Disk, FileAccess, RealDisk};
 use duewheel_store_log::{LogStore, Workers};
@@ -75,7 +75,7 @@ fn fetched_lookups_see_later_changes() {
     assert_eq!(disk.looks(), before, "the owner reads nothing");
     // Much changes meanwhile.
     rig.append(9);
-    assert_eq!(rig.store.arrived().unwrap().unwrap(), Arrival::Fetched(7));
+    assert_eq!(rig.store.arrived().unwrap().unwrap(), StoreArrival::Fetched(7));
     assert!(rig.store.arrived().is_none());
     assert!(disk.looks() > before, "the disk was read");
     assert_eq!((figure(&rig.store, "fetches_total"), figure(&rig.store, "fetch_failures_total")), (1, 0));
@@ -90,7 +90,7 @@ fn failed_fetch_returns_its_ticket() {
     let lookups = rig.history.lookups();
     rig.store.ask(StoreRequest::Fetch(1, lookups.clone())).unwrap();
     disk.plan(duewheel_sim_disk::Plan::BlindAt(disk.looks() + 1));
-    assert_eq!(rig.store.arrived().unwrap().unwrap(), Arrival::Fetched(1));
+    assert_eq!(rig.store.arrived().unwrap().unwrap(), StoreArrival::Fetched(1));
     disk.plan(duewheel_sim_disk::Plan::Fine);
     assert_eq!(figure(&rig.store, "fetch_failures_total"), 1);
     rig.store.progress().expect("nothing is poisoned");
@@ -115,7 +115,9 @@ fn readers_fetch_beside_the_owner() {
     while !left.is_empty() {
         woken.recv_timeout(Duration::from_secs(60)).expect("a reader wakes the owner");
         while let Some(arrival) = store.arrived() {
-            let Arrival::Fetched(ticket) = arrival.unwrap() else { panic!("a page that nobody asked for") };
+            let StoreArrival::Fetched(ticket) = arrival.unwrap() else {
+                panic!("a page that nobody asked for")
+            };
             assert!(left.remove(&ticket), "{ticket} twice");
         }
     }

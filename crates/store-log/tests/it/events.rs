@@ -4,7 +4,7 @@ use duewheel_core::Lsn;
 use duewheel_core::event::MessageEvent;
 use duewheel_core::record::Group;
 use duewheel_core::store::conformance::History;
-use duewheel_core::store::{Arrival, EventPage, EventRequest, Store, StoreRequest};
+use duewheel_core::store::{EventPage, EventRequest, Store, StoreArrival, StoreRequest};
 use duewheel_sim_disk::SimDisk;
 use duewheel_store_log::Worked;
 
@@ -46,7 +46,9 @@ fn recycled_segment_gives_no_wrong_events() {
             // By the time it is read the journal is another one.
             let churn = rig.history.dice().below(60);
             go_on(&mut rig, &mut groups, churn);
-            let Some(Ok(Arrival::Events(page))) = rig.store.arrived() else { panic!("seed {seed}: no page") };
+            let Some(Ok(StoreArrival::Events(page))) = rig.store.arrived() else {
+                panic!("seed {seed}: no page")
+            };
             assert!(page.from.0 >= after && page.from <= page.upto, "seed {seed}: {page:?}");
             assert!(page.upto.0 > after, "seed {seed}: progress");
             assert!(is_right(&page, &groups), "seed {seed}: {page:?}");

@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use duewheel_core::message::Stage;
 use duewheel_core::pass_on;
 use duewheel_core::record::{ClockPair, Group, Record};
-use duewheel_core::store::{Arrival, ErrorKind, Loaded, Recovered, Store, StoreError, StoreRequest, Waker};
+use duewheel_core::store::{
+    ErrorKind, Loaded, Recovered, Store, StoreArrival, StoreError, StoreRequest, Waker,
+};
 use duewheel_core::{Due, EngineMs, Epoch, MessageContent};
 use duewheel_store_log::{Hands, LogStore};
 
@@ -162,7 +164,7 @@ impl Store for Gated {
         self.store.ask(request)
     }
 
-    fn arrived(&mut self) -> Option<Result<Arrival, StoreError>> {
+    fn arrived(&mut self) -> Option<Result<StoreArrival, StoreError>> {
         // An error is told at once; a page when the scheduler has let the loader make it. After a page that could not
         // be read the store is asked until it has nothing more to tell: that is where it asks for the page again.
         if !self.unread
@@ -176,7 +178,7 @@ impl Store for Gated {
             None => false,
             Some(arrival) => self.unread || arrival.is_err(),
         };
-        if let Some(Ok(Arrival::Loaded(loaded))) = &mut arrival {
+        if let Some(Ok(StoreArrival::Loaded(loaded))) = &mut arrival {
             self.spoil(loaded);
         }
         arrival

@@ -3,7 +3,7 @@
 use crate::event::MessageEvent;
 use crate::id::Lsn;
 use crate::record::Group;
-use crate::store::{Arrival, EventPage, EventRequest, More, Store, StoreError, StoreRequest};
+use crate::store::{EventPage, EventRequest, More, Store, StoreArrival, StoreError, StoreRequest};
 
 /// Events of a page.
 const PAGE: usize = 7;
@@ -22,8 +22,8 @@ impl<S: Store> EventProbe<'_, S> {
         self.ok(|store| store.ask(StoreRequest::Events(asked)).map(Some));
         loop {
             match self.ok(|store| store.arrived().transpose()) {
-                Some(Arrival::Events(page)) => return page,
-                Some(Arrival::Fetched(_) | Arrival::Loaded(_)) => {
+                Some(StoreArrival::Events(page)) => return page,
+                Some(StoreArrival::Fetched(_) | StoreArrival::Loaded(_)) => {
                     (self.check)(false, "what was asked for arrives")
                 }
                 None => (self.wait)(),
