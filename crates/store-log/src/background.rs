@@ -134,6 +134,12 @@ pub(crate) fn load_step(shared: &StoreShared) -> Worked {
 // read is then in memory (the page cache of the system, or the blocks that a medium keeps). The owner makes the same
 // look-up again, as of that moment, so no later change is missed.
 
+/// Serves one request of the owner, if there is one, for a store whose work is done by hand.
+pub(crate) fn serve_request(shared: &StoreShared) {
+    let steps = [workers::read_step, load_step, fetch_step];
+    let _ = steps.into_iter().any(|step| step(shared) == Worked::Done);
+}
+
 /// Fetches what one look-up needs. An error is the owner's to see, when it makes the look-up itself.
 pub(crate) fn fetch_step(shared: &StoreShared) -> Worked {
     let Some((ticket, lookups)) = shared.fetches.next() else { return Worked::Nothing };

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use duewheel_core::record::{BootAnchor, ClockPair, Group, Record};
 use duewheel_core::store::{
-    AtHand, Capacity, ErrorKind, Found, Ledger, Level, Load, Loaded, Lookups, Progress, Recovered, Store,
+    AtHand, Capacity, ErrorKind, Found, Ledger, Level, Load, Lookups, Progress, Recovered, Store,
     StoreArrival, StoreError, StoreRequest, StoreTerms, Waker,
 };
 use duewheel_core::{EngineMs, Epoch};
@@ -431,8 +431,14 @@ impl LogStore {
         self.shared.loader.ask(request);
     }
 
-    /// A page that was loaded, or that could not be read.
-    fn take_page(&mut self) -> Option<Result<Loaded, StoreError>> {
+    /// A result that is there.
+    fn take_arrival(&mut self) -> Option<Result<StoreArrival, StoreError>> {
+        if let Some(page) = self.shared.events.page() {
+            return Some(page.map(StoreArrival::Events));
+        }
+        if let Some(ticket) = self.shared.fetches.done() {
+            return Some(Ok(StoreArrival::Fetched(ticket)));
+        }
         if self.asked.is_empty() && self.unread.is_empty() {
             return None;
         }
@@ -441,19 +447,13 @@ impl LogStore {
             self.unread.clear();
             return Some(Err(error));
         }
-        let mut page = self.shared.loader.page();
-        if page.is_none() && self.shared.options.workers == Workers::ByHand {
-            background::load_step(&self.shared);
-            page = self.shared.loader.page();
-        }
-        let Some(page) = page else {
-            // Only here, so that an owner that takes all pages that there are comes to an end.
-            self.ask_again();
-            return None;
-        };
+        let page = self.shared.loader.page()?;
         let since = self.asked.pop_front().unwrap_or_default();
         Some(match page {
-            LoadResult::Loaded(page) => Ok(page.loaded(since.iter().map(|mem| &**mem).chain([&self.active]))),
+            LoadResult::Loaded(page) => {
+                let since = since.iter().map(|mem| &**mem).chain([&self.active]);
+                Ok(StoreArrival::Loaded(page.loaded(since)))
+            }
             LoadResult::Unread(load, error) => {
                 let error = error.of_page(load.ticket);
                 self.unread.push_back(load);
@@ -650,16 +650,16 @@ impl Store for LogStore {
     }
 
     fn arrived(&mut self) -> Option<Result<StoreArrival, StoreError>> {
-        if self.shared.options.workers == Workers::ByHand {
-            workers::read_step(&self.shared);
+        let mut arrival = self.take_arrival();
+        if arrival.is_none() && self.shared.options.workers == Workers::ByHand {
+            background::serve_request(&self.shared);
+            arrival = self.take_arrival();
         }
-        if let Some(page) = self.shared.events.page() {
-            return Some(page.map(StoreArrival::Events));
+        if arrival.is_none() {
+            // Only here, so that an owner that takes all pages that there are comes to an end.
+            self.ask_again();
         }
-        match self.take_fetched() {
-            Some(ticket) => Some(Ok(StoreArrival::Fetched(ticket))),
-            None => self.take_page().map(|page| page.map(StoreArrival::Loaded)),
-        }
+        arrival
     }
 
     fn idle(&mut self, clock: ClockPair, anchor: Option<BootAnchor>) -> Result<(), StoreError> {

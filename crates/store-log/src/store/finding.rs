@@ -68,14 +68,4 @@ impl LogStore {
             }
         });
     }
-
-    /// The ticket of a look-up that was fetched.
-    pub(super) fn take_fetched(&self) -> Option<u64> {
-        let fetched = self.shared.fetches.done();
-        if fetched.is_none() && self.shared.options.workers == Workers::ByHand {
-            background::fetch_step(&self.shared);
-            return self.shared.fetches.done();
-        }
-        fetched
-    }
 }
