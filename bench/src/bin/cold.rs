@@ -14,10 +14,8 @@ use clap::Parser;
 use duewheel::core::engine::{DedupeId, Enqueue, EnqueueRefusal, Op, Reply, Target, When};
 use duewheel::core::id::MessageId;
 use duewheel::core::name::{Key, QueueName};
-use duewheel::core::record::{ClockPair, Group};
-use duewheel::core::store::{
-    AtHand, Capacity, Found, Level, Load, Loaded, Lookups, Progress, Recovered, Store, StoreError,
-};
+use duewheel::core::pass_on;
+use duewheel::core::store::{AtHand, Found, Lookups, Store, StoreError};
 use duewheel::{Client, Duewheel};
 use duewheel_bench::submit::submit_all;
 use duewheel_judge::rng::scatter;
@@ -56,62 +54,12 @@ enum Kind {
 struct Measured(LogStore, Kind);
 
 impl Store for Measured {
-    fn recovered(&mut self) -> Recovered {
-        self.0.recovered()
-    }
-    fn append(&mut self, group: &Group) -> Result<(), StoreError> {
-        self.0.append(group)
-    }
-    fn sync(&mut self) -> Result<(), StoreError> {
-        self.0.sync()
-    }
-    fn sync_here(&mut self) -> Result<(), StoreError> {
-        self.0.sync_here()
-    }
-    fn progress(&mut self) -> Result<Progress, StoreError> {
-        self.0.progress()
-    }
-    fn room(&mut self) -> Capacity {
-        self.0.room()
-    }
-    fn max_group_bytes(&self) -> usize {
-        self.0.max_group_bytes()
-    }
-    fn find_many(&mut self, lookups: &Lookups, found: &mut Found) -> Result<(), StoreError> {
-        self.0.find_many(lookups, found)
-    }
-    fn find_at_hand(&mut self, lookups: &Lookups, found: &mut Found) -> Result<AtHand, StoreError> {
+    pass_on!(0: recovered append sync sync_here progress room room_error terms ask arrived idle close figures);
+    fn find_many(&mut self, lookups: &Lookups, found: &mut Found) -> Result<AtHand, StoreError> {
         match self.1 {
-            Kind::Waits => self.0.find_many(lookups, found).map(|()| AtHand::Yes),
-            Kind::Fetches => self.0.find_at_hand(lookups, found),
+            Kind::Waits => self.0.find_many(&Lookups { at_hand: false, ..lookups.clone() }, found),
+            Kind::Fetches => self.0.find_many(lookups, found),
         }
-    }
-    fn fetch(&mut self, ticket: u64, lookups: Lookups) -> Result<(), StoreError> {
-        self.0.fetch(ticket, lookups)
-    }
-    fn fetched(&mut self) -> Option<u64> {
-        self.0.fetched()
-    }
-    fn load(&mut self, load: Load) -> Result<(), StoreError> {
-        self.0.load(load)
-    }
-    fn loaded(&mut self) -> Option<Result<Loaded, StoreError>> {
-        self.0.loaded()
-    }
-    fn forget(&mut self, ticket: u64) {
-        self.0.forget(ticket);
-    }
-    fn idle(&mut self, clock: ClockPair) -> Result<(), StoreError> {
-        self.0.idle(clock)
-    }
-    fn close(&mut self, clock: ClockPair) -> Result<Progress, StoreError> {
-        self.0.close(clock)
-    }
-    fn level(&self) -> Level {
-        self.0.level()
-    }
-    fn figures(&self) -> Vec<(&'static str, u64)> {
-        self.0.figures()
     }
 }
 

@@ -11,7 +11,7 @@ use clap::Parser;
 use duewheel::core::engine::{Enqueue, EnqueueRefusal, Grant, Op, Past, Reply, Reserved, When};
 use duewheel::core::name::QueueName;
 use duewheel::core::record::ClockPair;
-use duewheel::core::store::{Load, Recovered, Sequence, Store, Which};
+use duewheel::core::store::{Load, Recovered, Sequence, Store, StoreRequest, Which};
 use duewheel::core::time::WallMs;
 use duewheel::{CallError, Client, Duewheel};
 use duewheel_bench::process::resident_mib;
@@ -184,10 +184,10 @@ fn skipping(dir: &std::path::Path) {
                 rows: 10_000,
                 bytes: 1 << 24,
             };
-            store.load(load).expect("asked");
+            store.ask(StoreRequest::Load(load)).expect("asked");
             let page = loop {
-                if let Some(page) = store.loaded() {
-                    break page.expect("read");
+                if let Some(page) = store.arrived().and_then(|arrival| arrival.expect("read").page()) {
+                    break page;
                 }
                 std::thread::yield_now();
             };

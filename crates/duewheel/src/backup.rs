@@ -14,7 +14,8 @@ use duewheel_core::id::{LeaseToken, ShardId};
 use duewheel_core::message::{Lease, Row, Stage};
 use duewheel_core::record::{ClockPair, Gone, Group, Record, Was};
 use duewheel_core::store::{
-    Capacity, ErrorKind, Load, Loaded, More, Recovered, Sequence, Store, StoreError, Which,
+    Capacity, ErrorKind, Load, Loaded, More, Recovered, Sequence, Store, StoreArrival, StoreError,
+    StoreRequest, Which,
 };
 use duewheel_core::{Epoch, Lsn};
 use duewheel_shard::clock::{Clock, SystemClock};
@@ -287,7 +288,7 @@ pub fn close_restored(store: &mut dyn Store) -> Result<u64, StoreError> {
     let keeper = Timekeeper::resume(None, recovered.clock, recovered.anchor, &clock);
     let now = ClockPair::of(keeper.now(clock.read()));
     if let Some(anchor) = keeper.anchor(&clock) {
-        store.anchor(now, anchor)?;
+        store.idle(now, Some(anchor))?;
     }
     end_all(store, &recovered, now)
 }
@@ -300,7 +301,8 @@ fn end_all(store: &mut dyn Store, recovered: &Recovered, clock: ClockPair) -> Re
         loop {
             let which = Which::All;
             let until = u64::MAX;
-            store.load(Load { ticket: 0, sequence, which, after, until, rows: ROWS, bytes: BYTES })?;
+            let load = Load { ticket: 0, sequence, which, after, until, rows: ROWS, bytes: BYTES };
+            store.ask(StoreRequest::Load(load))?;
             let page = loaded(store)?;
             ending.end(store, page.rows)?;
             match page.more {
@@ -360,8 +362,8 @@ impl Ending {
 
 fn loaded(store: &mut dyn Store) -> Result<Loaded, StoreError> {
     loop {
-        if let Some(page) = store.loaded() {
-            return page;
+        if let Some(page) = store.arrived().transpose()?.and_then(StoreArrival::page) {
+            return Ok(page);
         }
         thread::park_timeout(Duration::from_millis(100));
     }

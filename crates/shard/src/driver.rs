@@ -22,8 +22,8 @@ use duewheel_core::name::QueueName;
 use duewheel_core::policy::Policy;
 use duewheel_core::record::{ClockPair, Group, Record};
 use duewheel_core::store::{
-    Capacity, ErrorKind, EventRequest, FOUND_AHEAD, Level, Load, Lookups, Progress, Recovered, Store,
-    StoreError,
+    Capacity, ErrorKind, FOUND_AHEAD, Level, Lookups, Progress, Recovered, Store, StoreArrival, StoreError,
+    StoreRequest, StoreTerms,
 };
 use duewheel_core::time::{EngineMs, Now};
 
@@ -32,7 +32,7 @@ mod looking_up;
 mod notices;
 mod parked;
 
-use self::calls::{Calls, Confirmed, RefusalScope, Settling, is_of_one_group};
+use self::calls::{CallNumber, Calls, Confirmed, RefusalScope, Settling, is_of_one_group};
 pub use self::calls::{Leftover, take_back};
 use self::notices::Notices;
 use self::parked::Parked;
@@ -47,6 +47,7 @@ use crate::shared::DriverWork;
 pub struct Driver<S> {
     engine: Engine,
     store: S,
+    terms: StoreTerms,
     policy: Policy,
     room: Capacity,
     /// [`Store::room_error`], as of the last time that the store had no room for new messages.
@@ -58,8 +59,8 @@ pub struct Driver<S> {
     weighed: (usize, usize),
     /// Whether the store has reported its free room since the last append.
     room_known: bool,
-    /// The store has more pages than one step accepts.
-    more_pages: bool,
+    /// More has arrived from the store than one step accepts.
+    more_arrived: bool,
     /// The position before the first of `records`.
     appended: Lsn,
     asked: Lsn,
@@ -68,10 +69,8 @@ pub struct Driver<S> {
     held: VecDeque<PendingReply>,
     /// Answers with grants: they wait for earlier positions, and are sent as soon as possible.
     held_grants: Vec<PendingReply>,
-    /// Loads to request once everything decided has been appended.
-    loads: Vec<Load>,
-    /// Events to ask the store for.
-    event_requests: Vec<EventRequest>,
+    /// Pages to request once everything decided has been appended.
+    requests: Vec<StoreRequest>,
     lookups: Lookups,
     /// Operations that were taken but not decided yet, because the messages they name exceed the size of one look-up.
     undecided: VecDeque<(ReplyTo, Op)>,
@@ -124,22 +123,24 @@ impl<S: Store> Driver<S> {
         mut config: Config,
         now: Now,
     ) -> Result<Self, GeometryError> {
+        let terms = store.terms();
         // All records of one step of the engine go into one group.
         let step = &mut config.policy.max_step_bytes;
         *step = match mutant::is(Mutant::GroupTooLarge) {
             true => usize::MAX,
-            false => (*step).min(store.max_group_bytes() / 4),
+            false => (*step).min(terms.group_bytes / 4),
         };
         let policy = config.policy.clone();
         let appended = Lsn(recovered.next_lsn.0 - 1);
         // Before anything is appended: what one would reach now.
-        let reached = store.progress().map_or(store.level(), |progress| progress.level);
+        let reached = store.progress().map_or(terms.level, |progress| progress.level);
         let mut engine = Engine::new(config, recovered, now)?;
         let mut effects = Effects::new();
         engine.start(&mut effects);
         Ok(Driver {
             engine,
             store,
+            terms,
             room: Capacity::Enough,
             room_error: None,
             pacing: Pacing::new(&policy),
@@ -149,14 +150,13 @@ impl<S: Store> Driver<S> {
             record_bytes: 0,
             weighed: (0, 0),
             room_known: false,
-            more_pages: false,
+            more_arrived: false,
             appended,
             asked: appended,
             open: Calls::default(),
             held: VecDeque::new(),
             held_grants: Vec::new(),
-            loads: Vec::new(),
-            event_requests: Vec::new(),
+            requests: Vec::new(),
             lookups: Lookups::default(),
             undecided: VecDeque::new(),
             parked: Parked::default(),
@@ -322,11 +322,11 @@ impl<S: Store> Driver<S> {
         self.carry_out();
         self.append(now)?;
         // After the append, so that a page shows everything decided before it was asked for.
-        for load in mem::take(&mut self.loads) {
-            self.store.load(load)?;
+        for request in mem::take(&mut self.requests) {
+            self.store.ask(request)?;
         }
         self.engine.end_batch();
-        self.ask_for_events(now)
+        Ok(())
     }
 
     /// Lets answers go whose condition holds by now, and does nothing else.
@@ -365,7 +365,8 @@ impl<S: Store> Driver<S> {
 
     /// When to step again at the latest if no submission arrives before.
     pub fn next_wakeup(&self, now: Now) -> Option<EngineMs> {
-        if self.more_pages || !self.own.is_empty() || !self.undecided.is_empty() || self.parked.has_ready() {
+        if self.more_arrived || !self.own.is_empty() || !self.undecided.is_empty() || self.parked.has_ready()
+        {
             return Some(now.engine);
         }
         if !self.is_open() {
@@ -591,19 +592,25 @@ impl<S: Store> Driver<S> {
 
     fn take_from_store(&mut self, now: Now) -> Result<(), StoreError> {
         self.look_at_room(now);
-        self.take_events(now)?;
         let mut rows = 0;
-        self.more_pages = false;
-        while let Some(loaded) = self.store.loaded() {
-            match loaded {
-                Ok(loaded) => {
+        self.more_arrived = false;
+        while let Some(arrival) = self.store.arrived() {
+            match arrival {
+                Ok(StoreArrival::Fetched(ticket)) => {
+                    self.fetched += 1;
+                    self.parked.fetched(CallNumber(ticket));
+                }
+                Ok(StoreArrival::Events(page)) => {
+                    self.engine.handle(now, Input::Events(page), &mut self.effects)
+                }
+                Ok(StoreArrival::Loaded(loaded)) => {
                     rows += loaded.rows.len();
                     self.know_room(now);
                     self.engine.handle(now, Input::Loaded(loaded), &mut self.effects);
                     self.flush_if_large(now)?;
                     // A page more may come in: each is as large as a step.
                     if rows >= self.policy.max_step {
-                        self.more_pages = true;
+                        self.more_arrived = true;
                         break;
                     }
                 }
@@ -612,11 +619,11 @@ impl<S: Store> Driver<S> {
                     if let Some(ticket) = error.page()
                         && let Some(given_up) = self.engine.give_up_page(ticket, &mut self.effects)
                     {
-                        self.store.forget(ticket);
+                        self.store.ask(StoreRequest::Forget(ticket))?;
                         self.tell_given_up(given_up, &error);
-                        continue;
+                    } else {
+                        tracing::warn!(%error, "a page could not be read; a page of messages is read again");
                     }
-                    tracing::warn!(%error, "a page of messages could not be read; it is read again");
                 }
                 Err(error) => return Err(error),
             }
@@ -626,7 +633,7 @@ impl<S: Store> Driver<S> {
 
     /// Writes the group if it has reached its size limit. Groups are split only between operations, which keeps the
     /// records of each together. Including the last operation's records a group stays below the store's limit
-    /// ([`Store::max_group_bytes`]).
+    /// ([`StoreTerms::group_bytes`]).
     fn flush_if_large(&mut self, now: Now) -> Result<(), StoreError> {
         let (seen, mut bytes) = self.weighed;
         for effect in &self.effects[seen..] {
@@ -637,13 +644,13 @@ impl<S: Store> Driver<S> {
         self.weighed = (self.effects.len(), bytes);
         let most = match mutant::is(Mutant::GroupTooLarge) {
             true => usize::MAX,
-            false => self.policy.max_group_bytes.min(self.store.max_group_bytes() / 4),
+            false => self.policy.max_group_bytes.min(self.terms.group_bytes / 4),
         };
         if self.record_bytes + bytes < most && self.effects.len() < 1_000 {
             return Ok(());
         }
         self.carry_out();
-        let records = self.policy.max_group_records.min(self.store.max_group_records());
+        let records = self.policy.max_group_records.min(self.terms.group_records);
         if self.records.len() >= records || self.record_bytes >= most {
             self.append(now)?;
         }
@@ -675,8 +682,8 @@ impl<S: Store> Driver<S> {
                         self.held.push_back(held)
                     }
                 }
-                Effect::Load(load) => self.loads.push(load),
-                Effect::ReadEvents(asked) => self.event_requests.push(asked),
+                Effect::Load(load) => self.requests.push(StoreRequest::Load(load)),
+                Effect::ReadEvents(asked) => self.requests.push(StoreRequest::Events(asked)),
                 Effect::Notice(notice) => self.notices.take(notice),
             }
         }
@@ -702,7 +709,7 @@ impl<S: Store> Driver<S> {
 
     /// The position up to which a change is as durable as an answer to it says.
     fn sure(&self, progress: Progress) -> Lsn {
-        match self.store.level() {
+        match self.store.terms().level {
             Level::Memory | Level::Buffered => progress.written,
             _ if mutant::is(Mutant::AckBeforeSync) => progress.written,
             Level::Fsync | Level::Quorum | Level::BestEffortReplicated => progress.durable,

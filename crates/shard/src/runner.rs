@@ -177,7 +177,7 @@ impl Runner {
         let inbox = Arc::new(Inbox::new(&config.policy));
         clock.attach(&inbox);
         let store = opener(waker(&inbox)).map_err(StartError::Store)?;
-        let shared = Arc::new(DriverShared::new(store.level(), clock));
+        let shared = Arc::new(DriverShared::new(store.terms().level, clock));
         let jitter = Jitter::seeded(config.seed);
         let mut runner = Runner {
             waiting: WaitingSubmissions::new(&config.policy),
@@ -260,7 +260,8 @@ impl Runner {
     /// The number of submissions to wait for, and the longest wait, before the next turn.
     pub fn crowd(&self) -> Option<(usize, Duration)> {
         let Phase::Serving(driver) = &self.phase else { return None };
-        let gathers = !driver.is_full() && self.crowd >= CROWD && driver.store().level() != Level::Memory;
+        let gathers =
+            !driver.is_full() && self.crowd >= CROWD && driver.store().terms().level != Level::Memory;
         gathers.then_some((self.crowd, GATHER_CROWD))
     }
 
@@ -340,10 +341,10 @@ impl Runner {
         self.shared.set_keeper(keeper);
         let now = keeper.now(clock.read());
         if let Some(anchor) = keeper.anchor(clock) {
-            store.anchor(ClockPair::of(now), anchor).map_err(StartError::Store)?;
+            store.idle(ClockPair::of(now), Some(anchor)).map_err(StartError::Store)?;
         }
         let mut config = self.config.clone();
-        config.policy = config.policy.fitting(store.max_group_bytes());
+        config.policy = config.policy.fitting(store.terms().group_bytes);
         if config.policy.max_body < self.config.policy.max_body {
             let (wanted, largest) = (self.config.policy.max_body, config.policy.max_body);
             tracing::warn!(
@@ -356,7 +357,7 @@ impl Runner {
             config.bound = BoundLeases::Keep;
             config.holds = self.holds.clone();
         }
-        config.policy.max_body = config.policy.max_body.min(store.max_body_bytes());
+        config.policy.max_body = config.policy.max_body.min(store.terms().body_bytes);
         self.quotas_seen = 0;
         let remains = std::mem::take(&mut self.remains);
         self.shared.count(&Counted::of(&remains.doubtful.applied(recovered.next_lsn)));

@@ -62,8 +62,7 @@ impl Hands {
         self.guarded(merging::merge, "duewheel-merge")
     }
 
-    /// Loads one page, if one was requested, or else fetches one look-up. `Store::loaded` and `Store::fetched` do so by
-    /// themselves.
+    /// Loads one page, if one was requested, or else fetches one look-up. `Store::arrived` does so by itself.
     pub fn load(&self) -> Worked {
         match self.guarded(load_step, "duewheel-load") {
             Worked::Nothing => self.guarded(fetch_step, "duewheel-read"),
@@ -134,6 +133,12 @@ pub(crate) fn load_step(shared: &StoreShared) -> Worked {
 // A look-up that would have to wait for the medium is made here first, and its result is dropped: the data that it has
 // read is then in memory (the page cache of the system, or the blocks that a medium keeps). The owner makes the same
 // look-up again, as of that moment, so no later change is missed.
+
+/// Serves one request of the owner, if there is one, for a store whose work is done by hand.
+pub(crate) fn serve_request(shared: &StoreShared) {
+    let steps = [workers::read_step, load_step, fetch_step];
+    let _ = steps.into_iter().any(|step| step(shared) == Worked::Done);
+}
 
 /// Fetches what one look-up needs. An error is the owner's to see, when it makes the look-up itself.
 pub(crate) fn fetch_step(shared: &StoreShared) -> Worked {

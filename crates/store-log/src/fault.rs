@@ -62,6 +62,21 @@ impl ReadFault {
     }
 }
 
+/// Keeps damage, and goes on; any other fault is the result.
+pub(crate) fn note<T>(
+    result: Result<T, ReadFault>,
+    damage: &mut Vec<Damage>,
+) -> Result<Option<T>, StoreError> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(ReadFault::Damaged(problem)) => {
+            damage.push(problem);
+            Ok(None)
+        }
+        Err(error @ (ReadFault::Failed(_) | ReadFault::TooMuch | ReadFault::NotAtHand)) => Err(error.into()),
+    }
+}
+
 impl From<Damage> for ReadFault {
     fn from(problem: Damage) -> Self {
         ReadFault::Damaged(problem)

@@ -9,8 +9,8 @@ use std::time::Instant;
 
 use duewheel_core::record::{BootAnchor, ClockPair, Group, Record};
 use duewheel_core::store::{
-    AtHand, Capacity, ErrorKind, EventPage, EventRequest, Found, Ledger, Level, Load, Loaded, Lookups,
-    Progress, Recovered, Store, StoreError, Waker,
+    AtHand, Capacity, ErrorKind, Found, Ledger, Level, Load, Lookups, Progress, Recovered, Store,
+    StoreArrival, StoreError, StoreRequest, StoreTerms, Waker,
 };
 use duewheel_core::{EngineMs, Epoch};
 
@@ -30,7 +30,6 @@ use crate::manifest::Manifest;
 use crate::mem::Mem;
 use crate::merge::Work;
 use crate::options::{Options, SyncMode, Workers};
-use crate::run::Blocking;
 use crate::shared::{DiskSpace, Start, StoreShared};
 use crate::view::LiveRun;
 use crate::{budget, shards};
@@ -258,7 +257,7 @@ impl LogStore {
         self.shared.check()
     }
 
-    fn ask(&self) {
+    fn ask_for_sync(&self) {
         if self.shared.options.sync == SyncMode::Fsync {
             self.shared.syncer.ask();
         }
@@ -432,6 +431,39 @@ impl LogStore {
         self.shared.loader.ask(request);
     }
 
+    /// A result that is there.
+    fn take_arrival(&mut self) -> Option<Result<StoreArrival, StoreError>> {
+        if let Some(page) = self.shared.events.page() {
+            return Some(page.map(StoreArrival::Events));
+        }
+        if let Some(ticket) = self.shared.fetches.done() {
+            return Some(Ok(StoreArrival::Fetched(ticket)));
+        }
+        if self.asked.is_empty() && self.unread.is_empty() {
+            return None;
+        }
+        if let Err(error) = self.check() {
+            self.asked.clear();
+            self.unread.clear();
+            return Some(Err(error));
+        }
+        let page = self.shared.loader.page()?;
+        let since = self.asked.pop_front().unwrap_or_default();
+        Some(match page {
+            LoadResult::Loaded(page) => {
+                let since = since.iter().map(|mem| &**mem).chain([&self.active]);
+                Ok(StoreArrival::Loaded(page.loaded(since)))
+            }
+            LoadResult::Unread(load, error) => {
+                let error = error.of_page(load.ticket);
+                self.unread.push_back(load);
+                self.unread_at = Some(Instant::now());
+                Err(error)
+            }
+            LoadResult::Ended(error) => Err(error),
+        })
+    }
+
     /// Requests pages again that could not be read, after a pause. The requests are new, as of now: a waiting request
     /// would keep the memtables of its time.
     fn ask_again(&mut self) {
@@ -497,7 +529,7 @@ impl Store for LogStore {
         self.rests_since = None;
         self.habit = match self.habit {
             SyncHabit::Synced => {
-                self.ask();
+                self.ask_for_sync();
                 SyncHabit::Appended
             }
             SyncHabit::Waited => SyncHabit::Appended,
@@ -514,7 +546,7 @@ impl Store for LogStore {
         self.check()?;
         self.go_on()?;
         self.habit = SyncHabit::Synced;
-        self.ask();
+        self.ask_for_sync();
         Ok(())
     }
 
@@ -542,7 +574,7 @@ impl Store for LogStore {
             SyncMode::Fsync => self.shared.syncer.synced(),
             SyncMode::Buffered => written,
         };
-        Ok(Progress { written, durable, level: self.level() })
+        Ok(Progress { written, durable, level: self.terms().level })
     }
 
     fn room(&mut self) -> Capacity {
@@ -577,107 +609,69 @@ impl Store for LogStore {
         self.shared.room_error()
     }
 
-    fn max_group_bytes(&self) -> usize {
-        usize::try_from(self.shared.options.max_group_bytes).unwrap_or(usize::MAX)
+    fn terms(&self) -> StoreTerms {
+        let level = match self.shared.options.sync {
+            SyncMode::Fsync => Level::Fsync,
+            SyncMode::Buffered => Level::Buffered,
+        };
+        let group_bytes = usize::try_from(self.shared.options.max_group_bytes).unwrap_or(usize::MAX);
+        StoreTerms { group_bytes, ..StoreTerms::of(level) }
     }
 
-    fn find_many(&mut self, lookups: &Lookups, found: &mut Found) -> Result<(), StoreError> {
-        self.find_within(lookups, found, Blocking::Allowed).map(drop)
+    fn find_many(&mut self, lookups: &Lookups, found: &mut Found) -> Result<AtHand, StoreError> {
+        self.find(lookups, found)
     }
 
-    fn find_at_hand(&mut self, lookups: &Lookups, found: &mut Found) -> Result<AtHand, StoreError> {
-        self.find_within(lookups, found, Blocking::Never)
-    }
-
-    fn fetch(&mut self, ticket: u64, lookups: Lookups) -> Result<(), StoreError> {
-        self.begin_fetch(ticket, lookups)
-    }
-
-    fn fetched(&mut self) -> Option<u64> {
-        self.take_fetched()
-    }
-
-    fn load(&mut self, load: Load) -> Result<(), StoreError> {
+    fn ask(&mut self, request: StoreRequest) -> Result<(), StoreError> {
         self.check()?;
-        self.ask_for_page(load);
+        match request {
+            StoreRequest::Fetch(ticket, lookups) => self.begin_fetch(ticket, lookups),
+            StoreRequest::Load(load) => self.ask_for_page(load),
+            StoreRequest::Forget(ticket) => self.unread.retain(|load| load.ticket != ticket),
+            StoreRequest::Events(asked) => {
+                let durable = self.progress()?.durable;
+                let mut parts: Vec<JournalPart> =
+                    self.shared.journal().sealed.iter().map(JournalPart::from).collect();
+                parts.push(self.writer.active_part(durable));
+                let request = JournalRequest::new(asked, parts, durable);
+                if let Some(page) = request.page_at_hand() {
+                    self.shared.events.done(Ok(page));
+                    (self.shared.waker)();
+                    return Ok(());
+                }
+                self.start_event_reader()?;
+                self.shared.events.ask(request);
+            }
+        }
         if self.shared.options.workers == Workers::ByHand {
             (self.shared.waker)();
         }
         Ok(())
     }
 
-    fn loaded(&mut self) -> Option<Result<Loaded, StoreError>> {
-        if self.asked.is_empty() && self.unread.is_empty() {
-            return None;
+    fn arrived(&mut self) -> Option<Result<StoreArrival, StoreError>> {
+        let mut arrival = self.take_arrival();
+        if arrival.is_none() && self.shared.options.workers == Workers::ByHand {
+            background::serve_request(&self.shared);
+            arrival = self.take_arrival();
         }
-        if let Err(error) = self.check() {
-            self.asked.clear();
-            self.unread.clear();
-            return Some(Err(error));
-        }
-        let mut page = self.shared.loader.page();
-        if page.is_none() && self.shared.options.workers == Workers::ByHand {
-            background::load_step(&self.shared);
-            page = self.shared.loader.page();
-        }
-        let Some(page) = page else {
+        if arrival.is_none() {
             // Only here, so that an owner that takes all pages that there are comes to an end.
             self.ask_again();
-            return None;
-        };
-        let since = self.asked.pop_front().unwrap_or_default();
-        Some(match page {
-            LoadResult::Loaded(page) => Ok(page.loaded(since.iter().map(|mem| &**mem).chain([&self.active]))),
-            LoadResult::Unread(load, error) => {
-                let error = error.of_page(load.ticket);
-                self.unread.push_back(load);
-                self.unread_at = Some(Instant::now());
-                Err(error)
-            }
-            LoadResult::Ended(error) => Err(error),
-        })
-    }
-
-    fn forget(&mut self, ticket: u64) {
-        self.unread.retain(|load| load.ticket != ticket);
-    }
-
-    fn read_events(&mut self, asked: EventRequest) -> Result<Option<EventPage>, StoreError> {
-        let durable = self.progress()?.durable;
-        let mut parts: Vec<JournalPart> =
-            self.shared.journal().sealed.iter().map(JournalPart::from).collect();
-        parts.push(self.writer.active_part(durable));
-        let request = JournalRequest::new(asked, parts, durable);
-        if let Some(page) = request.page_at_hand() {
-            return Ok(Some(page));
         }
-        self.start_event_reader()?;
-        self.shared.events.ask(request);
-        if self.shared.options.workers == Workers::ByHand {
-            (self.shared.waker)();
-        }
-        Ok(None)
+        arrival
     }
 
-    fn events_read(&mut self) -> Option<Result<EventPage, StoreError>> {
-        if self.shared.options.workers == Workers::ByHand {
-            workers::read_step(&self.shared);
-        }
-        self.shared.events.page()
-    }
-
-    fn idle(&mut self, clock: ClockPair) -> Result<(), StoreError> {
+    fn idle(&mut self, clock: ClockPair, anchor: Option<BootAnchor>) -> Result<(), StoreError> {
         self.check()?;
+        if let Some(anchor) = anchor {
+            let anchored = self.writer.anchor(clock, anchor);
+            return self.or_poison(anchored);
+        }
         self.active.note_clock(clock);
         self.cut_if_due();
         let idled = self.writer.idle(clock).and_then(|()| self.rest(clock));
         self.or_poison(idled)
-    }
-
-    fn anchor(&mut self, clock: ClockPair, anchor: BootAnchor) -> Result<(), StoreError> {
-        self.check()?;
-        let anchored = self.writer.anchor(clock, anchor);
-        self.or_poison(anchored)
     }
 
     fn close(&mut self, clock: ClockPair) -> Result<Progress, StoreError> {
@@ -686,14 +680,7 @@ impl Store for LogStore {
         let closed = self.or_poison(closed);
         let written = self.writer.written();
         self.end();
-        closed.map(|()| Progress { written, durable: written, level: self.level() })
-    }
-
-    fn level(&self) -> Level {
-        match self.shared.options.sync {
-            SyncMode::Fsync => Level::Fsync,
-            SyncMode::Buffered => Level::Buffered,
-        }
+        closed.map(|()| Progress { written, durable: written, level: self.terms().level })
     }
 
     fn figures(&self) -> Vec<(&'static str, u64)> {

@@ -13,7 +13,7 @@ use duewheel_core::{Epoch, Lsn, MessageId, QueueName};
 
 use crate::backup::{Copying, empty, unusable};
 use crate::disk::{Disk, HeldLock, RealDisk};
-use crate::fault::{Damage, ReadFault, failed, lock};
+use crate::fault::{Damage, ReadFault, failed, lock, note};
 use crate::find::Finder;
 use crate::format::{JOURNAL, MANIFEST, RUNS, STATE, lock_if_any};
 use crate::journal::reign::{self, Kept};
@@ -109,21 +109,17 @@ impl VerifyReport {
 /// See [`verify`].
 pub fn verify_on(disk: &dyn Disk) -> Result<VerifyReport, StoreError> {
     let _lock = lock_if_any(disk)?;
+    Ok(check(disk)?.0)
+}
+
+/// The findings, and the manifest of a copy, if there is a manifest.
+fn check(disk: &dyn Disk) -> Result<(VerifyReport, Option<Manifest>), StoreError> {
     Manifest::known_format(disk)?;
     let mut report = VerifyReport::default();
-    let manifest = match Manifest::read(disk) {
-        Ok(Some(manifest)) => manifest,
-        Ok(None) => {
-            report.problems.extend(missing_manifest(disk));
-            return Ok(report);
-        }
-        Err(ReadFault::Damaged(problem)) => {
-            report.problems.push(problem);
-            return Ok(report);
-        }
-        Err(error @ (ReadFault::Failed(_) | ReadFault::TooMuch | ReadFault::NotAtHand)) => {
-            return Err(error.into());
-        }
+    let Some(read) = note(Manifest::read(disk), &mut report.problems)? else { return Ok((report, None)) };
+    let Some(mut manifest) = read else {
+        report.problems.extend(missing_manifest(disk));
+        return Ok((report, None));
     };
     report.files = 1 + manifest.files().count() as u64;
     // A nonsensical manifest may list sizes that no files have.
@@ -131,36 +127,31 @@ pub fn verify_on(disk: &dyn Disk) -> Result<VerifyReport, StoreError> {
     let sizes = sizes.chain(manifest.runs.iter().map(|run| run.bytes)).chain([manifest.state_bytes()]);
     report.bytes = sizes.fold(manifest.encode().len() as u64, u64::saturating_add);
     for entry in &manifest.runs {
-        keep_problem(run::verify(disk, entry, manifest.hasher()).map(drop), &mut report)?;
+        note(run::verify(disk, entry, manifest.hasher()).map(drop), &mut report.problems)?;
     }
     for (i, entry) in manifest.states.iter().enumerate() {
         let before = i.checked_sub(1).map(|before| &manifest.states[before]);
-        keep_problem(state::verify_file(disk, entry, before), &mut report)?;
+        note(state::verify_file(disk, entry, before), &mut report.problems)?;
     }
     check_segments(disk, &manifest, &mut report)?;
     // The steps of an owner's start have the last word: records that cannot be read, gaps between files, counts.
     let names = Interner::default();
     let whole = reign::keep(disk, &manifest, &names, 1)
         .and_then(|kept| Ok((replay::replay(disk, &manifest, &kept.books, 1)?, kept)));
-    match whole {
-        Ok((replayed, kept)) => {
-            note(&replayed, &mut report);
-            report.problems.extend(reign::next_epoch(replayed.epoch).err());
-            if report.problems.is_empty() {
-                let counted = count(replayed, kept);
-                keep_problem(counted, &mut report)?;
-            }
-        }
-        Err(ReadFault::Damaged(problem)) => {
-            if !report.problems.iter().any(|p| p.file == problem.file && p.offset == problem.offset) {
-                report.problems.push(problem);
-            }
-        }
-        Err(error @ (ReadFault::Failed(_) | ReadFault::TooMuch | ReadFault::NotAtHand)) => {
-            return Err(error.into());
+    let mut last = Vec::new();
+    if let Some((replayed, kept)) = note(whole, &mut last)? {
+        note_counts(&replayed, &mut report);
+        manifest.epoch = replayed.epoch;
+        // Segments that were prepared for later have nothing to copy.
+        manifest.segments.retain(|segment| !replayed.unused.contains(segment));
+        last.extend(reign::next_epoch(replayed.epoch).err());
+        if report.problems.is_empty() && last.is_empty() {
+            note(count(replayed, kept), &mut last)?;
         }
     }
-    Ok(report)
+    last.retain(|last| !report.problems.iter().any(|p| p.file == last.file && p.offset == last.offset));
+    report.problems.extend(last);
+    Ok((report, Some(manifest)))
 }
 
 fn missing_manifest(disk: &dyn Disk) -> Option<Damage> {
@@ -171,7 +162,7 @@ fn missing_manifest(disk: &dyn Disk) -> Option<Damage> {
     Some(Damage::new(MANIFEST, 0, what))
 }
 
-fn note(replayed: &Replayed, report: &mut VerifyReport) {
+fn note_counts(replayed: &Replayed, report: &mut VerifyReport) {
     report.messages = replayed.ledger.messages();
     let of_users = replayed.ledger.rows().filter(|row| !row.name.is_system());
     report.pending = of_users.map(|row| row.tally.count()).sum();
@@ -216,20 +207,15 @@ fn found(view: &StoreView) -> Result<(), ReadFault> {
 fn check_segments(disk: &dyn Disk, manifest: &Manifest, report: &mut VerifyReport) -> Result<(), StoreError> {
     let mut headers: Vec<Option<Header>> = Vec::new();
     for entry in &manifest.segments {
-        match SegmentReader::open(disk, entry).and_then(|segment| segment.header()) {
-            Ok(header) => headers.push(header),
-            Err(trouble) => {
-                headers.push(None);
-                keep_problem(Err(trouble), report)?;
-            }
-        }
+        let header = SegmentReader::open(disk, entry).and_then(|segment| segment.header());
+        headers.push(note(header, &mut report.problems)?.flatten());
     }
     for (i, entry) in manifest.segments.iter().enumerate() {
         let Some(end) = headers[i + 1..].iter().find_map(|h| h.map(|h| h.first)) else { break };
         let Some(header) = headers[i] else { continue };
         let checked = SegmentReader::open(disk, entry);
         let checked = checked.and_then(|segment| check_frames(segment, &header, end, &mut report.problems));
-        keep_problem(checked, report)?;
+        note(checked, &mut report.problems)?;
     }
     Ok(())
 }
@@ -251,30 +237,12 @@ fn check_frames(
             },
             Err(what) => {
                 problems.push(walk.segment.problem(walk.at, what));
-                let mut from = walk.at + 8;
-                let further = loop {
-                    match walk.segment.find_frame(from)? {
-                        Some(frame) if frame.head.first < walk.next => from = frame.end,
-                        other => break other,
-                    }
-                };
-                let Some(frame) = further else { break };
+                let Some(frame) = walk.segment.find_further(walk.at, walk.next)? else { break };
                 (walk.at, walk.next) = (frame.at, frame.head.first);
             }
         }
     }
     Ok(())
-}
-
-fn keep_problem(checked: Result<(), ReadFault>, report: &mut VerifyReport) -> Result<(), StoreError> {
-    match checked {
-        Ok(()) => Ok(()),
-        Err(ReadFault::Damaged(problem)) => {
-            report.problems.push(problem);
-            Ok(())
-        }
-        Err(error @ (ReadFault::Failed(_) | ReadFault::TooMuch | ReadFault::NotAtHand)) => Err(error.into()),
-    }
 }
 
 // Shows what a shard holds, and writes nothing.
@@ -569,20 +537,16 @@ impl SoundCopy {
 
 /// The manifest that a copy gets, and what the check of every byte has found.
 fn checked(disk: &dyn Disk) -> Result<(Manifest, VerifyReport), ReadFault> {
-    let report = verify_on(disk)?;
+    let (report, manifest) = check(disk)?;
     if let Some(problem) = report.problems.first() {
         return Err(problem.clone().into());
     }
-    let Some(mut manifest) = Manifest::read(disk)? else {
+    let Some(mut manifest) = manifest else {
         return Err(Damage::new(MANIFEST, 0, "the manifest is missing").into());
     };
-    let kept = reign::keep(disk, &manifest, &Interner::default(), 1)?;
-    let replayed = replay::replay(disk, &manifest, &kept.books, 1)?;
-    let ahead = replayed.epoch.0.checked_add(EPOCHS_AHEAD).filter(|epoch| *epoch < u32::MAX);
+    let ahead = manifest.epoch.0.checked_add(EPOCHS_AHEAD).filter(|epoch| *epoch < u32::MAX);
     let ahead = ahead.ok_or_else(|| StoreError::new(ErrorKind::Corrupt, "all epochs are used up"))?;
     manifest.epoch = Epoch(ahead);
-    // Segments that were prepared for later have nothing to copy.
-    manifest.segments.retain(|segment| !replayed.unused.contains(segment));
     Ok((manifest, report))
 }
 

@@ -7,10 +7,11 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
 
-use duewheel_core::record::{BootAnchor, ClockPair, Group, Record};
+use duewheel_core::pass_on;
+use duewheel_core::record::{ClockPair, Group, Record};
 use duewheel_core::store::{
-    AtHand, Capacity, ErrorKind, EventPage, EventRequest, Found, Level, Load, Loaded, Lookups, Progress,
-    Recovered, Store, StoreError, Waker,
+    AtHand, Capacity, ErrorKind, Found, Level, Lookups, Progress, Recovered, Store, StoreArrival, StoreError,
+    StoreTerms, Waker,
 };
 use duewheel_core::time::WallMs;
 use duewheel_core::{Epoch, Lsn, MessageId, ShardId};
@@ -196,6 +197,15 @@ impl MediumStore {
         error.with_nothing_from(*first).with_reached(Progress { written: durable, durable, level })
     }
 
+    /// Calls the store within, unless the ownership has ended.
+    fn checked<T>(
+        &mut self,
+        call: impl FnOnce(&mut LogStore) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        self.check()?;
+        call(&mut self.store)
+    }
+
     /// Ends the ownership: what this process still answers is nothing.
     fn end(&self) {
         self.medium.ended(StoreError::new(ErrorKind::Closed, "the store is closed"));
@@ -356,79 +366,25 @@ impl Store for MediumStore {
         }
     }
 
-    fn room_error(&self) -> Option<StoreError> {
-        self.store.room_error()
+    fn terms(&self) -> StoreTerms {
+        StoreTerms { level: self.medium.level(), ..self.store.terms() }
     }
 
-    fn max_body_bytes(&self) -> usize {
-        self.store.max_body_bytes()
-    }
-
-    fn max_group_records(&self) -> usize {
-        self.store.max_group_records()
-    }
-
-    fn max_group_bytes(&self) -> usize {
-        self.store.max_group_bytes()
-    }
-
-    fn find_many(&mut self, lookups: &Lookups, found: &mut Found) -> Result<(), StoreError> {
-        self.check()?;
-        let found = self.store.find_many(lookups, found);
+    fn find_many(&mut self, lookups: &Lookups, found: &mut Found) -> Result<AtHand, StoreError> {
+        let at_hand = self.checked(|store| store.find_many(lookups, found));
         // Rows that the next owner has removed since are no damage.
-        self.check().and(found)
-    }
-
-    fn find_at_hand(&mut self, lookups: &Lookups, found: &mut Found) -> Result<AtHand, StoreError> {
-        self.check()?;
-        let at_hand = self.store.find_at_hand(lookups, found);
         self.check().and(at_hand)
     }
 
-    fn fetch(&mut self, ticket: u64, lookups: Lookups) -> Result<(), StoreError> {
-        self.check()?;
-        self.store.fetch(ticket, lookups)
+    fn arrived(&mut self) -> Option<Result<StoreArrival, StoreError>> {
+        let arrival = self.store.arrived()?;
+        Some(self.check().and(arrival))
     }
 
-    fn fetched(&mut self) -> Option<u64> {
-        self.store.fetched()
-    }
-
-    fn load(&mut self, load: Load) -> Result<(), StoreError> {
-        self.check()?;
-        self.store.load(load)
-    }
-
-    fn loaded(&mut self) -> Option<Result<Loaded, StoreError>> {
-        let page = self.store.loaded()?;
-        Some(self.check().and(page))
-    }
-
-    fn forget(&mut self, ticket: u64) {
-        self.store.forget(ticket);
-    }
-
-    fn read_events(&mut self, asked: EventRequest) -> Result<Option<EventPage>, StoreError> {
-        self.check()?;
-        self.store.read_events(asked)
-    }
-
-    fn events_read(&mut self) -> Option<Result<EventPage, StoreError>> {
-        let page = self.store.events_read()?;
-        Some(self.check().and(page))
-    }
-
-    fn idle(&mut self, clock: ClockPair) -> Result<(), StoreError> {
-        self.check()?;
-        self.store.idle(clock)
-    }
-
-    /// The next owner on this boot takes the time between the two from it, and one elsewhere from the medium's clock: the
-    /// mark that it writes says what that counts from.
-    fn anchor(&mut self, clock: ClockPair, anchor: BootAnchor) -> Result<(), StoreError> {
-        self.check()?;
-        self.store.anchor(clock, anchor)
-    }
+    // The next owner on this boot takes the time between the two from the anchor, and one elsewhere from the medium's
+    // clock: the mark that `idle` writes says what that counts from.
+    pass_on!(in checked: ask idle);
+    pass_on!(store: room_error);
 
     fn close(&mut self, clock: ClockPair) -> Result<Progress, StoreError> {
         self.check()?;
@@ -445,10 +401,6 @@ impl Store for MediumStore {
             Err(error) if error.kind() != ErrorKind::Unavailable => Err(error),
             Ok(()) | Err(_) => Ok(Progress { level, ..progress }),
         }
-    }
-
-    fn level(&self) -> Level {
-        self.medium.level()
     }
 
     fn figures(&self) -> Vec<(&'static str, u64)> {

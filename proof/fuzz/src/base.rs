@@ -9,7 +9,8 @@ use duewheel_core::message::Row;
 use duewheel_core::record::DedupeRow;
 use duewheel_core::store::conformance::History;
 use duewheel_core::store::{
-    ErrorKind, Found, Load, Lookups, More, QueueRow, Recovered, Sequence, Store, StoreError, Which,
+    ErrorKind, Found, Load, Lookups, More, QueueRow, Recovered, Sequence, Store, StoreError, StoreRequest,
+    Which,
 };
 use duewheel_store_log::{AtSegmentEnd, Hands, LogStore, Options, Worked, Workers};
 
@@ -261,8 +262,8 @@ fn load(store: &mut LogStore, sequence: Sequence) -> Result<Vec<Row>, StoreError
     };
     let mut rows = Vec::new();
     loop {
-        store.load(load.clone())?;
-        let page = store.loaded().expect("by hand a page is there at once")?;
+        store.ask(StoreRequest::Load(load.clone()))?;
+        let page = store.arrived().expect("by hand a page is there at once")?.page().expect("a page");
         rows.extend(page.rows);
         match page.more {
             More::No => return Ok(rows),

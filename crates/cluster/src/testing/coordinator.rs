@@ -9,11 +9,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use duewheel_core::id::ShardId;
+use duewheel_core::pass_on;
 use duewheel_core::record::{ClockPair, Group};
 use duewheel_core::store::{
-    AtHand, Candidate, Capacity, Coordinator, ErrorKind, EventPage, EventRequest, Found, Joined, Level, Load,
-    Loaded, Lookups, MemoryDisk, MemoryStore, Node, Owner, Ownership, Progress, Recovered, Secrets, Store,
-    StoreError, Waker,
+    Candidate, Coordinator, ErrorKind, Joined, Level, MemoryDisk, MemoryStore, Node, Owner, Ownership,
+    Progress, Secrets, Store, StoreError, Waker,
 };
 
 /// Keeps in memory what nodes share. Clones share one state and one identity.
@@ -395,12 +395,19 @@ impl LeasedStore {
         }
         Ok(())
     }
+
+    fn checked<T>(
+        &mut self,
+        call: impl FnOnce(&mut MemoryStore) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        self.check()?;
+        call(&mut self.store)
+    }
 }
 
 impl Store for LeasedStore {
-    fn recovered(&mut self) -> Recovered {
-        self.store.recovered()
-    }
+    pass_on!(in checked: sync progress find_many ask idle);
+    pass_on!(store: recovered room room_error terms arrived figures);
 
     fn append(&mut self, group: &Group) -> Result<(), StoreError> {
         self.check()?;
@@ -416,70 +423,6 @@ impl Store for LeasedStore {
         self.store.append(group)
     }
 
-    fn sync(&mut self) -> Result<(), StoreError> {
-        self.check()?;
-        self.store.sync()
-    }
-
-    fn progress(&mut self) -> Result<Progress, StoreError> {
-        self.check()?;
-        self.store.progress()
-    }
-
-    fn room(&mut self) -> Capacity {
-        self.store.room()
-    }
-
-    fn max_group_bytes(&self) -> usize {
-        self.store.max_group_bytes()
-    }
-
-    fn find_many(&mut self, lookups: &Lookups, found: &mut Found) -> Result<(), StoreError> {
-        self.check()?;
-        self.store.find_many(lookups, found)
-    }
-
-    fn find_at_hand(&mut self, lookups: &Lookups, found: &mut Found) -> Result<AtHand, StoreError> {
-        self.check()?;
-        self.store.find_at_hand(lookups, found)
-    }
-
-    fn fetch(&mut self, ticket: u64, lookups: Lookups) -> Result<(), StoreError> {
-        self.check()?;
-        self.store.fetch(ticket, lookups)
-    }
-
-    fn fetched(&mut self) -> Option<u64> {
-        self.store.fetched()
-    }
-
-    fn load(&mut self, load: Load) -> Result<(), StoreError> {
-        self.check()?;
-        self.store.load(load)
-    }
-
-    fn loaded(&mut self) -> Option<Result<Loaded, StoreError>> {
-        self.store.loaded()
-    }
-
-    fn forget(&mut self, ticket: u64) {
-        self.store.forget(ticket);
-    }
-
-    fn read_events(&mut self, asked: EventRequest) -> Result<Option<EventPage>, StoreError> {
-        self.check()?;
-        self.store.read_events(asked)
-    }
-
-    fn events_read(&mut self) -> Option<Result<EventPage, StoreError>> {
-        self.store.events_read()
-    }
-
-    fn idle(&mut self, clock: ClockPair) -> Result<(), StoreError> {
-        self.check()?;
-        self.store.idle(clock)
-    }
-
     fn close(&mut self, clock: ClockPair) -> Result<Progress, StoreError> {
         self.check()?;
         let done = self.store.close(clock)?;
@@ -490,13 +433,5 @@ impl Store for LeasedStore {
             shard.lease = None;
         }
         Ok(done)
-    }
-
-    fn level(&self) -> Level {
-        self.store.level()
-    }
-
-    fn figures(&self) -> Vec<(&'static str, u64)> {
-        self.store.figures()
     }
 }

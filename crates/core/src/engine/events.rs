@@ -10,7 +10,7 @@ use crate::time::EngineMs;
 
 use super::Engine;
 use super::effect::Effect;
-use super::question::{EventQuestion, GivenUp};
+use super::question::EventQuestion;
 use super::reply::{Reply, ShardEvents};
 use super::rows::RowIdx;
 
@@ -29,8 +29,8 @@ impl Engine {
             following.is_followed(self.now);
             following.until = Some(EngineMs(self.now.engine.0.saturating_add(FOLLOWED_MS)));
         }
-        let ticket = following.next_ticket;
-        following.next_ticket += 1;
+        self.loading.tickets += 1;
+        let ticket = self.loading.tickets;
         following.questions.insert(ticket, EventQuestion { to, fired_after });
         let events = limit.clamp(1, PAGE);
         self.fx.push(Effect::ReadEvents(EventRequest { ticket, after, events, bytes: PAGE_BYTES }));
@@ -50,11 +50,6 @@ impl Engine {
         page.ticket = 0; // it concerns the engine and its store alone
         let reply = Reply::Events(Box::new(ShardEvents { page, fired: last }));
         self.respond(question.to, reply);
-    }
-
-    /// Gives up a page of events that cannot be read.
-    pub fn give_up_events(&mut self, ticket: u64) -> Option<GivenUp> {
-        self.following.questions.remove(&ticket).map(|question| GivenUp::Untouched(question.to))
     }
 
     /// Keeps that a message has become due, if a caller follows.

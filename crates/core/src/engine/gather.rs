@@ -272,6 +272,9 @@ impl Engine {
     /// Handles a page that cannot be read. If only a question waits for it, the question is given up, so that the next
     /// can start; a page that is needed for anything else is still awaited.
     pub fn give_up_page(&mut self, ticket: u64, fx: &mut Effects) -> Option<GivenUp> {
+        if let Some(question) = self.following.questions.remove(&ticket) {
+            return Some(GivenUp::Untouched(question.to));
+        }
         let number = self.forget_page(ticket)?;
         Some(self.step(fx, |engine| {
             let given_up = match engine.gathers.running.remove(&number) {

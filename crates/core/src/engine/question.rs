@@ -127,7 +127,6 @@ const FIRED: usize = 1_024;
 #[derive(Debug, Default)]
 pub(super) struct Following {
     pub(super) questions: BTreeMap<u64, EventQuestion>,
-    pub(super) next_ticket: u64,
     fired: VecDeque<MessageEvent>,
     /// The number of the last one of `fired`, counted since the start.
     pub(super) last_fired: u64,

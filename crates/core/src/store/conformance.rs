@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 
 use super::{
     Capacity, ErrorKind, FOUND_AHEAD, Found, Level, Load, Loaded, Lookups, More, Progress, Recovered,
-    Sequence, Store, StoreError, Table, Waker, Which, place_in,
+    Sequence, Store, StoreError, StoreRequest, Table, Waker, Which, place_in,
 };
 use crate::id::{Epoch, Lsn, MessageId};
 use crate::message::{Headers, Life, MessageContent, Options, Row};
@@ -233,11 +233,13 @@ impl<S: Store> OpenedStore<S> {
     }
 
     fn load(&mut self, load: Load) -> Loaded {
-        self.case.ok(self.store.load(load), "load");
+        self.case.ok(self.store.ask(StoreRequest::Load(load)), "load");
         let deadline = Instant::now() + PATIENCE;
         loop {
-            if let Some(page) = self.store.loaded() {
-                return self.case.ok(page, "loaded");
+            if let Some(arrival) = self.store.arrived()
+                && let Some(page) = self.case.ok(arrival, "loaded").page()
+            {
+                return page;
             }
             self.case.check(Instant::now() < deadline, "a page that was asked for comes");
             self.bell.wait();
@@ -356,7 +358,7 @@ fn prefix_after_kill<F: Fixture>(fixture: &mut F, case: Case) {
             match history.dice().below(8) {
                 0 => case.ok(opened.store.sync(), "sync"),
                 1 => opened.make_durable(group.last()),
-                2 => case.ok(opened.store.idle(group.clock), "idle"),
+                2 => case.ok(opened.store.idle(group.clock, None), "idle"),
                 _ => {}
             }
         }
@@ -385,7 +387,7 @@ fn durable_survives<F: Fixture>(fixture: &mut F, case: Case) {
             }
         }
         let durable = opened.progress().durable;
-        let level = opened.store.level();
+        let level = opened.store.terms().level;
         fixture.kill(opened.store);
         if level == Level::Buffered || fixture.lose_power() == Hook::Unsupported {
             continue; // what `buffered` calls durable survives kill -9 only
@@ -674,7 +676,7 @@ fn failure_is_final<F: Fixture>(fixture: &mut F, case: Case) {
         opened.store.find_many(&history.lookups(), &mut Found::default()),
         "find_many after a failure",
     );
-    case.refused(opened.store.idle(group.clock), "idle after a failure");
+    case.refused(opened.store.idle(group.clock, None), "idle after a failure");
     fixture.kill(opened.store);
     let mut opened = OpenedStore::open(fixture, case);
     let last = Lsn(opened.recovered.next_lsn.0 - 1);
@@ -708,7 +710,7 @@ fn room_is_known<F: Fixture>(fixture: &mut F, case: Case) {
             Capacity::SettleOnly | Capacity::RemoveOnly => break,
         }
         // Of the agreed size, and around it on the smaller side; each on the word of what room there is.
-        let most = opened.store.max_group_bytes();
+        let most = opened.store.terms().group_bytes;
         let bytes = [most, most - 1, most / 2 + 1, most / 2, 1][turn % 5];
         opened.append(&history.puts(bytes, 1 + turn / 5 % 3));
         turn += 1;

@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::event::MessageEvent;
 use crate::id::{Epoch, Lsn};
 use crate::policy::AGREED_GROUP_BYTES;
-use crate::record::{ClockPair, Group};
+use crate::record::{BootAnchor, ClockPair, Group};
 use crate::store::{
-    Capacity, ErrorKind, EventPage, EventRequest, Found, Level, Load, Loaded, Lookups, More, Progress,
-    Recovered, Store, StoreError, Table, Waker,
+    AtHand, Capacity, ErrorKind, EventPage, EventRequest, Found, Level, Lookups, More, Progress, Recovered,
+    Store, StoreArrival, StoreError, StoreRequest, StoreTerms, Table, Waker,
 };
 use crate::time::EngineMs;
 
@@ -51,7 +51,7 @@ pub struct MemoryStore {
     table: Table,
     epoch: Epoch,
     disk: Option<MemoryDisk>,
-    pages: VecDeque<Loaded>,
+    arrived: VecDeque<StoreArrival>,
     closed: bool,
     waker: Waker2,
     group_bytes: usize,
@@ -145,7 +145,7 @@ impl MemoryStore {
             table: Table::default(),
             epoch: Epoch(1),
             disk: None,
-            pages: VecDeque::new(),
+            arrived: VecDeque::new(),
             closed: false,
             waker: Waker2(Arc::new(|| {})),
             group_bytes: AGREED_GROUP_BYTES,
@@ -245,11 +245,12 @@ impl Store for MemoryStore {
         self.check()?;
         let written = self.table.applied();
         let durable = self.disk.as_ref().map_or(written, |d| d.disk().durable);
-        Ok(Progress { written, durable, level: self.level() })
+        Ok(Progress { written, durable, level: self.terms().level })
     }
 
-    fn max_group_bytes(&self) -> usize {
-        self.group_bytes
+    fn terms(&self) -> StoreTerms {
+        let claimed = self.disk.as_ref().and_then(|d| d.disk().level);
+        StoreTerms { group_bytes: self.group_bytes, ..StoreTerms::of(claimed.unwrap_or(Level::Memory)) }
     }
 
     fn room(&mut self) -> Capacity {
@@ -262,30 +263,31 @@ impl Store for MemoryStore {
         self.disk.as_ref().and_then(|disk| disk.disk().room_error.clone())
     }
 
-    fn find_many(&mut self, lookups: &Lookups, found: &mut Found) -> Result<(), StoreError> {
+    fn find_many(&mut self, lookups: &Lookups, found: &mut Found) -> Result<AtHand, StoreError> {
         self.check()?;
         self.table.find_many(lookups, found);
-        Ok(())
+        Ok(AtHand::Yes)
     }
 
-    fn load(&mut self, load: Load) -> Result<(), StoreError> {
-        self.check()?;
-        let page = self.table.load(load);
-        self.pages.push_back(page);
+    fn ask(&mut self, request: StoreRequest) -> Result<(), StoreError> {
+        let durable = self.progress()?.durable;
+        self.arrived.push_back(match request {
+            StoreRequest::Fetch(ticket, _) => StoreArrival::Fetched(ticket),
+            StoreRequest::Load(load) => StoreArrival::Loaded(self.table.load(load)),
+            StoreRequest::Forget(_) => return Ok(()),
+            StoreRequest::Events(asked) => {
+                StoreArrival::Events(self.recent.page(asked, self.table.applied(), durable))
+            }
+        });
         (self.waker.0)();
         Ok(())
     }
 
-    fn loaded(&mut self) -> Option<Result<Loaded, StoreError>> {
-        self.pages.pop_front().map(Ok)
+    fn arrived(&mut self) -> Option<Result<StoreArrival, StoreError>> {
+        self.arrived.pop_front().map(Ok)
     }
 
-    fn read_events(&mut self, asked: EventRequest) -> Result<Option<EventPage>, StoreError> {
-        let durable = self.progress()?.durable;
-        Ok(Some(self.recent.page(asked, self.table.applied(), durable)))
-    }
-
-    fn idle(&mut self, clock: ClockPair) -> Result<(), StoreError> {
+    fn idle(&mut self, clock: ClockPair, _: Option<BootAnchor>) -> Result<(), StoreError> {
         self.check()?;
         self.table.note_clock(clock);
         if let Some(disk) = &self.disk {
@@ -295,19 +297,14 @@ impl Store for MemoryStore {
     }
 
     fn close(&mut self, clock: ClockPair) -> Result<Progress, StoreError> {
-        self.idle(clock)?;
+        self.idle(clock, None)?;
         if let Some(disk) = &self.disk {
             let mut disk = disk.disk();
             disk.durable = self.table.applied();
         }
         self.closed = true;
         let last = self.table.applied();
-        Ok(Progress { written: last, durable: last, level: self.level() })
-    }
-
-    fn level(&self) -> Level {
-        let claimed = self.disk.as_ref().and_then(|d| d.disk().level);
-        claimed.unwrap_or(Level::Memory)
+        Ok(Progress { written: last, durable: last, level: self.terms().level })
     }
 
     fn figures(&self) -> Vec<(&'static str, u64)> {

@@ -12,6 +12,7 @@ use crate::event::MessageEvent;
 use crate::id::{Epoch, Lsn, MessageId};
 use crate::message::Row;
 use crate::name::{Key, QueueName};
+use crate::pass_on;
 use crate::policy::{AGREED_GROUP_BYTES, QueueSettings};
 use crate::record::{BootAnchor, ClockPair, DedupeRow, Group, Pause, Totals};
 use crate::tally::{DueCounts, Tally};
@@ -28,6 +29,7 @@ pub mod conformance;
 mod coordinator;
 mod ledger;
 mod memory;
+mod pass_on;
 mod table;
 
 /// Runs the example of `docs/stores.md` as a doc test.
@@ -43,7 +45,7 @@ struct StoresPage;
 ///
 /// 1. **Atomic and ordered.** A group is applied as a whole or not at all; groups keep their order; after a reopen the
 ///    surviving groups form a prefix of those appended, without a hole.
-/// 2. **Durable when it says so.** A group at or below [`Progress::durable`] survives whatever [`Store::level`] claims.
+/// 2. **Durable when it says so.** A group at or below [`Progress::durable`] survives whatever [`StoreTerms::level`] claims.
 /// 3. **Reads see appends.** [`Store::find_many`] reflects every group appended before, durable or not.
 /// 4. **Loads are snapshots.** A [`Loaded`] shows the state as of one LSN, in order of (due, id) within its sequence,
 ///    without a gap between pages. Groups appended after the request may be included, or not.
@@ -51,7 +53,7 @@ struct StoresPage;
 ///    [`ErrorKind::Fenced`] or can no longer happen.
 /// 6. **Fail closed.** Damage below the durable watermark, an unknown format and a second owner refuse to open. After a
 ///    failed append or sync every later call fails until the store is opened again.
-/// 7. **Room is known before.** After [`Capacity::Enough`] the next group of at most [`Store::max_group_bytes`] does
+/// 7. **Room is known before.** After [`Capacity::Enough`] the next group of at most [`StoreTerms::group_bytes`] does
 ///    not fail because the store is full; after [`Capacity::SettleOnly`] that holds for a group that puts no message,
 ///    after [`Capacity::RemoveOnly`] for one that only removes. Each answer is good for one group. The space of removed
 ///    messages becomes room by itself.
@@ -100,113 +102,44 @@ pub trait Store: Send {
         None
     }
 
-    /// The largest body that it accepts, in bytes. A larger one is refused before it is accepted, whatever the policy
-    /// allows.
-    fn max_body_bytes(&self) -> usize {
-        usize::MAX
-    }
-
-    /// The largest number of records of a group. A larger group would delay other requests to the same server too long.
-    fn max_group_records(&self) -> usize {
-        usize::MAX
-    }
-
-    /// The agreed size of a group, in encoded bytes of its records. A larger group may fail because the store is full.
-    fn max_group_bytes(&self) -> usize {
-        AGREED_GROUP_BYTES
-    }
+    /// The level that the store is to reach, and its bounds, which stay as they are while it is open.
+    fn terms(&self) -> StoreTerms;
 
     /// Finds messages by id and by key, in one call for a whole batch; of a batch of large messages only the first ones
-    /// ([`Lookups::bytes`]).
+    /// ([`Lookups::bytes`]). With [`AtHand::No`], which is for [`Lookups::at_hand`] alone, it has found nothing: the
+    /// caller may go on with other work, [fetch](StoreRequest::Fetch) what it needs, and make the look-up again.
     ///
     /// # Errors
     /// [`ErrorKind::Unavailable`] may concern this look-up alone: as long as [`Store::progress`] succeeds, nothing is
     /// poisoned, and `found` is as it was. After any other error the store is poisoned (obligation 6).
-    fn find_many(&mut self, lookups: &Lookups, found: &mut Found) -> Result<(), StoreError>;
+    fn find_many(&mut self, lookups: &Lookups, found: &mut Found) -> Result<AtHand, StoreError>;
 
-    /// Makes a look-up like [`Store::find_many`], if all that it needs is in memory. With [`AtHand::No`] it has found
-    /// nothing: the caller may go on with other work, [`fetch`](Store::fetch) it, and make it again.
-    ///
-    /// # Errors
-    /// As [`Store::find_many`].
-    fn find_at_hand(&mut self, lookups: &Lookups, found: &mut Found) -> Result<AtHand, StoreError> {
-        self.find_many(lookups, found).map(|()| AtHand::Yes)
-    }
-
-    /// Begins to read the data of a look-up from a slow medium into memory, without waiting. When that has ended, well
-    /// or not, [`Store::fetched`] returns the ticket, and the waker is called. The look-up itself is made later, so
-    /// that it reflects every group appended in between (obligation 3). The data may have left memory by then.
+    /// Begins what a request asks for, without waiting.
     ///
     /// # Errors
     /// The error that has ended the store.
-    fn fetch(&mut self, ticket: u64, lookups: Lookups) -> Result<(), StoreError> {
-        let _ = (ticket, lookups);
-        Err(StoreError::new(ErrorKind::Closed, "a bug: a store that always finds at once is asked to fetch"))
-    }
+    fn ask(&mut self, request: StoreRequest) -> Result<(), StoreError>;
 
-    /// Returns the ticket of a look-up that was fetched, if any.
-    fn fetched(&mut self) -> Option<u64> {
-        None
-    }
-
-    /// Starts to load a page; [`Store::loaded`] returns it when it has arrived.
+    /// Returns the result of a request, if any has arrived; the waker is called for each. Each request has one, except
+    /// [`StoreRequest::Forget`]; they arrive in any order.
     ///
     /// # Errors
-    /// The error that has ended the store.
-    fn load(&mut self, load: Load) -> Result<(), StoreError>;
-
-    /// Returns a page that has been loaded, if any; the waker is called for each.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Unavailable`] may concern this page alone, which [`StoreError::page`] names then: as long as
-    /// [`Store::progress`] succeeds, nothing is poisoned, and the store reads the page again by itself after a pause,
-    /// as of a later position, unless it is asked to [`forget`](Store::forget) it. After any other error the store is
-    /// poisoned (obligation 6).
-    fn loaded(&mut self) -> Option<Result<Loaded, StoreError>>;
-
-    /// Tells the store that a page which could not be read is no longer wanted. The store may still return it.
-    fn forget(&mut self, ticket: u64) {
-        let _ = ticket;
-    }
-
-    /// Asks for the events of the durable records behind a position. A store that has them at hand returns them at once.
-    /// With `None` the page follows later: [`Store::events_read`] returns it, and the waker is called for it.
-    ///
-    /// A store keeps the events of its newest records for as long as it can. [`EventPage::from`] says where the page
-    /// begins if it does not have all that was asked for; by default it keeps none.
-    ///
-    /// # Errors
-    /// The error that has ended the store.
-    fn read_events(&mut self, asked: EventRequest) -> Result<Option<EventPage>, StoreError> {
-        Ok(Some(EventPage::nothing_kept(asked.ticket, self.progress()?.durable)))
-    }
-
-    /// Returns events that were read, if any. Each request is answered once.
-    ///
-    /// # Errors
-    /// As long as [`Store::progress`] succeeds, the error concerns only the page that [`StoreError::page`] names, which
-    /// is not read again.
-    fn events_read(&mut self) -> Option<Result<EventPage, StoreError>> {
-        None
-    }
+    /// [`ErrorKind::Unavailable`] may concern one page alone, which [`StoreError::page`] names then: as long as
+    /// [`Store::progress`] succeeds, nothing is poisoned. The store reads a page of messages again by itself after a
+    /// pause, as of a later position, unless it is asked to forget it; a page of events is not read again. After any
+    /// other error the store is poisoned (obligation 6).
+    fn arrived(&mut self) -> Option<Result<StoreArrival, StoreError>>;
 
     /// Gives the store the clocks while nothing is appended, so that it can record them and its durable position (the
     /// log does so after 100 ms without a group).
     ///
-    /// # Errors
-    /// See [`Store::append`].
-    fn idle(&mut self, clock: ClockPair) -> Result<(), StoreError>;
-
-    /// Gives the store the anchor of the owner's boot, which the next owner gets in [`Recovered::anchor`]; called once,
-    /// before anything is appended. Engine time and elapsed time advance together, so the store may derive it again for
-    /// any clock that it records. By default the anchor is not kept, and downtime is taken from the wall clock.
+    /// Before anything is appended it is called once with the anchor of the owner's boot, which the next owner gets in
+    /// [`Recovered::anchor`]. Engine time and elapsed time advance together, so the store may derive it again for any
+    /// clock that it records. If it keeps none, downtime is taken from the wall clock.
     ///
     /// # Errors
     /// See [`Store::append`].
-    fn anchor(&mut self, clock: ClockPair, anchor: BootAnchor) -> Result<(), StoreError> {
-        let _ = (clock, anchor);
-        Ok(())
-    }
+    fn idle(&mut self, clock: ClockPair, anchor: Option<BootAnchor>) -> Result<(), StoreError>;
 
     /// Makes everything durable and releases the store for another owner; returns the final progress. Later calls fail
     /// with [`ErrorKind::Closed`].
@@ -215,10 +148,6 @@ pub trait Store: Send {
     /// See [`Store::append`]; the store is then released as after a crash.
     fn close(&mut self, clock: ClockPair) -> Result<Progress, StoreError>;
 
-    /// The level that [`Progress::durable`] stands for according to the options; [`Progress::level`] is the level that
-    /// was reached.
-    fn level(&self) -> Level;
-
     /// Figures for people: bytes on disk, syncs, and so on. Names are metric names without prefix. Names of counters
     /// end with `_total`, and a word behind a dot is a reason: `fences_total.gap`.
     /// In a family that ends with `_bucket_total` it is the upper edge of a histogram's column: `waits_bucket_total.0.5`.
@@ -226,77 +155,67 @@ pub trait Store: Send {
 }
 
 impl<S: Store + ?Sized> Store for Box<S> {
-    fn recovered(&mut self) -> Recovered {
-        (**self).recovered()
+    pass_on!(*: recovered append sync sync_here progress room room_error terms find_many ask arrived idle close figures);
+}
+
+/// Properties of an open store ([`Store::terms`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoreTerms {
+    /// The level that [`Progress::durable`] stands for according to the options; [`Progress::level`] is the level that
+    /// was reached.
+    pub level: Level,
+    /// The largest body that it accepts, in bytes. A larger one is refused before it is accepted, whatever the policy
+    /// allows.
+    pub body_bytes: usize,
+    /// The largest number of records of a group. A larger group would delay other requests to the same server too long.
+    pub group_records: usize,
+    /// The agreed size of a group, in encoded bytes of its records. A larger group may fail because the store is full.
+    pub group_bytes: usize,
+}
+
+impl StoreTerms {
+    /// The usual bounds.
+    pub fn of(level: Level) -> Self {
+        let (body_bytes, group_records) = (usize::MAX, usize::MAX);
+        StoreTerms { level, body_bytes, group_records, group_bytes: AGREED_GROUP_BYTES }
     }
-    fn append(&mut self, group: &Group) -> Result<(), StoreError> {
-        (**self).append(group)
-    }
-    fn sync(&mut self) -> Result<(), StoreError> {
-        (**self).sync()
-    }
-    fn sync_here(&mut self) -> Result<(), StoreError> {
-        (**self).sync_here()
-    }
-    fn progress(&mut self) -> Result<Progress, StoreError> {
-        (**self).progress()
-    }
-    fn room(&mut self) -> Capacity {
-        (**self).room()
-    }
-    fn room_error(&self) -> Option<StoreError> {
-        (**self).room_error()
-    }
-    fn max_body_bytes(&self) -> usize {
-        (**self).max_body_bytes()
-    }
-    fn max_group_records(&self) -> usize {
-        (**self).max_group_records()
-    }
-    fn max_group_bytes(&self) -> usize {
-        (**self).max_group_bytes()
-    }
-    fn find_many(&mut self, lookups: &Lookups, found: &mut Found) -> Result<(), StoreError> {
-        (**self).find_many(lookups, found)
-    }
-    fn find_at_hand(&mut self, lookups: &Lookups, found: &mut Found) -> Result<AtHand, StoreError> {
-        (**self).find_at_hand(lookups, found)
-    }
-    fn fetch(&mut self, ticket: u64, lookups: Lookups) -> Result<(), StoreError> {
-        (**self).fetch(ticket, lookups)
-    }
-    fn fetched(&mut self) -> Option<u64> {
-        (**self).fetched()
-    }
-    fn load(&mut self, load: Load) -> Result<(), StoreError> {
-        (**self).load(load)
-    }
-    fn loaded(&mut self) -> Option<Result<Loaded, StoreError>> {
-        (**self).loaded()
-    }
-    fn forget(&mut self, ticket: u64) {
-        (**self).forget(ticket)
-    }
-    fn read_events(&mut self, asked: EventRequest) -> Result<Option<EventPage>, StoreError> {
-        (**self).read_events(asked)
-    }
-    fn events_read(&mut self) -> Option<Result<EventPage, StoreError>> {
-        (**self).events_read()
-    }
-    fn idle(&mut self, clock: ClockPair) -> Result<(), StoreError> {
-        (**self).idle(clock)
-    }
-    fn anchor(&mut self, clock: ClockPair, anchor: BootAnchor) -> Result<(), StoreError> {
-        (**self).anchor(clock, anchor)
-    }
-    fn close(&mut self, clock: ClockPair) -> Result<Progress, StoreError> {
-        (**self).close(clock)
-    }
-    fn level(&self) -> Level {
-        (**self).level()
-    }
-    fn figures(&self) -> Vec<(&'static str, u64)> {
-        (**self).figures()
+}
+
+/// Work that a store does while its owner goes on ([`Store::ask`]). No two open requests have the same ticket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreRequest {
+    /// Reads the data of a look-up from a slow medium into memory. Its ticket arrives when that has ended, well or not.
+    /// The look-up itself is made later, so that it reflects every group appended in between (obligation 3); the data
+    /// may have left memory by then.
+    Fetch(u64, Lookups),
+    /// Loads a page of messages.
+    Load(Load),
+    /// A page with this ticket, which could not be read, is no longer wanted. The store may still return it.
+    Forget(u64),
+    /// Reads the events of the durable records behind a position. A store keeps the events of its newest records for as
+    /// long as it can, or none ([`EventPage::nothing_kept`]): [`EventPage::from`] says where the page begins if it does
+    /// not have all that was asked for.
+    Events(EventRequest),
+}
+
+/// The result of a [`StoreRequest`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreArrival {
+    /// The ticket of a look-up that was fetched.
+    Fetched(u64),
+    /// A page of messages.
+    Loaded(Loaded),
+    /// A page of events.
+    Events(EventPage),
+}
+
+impl StoreArrival {
+    /// The page of messages, if it is one.
+    pub fn page(self) -> Option<Loaded> {
+        match self {
+            StoreArrival::Loaded(page) => Some(page),
+            StoreArrival::Fetched(_) | StoreArrival::Events(_) => None,
+        }
     }
 }
 
@@ -356,7 +275,7 @@ pub struct Progress {
     /// Durable at `level`.
     pub durable: Lsn,
     /// The common level of all groups that became durable since the last call ([`Level::and`]); if there is none, that
-    /// of the last group. It is [`Store::level`] where a store always reaches what it promises.
+    /// of the last group. It is [`StoreTerms::level`] where a store always reaches what it promises.
     pub level: Level,
 }
 
@@ -444,6 +363,8 @@ pub struct Lookups {
     /// each list, and returns in [`Found::left`] how many it has not made. It makes the first [`FOUND_AHEAD`] of each
     /// list whatever they weigh, so that there is progress.
     pub bytes: usize,
+    /// Whether it is made only if all that it needs is in memory. A store without a slow medium makes it in any case.
+    pub at_hand: bool,
 }
 
 /// Number of look-ups of a list that a store may make together whatever they weigh.
@@ -452,7 +373,7 @@ pub const FOUND_AHEAD: usize = 16;
 impl Default for Lookups {
     /// No look-ups, without a bound.
     fn default() -> Self {
-        Lookups { ids: Vec::new(), keys: Vec::new(), answers: Vec::new(), bytes: usize::MAX }
+        Lookups { ids: Vec::new(), keys: Vec::new(), answers: Vec::new(), bytes: usize::MAX, at_hand: false }
     }
 }
 

@@ -2,14 +2,14 @@
 
 use std::mem;
 
-use duewheel_core::engine::{Input, Op};
+use duewheel_core::engine::Op;
 use duewheel_core::id::ReplyTo;
 use duewheel_core::mutant;
 use duewheel_core::mutant::Mutant;
-use duewheel_core::store::{AtHand, ErrorKind, FOUND_AHEAD, Found, Lookups, Store, StoreError};
+use duewheel_core::store::{AtHand, ErrorKind, FOUND_AHEAD, Found, Lookups, Store, StoreError, StoreRequest};
 use duewheel_core::time::{EngineMs, Now};
 
-use super::calls::{CallNumber, call_of};
+use super::calls::call_of;
 use super::parked::ParkedFor;
 use super::{Driver, clock};
 use crate::error::{CallError, Outcome};
@@ -161,17 +161,13 @@ impl<S: Store> Driver<S> {
         }
         self.parked.park(arrival, ParkedFor::Medium, ops, found);
         self.open.fetch(to);
-        self.store.fetch(arrival.0, fetch)
+        self.store.ask(StoreRequest::Fetch(arrival.0, fetch))
     }
 
     /// Lets calls come back for which the store has fetched what they need.
     pub(super) fn take_parked(&mut self) {
         if self.parked.is_empty() {
             return;
-        }
-        while let Some(ticket) = self.store.fetched() {
-            self.fetched += 1;
-            self.parked.fetched(CallNumber(ticket));
         }
         let (engine, most) = (&mut self.engine, self.policy.max_batch_ops);
         self.parked.take(most, &mut self.undecided, |lookups, found| engine.adopt(&lookups, found));
@@ -238,24 +234,21 @@ impl<S: Store> Driver<S> {
 
     /// Finds what was asked for, however long the medium takes.
     fn find(&mut self) -> Result<(), StoreError> {
-        self.find_within(|store, lookups, found| store.find_many(lookups, found).map(|()| AtHand::Yes))
-            .map(drop)
+        self.find_within(false).map(drop)
     }
 
     /// Finds what was asked for, if that needs no wait for the medium.
     fn find_at_hand(&mut self) -> Result<AtHand, StoreError> {
-        self.find_within(S::find_at_hand)
+        self.find_within(true)
     }
 
-    fn find_within(
-        &mut self,
-        find: impl FnOnce(&mut S, &Lookups, &mut Found) -> Result<AtHand, StoreError>,
-    ) -> Result<AtHand, StoreError> {
+    fn find_within(&mut self, at_hand: bool) -> Result<AtHand, StoreError> {
         if self.lookups.is_empty() {
             return Ok(AtHand::Yes);
         }
         let mut found = Found::default();
-        let result = find(&mut self.store, &self.lookups, &mut found);
+        self.lookups.at_hand = at_hand;
+        let result = self.store.find_many(&self.lookups, &mut found);
         if let Ok(AtHand::Yes) = result {
             self.engine.adopt(&self.lookups, found);
         }
@@ -292,38 +285,7 @@ impl<S: Store> Driver<S> {
             }
             self.asked = self.appended;
         } else if self.is_open() {
-            self.store.idle(clock(now))?;
-        }
-        Ok(())
-    }
-}
-
-impl<S: Store> Driver<S> {
-    /// Asks the store for events. What it has at hand is answered at once.
-    pub(super) fn ask_for_events(&mut self, now: Now) -> Result<(), StoreError> {
-        for asked in mem::take(&mut self.event_requests) {
-            if let Some(page) = self.store.read_events(asked)? {
-                self.engine.handle(now, Input::Events(page), &mut self.effects);
-                self.carry_out();
-            }
-        }
-        Ok(())
-    }
-
-    /// Takes events that the store has read.
-    pub(super) fn take_events(&mut self, now: Now) -> Result<(), StoreError> {
-        while let Some(read) = self.store.events_read() {
-            match read {
-                Ok(page) => self.engine.handle(now, Input::Events(page), &mut self.effects),
-                Err(error) => {
-                    // An error of the store itself, and not of this page, ends it.
-                    self.progress()?;
-                    if let Some(given_up) = error.page().and_then(|ticket| self.engine.give_up_events(ticket))
-                    {
-                        self.tell_given_up(given_up, &error);
-                    }
-                }
-            }
+            self.store.idle(clock(now), None)?;
         }
         Ok(())
     }

@@ -7,9 +7,11 @@ use duewheel_core::MessageId;
 use duewheel_core::engine::{Attempt, Config, Enqueue, Op, Reply, Reserve, Reserved, Target, WaiterId, When};
 use duewheel_core::id::SessionId;
 use duewheel_core::name::{Key, QueueName};
+use duewheel_core::pass_on;
 use duewheel_core::policy::{Policy, QueueSettings};
 use duewheel_core::store::{
-    Capacity, ErrorKind, Found, Level, Loaded, Lookups, MemoryDisk, MemoryStore, Progress, Store, StoreError,
+    AtHand, Capacity, ErrorKind, Found, Level, Lookups, MemoryDisk, MemoryStore, Progress, Store,
+    StoreArrival, StoreError,
 };
 use duewheel_core::time::Now;
 use duewheel_shard::driver::Driver;
@@ -309,7 +311,7 @@ fn failed_segment_creation_is_not_full() {
 #[test]
 fn group_size_respects_store_limit() {
     let mut rig = Rig::new();
-    let agreed = rig.driver.store().max_group_bytes();
+    let agreed = rig.driver.store().terms().group_bytes;
     let most = duewheel_core::policy::Policy::default().max_group_bytes;
     for body in [256 * 1024, 200_000, 65_536, 20_000, 1_000, 1] {
         for bytes in [most - 1, most, most + 1, 2 * most, 5 * most] {
@@ -427,7 +429,7 @@ struct Synced {
 }
 
 impl Store for Synced {
-    pass_on!(store: recovered append sync progress room find_many load loaded idle close level figures);
+    pass_on!(store: recovered append sync progress room room_error terms find_many ask arrived idle close figures);
     fn sync_here(&mut self) -> Result<(), StoreError> {
         self.here.fetch_add(1, Relaxed);
         self.store.sync_here()
@@ -501,14 +503,14 @@ struct Unreadable {
 }
 
 impl Store for Unreadable {
-    pass_on!(store: recovered append sync progress room load idle close level figures);
-    fn find_many(&mut self, lookups: &Lookups, found: &mut Found) -> Result<(), StoreError> {
+    pass_on!(store: recovered append sync sync_here progress room room_error terms ask idle close figures);
+    fn find_many(&mut self, lookups: &Lookups, found: &mut Found) -> Result<AtHand, StoreError> {
         if lookups.ids.contains(&MessageId(self.bad.load(Relaxed))) {
             return Err(StoreError::new(ErrorKind::Unavailable, "cannot read runs/0000000007.run: EIO"));
         }
         self.store.find_many(lookups, found)
     }
-    fn loaded(&mut self) -> Option<Result<Loaded, StoreError>> {
+    fn arrived(&mut self) -> Option<Result<StoreArrival, StoreError>> {
         if self.bad_pages.load(Relaxed) > 0 {
             // As the log: it says so once, and reads the page again by itself.
             let said = self.bad_pages.fetch_sub(1, Relaxed).is_multiple_of(2);
@@ -516,7 +518,7 @@ impl Store for Unreadable {
                 Err(StoreError::new(ErrorKind::Unavailable, "cannot read runs/0000000007.run: EIO"))
             });
         }
-        self.store.loaded()
+        self.store.arrived()
     }
 }
 
@@ -728,7 +730,7 @@ struct Falling {
 }
 
 impl Store for Falling {
-    pass_on!(store: recovered append sync room load loaded idle close level figures);
+    pass_on!(store: recovered append sync sync_here room room_error terms ask arrived idle close figures);
     fn progress(&mut self) -> Result<Progress, StoreError> {
         let progress = self.store.progress()?;
         if self.falls.load(Relaxed) == 2 {
@@ -737,7 +739,7 @@ impl Store for Falling {
         }
         Ok(progress)
     }
-    fn find_many(&mut self, lookups: &Lookups, found: &mut Found) -> Result<(), StoreError> {
+    fn find_many(&mut self, lookups: &Lookups, found: &mut Found) -> Result<AtHand, StoreError> {
         if self.falls.compare_exchange(1, 2, Relaxed, Relaxed).is_ok() {
             return Err(StoreError::new(ErrorKind::Unavailable, "for a moment"));
         }

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use duewheel_core::engine::{Attempt, Config, Enqueue, Op, Reply, Reserved, When};
+use duewheel_core::pass_on;
 use duewheel_core::policy::Policy;
 use duewheel_core::record::Writer;
-use duewheel_core::store::{Capacity, MemoryDisk, MemoryStore, Store};
+use duewheel_core::store::{Capacity, MemoryDisk, MemoryStore, Store, StoreTerms};
 use duewheel_core::time::Now;
 use duewheel_shard::driver::Driver;
 use duewheel_shard::error::{CallError, Outcome};
@@ -69,17 +70,17 @@ fn timed_decisions_fit_store_group() {
 #[test]
 fn step_fits_small_store_group() {
     let rig = Rig::new();
-    assert!(Policy::default().max_step_bytes <= rig.driver.store().max_group_bytes() / 4);
+    assert!(Policy::default().max_step_bytes <= rig.driver.store().terms().group_bytes / 4);
 }
 
 /// A store that takes few records at once, as one does that serves others as well.
 struct Few(MemoryStore);
 
 impl Store for Few {
-    pass_on!(0: recovered append sync progress room find_many load loaded idle close level figures);
+    pass_on!(0: recovered append sync sync_here progress room room_error find_many ask arrived idle close figures);
 
-    fn max_group_records(&self) -> usize {
-        2_000
+    fn terms(&self) -> StoreTerms {
+        StoreTerms { group_records: 2_000, ..self.0.terms() }
     }
 }
 

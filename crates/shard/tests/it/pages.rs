@@ -5,8 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use duewheel_core::engine::{Attempt, Config, Op, Reply};
 use duewheel_core::message::State;
+use duewheel_core::pass_on;
 use duewheel_core::policy::Policy;
-use duewheel_core::store::{ErrorKind, Loaded, MemoryDisk, MemoryStore, Sequence, Store, StoreError};
+use duewheel_core::store::{
+    ErrorKind, Loaded, MemoryDisk, MemoryStore, Sequence, Store, StoreArrival, StoreError, StoreRequest,
+};
 use duewheel_core::time::Now;
 use duewheel_shard::driver::Driver;
 use duewheel_shard::error::{CallError, Outcome};
@@ -24,15 +27,23 @@ struct Torn {
 }
 
 impl Store for Torn {
-    pass_on!(store: recovered append sync progress room find_many load idle close level figures);
-    fn loaded(&mut self) -> Option<Result<Loaded, StoreError>> {
+    pass_on!(store: recovered append sync sync_here progress room room_error terms find_many idle close figures);
+    fn ask(&mut self, request: StoreRequest) -> Result<(), StoreError> {
+        if let StoreRequest::Forget(ticket) = request {
+            self.unread.retain(|page| page.load.ticket != ticket);
+        }
+        self.store.ask(request)
+    }
+    fn arrived(&mut self) -> Option<Result<StoreArrival, StoreError>> {
         if !self.is_torn.load(Relaxed)
             && let Some(page) = self.unread.pop()
         {
-            return Some(Ok(page));
+            return Some(Ok(StoreArrival::Loaded(page)));
         }
-        match self.store.loaded()? {
-            Ok(page) if self.is_torn.load(Relaxed) && page.load.sequence == Sequence::Dead => {
+        match self.store.arrived()? {
+            Ok(StoreArrival::Loaded(page))
+                if self.is_torn.load(Relaxed) && page.load.sequence == Sequence::Dead =>
+            {
                 let error = StoreError::new(ErrorKind::Unavailable, "cannot read runs/0000000007.run: EIO");
                 let ticket = page.load.ticket;
                 self.unread.push(page);
@@ -40,9 +51,6 @@ impl Store for Torn {
             }
             page => Some(page),
         }
-    }
-    fn forget(&mut self, ticket: u64) {
-        self.unread.retain(|page| page.load.ticket != ticket);
     }
 }
 

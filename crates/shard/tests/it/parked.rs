@@ -7,9 +7,11 @@ use duewheel_core::engine::{Config, Enqueue, Op, Reply, Target, When};
 use duewheel_core::id::MessageId;
 use duewheel_core::mutant::{self, Mutant};
 use duewheel_core::name::{Key, QueueName};
+use duewheel_core::pass_on;
 use duewheel_core::policy::Policy;
 use duewheel_core::store::{
-    AtHand, ErrorKind, Found, Lookups, MemoryDisk, MemoryStore, Progress, Store, StoreError,
+    AtHand, ErrorKind, Found, Lookups, MemoryDisk, MemoryStore, Progress, Store, StoreArrival, StoreError,
+    StoreRequest,
 };
 use duewheel_core::time::Now;
 use duewheel_shard::driver::Driver;
@@ -70,30 +72,33 @@ fn named(lookups: &Lookups) -> BTreeSet<MessageId> {
 pub(crate) struct SlowStore(pub(crate) MemoryStore, pub(crate) Arc<Mutex<Slow>>);
 
 impl Store for SlowStore {
-    pass_on!(0: recovered append sync room load loaded idle close level figures);
+    pass_on!(0: recovered append sync sync_here room room_error terms idle close figures);
     fn progress(&mut self) -> Result<Progress, StoreError> {
         let progress = self.0.progress()?;
         Ok(self.1.lock().unwrap().hangs_at.unwrap_or(progress))
     }
-    fn find_many(&mut self, lookups: &Lookups, found: &mut Found) -> Result<(), StoreError> {
+    fn find_many(&mut self, lookups: &Lookups, found: &mut Found) -> Result<AtHand, StoreError> {
         let mut slow = self.1.lock().unwrap();
-        slow.waited += u64::from(slow.is_cold(lookups));
+        let is_cold = slow.is_cold(lookups);
+        if is_cold && lookups.at_hand {
+            return Ok(AtHand::No);
+        }
+        slow.waited += u64::from(is_cold);
         slow.check(lookups)?;
         self.0.find_many(lookups, found)
     }
-    fn find_at_hand(&mut self, lookups: &Lookups, found: &mut Found) -> Result<AtHand, StoreError> {
-        if self.1.lock().unwrap().is_cold(lookups) {
-            return Ok(AtHand::No);
+    fn ask(&mut self, request: StoreRequest) -> Result<(), StoreError> {
+        match request {
+            StoreRequest::Fetch(ticket, lookups) => {
+                self.1.lock().unwrap().asked.push_back((ticket, lookups));
+                Ok(())
+            }
+            other => self.0.ask(other),
         }
-        self.1.lock().unwrap().check(lookups)?;
-        self.0.find_many(lookups, found).map(|()| AtHand::Yes)
     }
-    fn fetch(&mut self, ticket: u64, lookups: Lookups) -> Result<(), StoreError> {
-        self.1.lock().unwrap().asked.push_back((ticket, lookups));
-        Ok(())
-    }
-    fn fetched(&mut self) -> Option<u64> {
-        self.1.lock().unwrap().done.pop_front()
+    fn arrived(&mut self) -> Option<Result<StoreArrival, StoreError>> {
+        let fetched = self.1.lock().unwrap().done.pop_front();
+        fetched.map(|ticket| Ok(StoreArrival::Fetched(ticket))).or_else(|| self.0.arrived())
     }
 }
 

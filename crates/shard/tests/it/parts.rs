@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use duewheel_core::engine::{Config, Enqueue, Op, Reply, Target, When};
 use duewheel_core::id::{MessageId, SessionId};
 use duewheel_core::name::{Key, QueueName};
+use duewheel_core::pass_on;
 use duewheel_core::policy::Policy;
-use duewheel_core::store::{Found, Lookups, MemoryDisk, MemoryStore, Store, StoreError};
+use duewheel_core::store::{AtHand, Found, Lookups, MemoryDisk, MemoryStore, Store, StoreError};
 use duewheel_core::time::Now;
 use duewheel_shard::driver::Driver;
 use duewheel_shard::inbox::{Answers, Submission, WhenBusy};
@@ -21,12 +22,12 @@ const FOUND: usize = 40 * BODY;
 struct Weighed(MemoryStore, Arc<AtomicUsize>);
 
 impl Store for Weighed {
-    pass_on!(0: recovered append sync progress room load loaded idle close level figures);
-    fn find_many(&mut self, lookups: &Lookups, found: &mut Found) -> Result<(), StoreError> {
+    pass_on!(0: recovered append sync sync_here progress room room_error terms ask arrived idle close figures);
+    fn find_many(&mut self, lookups: &Lookups, found: &mut Found) -> Result<AtHand, StoreError> {
         self.0.find_many(lookups, found)?;
         let weight = found.rows.iter().map(|row| row.message.weight()).sum();
         self.1.fetch_max(weight, Relaxed);
-        Ok(())
+        Ok(AtHand::Yes)
     }
 }
 

@@ -92,7 +92,7 @@ impl EventReader {
     }
 
     /// Adds a page that was read.
-    pub(super) fn done(&self, page: Result<EventPage, StoreError>) {
+    pub(crate) fn done(&self, page: Result<EventPage, StoreError>) {
         lock(&self.pages).push_back(page);
     }
 

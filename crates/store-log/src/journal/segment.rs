@@ -173,6 +173,17 @@ impl SegmentReader {
         Ok(Frame::read(&self.from(at, length)?, at, incarnation))
     }
 
+    /// The first whole frame behind the damage at an offset that does not begin with records before `next`.
+    pub(crate) fn find_further(&mut self, at: u64, next: Lsn) -> Result<Option<Frame>, StoreError> {
+        let mut from = at + 8;
+        loop {
+            match self.find_frame(from)? {
+                Some(frame) if frame.head.first < next => from = frame.end,
+                found => return Ok(found),
+            }
+        }
+    }
+
     /// The first whole frame at or behind an offset. Every possible start of a frame is tried, because behind damage
     /// the start of the next frame is not known.
     pub(crate) fn find_frame(&mut self, from: u64) -> Result<Option<Frame>, StoreError> {

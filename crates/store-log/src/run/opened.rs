@@ -408,6 +408,11 @@ pub(crate) struct Mask {
 }
 
 impl Mask {
+    /// Whether the purge removes a message of its queue.
+    pub(crate) fn takes(&self, id: MessageId) -> bool {
+        id < self.before && self.keep.binary_search(&id).is_err()
+    }
+
     /// Adds what the same purge kept of another run.
     fn keep_also(&mut self, ids: &[MessageId]) {
         self.keep.extend_from_slice(ids);
@@ -471,7 +476,7 @@ impl Live {
 
     fn is_masked(&self, id: MessageId, queue: u32) -> bool {
         let Some(masks) = self.masks.get(&queue) else { return false };
-        masks.iter().any(|mask| id < mask.before && mask.keep.binary_search(&id).is_err())
+        masks.iter().any(|mask| mask.takes(id))
     }
 
     /// The live rows of a merge's output: `inputs` are the runs, their live rows when the merge began, and their

@@ -158,8 +158,7 @@ impl RunContents {
 
     /// Whether a purge has removed it, according to the state: that is final in every run.
     pub(super) fn is_purged(&self, id: MessageId, queue: u32) -> bool {
-        let takes = |mask: &Mask| id < mask.before && mask.keep.binary_search(&id).is_err();
-        self.masks.iter().any(|(of, mask)| *of == queue && takes(mask))
+        self.masks.iter().any(|(of, mask)| *of == queue && mask.takes(id))
     }
 
     /// Live messages of the run, except for those that were read.

@@ -9,12 +9,12 @@ use duewheel_core::store::StoreError;
 use duewheel_core::{Epoch, Lsn};
 
 use crate::disk::{Disk, DiskFile, FileAccess};
-use crate::fault::{Damage, failed, lock};
+use crate::fault::{Damage, failed, lock, note};
 use crate::format::{
     FileNo, Incarnation, JOURNAL, MANIFEST, RUNS, STATE, align8, check_block, checksum, u32_at, u64_at,
 };
 use crate::manifest::{Manifest, RunEntry, SegmentEntry, StateEntry};
-use crate::salvage::report::{SalvageReport, note};
+use crate::salvage::report::SalvageReport;
 
 /// The files to read.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ pub(super) enum ListingSource {
 impl SalvageFiles {
     pub(super) fn read(source: &ReadOnlyDisk<'_>, report: &mut SalvageReport) -> Result<Self, StoreError> {
         Manifest::known_format(source)?;
-        if let Some(Some(manifest)) = note(Manifest::read(source), report)? {
+        if let Some(Some(manifest)) = note(Manifest::read(source), &mut report.damage)? {
             let Manifest { epoch, proven, segments, runs, states, .. } = manifest;
             let (headless, by) = (BTreeSet::new(), ListingSource::Manifest);
             return Ok(SalvageFiles { epoch, proven, segments, runs, states, headless, by });

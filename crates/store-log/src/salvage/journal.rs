@@ -7,13 +7,13 @@ use duewheel_core::record::{BootAnchor, ClockPair, Record};
 use duewheel_core::store::StoreError;
 use duewheel_core::{Due, Epoch, Lsn, MessageId, QueueName};
 
-use crate::fault::{Damage, ReadFault};
+use crate::fault::{Damage, ReadFault, note};
 use crate::journal::segment::{BLOCK, Frame, Header, SegmentReader};
 use crate::manifest::SegmentEntry;
 use crate::run::Mask;
 use crate::salvage::books::SalvagedBooks;
 use crate::salvage::files::{ReadOnlyDisk, SalvageFiles};
-use crate::salvage::report::{Loss, SalvageReport, note};
+use crate::salvage::report::{Loss, SalvageReport};
 
 /// Segments that hold frames, by their first LSN.
 #[derive(Debug)]
@@ -59,8 +59,8 @@ impl<'a> JournalFrames<'a> {
                 }
                 SegmentReader::open(source, &SegmentEntry { bytes, ..*listed })
             });
-            let Some(mut reader) = note(opened, report)? else { continue };
-            let header = note(SegmentReader::header_as(&reader, listed), report)?.flatten();
+            let Some(mut reader) = note(opened, &mut report.damage)? else { continue };
+            let header = note(SegmentReader::header_as(&reader, listed), &mut report.damage)?.flatten();
             let first = match header {
                 Some(header) => Some(header.first),
                 None => reader.find_frame(BLOCK as u64)?.map(|frame| frame.head.first),
@@ -116,7 +116,8 @@ impl<'a> JournalFrames<'a> {
         visited: &mut Visited,
         visit: &mut impl FnMut(Lsn, Record) -> Result<(), StoreError>,
     ) -> Result<Lsn, StoreError> {
-        let Some(mut reader) = note(SegmentReader::open(self.source, &segment.entry), report)? else {
+        let Some(mut reader) = note(SegmentReader::open(self.source, &segment.entry), &mut report.damage)?
+        else {
             return Ok(segment.first);
         };
         let (mut at, mut next, mut proven) = (BLOCK as u64, segment.first, self.proven);
@@ -145,13 +146,8 @@ impl<'a> JournalFrames<'a> {
             }
             report.damage.push(reader.problem(at, what));
             visited.anchor = None; // the damaged bytes may have named another boot
-            let mut from = at + 8;
-            let further = loop {
-                match reader.find_frame(from)? {
-                    Some(frame) if frame.head.first < next => from = frame.end,
-                    other => break other.filter(|frame| end.is_none_or(|end| frame.head.first < end)),
-                }
-            };
+            let further = reader.find_further(at, next)?;
+            let further = further.filter(|frame| end.is_none_or(|end| frame.head.first < end));
             let Some(frame) = further else {
                 let until = end.unwrap_or(proven.next());
                 self.lose(next, until, report);
@@ -298,7 +294,7 @@ impl Overlay {
             Record::Purged { queue, keep, before, .. } => {
                 let mask = Mask { before, keep: keep.iter().collect() };
                 let of_queue = self.fates.range_mut(..before).filter(|(_, fate)| fate.queue == queue);
-                for (_, fate) in of_queue.filter(|(id, _)| mask.keep.binary_search(id).is_err()) {
+                for (_, fate) in of_queue.filter(|(id, _)| mask.takes(**id)) {
                     (fate.end, fate.life, fate.put) = (MessageFate::Gone, None, None);
                 }
                 self.purges.push((queue, mask));
@@ -331,8 +327,7 @@ impl Overlay {
 
     /// Whether a purge removed the message from its run.
     pub(super) fn purges(&self, id: MessageId, queue: &QueueName) -> bool {
-        let takes = |mask: &Mask| id < mask.before && mask.keep.binary_search(&id).is_err();
-        self.purges.iter().any(|(of, mask)| of == queue && takes(mask))
+        self.purges.iter().any(|(of, mask)| of == queue && mask.takes(id))
     }
 
     /// Live messages of which only changes were found.

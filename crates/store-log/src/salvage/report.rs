@@ -2,11 +2,10 @@
 
 use std::fmt;
 
-use duewheel_core::store::StoreError;
 use duewheel_core::{Due, Key, Lsn, MessageId, QueueName};
 use roaring::RoaringTreemap;
 
-use crate::fault::{Damage, ReadFault};
+use crate::fault::Damage;
 
 /// The result of a salvage.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -33,21 +32,6 @@ impl SalvageReport {
         self.damage.extend(damage.into_iter().map(|damage| damage.inside(folder)));
         let of_shard = |loss| Loss::InShard { folder: folder.to_owned(), loss: Box::new(loss) };
         self.losses.extend(losses.into_iter().map(of_shard));
-    }
-}
-
-/// Records damage and continues; any other error ends the salvage.
-pub(super) fn note<T>(
-    result: Result<T, ReadFault>,
-    report: &mut SalvageReport,
-) -> Result<Option<T>, StoreError> {
-    match result {
-        Ok(value) => Ok(Some(value)),
-        Err(ReadFault::Damaged(problem)) => {
-            report.damage.push(problem);
-            Ok(None)
-        }
-        Err(error @ (ReadFault::Failed(_) | ReadFault::TooMuch | ReadFault::NotAtHand)) => Err(error.into()),
     }
 }
 

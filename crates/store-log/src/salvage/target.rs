@@ -85,7 +85,7 @@ impl SalvageTarget {
         let mut store = LogStore::open(dir, options, Arc::new(move || thread.unpark()))?;
         let next = store.recovered().next_lsn;
         if let Some(anchor) = books.anchor() {
-            store.anchor(clock, anchor)?;
+            store.idle(clock, Some(anchor))?;
         }
         let (rows, answers, written) = (Vec::new(), Vec::new(), WriteResult::default());
         Ok(SalvageTarget { store, clock, next, rows, bytes: 0, answers, written })

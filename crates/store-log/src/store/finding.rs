@@ -15,12 +15,7 @@ use crate::run::Blocking;
 
 impl LogStore {
     /// Finds what was asked for, as of now.
-    pub(super) fn find_within(
-        &self,
-        lookups: &Lookups,
-        found: &mut Found,
-        blocking: Blocking,
-    ) -> Result<AtHand, StoreError> {
+    pub(super) fn find(&self, lookups: &Lookups, found: &mut Found) -> Result<AtHand, StoreError> {
         self.check()?;
         let view = self.shared.view();
         let finder = Finder {
@@ -28,7 +23,7 @@ impl LogStore {
             active: Some(&self.active),
             readers: &self.shared.readers,
             whom: ReadPriority::Owner,
-            blocking,
+            blocking: if lookups.at_hand { Blocking::Never } else { Blocking::Allowed },
         };
         let before = (found.rows.len(), found.answers.len());
         let take_back = |found: &mut Found| {
@@ -56,35 +51,21 @@ impl LogStore {
     }
 
     /// Lets a reader fetch what a look-up needs.
-    pub(super) fn begin_fetch(&self, ticket: u64, lookups: Lookups) -> Result<(), StoreError> {
-        self.check()?;
+    pub(super) fn begin_fetch(&self, ticket: u64, lookups: Lookups) {
         self.shared.fetches.ask(ticket, lookups);
-        match self.shared.options.workers {
-            // A job that is left over when the store is dropped must not keep it.
-            Workers::Threads => {
-                let shared = Arc::downgrade(&self.shared);
-                self.shared.readers.spawn(ReadPriority::Fetch, move || {
-                    if let Some(shared) = shared.upgrade() {
-                        // A panic ends the store, and no thread that others use.
-                        let _ = catch_unwind(AssertUnwindSafe(|| {
-                            let _guard = PoisonOnPanic(&shared, "duewheel-read");
-                            background::fetch_step(&shared);
-                        }));
-                    }
-                });
+        if self.shared.options.workers == Workers::ByHand {
+            return;
+        }
+        // A job that is left over when the store is dropped must not keep it.
+        let shared = Arc::downgrade(&self.shared);
+        self.shared.readers.spawn(ReadPriority::Fetch, move || {
+            if let Some(shared) = shared.upgrade() {
+                // A panic ends the store, and no thread that others use.
+                let _ = catch_unwind(AssertUnwindSafe(|| {
+                    let _guard = PoisonOnPanic(&shared, "duewheel-read");
+                    background::fetch_step(&shared);
+                }));
             }
-            Workers::ByHand => (self.shared.waker)(),
-        }
-        Ok(())
-    }
-
-    /// The ticket of a look-up that was fetched.
-    pub(super) fn take_fetched(&self) -> Option<u64> {
-        let fetched = self.shared.fetches.done();
-        if fetched.is_none() && self.shared.options.workers == Workers::ByHand {
-            background::fetch_step(&self.shared);
-            return self.shared.fetches.done();
-        }
-        fetched
+        });
     }
 }

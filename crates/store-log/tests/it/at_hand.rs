@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use duewheel_core::store::conformance::History;
-use duewheel_core::store::{AtHand, Found, Left, Store};
+use duewheel_core::store::{AtHand, Found, Left, Lookups, Store, StoreArrival, StoreRequest};
 use duewheel_sim_disk::SimDisk;
 use duewheel_store_log::disk::{Disk, FileAccess, RealDisk};
 use duewheel_store_log::{LogStore, Workers};
@@ -27,19 +27,24 @@ fn with_runs(seed: u64) -> (SimDisk, Rig, Found) {
     (disk, rig, found)
 }
 
+/// Looks up all messages without a wait.
+fn at_hand(rig: &Rig) -> Lookups {
+    Lookups { at_hand: true, ..rig.history.lookups() }
+}
+
 #[test]
 fn cached_find_is_all_or_nothing() {
     let (disk, mut rig, all) = with_runs(31);
-    let lookups = rig.history.lookups();
+    let lookups = at_hand(&rig);
     let mut found = Found::default();
-    assert_eq!(rig.store.find_at_hand(&lookups, &mut found).unwrap(), AtHand::Yes);
+    assert_eq!(rig.store.find_many(&lookups, &mut found).unwrap(), AtHand::Yes);
     assert_eq!(found, all);
     let mut misses = 0;
     for one_of in [1, 2, 3, 50, 200] {
         disk.cold(one_of);
         for _ in 0..50 {
             let mut found = Found { left: Left { ids: 7, keys: 7 }, ..all.clone() };
-            match rig.store.find_at_hand(&lookups, &mut found).unwrap() {
+            match rig.store.find_many(&lookups, &mut found).unwrap() {
                 AtHand::No => {
                     misses += 1;
                     assert_eq!(
@@ -55,7 +60,7 @@ fn cached_find_is_all_or_nothing() {
     assert!((100..250).contains(&misses), "{misses}");
     // What waits for the disk finds it whatever is in memory.
     let mut found = Found::default();
-    rig.store.find_many(&lookups, &mut found).unwrap();
+    rig.store.find_many(&rig.history.lookups(), &mut found).unwrap();
     assert_eq!(found, all);
 }
 
@@ -64,14 +69,14 @@ fn fetched_lookups_see_later_changes() {
     let (disk, mut rig, _) = with_runs(32);
     let lookups = rig.history.lookups();
     disk.cold(1);
-    assert_eq!(rig.store.find_at_hand(&lookups, &mut Found::default()).unwrap(), AtHand::No);
+    assert_eq!(rig.store.find_many(&at_hand(&rig), &mut Found::default()).unwrap(), AtHand::No);
     let before = disk.looks();
-    rig.store.fetch(7, lookups.clone()).unwrap();
+    rig.store.ask(StoreRequest::Fetch(7, lookups.clone())).unwrap();
     assert_eq!(disk.looks(), before, "the owner reads nothing");
     // Much changes meanwhile.
     rig.append(9);
-    assert_eq!(rig.store.fetched(), Some(7));
-    assert_eq!(rig.store.fetched(), None);
+    assert_eq!(rig.store.arrived().unwrap().unwrap(), StoreArrival::Fetched(7));
+    assert!(rig.store.arrived().is_none());
     assert!(disk.looks() > before, "the disk was read");
     assert_eq!((figure(&rig.store, "fetches_total"), figure(&rig.store, "fetch_failures_total")), (1, 0));
     disk.cold(0);
@@ -83,9 +88,9 @@ fn fetched_lookups_see_later_changes() {
 fn failed_fetch_returns_its_ticket() {
     let (disk, mut rig, _) = with_runs(33);
     let lookups = rig.history.lookups();
-    rig.store.fetch(1, lookups.clone()).unwrap();
+    rig.store.ask(StoreRequest::Fetch(1, lookups.clone())).unwrap();
     disk.plan(duewheel_sim_disk::Plan::BlindAt(disk.looks() + 1));
-    assert_eq!(rig.store.fetched(), Some(1));
+    assert_eq!(rig.store.arrived().unwrap().unwrap(), StoreArrival::Fetched(1));
     disk.plan(duewheel_sim_disk::Plan::Fine);
     assert_eq!(figure(&rig.store, "fetch_failures_total"), 1);
     rig.store.progress().expect("nothing is poisoned");
@@ -105,11 +110,14 @@ fn readers_fetch_beside_the_owner() {
     let _ = store.recovered();
     let mut left: std::collections::BTreeSet<u64> = (1..=20).collect();
     for ticket in 1..=20 {
-        store.fetch(ticket, lookups.clone()).unwrap();
+        store.ask(StoreRequest::Fetch(ticket, lookups.clone())).unwrap();
     }
     while !left.is_empty() {
         woken.recv_timeout(Duration::from_secs(60)).expect("a reader wakes the owner");
-        while let Some(ticket) = store.fetched() {
+        while let Some(arrival) = store.arrived() {
+            let StoreArrival::Fetched(ticket) = arrival.unwrap() else {
+                panic!("a page that nobody asked for")
+            };
             assert!(left.remove(&ticket), "{ticket} twice");
         }
     }

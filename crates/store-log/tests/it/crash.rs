@@ -112,7 +112,7 @@ fn work(
                 let lookups = history.lookups();
                 store.find_many(&lookups, &mut Found::default())
             }
-            _ => store.idle(history.tick()),
+            _ => store.idle(history.tick(), None),
         };
         if let Ok(progress) = store.progress() {
             known.written = known.written.max(progress.written);

@@ -203,7 +203,7 @@ fn rested_truncated_journal_is_refused() {
     for _ in 0..10 {
         clock.engine.0 += 99;
         clock.wall.0 += 99;
-        rig.store.idle(clock).expect("idle");
+        rig.store.idle(clock, None).expect("idle");
         rig.store.hands().sync();
         rig.store.hands().prepare();
     }

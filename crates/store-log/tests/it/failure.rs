@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use duewheel_core::Lsn;
 use duewheel_core::store::conformance::{Dice, History};
 use duewheel_core::store::{
-    Capacity, ErrorKind, Found, Level, Load, Lookups, Sequence, Store, StoreError, Which,
+    Capacity, ErrorKind, Found, Level, Load, Lookups, Sequence, Store, StoreError, StoreRequest, Which,
 };
 use duewheel_store_log::{LogStore, Options, SyncMode, Worked, Workers, verify_on};
 
@@ -31,9 +31,9 @@ fn every_call(store: &mut LogStore, history: &mut History) -> Vec<Result<(), Sto
         store.append(&history.group(2)),
         store.sync(),
         store.progress().map(drop),
-        store.find_many(&Lookups::default(), &mut Found::default()),
-        store.load(load),
-        store.idle(history.tick()),
+        store.find_many(&Lookups::default(), &mut Found::default()).map(drop),
+        store.ask(StoreRequest::Load(load)),
+        store.idle(history.tick(), None),
         store.close(history.tick()).map(drop),
     ]
 }
@@ -272,30 +272,31 @@ fn page_read_error_keeps_store() {
     assert!(reads > 2 && !whole.rows.is_empty(), "{reads}");
     for n in 1..=reads {
         disk.plan(Plan::BlindAt(disk.looks() + n));
-        rig.store.load(load(1)).expect("asked");
-        rig.store.load(load(2)).expect("asked");
-        let error = rig.store.loaded().expect("an outcome").expect_err("a block cannot be read");
+        rig.store.ask(StoreRequest::Load(load(1))).expect("asked");
+        rig.store.ask(StoreRequest::Load(load(2))).expect("asked");
+        let error = rig.store.arrived().expect("an outcome").expect_err("a block cannot be read");
         assert_eq!((error.kind(), error.page()), (ErrorKind::Unavailable, Some(1)), "{error}");
         disk.plan(Plan::Fine);
         rig.store.progress().expect("nothing is poisoned");
-        let other = rig.store.loaded().expect("the other page").expect("is read");
+        let other = rig.store.arrived().expect("the other page").expect("is read").page().expect("a page");
         assert_eq!((other.load.ticket, &other.rows), (2, &whole.rows));
-        assert!(rig.store.loaded().is_none(), "whoever takes all pages comes to an end");
-        let again = rig.store.loaded().expect("it is read again").expect("the disk is well");
+        assert!(rig.store.arrived().is_none(), "whoever takes all pages comes to an end");
+        let again =
+            rig.store.arrived().expect("it is read again").expect("the disk is well").page().expect("a page");
         assert_eq!((again.load.ticket, &again.rows, again.more), (1, &whole.rows, whole.more));
-        assert!(rig.store.loaded().is_none());
+        assert!(rig.store.arrived().is_none());
     }
     assert_eq!(figure(&rig.store, "page_failures_total"), reads);
 
     // A page that is not wanted any more is not read again.
     disk.plan(Plan::BlindAt(disk.looks() + 1));
-    rig.store.load(load(3)).expect("asked");
-    let error = rig.store.loaded().expect("an outcome").expect_err("a block cannot be read");
+    rig.store.ask(StoreRequest::Load(load(3))).expect("asked");
+    let error = rig.store.arrived().expect("an outcome").expect_err("a block cannot be read");
     assert_eq!(error.page(), Some(3));
     disk.plan(Plan::Fine);
-    rig.store.forget(3);
+    rig.store.ask(StoreRequest::Forget(3)).expect("asked");
     let before = disk.looks();
-    assert!((0..3).all(|_| rig.store.loaded().is_none()));
+    assert!((0..3).all(|_| rig.store.arrived().is_none()));
     assert_eq!(disk.looks(), before);
     rig.append(9);
     rig.sync();
@@ -347,8 +348,8 @@ fn damage_on_read_ends_store() {
                 rows: 1_000,
                 bytes: 1_000_000,
             };
-            rig.store.load(load).expect("asking works");
-            rig.store.loaded().expect("an answer").expect_err("the run is damaged")
+            rig.store.ask(StoreRequest::Load(load)).expect("asking works");
+            rig.store.arrived().expect("an answer").expect_err("the run is damaged")
         } else {
             let lookups = rig.history.lookups();
             rig.store.find_many(&lookups, &mut Found::default()).expect_err("the run is damaged")
@@ -369,7 +370,7 @@ fn buffered_groups_are_synced_soon() {
         ..small()
     };
     let mut rig = Rig::open(&disk, options, History::new(5));
-    assert_eq!(rig.store.level(), Level::Buffered);
+    assert_eq!(rig.store.terms().level, Level::Buffered);
     let deadline = Instant::now() + Duration::from_secs(60);
     for _ in 0..5 {
         let last = rig.append(5);

@@ -7,7 +7,9 @@ use duewheel_core::id::{Epoch, LeaseToken, SessionId};
 use duewheel_core::message::{Lease, Life, Stage};
 use duewheel_core::record::{ClockPair, Gone, Group, Record};
 use duewheel_core::store::conformance::History;
-use duewheel_core::store::{Capacity, Found, Load, Lookups, More, Sequence, Store, Which, place_in};
+use duewheel_core::store::{
+    Capacity, Found, Load, Lookups, More, Sequence, Store, StoreRequest, Which, place_in,
+};
 use duewheel_core::time::Due;
 use duewheel_core::{EngineMs, Lsn, MessageContent, MessageId, QueueName, WallMs};
 use duewheel_store_log::{LogStore, Options, Worked, Workers, verify_on};
@@ -309,13 +311,13 @@ fn page_survives_concurrent_changes() {
                     rows: 7,
                     bytes: 5_000,
                 };
-                rig.store.load(load).expect("load");
+                rig.store.ask(StoreRequest::Load(load)).expect("load");
                 let early = rig.history.dice().once_in(2).then(|| hands.load());
                 for _ in 0..rig.history.dice().below(4) {
                     rig.append(4);
                     work(&hands);
                 }
-                let page = rig.store.loaded().expect("a page").expect("no damage");
+                let page = rig.store.arrived().expect("a page").expect("no damage").page().expect("a page");
                 assert_eq!(page.load.ticket, ticket);
                 seen.extend(page.rows);
                 assert!(early != Some(Worked::Nothing));

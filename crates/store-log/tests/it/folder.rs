@@ -175,7 +175,7 @@ fn wall_clock_slew_is_noted() {
         let wall = duewheel_core::WallMs(begin.wall.0 + second * 1_000 + second / 2);
         let clock = ClockPair { engine, wall };
         let before = marks(&rig.store);
-        rig.store.idle(clock).expect("idle");
+        rig.store.idle(clock, None).expect("idle");
         rig.sync();
         if marks(&rig.store) > before {
             noted = clock;
@@ -208,21 +208,21 @@ fn resting_journal_gets_marks() {
         clock.wall.0 += ms;
         clock
     };
-    rig.store.idle(later(500)).expect("idle");
+    rig.store.idle(later(500), None).expect("idle");
     assert_eq!(marks(&rig.store), 0, "there is nothing to prove before the sync");
     rig.sync();
-    rig.store.idle(later(99)).expect("idle");
+    rig.store.idle(later(99), None).expect("idle");
     assert_eq!(marks(&rig.store), 0, "no rest yet");
-    rig.store.idle(later(100)).expect("idle");
+    rig.store.idle(later(100), None).expect("idle");
     assert_eq!(marks(&rig.store), 1);
     for ms in 101..1_000 {
-        rig.store.idle(later(ms)).expect("idle");
+        rig.store.idle(later(ms), None).expect("idle");
     }
     assert_eq!(marks(&rig.store), 1, "once is enough");
-    rig.store.idle(later(60_101)).expect("idle");
+    rig.store.idle(later(60_101), None).expect("idle");
     assert_eq!(marks(&rig.store), 2, "the clocks are noted each minute");
     let stepped = ClockPair { wall: duewheel_core::WallMs(5), ..later(60_300) };
-    rig.store.idle(stepped).expect("idle");
+    rig.store.idle(stepped, None).expect("idle");
     assert_eq!(marks(&rig.store), 3, "the wall clock was stepped");
     drop(rig.store);
     disk.restart(Survivors::All);

@@ -224,7 +224,7 @@ fn agreed_group_size_fits_available_room() {
                 let disk = SimDisk::new(seed);
                 disk.set_free(free);
                 let mut rig = Rig::open(&disk, by_hand(), History::new(seed));
-                assert_eq!(rig.store.max_group_bytes(), agreed);
+                assert_eq!(rig.store.terms().group_bytes, agreed);
                 let mut dice = Dice::new(seed + free);
                 let mut refused = 0;
                 while refused < 5 {
@@ -261,7 +261,7 @@ fn agreed_size_fits_one_segment() {
             let disk = SimDisk::new(seed);
             disk.set_free(free + 150_000);
             let mut rig = Rig::open(&disk, options.clone(), History::new(seed));
-            let agreed = rig.store.max_group_bytes();
+            let agreed = rig.store.terms().group_bytes;
             let mut refused = 0;
             while refused < 5 {
                 if rig.store.room() != Capacity::Enough {

@@ -370,8 +370,8 @@ fn anchor_bytes() {
     let clock = |ms| ClockPair { engine: EngineMs(ms), wall: WallMs(0x0001_0000 + ms) };
     let boot = BootId(0x0f0e_0d0c_0b0a_0908_0706_0504_0302_0100);
     let anchor = BootAnchor { boot, engine: EngineMs(6), elapsed_ns: 7_000_009 };
-    store.anchor(clock(5), anchor).expect("anchor");
-    store.anchor(clock(5), anchor).expect("told again, it is no news");
+    store.idle(clock(5), Some(anchor)).expect("anchor");
+    store.idle(clock(5), Some(anchor)).expect("told again, it is no news");
     drop(store);
     let segment = disk.read("journal/0000000001.log");
     let incarnation = hex(&segment[24..32]);

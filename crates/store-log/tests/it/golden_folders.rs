@@ -668,7 +668,7 @@ fn write_shape(
     let options = duewheel_store_log::Options { journal_records: records, small_segment_bytes, ..by_hand };
     let mut store = LogStore::open(&data, options, Arc::new(|| {})).expect("open");
     let next = store.recovered().next_lsn;
-    store.anchor(BEGINNING, BOOT).expect("anchor");
+    store.idle(BEGINNING, Some(BOOT)).expect("anchor");
     let (groups, clock) = fill(&mut store, next);
     match left {
         Left::Closed => drop(store.close(clock).expect("close")),

@@ -6,7 +6,7 @@ use duewheel_core::message::{Kind, Row};
 use duewheel_core::record::Was;
 use duewheel_core::store::conformance::History;
 use duewheel_core::store::{
-    ErrorKind, Found, Load, Loaded, More, Recovered, Sequence, Store, StoreError, Table, Which,
+    ErrorKind, Found, Load, Loaded, More, Recovered, Sequence, Store, StoreError, StoreRequest, Table, Which,
 };
 use duewheel_core::{Due, Lsn, QueueName};
 use duewheel_store_log::disk::Disk;
@@ -106,8 +106,8 @@ pub(crate) fn read_all(store: &mut LogStore, history: &History) -> Result<(), St
             bytes: 1_000_000,
         };
         loop {
-            store.load(load.clone())?;
-            let page = store.loaded().expect("by hand a page is there at once")?;
+            store.ask(StoreRequest::Load(load.clone()))?;
+            let page = store.arrived().expect("by hand a page is there at once")?.page().expect("a page");
             match page.more {
                 More::Yes => load.after = page.upto,
                 More::No => break,
@@ -142,10 +142,10 @@ pub(crate) fn load_all(store: &mut LogStore, sequence: Sequence, which: Which, r
 }
 
 pub(crate) fn load_page(store: &mut LogStore, load: Load) -> Loaded {
-    store.load(load).unwrap_or_else(|e| panic!("load: {e}"));
+    store.ask(StoreRequest::Load(load)).unwrap_or_else(|e| panic!("load: {e}"));
     loop {
-        if let Some(page) = store.loaded() {
-            return page.unwrap_or_else(|e| panic!("loaded: {e}"));
+        if let Some(arrival) = store.arrived() {
+            return arrival.unwrap_or_else(|e| panic!("loaded: {e}")).page().expect("a page");
         }
         std::thread::yield_now();
     }

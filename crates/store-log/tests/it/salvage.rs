@@ -111,7 +111,7 @@ fn boot_anchor_survives_salvage() {
     let mut rig = Rig::open(&disk, by_hand(), History::new(3));
     let clock = rig.history.clock();
     let anchor = BootAnchor { boot: BootId(7), engine: clock.engine, elapsed_ns: 5_000_000_000 };
-    rig.store.anchor(clock, anchor).expect("anchor");
+    rig.store.idle(clock, Some(anchor)).expect("anchor");
     for _ in 0..20 {
         rig.append(9);
     }

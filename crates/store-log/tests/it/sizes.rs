@@ -70,7 +70,7 @@ fn rest(rig: &mut Rig, ms: u64) {
     for passed in (0..=ms).step_by(1_000) {
         let clock =
             ClockPair { engine: EngineMs(begun.engine.0 + passed), wall: WallMs(begun.wall.0 + passed) };
-        rig.store.idle(clock).expect("idle");
+        rig.store.idle(clock, None).expect("idle");
         rig.store.hands().sync();
         prepare_all(rig);
         work_all(&rig.store.hands());

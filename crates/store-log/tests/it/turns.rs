@@ -44,7 +44,7 @@ fn segment_change_waits_for_no_sync() {
         let last = rig.append(2);
         assert_eq!(rig.store.room(), Capacity::Busy, "a group of the agreed size has to wait for the sync");
         rig.store.sync().expect("sync");
-        rig.store.idle(rig.history.tick()).expect("idle");
+        rig.store.idle(rig.history.tick(), None).expect("idle");
         let progress = rig.store.progress().expect("progress");
         assert_eq!(progress.written, written, "what waits is not written");
         assert!(written < last && progress.durable <= written);

@@ -213,7 +213,7 @@ fn a_synchronous_standby_is_a_quorum() {
     let settings = Settings::default();
     let primary = Postgres::start(settings).expect("a server");
     let a = node(&primary.url(), "a", 1);
-    assert_eq!(open(&a).level(), Level::Fsync);
+    assert_eq!(open(&a).terms().level, Level::Fsync);
     assert_eq!(a.0.inspect().expect("an answer"), None);
     let _standby = Postgres::standby(&primary, "s", Settings::default()).expect("a standby");
     primary.query("ALTER SYSTEM SET synchronous_standby_names = 's'").expect("set");

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use duewheel_core::Lsn;
 use duewheel_core::store::conformance::History;
-use duewheel_core::store::{ErrorKind, Found, Load, Lookups, Sequence, Store, Which};
+use duewheel_core::store::{ErrorKind, Found, Load, Lookups, Sequence, Store, StoreRequest, Which};
 use duewheel_redis_rig::{Redis, Value};
 use duewheel_store_medium::MediumStore;
 use duewheel_store_redis::Options;
@@ -52,8 +52,8 @@ fn is_silent(store: &mut MediumStore, history: &mut History, kind_of_all: ErrorK
         kind(store.progress()),
         kind(store.find_many(&history.lookups(), &mut found)),
         kind(store.find_many(&Lookups::default(), &mut found)),
-        kind(store.load(load)),
-        kind(store.idle(clock)),
+        kind(store.ask(StoreRequest::Load(load))),
+        kind(store.idle(clock, None)),
         kind(store.close(clock)),
     ] {
         assert_eq!(got, Some(kind_of_all));

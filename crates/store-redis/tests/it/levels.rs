@@ -356,7 +356,7 @@ fn refused_clock_note_leaves_groups_unknown() {
     let mut error = None;
     until("it is refused", || {
         shard.clock.engine.0 += 10_000;
-        error = shard.store.idle(shard.clock).err().or_else(|| shard.store.progress().err());
+        error = shard.store.idle(shard.clock, None).err().or_else(|| shard.store.progress().err());
         error.is_some()
     });
     let error = error.expect("an error");

@@ -90,7 +90,7 @@ fn the_clocks_are_noted_at_rest() {
     shard.settle();
     let noted = shard.figure("appends_answered_total");
     until("the clocks are noted", || {
-        shard.store.idle(later).expect("it lives");
+        shard.store.idle(later, None).expect("it lives");
         shard.figure("appends_answered_total") > noted
     });
     drop(shard);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use duewheel_core::store::conformance::History;
-use duewheel_core::store::{Found, Load, More, Sequence, Store, Table, Which};
+use duewheel_core::store::{Found, Load, More, Sequence, Store, StoreRequest, Table, Which};
 use duewheel_redis_rig::Redis;
 use duewheel_store_medium::MediumStore;
 use proptest::prelude::*;
@@ -57,13 +57,13 @@ fn pages(store: &mut MediumStore, sequence: Sequence, which: &Which) -> Vec<duew
     let mut load = Load { ticket: 1, sequence, which, after: None, until: u64::MAX, rows: 13, bytes: 2_000 };
     let mut rows = Vec::new();
     loop {
-        store.load(load.clone()).expect("load");
+        store.ask(StoreRequest::Load(load.clone())).expect("load");
         let mut page = None;
         until("the page comes", || {
-            page = store.loaded();
+            page = store.arrived();
             page.is_some()
         });
-        let page = page.expect("a page").expect("loaded");
+        let page = page.expect("a page").expect("loaded").page().expect("a page");
         rows.extend(page.rows);
         match page.more {
             More::Yes => load.after = page.upto,

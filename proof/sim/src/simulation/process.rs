@@ -251,8 +251,7 @@ impl Sim {
         }
         if let (LOAD, Ok(Worked::Done), Some(process)) = (hand, &worked, &self.process) {
             let handle = lock(&process.handle);
-            handle.pages.fetch_add(1, Relaxed);
-            handle.fetches.fetch_add(1, Relaxed);
+            handle.arrivals.fetch_add(1, Relaxed);
             if let Some(waker) = &handle.waker {
                 waker();
             }

@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use duewheel_core::message::Stage;
-use duewheel_core::record::{BootAnchor, ClockPair, Group, Record};
+use duewheel_core::pass_on;
+use duewheel_core::record::{ClockPair, Group, Record};
 use duewheel_core::store::{
-    AtHand, Capacity, ErrorKind, EventPage, EventRequest, Found, Level, Load, Loaded, Lookups, Progress,
-    Recovered, Store, StoreError, Waker,
+    ErrorKind, Loaded, Recovered, Store, StoreArrival, StoreError, StoreRequest, Waker,
 };
 use duewheel_core::{Due, EngineMs, Epoch, MessageContent};
 use duewheel_store_log::{Hands, LogStore};
@@ -35,10 +35,8 @@ pub(super) struct Handle {
     pub(super) waker: Option<Waker>,
     /// How often it was opened.
     pub(super) opens: u64,
-    /// Pages that may be fetched.
-    pub(super) pages: Arc<AtomicU64>,
-    /// Look-ups that may have been fetched.
-    pub(super) fetches: Arc<AtomicU64>,
+    /// The number of requests whose results may arrive.
+    pub(super) arrivals: Arc<AtomicU64>,
     /// An obligation that the store has not kept.
     pub(super) broken: Option<String>,
 }
@@ -58,23 +56,21 @@ pub(super) fn gated(
     large: &Arc<AtomicU64>,
 ) -> Box<dyn Store> {
     let mut handle = lock(shared);
-    let (pages, fetches) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let arrivals = Arc::new(AtomicU64::new(0));
     *handle = Handle {
         hands: Some(store.hands()),
         waker: Some(waker),
         opens: handle.opens + 1,
-        pages: Arc::clone(&pages),
-        fetches: Arc::clone(&fetches),
+        arrivals: Arc::clone(&arrivals),
         broken: handle.broken.take(),
     };
     let (shared, large) = (Arc::clone(shared), Arc::clone(large));
-    Box::new(Gated { store, pages, fetches, bug, fetched: 0, unread: false, began: None, shared, large })
+    Box::new(Gated { store, arrivals, bug, fetched: 0, unread: false, began: None, shared, large })
 }
 
 struct Gated {
     store: LogStore,
-    pages: Arc<AtomicU64>,
-    fetches: Arc<AtomicU64>,
+    arrivals: Arc<AtomicU64>,
     bug: Option<StoreBug>,
     fetched: u64,
     /// A page could not be read, and the store has not had an occasion yet to ask for it again.
@@ -106,7 +102,7 @@ impl Gated {
                 _ => 0,
             })
             .sum();
-        let agreed = self.store.max_group_bytes() as u64;
+        let agreed = self.store.terms().group_bytes as u64;
         if bytes > agreed {
             let what = format!("a group of at least {bytes} bytes, where {agreed} were agreed");
             lock(&self.shared).broken.get_or_insert(what);
@@ -161,100 +157,32 @@ impl Store for Gated {
         self.store.append(&group)
     }
 
-    fn sync(&mut self) -> Result<(), StoreError> {
-        self.store.sync()
+    fn ask(&mut self, request: StoreRequest) -> Result<(), StoreError> {
+        if let StoreRequest::Events(_) = request {
+            self.arrivals.fetch_add(1, Relaxed);
+        }
+        self.store.ask(request)
     }
 
-    fn sync_here(&mut self) -> Result<(), StoreError> {
-        self.store.sync_here()
-    }
-
-    fn progress(&mut self) -> Result<Progress, StoreError> {
-        self.store.progress()
-    }
-
-    fn room(&mut self) -> Capacity {
-        self.store.room()
-    }
-
-    fn room_error(&self) -> Option<StoreError> {
-        self.store.room_error()
-    }
-
-    fn max_group_bytes(&self) -> usize {
-        self.store.max_group_bytes()
-    }
-
-    fn find_many(&mut self, lookups: &Lookups, found: &mut Found) -> Result<(), StoreError> {
-        self.store.find_many(lookups, found)
-    }
-
-    fn find_at_hand(&mut self, lookups: &Lookups, found: &mut Found) -> Result<AtHand, StoreError> {
-        self.store.find_at_hand(lookups, found)
-    }
-
-    fn fetch(&mut self, ticket: u64, lookups: Lookups) -> Result<(), StoreError> {
-        self.store.fetch(ticket, lookups)
-    }
-
-    fn fetched(&mut self) -> Option<u64> {
-        self.fetches.fetch_update(Relaxed, Relaxed, |n| n.checked_sub(1)).ok()?;
-        self.store.fetched()
-    }
-
-    fn load(&mut self, load: Load) -> Result<(), StoreError> {
-        self.store.load(load)
-    }
-
-    fn loaded(&mut self) -> Option<Result<Loaded, StoreError>> {
+    fn arrived(&mut self) -> Option<Result<StoreArrival, StoreError>> {
         // An error is told at once; a page when the scheduler has let the loader make it. After a page that could not
         // be read the store is asked until it has nothing more to tell: that is where it asks for the page again.
         if !self.unread
             && self.store.progress().is_ok()
-            && self.pages.fetch_update(Relaxed, Relaxed, |n| n.checked_sub(1)).is_err()
+            && self.arrivals.fetch_update(Relaxed, Relaxed, |n| n.checked_sub(1)).is_err()
         {
             return None;
         }
-        let mut loaded = self.store.loaded();
-        self.unread = match &loaded {
+        let mut arrival = self.store.arrived();
+        self.unread = match &arrival {
             None => false,
-            Some(loaded) => self.unread || loaded.is_err(),
+            Some(arrival) => self.unread || arrival.is_err(),
         };
-        if let Some(Ok(loaded)) = &mut loaded {
+        if let Some(Ok(StoreArrival::Loaded(loaded))) = &mut arrival {
             self.spoil(loaded);
         }
-        loaded
+        arrival
     }
 
-    fn forget(&mut self, ticket: u64) {
-        self.store.forget(ticket);
-    }
-
-    fn read_events(&mut self, asked: EventRequest) -> Result<Option<EventPage>, StoreError> {
-        self.store.read_events(asked)
-    }
-
-    fn events_read(&mut self) -> Option<Result<EventPage, StoreError>> {
-        self.store.events_read()
-    }
-
-    fn idle(&mut self, clock: ClockPair) -> Result<(), StoreError> {
-        self.store.idle(clock)
-    }
-
-    fn anchor(&mut self, clock: ClockPair, anchor: BootAnchor) -> Result<(), StoreError> {
-        self.store.anchor(clock, anchor)
-    }
-
-    fn close(&mut self, clock: ClockPair) -> Result<Progress, StoreError> {
-        self.store.close(clock)
-    }
-
-    fn level(&self) -> Level {
-        self.store.level()
-    }
-
-    fn figures(&self) -> Vec<(&'static str, u64)> {
-        self.store.figures()
-    }
+    pass_on!(store: sync sync_here progress room room_error terms find_many idle close figures);
 }

@@ -3,7 +3,7 @@
 use crate::event::MessageEvent;
 use crate::id::Lsn;
 use crate::record::Group;
-use crate::store::{EventPage, EventRequest, More, Store, StoreError};
+use crate::store::{EventPage, EventRequest, More, Store, StoreArrival, StoreError, StoreRequest};
 
 /// Events of a page.
 const PAGE: usize = 7;
@@ -19,14 +19,16 @@ pub(super) struct EventProbe<'a, S> {
 impl<S: Store> EventProbe<'_, S> {
     pub(super) fn page(&mut self, ticket: u64, after: Option<Lsn>) -> EventPage {
         let asked = EventRequest { ticket, after, events: PAGE, bytes: 4_096 };
-        let mut page = self.ok(|store| store.read_events(asked));
-        while page.is_none() {
-            page = self.ok(|store| store.events_read().transpose());
-            if page.is_none() {
-                (self.wait)();
+        self.ok(|store| store.ask(StoreRequest::Events(asked)).map(Some));
+        loop {
+            match self.ok(|store| store.arrived().transpose()) {
+                Some(StoreArrival::Events(page)) => return page,
+                Some(StoreArrival::Fetched(_) | StoreArrival::Loaded(_)) => {
+                    (self.check)(false, "what was asked for arrives")
+                }
+                None => (self.wait)(),
             }
         }
-        page.unwrap_or(EventPage::nothing_kept(ticket, Lsn(0)))
     }
 
     fn durable(&mut self) -> Lsn {
