@@ -98,7 +98,7 @@ codes! {
         "The message was changed meanwhile.";
     /// More messages match than the request expects.
     Changed "changed" CONFLICT:
-        "More messages match than `expect` says; nothing was done.";
+        "More messages match than `expect` says; nothing was done, except that a purge may have emptied some shards.";
     /// The `dedupe_id` stands for another content.
     DedupeMismatch "dedupe_mismatch" CONFLICT:
         "The `dedupe_id` was used for another content in this queue.";

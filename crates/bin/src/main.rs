@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use clap_complete::Shell;
+use duewheel_cli::system_words::of_file;
 use duewheel_cli::{CommandFailure, RunCommand, command, commands};
 
 mod cluster;
@@ -88,7 +89,7 @@ struct ManArgs {
 impl RunCommand for ManArgs {
     fn run(self) -> Result<(), CommandFailure> {
         let failed =
-            |error: io::Error| CommandFailure::Failed(format!("DIR {}: {error}", self.folder.display()));
+            |error: io::Error| CommandFailure::Failed(format!("DIR {}", of_file(&self.folder, &error)));
         // A page for each command, with a name such as duewheel-enqueue.1.
         clap_mangen::generate_to(command::<ServerCommand>(), &self.folder).map_err(failed)
     }

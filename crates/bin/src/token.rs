@@ -10,6 +10,7 @@ use clap::Args;
 use duewheel::core::WallMs;
 use duewheel_api::rfc3339;
 use duewheel_api::token::Token;
+use duewheel_cli::system_words::of_file;
 use duewheel_cli::when::{self, GivenTime};
 use duewheel_cli::{
     ClientArgs, CommandFailure, ListTokensArgs, RunCommand, commands, note, print_answer, print_json,
@@ -83,7 +84,7 @@ impl RunCommand for RevokeTokenArgs {
         let file = &self.tokens;
         let failed =
             |why: &dyn std::fmt::Display| CommandFailure::Failed(format!("{}: {why}", file.display()));
-        let text = fs::read_to_string(file).map_err(|error| failed(&error))?;
+        let text = fs::read_to_string(file).map_err(|why| CommandFailure::Failed(of_file(file, &why)))?;
         TokenTable::parse(&text).map_err(|what| failed(&what))?;
         let mut document: DocumentMut = text.parse().map_err(|error: TomlError| failed(&error.message()))?;
         let tokens = document.get_mut("token").and_then(Item::as_array_of_tables_mut);
@@ -205,7 +206,7 @@ fn end(text: &str) -> Result<WallMs, CommandFailure> {
 
 /// Appends to the file, so that it keeps its owner, and a server that reads it at any time finds all other tokens.
 fn append(file: &Path, block: &str) -> Result<(), CommandFailure> {
-    let failed = |why: io::Error| CommandFailure::Failed(format!("{}: {why}", file.display()));
+    let failed = |why: io::Error| CommandFailure::Failed(of_file(file, &why));
     let open = |options: &mut OpenOptions| options.read(true).append(true).open(file);
     let opened = match open(&mut OpenOptions::new()) {
         // A new file is created under its own name, never through a dangling link.

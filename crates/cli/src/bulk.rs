@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::failure::CommandFailure;
-use super::message::{DeadReasonArg, FilterArgs};
+use super::message::{DeadFilter, FilterArgs, query};
 use super::queue::{operate, path, queue_name, tell_undo};
 use super::remote::{Remote, ServerRefusal, segment};
 use super::session::{ClientArgs, ClientCommand, ClientSession, NoArgs, RunCommand, confirm, fields};
@@ -27,12 +27,15 @@ pub(super) struct DeadArgs {
     /// The queue
     #[arg(value_parser = queue_name)]
     queue: QueueName,
+    #[command(flatten)]
+    filter: DeadFilter,
 }
 
 impl ClientCommand for DeadArgs {
     fn run(self, session: &ClientSession) -> Result<(), CommandFailure> {
         let (mut counts, mut counted) = (BTreeMap::<(String, String), u64>::new(), 0);
-        for one in session.remote.list(&format!("{}/dead", path(&self.queue)), "reasons")? {
+        let filter = query(fields(&self.filter)?).replacen('&', "?", 1);
+        for one in session.remote.list(&format!("{}/dead{filter}", path(&self.queue)), "reasons")? {
             let text = |name: &str| one[name].as_str().unwrap_or_default().to_owned();
             let messages = one["messages"].as_u64().unwrap_or(0);
             *counts.entry((text("dead_reason"), text("dead_note"))).or_default() += messages;
@@ -61,10 +64,10 @@ pub(super) struct RedriveArgs {
     #[serde(skip)]
     queue: QueueName,
     /// Only this message; may be given several times
-    #[arg(long = "id", value_name = "ID", conflicts_with = "max")]
+    #[arg(long = "id", value_name = "ID", conflicts_with_all = ["max", "reason", "note"])]
     ids: Vec<String>,
     /// At most this number of messages, in the order in which they died
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", conflicts_with_all = ["reason", "note"])]
     max: Option<u64>,
     /// With --id: the messages become new ones of this queue
     #[arg(long, value_name = "QUEUE", requires = "ids", value_parser = queue_text)]
@@ -79,17 +82,6 @@ pub(super) struct RedriveArgs {
     #[arg(long)]
     #[serde(skip)]
     yes: bool,
-}
-
-/// The dead messages that are meant, as a filter has them.
-#[derive(Args, Debug, Serialize)]
-struct DeadFilter {
-    /// Only messages that died for this reason; as a job, which it waits for
-    #[arg(long = "reason", value_name = "R", conflicts_with_all = ["ids", "max"])]
-    dead_reason: Option<DeadReasonArg>,
-    /// Only messages whose last attempt has this note; `duewheel dead` shows them
-    #[arg(long = "note", value_name = "TEXT", conflicts_with_all = ["ids", "max"])]
-    dead_note: Option<String>,
 }
 
 /// Reads the name of a queue, for a request.
@@ -124,7 +116,7 @@ impl ClientCommand for RedriveArgs {
             many => {
                 // With --json the answer has them.
                 for (id, refusal) in refused.iter().filter(|_| !session.is_json) {
-                    eprintln!("{id}: {}", plain(&refusal.to_string()));
+                    eprintln!("duewheel: {id}: {}", plain(&refusal.to_string()));
                 }
                 Err(CommandFailure::Failed(format!("{many} messages were refused")))
             }
@@ -243,8 +235,8 @@ impl BulkArgs {
         match (filter.is_empty(), self.all) {
             (true, false) if self.act.is_some() => {}
             (true, false) => {
-                let what = "say which messages: --key-prefix, --header, --due-from, --due-to, --state, --dead-reason, \
-                     --dead-note, or --all";
+                let what = "say which messages: --key-prefix, --header, --due-from, --due-to, --state, --reason, --note, \
+                     or --all";
                 return Err(CommandFailure::Usage(what.to_owned()));
             }
             (false, true) => {

@@ -1,6 +1,6 @@
 //! `duewheel enqueue`: one message, or one for each line of standard input.
 
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -183,11 +183,13 @@ impl ClientCommand for EnqueueArgs {
                 (true, false) => PrintedLines::Answers,
                 (false, false) => PrintedLines::Ids,
             };
+            say_that_it_reads("a message a line", session.is_json);
             return LineSender::new(&session.remote, path, request, printed, self.allow_empty).run();
         }
         let body = match self.body.as_deref() {
             Some(body) if body != "-" => body.as_bytes().to_vec(),
             Some(_) | None => {
+                say_that_it_reads("the body", session.is_json);
                 let mut bytes = Vec::new();
                 io::stdin().read_to_end(&mut bytes)?;
                 bytes
@@ -233,6 +235,13 @@ impl EnqueueArgs {
             request.insert("expires_at".into(), expires_at(text)?);
         }
         Ok(request)
+    }
+}
+
+/// A command that waits for what is typed would look as if it hung.
+fn say_that_it_reads(what: &str, is_json: bool) {
+    if !is_json && io::stdin().is_terminal() {
+        eprintln!("reading {what} from standard input; end with Ctrl-D");
     }
 }
 
@@ -392,7 +401,7 @@ impl<'a> LineSender<'a> {
                 let detail = "BODY: is empty; say --allow-empty if that is meant";
                 json!({"line": self.read, "code": "usage", "detail": detail}).to_string()
             } else {
-                format!("line {}: is empty; say --allow-empty if that is meant", self.read)
+                format!("duewheel: line {}: is empty; say --allow-empty if that is meant", self.read)
             };
             self.progress.suspend(|| eprintln!("{text}"));
             return;

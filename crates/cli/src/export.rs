@@ -21,6 +21,7 @@ use super::invocation::{self, print_json};
 use super::queue::{path, queue_name};
 use super::remote::{ApiError, Remote, segment};
 use super::session::{ClientCommand, ClientSession, progress};
+use super::system_words::of_file;
 use super::table::{counted, plain};
 
 /// Messages of one page.
@@ -302,7 +303,7 @@ impl PartFile {
             io::ErrorKind::AlreadyExists => {
                 usage(&part, &"exists: another export is writing it, or was interrupted; then remove it")
             }
-            _ => usage(&part, &error),
+            _ => CommandFailure::Usage(format!("FILE {}", of_file(whole, &error))),
         })?;
         Ok(PartFile { file, part, whole: whole.to_owned(), is_finished: false })
     }

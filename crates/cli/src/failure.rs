@@ -8,6 +8,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Map, Value, json};
 
 use super::invocation::{self, Invocation};
+use super::system_words::plain_words;
 use super::table::plain;
 use duewheel_api::span::TimeSpan;
 
@@ -84,12 +85,13 @@ pub(super) fn is_of_the_request(refusal: &ServerRefusal) -> bool {
 }
 
 /// The options and arguments that are not named as the field of a request that they give.
-const SPELLINGS: [(&str, &str); 15] = [
+const SPELLINGS: [(&str, &str); 16] = [
     ("body", "BODY"),
     ("body_base64", "BODY"),
     ("by", "TIME"),
     ("ca_pem", "--ca"),
     ("client_pem", "--client-cert"),
+    ("dead_reason", "--reason"),
     ("due_at", "--at"),
     ("headers", "--header"),
     ("id", "ID"),
@@ -210,13 +212,13 @@ fn refusal_json(refusal: &ServerRefusal) -> Map<String, Value> {
     fields
 }
 
-/// A refusal after which the command goes on, as a line for standard error: `line 3: …`, or with `--json` an object
-/// with that `line`. `about` names the subject of the refusal, where that is not the line itself.
+/// A refusal after which the command goes on, as a line for standard error: `duewheel: line 3: …`, or with `--json` an
+/// object with that `line`. `about` names the subject of the refusal, where that is not the line itself.
 pub(super) fn refused_line(line: Option<u64>, about: &str, trouble: &ApiError) -> String {
     if !invocation::current().is_json() {
         let line = line.map(|line| format!("line {line}: ")).unwrap_or_default();
         let about = if about.is_empty() { String::new() } else { format!("{about}: ") };
-        return format!("{line}{about}{}", plain(&trouble.to_string()));
+        return format!("duewheel: {line}{about}{}", plain_words(&plain(&trouble.to_string())));
     }
     let mut fields = match trouble {
         ApiError::Refused(refusal) => refusal_json(refusal),
@@ -262,7 +264,7 @@ impl CommandFailure {
         let line = if json {
             let mut fields = match self {
                 CommandFailure::Refused(refusal) => refusal_json(refusal),
-                _ => coded(code, detail),
+                _ => coded(code, &plain_words(detail)),
             };
             fields.insert("exit_code".into(), json!(self.exit_code()));
             invocation::add_notes(&mut fields);
@@ -270,7 +272,7 @@ impl CommandFailure {
         } else if let CommandFailure::Refused(refusal) = self {
             format!("duewheel: {}", plain(&refusal.to_string()))
         } else {
-            format!("duewheel: {detail}")
+            format!("duewheel: {}", plain_words(detail))
         };
         // The terminal may be gone.
         let _ = writeln!(io::stderr(), "{line}");

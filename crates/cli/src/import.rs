@@ -111,7 +111,7 @@ impl ImportArgs {
             )
         })?;
         for line in report.refusals() {
-            eprintln!("{}", plain(&line));
+            eprintln!("duewheel: {}", plain(&line));
         }
         let (held, refused) = (counted(report.held(), "job"), counted(report.refused.len() as u64, "job"));
         let missing = counted(report.not_found, "job");

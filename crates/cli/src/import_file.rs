@@ -31,6 +31,7 @@ use super::failure::refused_line;
 use super::queue::{path, queue_name};
 use super::remote::{ApiError, Remote, ServerRefusal, may_pass, segment};
 use super::session::{ClientSession, progress};
+use super::system_words::of_file;
 use super::table::{are, counted, print_counts, were};
 
 /// Lines and bytes of one request.
@@ -91,7 +92,8 @@ pub(super) fn run(
         let input = BufReader::with_capacity(256 * 1024, io::stdin().lock());
         importer.take(ExportReader::new(input), !options.check, &usage)
     } else {
-        let mut opened = File::open(file).map_err(|error| usage(&error))?;
+        let unread = |error| CommandFailure::Usage(format!("FILE {}", of_file(file, &error)));
+        let mut opened = File::open(file).map_err(unread)?;
         importer.take(ExportReader::new(BufReader::new(&opened)), false, &usage)?;
         importer.named_queues()?;
         opened.rewind()?;

@@ -38,6 +38,7 @@ mod remote;
 mod schedule;
 mod session;
 mod status;
+pub mod system_words;
 pub mod table;
 mod tail;
 mod target;
@@ -191,7 +192,13 @@ where
         Err(error) if error.use_stderr() && log_error(&args, &in_one_line(&error)) => {
             return ExitCode::from(failure::exit_code::USAGE);
         }
-        Err(error) => error.exit(),
+        // Help, also of a command that needs another one.
+        Err(error) if !error.use_stderr() || error.kind() == MISSING => error.exit(),
+        Err(error) => {
+            let failure = CommandFailure::Usage(in_one_line(&error));
+            failure.tell(false);
+            return ExitCode::from(failure.exit_code());
+        }
     };
     let result = match cli.command {
         None => first_steps(),
@@ -254,12 +261,21 @@ fn wants_json<'a>(args: impl Iterator<Item = &'a OsString>) -> bool {
     args.take_while(|arg| *arg != "--").any(|arg| arg == "--json") || invocation::is_set("json")
 }
 
-/// The first paragraph of clap's message about wrong usage, without the hints below it.
+/// The kind of error that is a help text.
+const MISSING: ErrorKind = ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
+
+/// Clap's message about wrong usage on one line: with its tips, or else, where arguments are wrong, with how they go.
 fn in_one_line(error: &clap::Error) -> String {
     let text = error.render().to_string();
-    let first = text.split("\n\n").next().unwrap_or_default();
-    let words: Vec<&str> = first.split_whitespace().collect();
-    words.join(" ").trim_start_matches("error: ").to_owned()
+    let mut parts = text.split("\n\n").map(|part| part.split_whitespace().collect::<Vec<_>>().join(" "));
+    let mut line = parts.next().unwrap_or_default().trim_start_matches("error: ").to_owned();
+    let (tips, others): (Vec<String>, Vec<String>) = parts.partition(|part| part.starts_with("tip: "));
+    let usage = others.iter().filter(|part| tips.is_empty() && part.starts_with("Usage: "));
+    let tips = tips.iter().map(|tip| tip.replace("tip: ", ""));
+    for more in tips.chain(usage.map(|usage| usage.replacen("Usage:", "usage:", 1))) {
+        line.push_str(&format!("; {more}"));
+    }
+    line
 }
 
 /// Prints the text of `duewheel` without a command.

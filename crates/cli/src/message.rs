@@ -303,12 +303,21 @@ pub(super) struct FilterArgs {
     /// Only messages that are due before this time
     #[arg(long, value_name = "INSTANT")]
     due_to: Option<GivenInstant>,
+    #[command(flatten)]
+    #[serde(flatten)]
+    dead: DeadFilter,
+}
+
+/// The dead messages that are meant, as a filter has them.
+#[derive(Args, Debug, Serialize)]
+pub(super) struct DeadFilter {
     /// Only dead messages with this reason
-    #[arg(long, value_name = "R")]
-    dead_reason: Option<DeadReasonArg>,
-    /// Only dead messages whose last attempt has this note; `duewheel dead` shows them
-    #[arg(long, value_name = "TEXT")]
-    dead_note: Option<String>,
+    #[arg(long, alias = "dead-reason", value_name = "R")]
+    reason: Option<DeadReasonArg>,
+    /// Only dead messages whose last attempt has this text in its note (what a nack gave as its reason), in capitals or
+    /// not; `duewheel dead` shows the notes
+    #[arg(long, alias = "dead-note", value_name = "TEXT")]
+    note: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, Serialize, ValueEnum)]
@@ -326,7 +335,7 @@ enum StateArg {
 #[derive(Clone, Copy, Debug, Serialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 #[value(rename_all = "snake_case")]
-pub(super) enum DeadReasonArg {
+enum DeadReasonArg {
     /// All its attempts failed
     MaxAttempts,
     /// A consumer, or the delivery to a target, gave it up
@@ -347,20 +356,25 @@ impl FilterArgs {
 
     /// The parameters of a query, each with a `&` before it.
     fn query(&self) -> Result<String, CommandFailure> {
-        let mut query = String::new();
-        for (name, value) in self.json()? {
-            match value {
-                Value::Object(headers) => {
-                    for (name, value) in headers {
-                        let value = segment(value.as_str().unwrap_or_default());
-                        query.push_str(&format!("&header.{}={value}", segment(&name)));
-                    }
-                }
-                value => query.push_str(&format!("&{name}={}", segment(value.as_str().unwrap_or_default()))),
-            }
-        }
-        Ok(query)
+        Ok(query(self.json()?))
     }
+}
+
+/// The fields of a filter as parameters of a query, each with a `&` before it.
+pub(super) fn query(filter: Map<String, Value>) -> String {
+    let mut query = String::new();
+    for (name, value) in filter {
+        match value {
+            Value::Object(headers) => {
+                for (name, value) in headers {
+                    let value = segment(value.as_str().unwrap_or_default());
+                    query.push_str(&format!("&header.{}={value}", segment(&name)));
+                }
+            }
+            value => query.push_str(&format!("&{name}={}", segment(value.as_str().unwrap_or_default()))),
+        }
+    }
+    query
 }
 
 #[derive(Args, Debug, Serialize)]
@@ -462,8 +476,8 @@ pub(super) struct NackArgs {
     /// Time until the next attempt [default: the backoff of message and queue]
     #[arg(long = "delay", value_name = "TIME", conflicts_with = "dead")]
     delay_ms: Option<Millis>,
-    /// Why; it is kept in the message's history
-    #[arg(long, value_name = "TEXT")]
+    /// Why; it is kept as the note of this attempt, by which `redrive --note` finds the message
+    #[arg(long, alias = "note", value_name = "TEXT")]
     reason: Option<String>,
     /// Make the message dead at once
     #[arg(long)]

@@ -15,7 +15,7 @@ use super::failure::CommandFailure;
 use super::invocation::print_json;
 use super::remote::{ApiError, segment};
 use super::session::{ClientArgs, ClientCommand, ClientSession, RunCommand, confirm, fields};
-use super::table::{self, cell, cell_counted, counted, member, plain};
+use super::table::{self, cell, cell_counted, counted, member, plain, rate};
 use super::when::{self, Millis};
 use duewheel_api::hourly::HourlyRate;
 use duewheel_api::span::TimeSpan;
@@ -52,8 +52,8 @@ impl ClientCommand for QueuesArgs {
                 ("LEASED", &|queue| cell(&queue["counts"], "leased")),
                 ("DEAD", &|queue| cell(&queue["counts"], "dead")),
                 ("OVERDUE", &overdue),
-                ("IN/S", &|queue| cell(&queue["rates"], "enqueued")),
-                ("OUT/S", &|queue| cell(&queue["rates"], "acked")),
+                ("IN", &|queue| rate(&queue["rates"], "enqueued")),
+                ("OUT", &|queue| rate(&queue["rates"], "acked")),
                 ("", &paused),
             ];
             table::print_rows(out, &queues, &columns)
@@ -131,8 +131,8 @@ fn show(out: &mut dyn Write, queue: &Value) -> io::Result<()> {
     let attended = if queue["attended"] == true { "yes" } else { "no consumer has reserved since the start" };
     line("attended", &attended)?;
     line("waiting reserves", &cell(queue, "waiters"))?;
-    for (name, rate) in [("enqueued/s", "enqueued"), ("granted/s", "granted"), ("acked/s", "acked")] {
-        line(name, &cell(&queue["rates"], rate))?;
+    for name in ["enqueued", "granted", "acked"] {
+        line(name, &rate(&queue["rates"], name))?;
     }
     for (name, total) in queue["totals"].as_object().into_iter().flatten() {
         line(&format!("total {}", name.replace('_', " ")), total)?;

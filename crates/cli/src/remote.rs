@@ -22,6 +22,7 @@ use ureq::tls::{Certificate, RootCerts, TlsConfig};
 use super::failure::CommandFailure;
 use super::failure::with_flags;
 pub(super) use super::failure::{ApiError, ServerRefusal, segment};
+use super::system_words::of_file;
 
 const CONNECT: Duration = Duration::from_secs(5);
 /// The time limit of an answer, in addition to the time that a reserve waits.
@@ -36,7 +37,7 @@ pub(super) struct ServerArgs {
     /// Print the answer as JSON, and an error as one JSON object on standard error
     #[arg(long, help_heading = "Options")]
     pub(super) json: bool,
-    /// The server's address
+    /// The server's address; http:// may be left out for this machine, as in localhost:7788
     #[arg(long, env = "DUEWHEEL_SERVER", value_name = "URL", default_value = "http://127.0.0.1:7788")]
     pub(super) server: String,
     /// The token, if the server requires one. Other users of this machine can see options, so prefer DUEWHEEL_TOKEN or
@@ -101,7 +102,7 @@ impl io::Read for EventSource {
 
 impl Remote {
     pub(super) fn new(server: &ServerArgs) -> Result<Remote, CommandFailure> {
-        let base = server.server.trim_end_matches('/').to_owned();
+        let base = with_scheme(&server.server)?;
         let usage = |what: &str| CommandFailure::Usage(format!("--server {base}: {what}"));
         let token = token(server)?;
         if let Some(authority) = base.strip_prefix("http://") {
@@ -338,10 +339,25 @@ fn token(server: &ServerArgs) -> Result<Option<Token>, CommandFailure> {
         let token = server.token.as_ref().map(|secret| secret.0.trim().parse());
         return token.transpose().map_err(|what: String| CommandFailure::Usage(format!("--token: {what}")));
     };
-    let bad =
-        |what: &dyn fmt::Display| CommandFailure::Usage(format!("--token-file {}: {what}", file.display()));
-    let text = std::fs::read_to_string(file).map_err(|error| bad(&error))?;
-    text.trim().parse().map(Some).map_err(|what: String| bad(&what))
+    let bad = |what: String| CommandFailure::Usage(format!("--token-file {what}"));
+    let text = std::fs::read_to_string(file).map_err(|error| bad(of_file(file, &error)))?;
+    text.trim().parse().map(Some).map_err(|what: String| bad(format!("{}: {what}", file.display())))
+}
+
+/// The address of a server, whose scheme and port may be left out if it is on this machine: `localhost:7788`, `:7788`. A
+/// server elsewhere mostly has TLS, and is never spoken to in the clear because of a guess.
+fn with_scheme(server: &str) -> Result<String, CommandFailure> {
+    let given = server.trim_end_matches('/');
+    if given.contains("://") {
+        return Ok(given.to_owned());
+    }
+    let here = if given.starts_with(':') { format!("127.0.0.1{given}") } else { given.to_owned() };
+    if !is_this_machine(&here) {
+        let what = "say http:// or https:// before it; only on this machine it may be left out";
+        return Err(CommandFailure::Usage(format!("--server {server}: {what}")));
+    }
+    let has_port = here.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+    Ok(format!("http://{here}{}", if has_port || here.contains('/') { "" } else { ":7788" }))
 }
 
 /// Whether nothing leaves this machine on the way to `HOST:PORT`.
@@ -360,7 +376,8 @@ fn is_this_machine(authority: &str) -> bool {
 fn authorities(file: &Path) -> Result<RootCerts, CommandFailure> {
     let bad =
         |what: &dyn fmt::Display| CommandFailure::Usage(format!("--ca-cert {}: {what}", file.display()));
-    let text = std::fs::read(file).map_err(|error| bad(&error))?;
+    let unread = |error| CommandFailure::Usage(format!("--ca-cert {}", of_file(file, &error)));
+    let text = std::fs::read(file).map_err(unread)?;
     let certs: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text)
         .map(|cert| cert.map(|der| Certificate::from_der(&der).to_owned()))
         .collect();
@@ -443,6 +460,26 @@ mod tests {
             "127.0.0.1@x.example",
         ] {
             assert!(!is_this_machine(there), "{there}");
+        }
+    }
+
+    #[test]
+    fn scheme_is_left_out_only_here() {
+        for (given, address) in [
+            ("localhost:7799", "http://localhost:7799"),
+            (":7799", "http://127.0.0.1:7799"),
+            ("127.0.0.2", "http://127.0.0.2:7788"),
+            ("[::1]", "http://[::1]:7788"),
+            ("[::1]:7799/", "http://[::1]:7799"),
+            ("https://db1:7788/", "https://db1:7788"),
+        ] {
+            assert_eq!(with_scheme(given).expect(given), address);
+        }
+        for elsewhere in
+            ["db1:7788", "192.0.2.1:7788", "localhost.example", "localhost@192.0.2.1:1", "", "7788"]
+        {
+            let Err(CommandFailure::Usage(why)) = with_scheme(elsewhere) else { panic!("{elsewhere}") };
+            assert!(why.contains("say http:// or https://"), "{why}");
         }
     }
 

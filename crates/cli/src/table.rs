@@ -127,6 +127,23 @@ pub(super) fn cell_counted(object: &Value, name: &str, noun: &str) -> String {
         .map_or_else(|| format!("{} {noun}s", cell(object, name)), |count| counted(count, noun))
 }
 
+/// A rate of an answer, a number a second, in the unit in which people read it: `1.2/s`, `0.3/min`.
+pub(super) fn rate(object: &Value, name: &str) -> String {
+    let Some(per_second) = object[name].as_f64() else { return cell(object, name) };
+    let (mut number, mut unit) = (per_second, "s");
+    for (longer, of) in [("min", 60.0), ("h", 60.0)] {
+        // Below this it would be shown as 0.
+        if number < 0.095 {
+            (number, unit) = (number * of, longer);
+        }
+    }
+    match () {
+        () if per_second == 0.0 => "0".to_owned(),
+        () if number < 9.95 => format!("{}/{unit}", format!("{number:.1}").trim_end_matches(".0")),
+        () => format!("{number:.0}/{unit}"),
+    }
+}
+
 /// Text of others as a cell.
 pub(super) fn plain(text: &str) -> String {
     terminal::plain(text).into_owned()
@@ -135,6 +152,24 @@ pub(super) fn plain(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rates_are_shown_in_readable_units() {
+        for (per_second, shown) in [
+            (0.0, "0"),
+            (1.234, "1.2/s"),
+            (2.0, "2/s"),
+            (0.1, "0.1/s"),
+            (0.09, "5.4/min"),
+            (0.0033, "0.2/min"),
+            (0.001, "3.6/h"),
+            (9.97, "10/s"),
+            (12_345.6, "12346/s"),
+        ] {
+            assert_eq!(rate(&serde_json::json!({ "acked": per_second }), "acked"), shown);
+        }
+        assert_eq!(rate(&serde_json::json!({}), "acked"), "-");
+    }
 
     #[test]
     fn table_columns_align_and_escape_controls() {

@@ -13,6 +13,7 @@ use super::enqueue::header_twice;
 use super::failure::CommandFailure;
 use super::remote::segment;
 use super::session::{ClientArgs, ClientSession, NoArgs, RunCommand, fields};
+use super::system_words::of_file;
 use super::table::{self, cell, member, texts};
 use super::when::Millis;
 
@@ -110,7 +111,7 @@ pub(super) struct TargetPauseArgs {
 
 /// Reads a file, or standard input for `-`.
 fn read(option: &str, file: &Path) -> Result<String, CommandFailure> {
-    let named = |why: io::Error| CommandFailure::Usage(format!("--{option} {}: {why}", file.display()));
+    let named = |why: io::Error| CommandFailure::Usage(format!("--{option} {}", of_file(file, &why)));
     if file.as_os_str() == "-" {
         let mut text = String::new();
         io::stdin().read_to_string(&mut text).map_err(named)?;

@@ -11,7 +11,7 @@ use ratatui::widgets::canvas::{Canvas, Line as Stroke};
 use ratatui::widgets::{Block, Paragraph, Row, Table};
 use serde_json::Value;
 
-use super::table::{cell, plain};
+use super::table::{cell, plain, rate};
 use duewheel_api::span::TimeSpan;
 
 /// From this size on there is a ring.
@@ -350,7 +350,7 @@ fn table(frame: &mut Frame<'_>, screen: &mut TopScreen, area: Rect) {
             };
             let mut cells = vec![name, count("scheduled"), count("ready"), count("leased"), count("dead")];
             if is_wide {
-                cells.extend([overdue, cell(&queue["rates"], "enqueued"), cell(&queue["rates"], "acked")]);
+                cells.extend([overdue, rate(&queue["rates"], "enqueued"), rate(&queue["rates"], "acked")]);
             }
             let is_dead = queue["counts"]["dead"].as_u64().unwrap_or(0) > 0;
             Row::new(cells).style(if is_dead { palette.style(Color::Red) } else { Style::new() })
@@ -364,7 +364,7 @@ fn table(frame: &mut Frame<'_>, screen: &mut TopScreen, area: Rect) {
     let mut widths = vec![Constraint::Min(12)];
     widths.extend([Constraint::Length(6); 4]);
     if is_wide {
-        head.extend(["OVERDUE", "IN/S", "OUT/S"].map(str::to_owned));
+        head.extend(["OVERDUE", "IN", "OUT"].map(str::to_owned));
         widths.extend([Constraint::Length(9), Constraint::Length(7), Constraint::Length(7)]);
     }
     let head = Row::new(head).style(Style::new().add_modifier(Modifier::BOLD));

@@ -48,7 +48,7 @@ impl ReadTime {
 }
 
 const INSTANTS: &str = "must be an instant such as 2027-01-01T09:00:00Z, \"2027-01-01 9:00\", 2027-01-01, \"tomorrow \
-                        9:00\", \"monday 18:30\" or \"in 2 days\"";
+                        9:00\", \"monday 18:30\", now, 1798794000 (seconds since 1970) or \"in 2 days\"";
 
 /// Reads a length of time. Months and years count from `now` on the calendar.
 ///
@@ -87,7 +87,13 @@ pub fn at(text: &str, now: &Zoned) -> Result<ReadTime, String> {
         return Ok(ReadTime::plain(instant(annotated(said, now)?.timestamp())));
     }
     if said.eq_ignore_ascii_case("now") {
-        return Ok(ReadTime::plain(instant(now.timestamp())));
+        // The server's now, which is not the past when the request arrives.
+        return Ok(ReadTime::plain(GivenTime::After(0)));
+    }
+    if let Some(since_1970) = since_1970(said) {
+        let then = since_1970.map_err(|_| "is too far away".to_owned())?;
+        let note = Some(zone_note(&then.to_zoned(now.time_zone().clone())));
+        return Ok(ReadTime { note, time: instant(then) });
     }
     if let Some(instant) = without_seconds(said) {
         return Ok(ReadTime::plain(GivenTime::At(instant)));
@@ -97,6 +103,19 @@ pub fn at(text: &str, now: &Zoned) -> Result<ReadTime, String> {
     }
     let zoned = civil(said, now)?;
     Ok(ReadTime { note: Some(zone_note(&zoned)), time: instant(zoned.timestamp()) })
+}
+
+/// Reads seconds since 1970, as `@N` or of 9 to 11 digits (from 1973 to 5138), or milliseconds of 13 digits, which as
+/// seconds would be no year that there is. Eight digits are a date, and twelve are refused.
+fn since_1970(said: &str) -> Option<Result<Timestamp, jiff::Error>> {
+    let digits = said.strip_prefix('@').unwrap_or(said);
+    let number: i64 = digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse().ok())??;
+    match digits.len() {
+        13 if digits == said => Some(Timestamp::from_millisecond(number)),
+        9..=11 => Some(Timestamp::from_second(number)),
+        _ if digits != said => Some(Timestamp::from_second(number)),
+        _ => None,
+    }
 }
 
 /// Reads an instant whose seconds are left out, which RFC 3339 does not allow.
@@ -514,7 +533,11 @@ mod tests {
             // The server's RFC 3339 has all its digits.
             ("2027-01-01T09:00Z", "2027-01-01T09:00:00.000Z"),
             ("2027-01-01T09:00+01:00", "2027-01-01T08:00:00.000Z"),
-            ("now", "2026-11-22T18:30:00.000Z"),
+            ("1798794000", "2027-01-01T09:00:00.000Z"),
+            ("@1798794000", "2027-01-01T09:00:00.000Z"),
+            ("1798794000123", "2027-01-01T09:00:00.123Z"),
+            ("@0", "1970-01-01T00:00:00.000Z"),
+            ("20270101", "2026-12-31T23:00:00.000Z"),
             ("1960-01-01T00:00Z", "1970-01-01T00:00:00.000Z"),
             ("2027-07-01T09:00[America/New_York]", "2027-07-01T13:00:00.000Z"),
             ("2027-03-28 9:30[America/New_York]", "2027-03-28T13:30:00.000Z"),
@@ -538,6 +561,10 @@ mod tests {
         }
         assert!(rfc3339::parse("2027-01-01T09:00:00+05:30").is_ok(), "what goes out as it is");
         assert_eq!(at("in 2 days", &now()).unwrap().time, GivenTime::After(172_800_000));
+        assert_eq!(at("Now", &now()).unwrap(), ReadTime::plain(GivenTime::After(0)));
+        assert_eq!(GivenInstant::read("now", &now()).unwrap().instant, "2026-11-22T18:30:00.000Z");
+        let note = at("1798794000", &now()).unwrap().note.unwrap();
+        assert_eq!(note, "taken as 2027-01-01 10:00:00 +01:00 of Europe/Berlin");
         let note = at("tomorrow 9:00", &now()).unwrap().note.unwrap();
         assert_eq!(note, "taken as 2026-11-23 09:00:00 +01:00 of Europe/Berlin");
         assert_eq!(at("2027-01-01T09:00:00Z", &now()).unwrap().note, None);
@@ -556,6 +583,11 @@ mod tests {
             ("tomorrow 9", "must be an instant"),
             ("someday 9:00", "must be an instant"),
             ("20270101T090000Z", "must be an instant"),
+            ("202701010900", "must be an instant"),
+            ("12345", "must be an instant"),
+            ("@", "must be an instant"),
+            ("@1798794000123", "is too far away"),
+            ("99999999999999", "must be an instant"),
             ("2027-01-01T09:00:00+0100", "must be an instant"),
             ("", "must be an instant"),
             ("2027-03-28 02:30", "does not exist in Europe/Berlin"),

@@ -330,7 +330,7 @@ impl<'a> WorkLease<'a> {
 
     /// Prints why a request about the lease has failed; returns whether the lease may still hold.
     fn complain(&self, what: &str, trouble: &ApiError) -> bool {
-        let _ = writeln!(io::stderr(), "{what} of {}: {trouble}", self.id);
+        let _ = writeln!(io::stderr(), "duewheel: {what} of {}: {trouble}", self.id);
         will_pass(trouble)
     }
 }

@@ -21,7 +21,11 @@ export function round(n) {
   const [unit, size] = SHORT.find(([, size]) => n >= size) ?? ["", 1];
   return n === 0 ? "0" : `${new Intl.NumberFormat(locale, { maximumFractionDigits: 2 }).format(n / size)}${unit && ` ${unit}`}`;
 }
-export const rate = (n) => `${decimal.format(n)}/s`;
+// A rate a second, a minute or an hour: the first that is not shown as 0.
+export function rate(n) {
+  const [unit, each] = [["s", 1], ["min", 60], ["h", 3_600]].find(([, each]) => n * each >= 0.095) ?? ["s", 1];
+  return `${decimal.format(n * each)}/${unit}`;
+}
 
 // A limit of a rate, in the largest unit in which it is a whole number.
 export function pace(n) {

@@ -10,12 +10,12 @@ import { t } from "./words.js";
 const KINDS = { waiting: "", collecting: "", running: "good", done: "", cancelled: "warn" };
 
 // A filter in words, one condition each.
-export function filterWords({ state, key_prefix: prefix, due_from: from, due_to: to, dead_reason: reason, dead_note: note, ...headers }) {
+export function filterWords({ state, key_prefix: prefix, due_from: from, due_to: to, dead_reason: reason, dead_note: note, note: part, ...headers }) {
   return [
     state && t("where-state", { state: t(state) }), prefix && t("where-key", { prefix }),
     ...Object.entries(headers).map(([name, value]) => t("where-header", { name: name.replace(/^header\./, ""), value })),
     (from || to) && t("where-due", { from: from ? exact(from) : "…", to: to ? exact(to) : "…" }),
-    reason && t("where-dead", { reason: [reason, note].filter(Boolean).join(": ") }),
+    (reason || note || part) && t("where-dead", { reason: [reason, note, part].filter(Boolean).join(": ") }),
   ].filter(Boolean);
 }
 

@@ -16,7 +16,7 @@ pub use duewheel_api::error_code::ErrorCode;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::json::{IdText, written};
+use crate::json::{self, IdText};
 use crate::repeated;
 use crate::schema::{ResourceSchema, StateSchema};
 
@@ -407,7 +407,7 @@ impl From<CallError> for Problem {
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let status = self.code.status();
-        let json = written(256, &ProblemAnswer::of(&self));
+        let json = json::line(256, &ProblemAnswer::of(&self));
         let mut response = (status, json).into_response();
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));

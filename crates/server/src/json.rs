@@ -16,6 +16,13 @@ pub(crate) fn written(capacity: usize, value: &impl Serialize) -> Vec<u8> {
     out
 }
 
+/// An answer of its own: a value as [`written`], and the end of the line for terminals.
+pub(crate) fn line(capacity: usize, value: &impl Serialize) -> Vec<u8> {
+    let mut out = written(capacity, value);
+    out.push(b'\n');
+    out
+}
+
 /// Appends one value.
 pub(crate) fn write(out: &mut Vec<u8>, value: &impl Serialize) {
     // Writing to a vector does not fail, and all keys of answers are strings.

@@ -125,7 +125,7 @@ impl Reloader {
                 match on_own_thread(move || read.reload()).await {
                     Ok(has_tokens) => {
                         if let Some(wheel) = works.wheel.get().filter(|_| has_tokens) {
-                            act_of_server(wheel.client(), "reload_tokens", "tokens").await;
+                            act_of_server(wheel.client(), "reloadTokens", "tokens").await;
                         }
                     }
                     Err(error) => tracing::error!(%error, "files could not be read again"),

@@ -334,7 +334,7 @@ pub(crate) fn bulk_rules(schema: &mut Schema) {
         states(&["leased"]),
     ];
     let of_dead = json!({ "required": ["filter"], "properties": {
-        "filter": { "type": "object", "anyOf": [given("dead_reason"), given("dead_note")] },
+        "filter": { "type": "object", "anyOf": DEAD_FIELDS.map(given) },
     } });
     for word in ["postpone", "fire"] {
         rules.push(both(&action(word), &states(&["dead"])));
@@ -359,15 +359,19 @@ pub(crate) fn bulk_rules(schema: &mut Schema) {
 pub(crate) fn filter_rules(schema: &mut Schema) {
     let states = [State::Scheduled, State::Ready, State::Leased].map(State::as_str);
     let living = json!({ "required": ["state"], "properties": { "state": { "enum": states } } });
-    let of_dead = ["dead_reason", "dead_note"].map(|name| json!({ "allOf": [given(name), living] }));
-    forbid(schema, of_dead.to_vec());
+    let mut rules = DEAD_FIELDS.map(|name| json!({ "allOf": [given(name), living] })).to_vec();
+    rules.push(all(&["reason", "dead_reason"]));
+    forbid(schema, rules);
     let header = json!({ "type": "string", "description": "The header `NAME` is there with this value." });
     schema.insert("patternProperties".into(), json!({ "^header\\..": header }));
 }
 
 /// The members of a filter, besides `header.NAME`.
-const FILTER_FIELDS: [&str; 7] =
-    ["due_from", "due_to", "key_prefix", "headers", "state", "dead_reason", "dead_note"];
+const FILTER_FIELDS: [&str; 9] =
+    ["due_from", "due_to", "key_prefix", "headers", "state", "reason", "note", "dead_reason", "dead_note"];
+
+/// Those that only dead messages have.
+const DEAD_FIELDS: [&str; 4] = ["reason", "note", "dead_reason", "dead_note"];
 
 /// The rules of a redrive.
 pub(crate) fn redrive_rules(schema: &mut Schema) {

@@ -92,9 +92,10 @@ pub async fn serve(
     let mut stop = Signals::new(reload, watched)?;
     let drain = Drain::default();
     // This precedes opening the store: a server whose address is taken changes nothing.
-    let http = http.map(|address| claim(address, given.http).map(|claim| (address, claim))).transpose()?;
+    let http =
+        http.map(|address| claim("http", address, given.http).map(|claim| (address, claim))).transpose()?;
     let beanstalk_claim = match &beanstalk {
-        Some(beanstalk::ListenAddress::Tcp(address)) => Some(claim(*address, given.beanstalk)?),
+        Some(beanstalk::ListenAddress::Tcp(address)) => Some(claim("beanstalk", *address, given.beanstalk)?),
         Some(beanstalk::ListenAddress::Unix(_)) | None => None,
     };
     // From now on clients get the answer that the server starts, and why it does not serve yet.
@@ -102,7 +103,7 @@ pub async fn serve(
     let audience = if guard.is_open() { Audience::Named(settings.hosts.clone()) } else { Audience::Nobody };
     let start = |(address, claim)| match HttpSocket::of(claim, tls.clone(), &waits, audience) {
         Ok(socket) => Ok((address, socket)),
-        Err(why) => Err(bind_error(address, why)),
+        Err(why) => Err(bind_error("http", address, why)),
     };
     let http = http.map(start).transpose()?;
     let clock = (settings.virtual_clock != VirtualClockOption::Off).then(virtual_clock);
@@ -138,7 +139,7 @@ pub async fn serve(
         let more = if is_given { HAND_OVER.saturating_add(settings.drain_timeout) } else { Duration::ZERO };
         let mut listeners = Listeners::lingering(LINGER.saturating_add(more));
         if let Some((address, socket)) = http {
-            let socket = socket.ready().await.map_err(|why| bind_error(address, why))?;
+            let socket = socket.ready().await.map_err(|why| bind_error("http", address, why))?;
             let first_request = if is_given { FIRST_REQUEST } else { Duration::ZERO };
             listeners.add_http(socket, app.clone(), tls, first_request)?;
         }
@@ -361,10 +362,14 @@ fn virtual_clock() -> VirtualClock {
     VirtualClock::new(SystemTime::UNIX_EPOCH + Duration::from_millis(ms))
 }
 
-fn claim(address: SocketAddr, given: Option<std::net::TcpListener>) -> Result<Claim, ServeError> {
+fn claim(
+    option: &'static str,
+    address: SocketAddr,
+    given: Option<std::net::TcpListener>,
+) -> Result<Claim, ServeError> {
     match given {
         Some(socket) => Ok(Claim::Given(socket)),
-        None => Claim::of(address).map_err(|why| bind_error(address, why)),
+        None => Claim::of(address).map_err(|why| bind_error(option, address, why)),
     }
 }
 
@@ -397,8 +402,8 @@ impl HttpSocket {
     }
 }
 
-fn bind_error(address: SocketAddr, why: std::io::Error) -> ServeError {
-    ServeError::Bind { address: address.to_string(), why }
+fn bind_error(option: &'static str, address: SocketAddr, why: std::io::Error) -> ServeError {
+    ServeError::Bind { option, address: address.to_string(), why }
 }
 
 type ListenerTask = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -440,7 +445,10 @@ impl Listeners {
         tls: Option<(Arc<Tls>, Duration)>,
         lean: &BeanstalkRuntime,
     ) -> Result<(), ServeError> {
-        let shown = address.to_string();
+        let shown = match &address {
+            beanstalk::ListenAddress::Tcp(address) => address.to_string(),
+            beanstalk::ListenAddress::Unix(path) => format!("unix:{}", path.display()),
+        };
         let binding = lean.spawn(async move {
             match claim {
                 Some(claim) => beanstalk::BeanstalkListener::on(claim, app),
@@ -448,7 +456,7 @@ impl Listeners {
             }
         });
         let bound = binding.await.unwrap_or_else(|failed| Err(std::io::Error::other(failed)));
-        let listener = bound.map_err(|why| ServeError::Bind { address: shown, why })?;
+        let listener = bound.map_err(|why| ServeError::Bind { option: "beanstalk", address: shown, why })?;
         let listener = listener.with_tls(tls);
         let (shown, stopper) = (listener.address()?.to_string(), listener.stopper());
         let linger = self.linger;

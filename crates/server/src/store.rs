@@ -190,7 +190,13 @@ impl<'a> SharedStart<'a> {
             let builder = builder.quotas(settings.quotas.clone());
             builder.cluster(Arc::clone(&coordinator), node.clone()).open().await
         };
-        let wheel = self.wait_for(open).await?;
+        let wheel = self.wait_for(open).await.map_err(|failed| match failed {
+            ServeError::Open { why: OpenError::Node(FleetError::Listen(address, why)), .. } => {
+                let is_own = settings.store.node().is_some_and(|node| node.peer_listen.is_some());
+                ServeError::Bind { option: if is_own { "peer-listen" } else { "advertise" }, address, why }
+            }
+            other => other,
+        })?;
         let has = wheel.client().shards();
         if let Some(asked) = asked.filter(|asked| *asked != has) {
             tracing::warn!(asked, has, "--shards is for a new cluster; this one keeps its number");

@@ -114,6 +114,9 @@ pub(crate) fn failed<'a>(doing: &'a str, name: &'a str) -> impl FnOnce(io::Error
             _ if error.get_ref().is_some_and(|cause| cause.is::<FencedOut>()) => ErrorKind::Fenced,
             _ => ErrorKind::Unavailable,
         };
+        if error.kind() == io::ErrorKind::NotADirectory {
+            return StoreError::new(kind, "this is a file, or lies in one; name a folder");
+        }
         let name = if name.is_empty() { "the data folder" } else { name };
         StoreError::new(kind, format_args!("cannot {doing} {name}: {error}"))
     }

@@ -54,14 +54,14 @@ async fn acts_are_listed_newest_first() {
     }
     let found = acts(&server).await;
     let expected = [
-        ("remove_target", "crm"),
-        ("purge", "mail/a"),
-        ("resume", "mail/a"),
-        ("remove_schedule", "daily"),
-        ("put_schedule", "daily"),
-        ("put_target", "crm"),
-        ("change_config", "mail/a"),
-        ("pause", "mail/a"),
+        ("removeTarget", "crm"),
+        ("purgeQueue", "mail/a"),
+        ("resumeQueue", "mail/a"),
+        ("removeSchedule", "daily"),
+        ("putSchedule", "daily"),
+        ("putTarget", "crm"),
+        ("changeQueueConfig", "mail/a"),
+        ("pauseQueue", "mail/a"),
     ];
     assert_eq!(names(&found), expected);
     assert_eq!(found[1]["count"], 20, "the parts of all shards are one act");
@@ -277,7 +277,7 @@ fn purges_that_survive(pause: Duration) -> usize {
         .expect("acts")
         .iter()
         .map(|act| {
-            assert_eq!((&act["act"], &act["count"]), (&json!("purge"), &json!(1)));
+            assert_eq!((&act["act"], &act["count"]), (&json!("purgeQueue"), &json!(1)));
             act["object"].as_str().expect("object")
         })
         .collect();

@@ -287,7 +287,7 @@ fn exit_codes_separate_usage_from_connection() {
     assert!(detail.starts_with("invalid value 'soon' for '--lease <TIME>'"), "{detail}");
     // What follows -- is another command's.
     let plain = shell.fails(&["work", "--jobs", "0", "q", "--", "curl", "--json"], 2);
-    assert!(plain.starts_with("error: "), "{plain}");
+    assert!(plain.starts_with("duewheel: invalid value '0' for '--jobs <N>'"), "{plain}");
     for args in [
         &["verify", "none", "--json"][..],
         &["restore", "none", "new", "--json"],

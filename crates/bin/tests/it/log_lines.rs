@@ -222,7 +222,7 @@ fn bad_option_error_follows_log_format() {
         assert!(line["message"].as_str().is_some_and(|message| message.contains(words)), "{args:?}: {told}");
     }
     let failed = run(serve().arg("--nonsense"));
-    assert!(text(&failed.stderr).starts_with("error: "), "people get text");
+    assert!(text(&failed.stderr).starts_with("duewheel: "), "people get text");
 }
 
 #[test]

@@ -372,14 +372,22 @@ fn wrong_settings_are_one_clear_line() {
         (vec!["--beanstalk-socket-mode", "640"], 2, "--beanstalk-socket-mode is for --beanstalk unix:PATH"),
         (vec!["--beanstalk-client-ca", "x"], 2, "--beanstalk-client-ca needs --tls-cert"),
         (vec!["--beanstalk-queues", "a b"], 2, "\"a b\""),
-        (vec!["--beanstalk", "unix:/none/x", "--http", "127.0.0.1:0"], 1, "cannot listen on"),
+        (
+            vec!["--beanstalk", "unix:/none/x", "--http", "127.0.0.1:0"],
+            1,
+            "--beanstalk unix:/none/x: cannot listen there: no such file",
+        ),
         (vec!["--store", "mysql://me:hunter2@localhost"], 2, "--store: must be log, redis://"),
         (vec!["--node", "a"], 2, "--node is for --store redis://"),
         (vec!["--store", "redis://localhost", "--advertise", "127.0.0.1:0"], 2, "--advertise needs --node"),
         (vec!["--store", "redis://localhost:x"], 2, "--store"),
         (vec!["--http", "0.0.0.0:0"], 2, "--insecure http"),
-        (vec!["--http", "192.0.2.1:7788", "--insecure", "http"], 1, "cannot listen on 192.0.2.1:7788"),
-        (vec!["--data", file], 1, "cannot open"),
+        (
+            vec!["--http", "192.0.2.1:7788", "--insecure", "http"],
+            1,
+            "--http 192.0.2.1:7788: this machine does not have this address",
+        ),
+        (vec!["--data", file], 1, "this is a file, or lies in one; name a folder"),
     ] {
         let mut command = serve();
         // The usual ports may be taken.
@@ -388,10 +396,7 @@ fn wrong_settings_are_one_clear_line() {
         let stderr = text(&output.stderr);
         assert_eq!(output.status.code(), Some(code), "{args:?}: {stderr}");
         assert!(stderr.contains(says) && !stderr.contains("panicked"), "{args:?}: {stderr}");
-        assert!(
-            code == 2 || stderr.lines().filter(|l| l.starts_with("duewheel: ")).count() == 1,
-            "{args:?}: {stderr}"
-        );
+        assert_eq!(stderr.lines().filter(|l| l.starts_with("duewheel: ")).count(), 1, "{args:?}: {stderr}");
         assert!(output.stdout.is_empty(), "{args:?} said it is ready");
     }
 }
@@ -402,12 +407,18 @@ fn taken_address_creates_no_data_folder() {
     let dir = TempDir::new().expect("dir");
     let other = std::net::TcpListener::bind("127.0.0.1:0").expect("bind");
     let taken = other.local_addr().expect("address").to_string();
-    for args in [["--http", &taken, "--beanstalk", "off"], ["--http", "127.0.0.1:0", "--beanstalk", &taken]] {
+    for (args, option) in [
+        (["--http", &taken, "--beanstalk", "off"], "http"),
+        (["--http", "127.0.0.1:0", "--beanstalk", &taken], "beanstalk"),
+    ] {
         let data = dir.path().join("data");
         let output = run(serve().args(args).arg("--data").arg(&data));
         let stderr = text(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{stderr}");
-        assert!(stderr.contains(&format!("cannot listen on {taken}")), "{stderr}");
+        let told = format!(
+            "duewheel: --{option} {taken}: address in use; choose another with --{option}, or stop the server that has it\n"
+        );
+        assert!(stderr.ends_with(&told), "{stderr}");
         assert!(!data.exists(), "{args:?}");
     }
 }

@@ -233,6 +233,21 @@ fn top_requires_token_and_prints_json() {
     assert!(shell.fails(&["top", "--token", &metrics, "--interval", "1ms"], 2).contains("--interval"));
 }
 
+/// Story: `duewheel enqueue QUEUE` looked as if it hung.
+#[test]
+fn enqueue_says_that_it_reads() {
+    let shell = Shell::new();
+    let mut enqueue = TopTerminal::with(&shell.server.url, (100, 30), &[], &["enqueue", "typed"]);
+    enqueue.shows("reading the body from standard input; end with Ctrl-D");
+    enqueue.press("hello\n\u{4}");
+    assert_eq!(enqueue.ends(), Some(0));
+    assert_eq!(shell.json(&["list", "typed", "--json"])["messages"][0]["body"], "hello\n");
+    let mut lines = TopTerminal::with(&shell.server.url, (100, 30), &[], &["enqueue", "typed", "--lines"]);
+    lines.shows("reading a message a line from standard input; end with Ctrl-D");
+    lines.press("\u{4}");
+    assert_eq!(lines.ends(), Some(0));
+}
+
 /// Story: without its terminal `top` read the end of its input again and again, with a full core, and SIGTERM did not end
 /// it.
 #[test]

@@ -163,7 +163,11 @@ impl BulkAction {
         if filter.key_prefix.as_deref() == Some("") {
             return Err(bad("key_prefix", "must not be empty: it would match every key"));
         }
-        let reason = if filter.dead_reason.is_some() { "dead_reason" } else { "dead_note" };
+        let reason = match (filter.dead_reason, &filter.note) {
+            (Some(_), _) => "dead_reason",
+            (None, Some(_)) => "note",
+            (None, None) => "dead_note",
+        };
         if filter.asks_for_dead() && filter.state.is_some_and(|state| state != State::Dead) {
             return Err(bad(reason, "is for dead messages alone"));
         }

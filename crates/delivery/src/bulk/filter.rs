@@ -49,9 +49,17 @@ pub struct BulkFilter {
         deserialize_with = "read_reason"
     )]
     pub dead_reason: Option<DeadReason>,
-    /// Dead messages whose last attempt has this note; an empty one for those that had no attempt, too.
+    /// Dead messages whose last attempt has exactly this note; an empty one for those that had no attempt, too.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dead_note: Option<String>,
+    /// Dead messages whose last attempt has this in its note, in capitals or not; an empty one as `dead_note`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+}
+
+/// Whether a note has this part, in capitals or not. Without a part the note is to be empty.
+fn has_part(note: &str, part: &str) -> bool {
+    note == part || (!part.is_empty() && note.to_lowercase().contains(&part.to_lowercase()))
 }
 
 /// The note of the last attempt of a message; empty if there is none.
@@ -79,11 +87,12 @@ impl BulkFilter {
             && self.headers.iter().all(has)
             && self.dead_reason.is_none_or(|reason| view.dead.is_some_and(|(is, _)| is == reason))
             && self.dead_note.as_ref().is_none_or(|note| view.dead.is_some() && last_note(view) == &**note)
+            && self.note.as_ref().is_none_or(|part| view.dead.is_some() && has_part(last_note(view), part))
     }
 
     /// Whether a reason of death is asked for, which only dead messages have.
     pub(super) fn asks_for_dead(&self) -> bool {
-        self.dead_reason.is_some() || self.dead_note.is_some()
+        self.dead_reason.is_some() || self.dead_note.is_some() || self.note.is_some()
     }
 
     /// The state of the messages that are meant, if it is one.
@@ -207,7 +216,8 @@ pub struct DeadReasons {
     pub next: Option<ListPositions>,
 }
 
-/// Counts dead messages by reason and note, in the order in which they died: of a page of at most 20,000 messages.
+/// Counts dead messages that a filter means by reason and note, in the order in which they died: of a page of at most
+/// 20,000 messages.
 ///
 /// They are counted by a walk. A tally by reason would need the reason in each record about a dead message, and would
 /// not tell `status_500` from `timeout`. So a count costs as much as a filtered list, and its pages are as bounded.
@@ -220,14 +230,14 @@ pub struct DeadReasons {
 pub async fn dead_reasons(
     client: &Client,
     queue: &QueueName,
+    filter: &BulkFilter,
     after: Option<ListPositions>,
     limit: usize,
 ) -> Result<DeadReasons, CallError> {
-    let filter = BulkFilter { state: Some(State::Dead), ..BulkFilter::default() };
     let mut by_reason: HashMap<(&'static str, Box<str>), (DeadReason, u64)> = HashMap::new();
     let (mut next, mut walked, mut counted) = (after, 0, 0);
     loop {
-        let step = filter_step(client, queue, Some(State::Dead), &filter, next.take(), limit).await?;
+        let step = filter_step(client, queue, Some(State::Dead), filter, next.take(), limit).await?;
         walked += step.walked.max(1);
         for view in &step.found.views {
             let Some((reason, _)) = view.dead else { continue };

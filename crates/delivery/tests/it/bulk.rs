@@ -585,7 +585,7 @@ async fn dead_by_reason(rig: Rig) {
     // One that began dead has had no attempt.
     let buried = Enqueue { begins: InitialState::Dead, ..Enqueue::new(queue(), b"lost".to_vec()) };
     rig.wheel.client().ask(buried).await.unwrap().unwrap();
-    let page = dead_reasons(rig.wheel.client(), &queue(), None, 1_000).await.unwrap();
+    let page = dead_reasons(rig.wheel.client(), &queue(), &BulkFilter::default(), None, 1_000).await.unwrap();
     let counts = page.reasons.iter().map(|one| (one.reason, &*one.note, one.messages));
     let buried = DeadReason::Buried;
     let expected = [(buried, "timeout", 900), (buried, "status_500", 700), (buried, "", 4)];
@@ -611,6 +611,12 @@ async fn dead_by_reason(rig: Rig) {
     };
     assert_eq!(list(dead(Some(buried), Some("status_500"))).await.len(), 700);
     assert!(list(dead(Some(DeadReason::MaxAttempts), None)).await.is_empty());
+    let noted = |part: &str| BulkFilter { note: Some(part.into()), ..BulkFilter::default() };
+    for (part, messages) in [("STATUS", 700), ("t", 1_600), ("time", 900), ("", 4), ("status_501", 0)] {
+        assert_eq!(list(noted(part)).await.len(), messages, "{part}");
+    }
+    let page = dead_reasons(rig.wheel.client(), &orders, &noted("500"), None, 1_000).await.unwrap();
+    assert_eq!((page.counted, page.reasons.len()), (700, 1));
     let redrive = || BulkAction::Redrive { delay_ms: None, to_queue: None };
     let again = request(dead(None, Some("timeout")), redrive());
     assert_eq!(rig.jobs.count(&again).await.unwrap().matched, 900);
@@ -620,7 +626,7 @@ async fn dead_by_reason(rig: Rig) {
     let gone = request(dead(Some(buried), Some("")), BulkAction::Cancel);
     let ended = rig.run(&rig.jobs.begin(gone).await.unwrap().id).await;
     assert_eq!(ended.counts, BulkCounts { matched: 4, done: 4, ..BulkCounts::default() });
-    let page = dead_reasons(rig.wheel.client(), &queue(), None, 1_000).await.unwrap();
+    let page = dead_reasons(rig.wheel.client(), &queue(), &BulkFilter::default(), None, 1_000).await.unwrap();
     assert_eq!((page.counted, &*page.reasons[0].note), (700, "status_500"));
     let alive = list(BulkFilter { state: Some(State::Ready), ..BulkFilter::default() }).await;
     assert!(!alive.is_empty());
@@ -637,7 +643,9 @@ async fn counts_by_reason_come_in_pages() {
     }
     let (mut pages, mut counted, mut after) = (0, 0, None);
     loop {
-        let page = dead_reasons(rig.wheel.client(), &queue(), after.take(), 500).await.unwrap();
+        let page = dead_reasons(rig.wheel.client(), &queue(), &BulkFilter::default(), after.take(), 500)
+            .await
+            .unwrap();
         assert!(page.reasons.len() <= 1_000 && page.reasons.len() as u64 == page.counted);
         (pages, counted) = (pages + 1, counted + page.counted);
         match page.next {
@@ -671,6 +679,7 @@ async fn invalid_job_is_refused_by_field() {
             request(BulkFilter { dead_note: Some("x".into()), ..BulkFilter::default() }, BulkAction::Fire),
             "dead_note",
         ),
+        (request(BulkFilter { note: Some("x".into()), ..BulkFilter::default() }, BulkAction::Fire), "note"),
         (request(prefix(""), BulkAction::Cancel), "key_prefix"),
         (request(BulkFilter::default(), far), "delay_ms"),
         (request(BulkFilter::default(), back), "shift_ms"),

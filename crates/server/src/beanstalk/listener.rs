@@ -370,9 +370,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<'_, S> {
         let mut acts = Vec::new();
         let part_of_act = |(n, op): (usize, Op)| {
             let (name, queue) = match &op {
-                Op::Pause { queue, .. } => ("pause", queue),
-                Op::FireMany { queue, max } if *max > 1 => ("fire", queue),
-                Op::RedriveMany { queue, max } if *max > 1 => ("redrive", queue),
+                Op::Pause { queue, .. } => ("pauseQueue", queue),
+                Op::FireMany { queue, max } if *max > 1 => ("fireMessages", queue),
+                Op::RedriveMany { queue, max } if *max > 1 => ("redriveMessages", queue),
                 _ => return op,
             };
             let act = self.shared.act(name, queue, self.peer);

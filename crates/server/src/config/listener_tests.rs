@@ -90,5 +90,17 @@ fn public_http_needs_tokens_and_tls() {
     assert!(options("tls_cert = '/c'").settings().unwrap_err().to_string().contains("--tls-key"));
     assert!(options("tls_key = '/k'").settings().unwrap_err().to_string().contains("--tls-cert"));
     assert!("7788".parse::<Listen>().is_err());
-    assert!(":7788".parse::<Listen>().is_err());
+    let ports = "http = ':7799'\nbeanstalk = ':7798'\nstore = 'redis://h:1'\nnode = 'n'\nadvertise = 'h:1'\npeer_listen = ':7797'";
+    let settings = options(ports).settings().unwrap();
+    assert_eq!(
+        (settings.http, settings.beanstalk),
+        (Listen::At("127.0.0.1:7799".into()), Listen::At("127.0.0.1:7798".into()))
+    );
+    assert_eq!(
+        settings.store.node().and_then(|node| node.peer_listen.clone()).as_deref(),
+        Some("127.0.0.1:7797")
+    );
+    for wrong in [":", ":x", ":70000", ":7788:"] {
+        assert!(wrong.parse::<Listen>().is_err(), "{wrong}");
+    }
 }

@@ -575,7 +575,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("duewheel.toml");
         for (text, line, says) in [
-            ("data = 'x'\nhtpp = 'off'\n", 2, "htpp"),
+            ("data = 'x'\nhtpp = 'off'\n", 2, "there is no key `htpp` here; did you mean `http`?"),
             ("durability = 'sometimes'", 1, "sometimes"),
             ("\n\nhttp = '7788'", 3, "neither HOST:PORT"),
             ("drain_timeout = 'soon'", 1, "drain_timeout: must be a length of time"),

@@ -66,9 +66,10 @@ options! {
     pub struct Options {
         /// Folder for the data; created if it is missing [default: ./duewheel-data]
         data: PathBuf as "DIR",
-        /// Address of the HTTP listener, or `off` [default: 127.0.0.1:7788]
+        /// Address of the HTTP listener, `:PORT` for 127.0.0.1, or `off` [default: 127.0.0.1:7788]
         http: Listen as "ADDR",
-        /// Address of the listener for beanstalkd's protocol, or `off` [default: 127.0.0.1:11300; with --tokens off]
+        /// Address of the listener for beanstalkd's protocol, `:PORT` for 127.0.0.1, or `off` [default: 127.0.0.1:11300; with
+        /// --tokens off]
         beanstalk: Listen as "ADDR|unix:PATH",
         /// Prefixes of the queues that clients of beanstalkd's protocol may use [default: all queues]
         beanstalk_queues: Prefixes as "PREFIX,...",

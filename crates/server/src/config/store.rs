@@ -353,7 +353,7 @@ impl NodeSettings {
             name,
             advertise: options.advertise.clone(),
             peer,
-            peer_listen: options.peer_listen.clone(),
+            peer_listen: options.peer_listen.as_deref().map(super::values::with_host),
             shards: options.shards,
             lease,
             settle_delay: options.settle_delay.map_or(duewheel::DEFAULT_SETTLE_DELAY, Duration::from),

@@ -139,15 +139,18 @@ impl FromStr for Listen {
     type Err = String;
 
     fn from_str(s: &str) -> Result<Self, String> {
-        let port =
-            s.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port.parse::<u16>());
-        match (s, port) {
+        match (s, s.rsplit_once(':').map(|(_, port)| port.parse::<u16>())) {
             ("off", _) => Ok(Listen::Off),
             (_, _) if s.starts_with("unix:") && s.len() > 5 => Ok(Listen::Unix(s[5..].into())),
-            (_, Some(Ok(_))) => Ok(Listen::At(s.to_owned())),
-            _ => Err(format!("{s:?} is neither HOST:PORT, unix:PATH nor off")),
+            (_, Some(Ok(_))) => Ok(Listen::At(with_host(s))),
+            _ => Err(format!("{s:?} is neither HOST:PORT, :PORT on this machine, unix:PATH nor off")),
         }
     }
+}
+
+/// `HOST:PORT`, where `:PORT` is one of this machine that no other machine reaches.
+pub(super) fn with_host(address: &str) -> String {
+    if address.starts_with(':') { format!("127.0.0.1{address}") } else { address.to_owned() }
 }
 
 impl TryFrom<String> for Listen {

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::budget::{ByteBudget, BytePermit};
 use crate::error::{Problem, overloaded};
-use crate::json::written;
+use crate::json;
 
 /// Answers from this size on take so long to write that other requests would be delayed.
 const LARGE_ANSWER: usize = 256 * 1024;
@@ -20,7 +20,7 @@ pub(crate) type Answer = Result<Response, Problem>;
 
 /// An answer in JSON.
 pub(super) fn reply(status: StatusCode, answer: &impl Serialize) -> Response {
-    typed(status, "application/json", written(256, answer))
+    typed(status, "application/json", json::line(256, answer))
 }
 
 /// An answer of another type.

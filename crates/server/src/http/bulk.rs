@@ -113,8 +113,13 @@ pub(crate) struct FilterFields<'a> {
     state: Option<Text<'a>>,
     /// Dead messages with this reason; without `state` it means `dead`.
     #[schemars(with = "Option<DeadReasonSchema>")]
+    reason: Option<Text<'a>>,
+    /// Dead messages whose last attempt has this in its note, in capitals or not; an empty one for those without a note.
+    note: Option<Text<'a>>,
+    /// The same as `reason`.
+    #[schemars(with = "Option<DeadReasonSchema>")]
     dead_reason: Option<Text<'a>>,
-    /// Dead messages whose last attempt has this note; an empty one for those that had none, too.
+    /// Dead messages whose last attempt has exactly this note; an empty one for those without a note.
     dead_note: Option<Text<'a>>,
     /// `header.NAME`, as in a filtered list: the same as `NAME` among `headers`. All other members are unknown.
     #[serde(flatten)]
@@ -179,8 +184,12 @@ impl FilterFields<'_> {
             key_prefix: self.key_prefix.map(|prefix| prefix.0.into_owned()),
             headers: headers.into_iter().map(|(name, value)| (name.into(), value.into())).collect(),
             state: self.state.map(|word| listing::state(&word.0)).transpose()?,
-            dead_reason: self.dead_reason.map(|word| listing::dead_reason(&word.0)).transpose()?,
+            dead_reason: listing::dead_reason(
+                self.reason.as_ref().map(|word| &*word.0),
+                self.dead_reason.as_ref().map(|word| &*word.0),
+            )?,
             dead_note: self.dead_note.map(|note| note.0.into_owned()),
+            note: self.note.map(|note| note.0.into_owned()),
         })
     }
 }
@@ -532,7 +541,7 @@ fn to_queue(action: &BulkAction) -> Option<&str> {
 fn of_bad(BadBulk { field, what }: BadBulk, as_text: &[&'static str]) -> Problem {
     let problem = Problem::field(strict::sent_as(field, as_text), what);
     match field {
-        "key_prefix" | "state" | "dead_reason" | "dead_note" => problem.within("filter"),
+        "key_prefix" | "state" | "dead_reason" | "dead_note" | "note" => problem.within("filter"),
         _ => problem,
     }
 }

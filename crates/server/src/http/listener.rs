@@ -36,7 +36,7 @@ const TURNED_AWAY: usize = 64;
 /// The answer to a connection above the limit.
 const TOO_MANY: &str = concat!(
     "{\"type\":\"/errors#overloaded\",\"title\":\"Too Many Requests\",\"status\":429,\"code\":\"overloaded\",",
-    "\"detail\":\"too many connections; try again soon\"}"
+    "\"detail\":\"too many connections; try again soon\"}\n"
 );
 
 /// A bound listener that does not accept yet.
@@ -267,7 +267,11 @@ fn turn_away(mut stream: TcpStream, turned_away: &Arc<Semaphore>) {
 
 /// The first byte of every TLS connection: a handshake record.
 const HANDSHAKE: u8 = 0x16;
-const SAY_HTTPS: &str = r#"{"type":"about:blank","title":"Bad Request","status":400,"code":"bad_request","detail":"this is an HTTPS port: say https:// instead of http://"}"#;
+const SAY_HTTPS: &str = concat!(
+    r#"{"type":"about:blank","title":"Bad Request","status":400,"code":"bad_request","#,
+    r#""detail":"this is an HTTPS port: say https:// instead of http://"}"#,
+    "\n"
+);
 /// How long the client may take to read it.
 const LINGER: Duration = Duration::from_millis(500);
 

@@ -17,7 +17,7 @@ use super::queue_view::QueueAnswer;
 use super::{Answer, App, held, queue, reply, write_large};
 use crate::beanstalk::exists;
 use crate::error::Problem;
-use crate::json::{Elements, written};
+use crate::json::{self, Elements};
 use crate::rfc3339;
 use crate::schema::DeadReasonSchema;
 
@@ -41,7 +41,7 @@ pub(crate) async fn messages(call: Call) -> Answer {
     let bytes: usize = page.views.iter().map(|v| v.message.weight() + 512).sum();
     let write = move || {
         let next = page.next.map(|next| next.to_string());
-        written(bytes + 128, &MessagesAnswer { messages: Elements(&page.views, MessageAnswer::of), next })
+        json::line(bytes + 128, &MessagesAnswer { messages: Elements(&page.views, MessageAnswer::of), next })
     };
     Ok(held(StatusCode::OK, room, write_large(bytes, write).await?))
 }
@@ -57,14 +57,16 @@ fn position(call: &Call) -> Result<Option<ListPositions>, Problem> {
 /// Dead messages by reason. Notes are what consumers have written, so it takes the permission of a list of messages.
 pub(crate) async fn dead(call: Call) -> Answer {
     let queue = call.queue()?;
+    let filter = filter_of(&call)?;
     let after = position(&call)?;
     let policy = &call.app.policy;
     let room = call.app.rooms.take(policy.load_bytes).await?;
-    let page = dead_reasons(&call.app.client, &queue, after, policy.max_page.min(MOST_AT_ONCE)).await?;
+    let page =
+        dead_reasons(&call.app.client, &queue, &filter, after, policy.max_page.min(MOST_AT_ONCE)).await?;
     let next = page.next.map(|next| next.to_string());
     let reasons = page.reasons.iter().map(DeadReasonAnswer::of).collect();
     let answer = DeadAnswer { reasons, counted: page.counted, next };
-    Ok(held(StatusCode::OK, room, written(4_096, &answer)))
+    Ok(held(StatusCode::OK, room, json::line(4_096, &answer)))
 }
 
 pub(crate) async fn queues(call: Call) -> Answer {
@@ -186,27 +188,34 @@ fn filter_of(call: &Call) -> Result<BulkFilter, Problem> {
         key_prefix: call.param("key_prefix")?.map(Cow::into_owned),
         headers: call.params_of(HEADER)?.into_iter().collect(),
         state: call.param("state")?.map(|word| any_state(&word)).transpose()?,
-        dead_reason: call.param("dead_reason")?.map(|word| dead_reason(&word)).transpose()?,
+        dead_reason: dead_reason(call.param("reason")?.as_deref(), call.param("dead_reason")?.as_deref())?,
         dead_note: call.param("dead_note")?.map(Cow::into_owned),
+        note: call.param("note")?.map(Cow::into_owned),
     };
-    match filter.state {
-        Some(state) if state != State::Dead && filter.dead_reason.is_some() => {
-            Err(of_dead_alone("dead_reason"))
+    if filter.state.is_some_and(|state| state != State::Dead) {
+        for field in ["reason", "note", "dead_reason", "dead_note"] {
+            if call.param(field)?.is_some() {
+                return Err(Problem::field(field, "is for dead messages alone"));
+            }
         }
-        Some(state) if state != State::Dead && filter.dead_note.is_some() => Err(of_dead_alone("dead_note")),
-        Some(_) | None => Ok(filter),
     }
+    Ok(filter)
 }
 
-fn of_dead_alone(field: &'static str) -> Problem {
-    Problem::field(field, "is for dead messages alone")
-}
-
-pub(super) fn dead_reason(word: &str) -> Result<DeadReason, Problem> {
-    DeadReason::ALL
-        .into_iter()
-        .find(|reason| reason.as_str() == word)
-        .ok_or_else(|| Problem::field("dead_reason", "must be max_attempts, buried or expired"))
+/// The reason of a filter, by either of its names.
+pub(super) fn dead_reason(
+    reason: Option<&str>,
+    dead_reason: Option<&str>,
+) -> Result<Option<DeadReason>, Problem> {
+    let (field, word) = match (reason, dead_reason) {
+        (None, None) => return Ok(None),
+        (Some(_), Some(_)) => return Err(Problem::field("reason", "is dead_reason; give one of them")),
+        (Some(word), None) => ("reason", word),
+        (None, Some(word)) => ("dead_reason", word),
+    };
+    let found = DeadReason::ALL.into_iter().find(|reason| reason.as_str() == word);
+    let what = "must be max_attempts, buried or expired; what a nack said is its note";
+    found.map(Some).ok_or_else(|| Problem::field(field, what))
 }
 
 /// A state of messages that a list may have: also that of done ones.

@@ -20,7 +20,7 @@ use super::target::DeliveryAnswer;
 use super::{Answer, App, held, reply, target};
 use crate::auth::{Caller, Scope};
 use crate::error::{ErrorCode, Problem};
-use crate::json::{Base64Text, Elements, HeaderPairs, IdText, InstantText, written};
+use crate::json::{Base64Text, Elements, HeaderPairs, IdText, InstantText, line};
 use crate::schema::{
     AnyJsonSchema, Base64Schema, DeadReasonSchema, DelaySchema, DoneOutcomeSchema, EndedSchema,
     InstantSchema, KeySchema, LevelSchema, MessageStateSchema, QueueSchema, StateSchema, TargetUrlSchema,
@@ -40,7 +40,7 @@ pub(crate) async fn get(call: Call) -> Answer {
         _ => deliveries(&call.app.client, found.message.id).await?,
     };
     answer.deliveries = Some(attempts.into_iter().map(DeliveryAnswer::of).collect());
-    let json = written(found.message.weight() + 512, &answer);
+    let json = line(found.message.weight() + 512, &answer);
     Ok(held(StatusCode::OK, room, json))
 }
 

@@ -45,6 +45,7 @@ mod target;
 #[cfg(test)]
 mod tests;
 mod traced;
+mod unknown;
 
 pub(crate) use answer::Answer;
 use answer::{held, reply, typed, write_large};

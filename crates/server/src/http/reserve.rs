@@ -15,7 +15,7 @@ use super::strict::{self, Object, Positive, Text, Whole};
 use super::traced::TracedCall;
 use super::{Answer, App, held, reply, write_large};
 use crate::error::{Problem, overloaded};
-use crate::json::{Elements, InstantText, TokenText, written};
+use crate::json::{self, Elements, InstantText, TokenText};
 use crate::schema::{DelaySchema, HeldBackSchema, QueueSchema};
 use crate::span::SpanText;
 
@@ -169,7 +169,7 @@ async fn grant(app: &App, traced: TracedCall, queues: ReserveQueues, asked: Rese
             let bytes: usize = grants.iter().map(|g| g.message.weight() + GRANT_BYTES).sum();
             let write = move || {
                 let messages = Elements(&grants, GrantAnswer::of);
-                written(bytes + 32, &GrantsAnswer { messages, held_back: None })
+                json::line(bytes + 32, &GrantsAnswer { messages, held_back: None })
             };
             let out = write_large(bytes, write).await?;
             let room = app.rooms.take_left(out.len());

@@ -56,14 +56,14 @@ use super::target::{
     self as targets, PauseTargetRequest, TargetAnswer, TargetRemoved, TargetRequest, TargetsAnswer,
     TestedAnswer,
 };
-use super::{Answer, App, home, metrics, typed};
+use super::{Answer, App, home, metrics, typed, unknown};
 use crate::auth::{About, AccessRule, Scope};
 use crate::error::ErrorCode::{
     self, Changed, Dead, DedupeMismatch, DiskFull, GenerationMismatch, InThePast, InUse, KeyExists,
     LeaseLost, Leased, MessageNotFound, NotDone, NotFound, OverQuota, Overloaded, Paused,
 };
 use crate::error::Problem;
-use crate::json::written;
+use crate::json;
 use crate::schema::{DeadReasonSchema, InstantSchema, QueueSchema, StateSchema};
 
 /// A route: its description and its handler.
@@ -115,6 +115,14 @@ const AFTER: Parameter = parameter(
     |_| json_schema!({ "type": "string", "format": "duewheel-cursor" }),
 );
 
+const REASON: Parameter =
+    parameter("reason", "Only dead messages with this reason.", schema_of::<DeadReasonSchema>);
+const NOTE: Parameter = parameter(
+    "note",
+    "Only dead messages whose last attempt has this in its note, in capitals or not; an empty one for those without one.",
+    text,
+);
+
 const LIST_OF_MESSAGES: &[Parameter] = &[
     parameter("state", "Only messages in this state.", schema_of::<StateSchema>),
     parameter("due_from", "Only messages that are due at this instant or later.", schema_of::<InstantSchema>),
@@ -125,8 +133,10 @@ const LIST_OF_MESSAGES: &[Parameter] = &[
         "Only messages with this value of a header, whose name stands in the place of NAME.",
         text,
     ),
-    parameter("dead_reason", "Only dead messages with this reason.", schema_of::<DeadReasonSchema>),
-    parameter("dead_note", "Only dead messages whose last attempt has this note.", text),
+    REASON,
+    NOTE,
+    parameter("dead_reason", "The same as `reason`.", schema_of::<DeadReasonSchema>),
+    parameter("dead_note", "Only dead messages whose last attempt has exactly this note.", text),
     AFTER,
     parameter("limit", "The most messages of a page.", |_| limit_schema(Some(listing::MESSAGES), "max_page")),
 ];
@@ -202,7 +212,7 @@ fn text(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
 }
 
 /// The operations of a producer on one message by its id.
-const OF_A_MESSAGE: &[&str] = &["get", "cancel", "postpone", "fire"];
+const OF_A_MESSAGE: &[&str] = &["getMessage", "cancelMessage", "postponeMessage", "fireMessage"];
 /// The reasons for which a change of a waiting message may be refused.
 const CHANGE: &[ErrorCode] = &[MessageNotFound, Leased, Dead];
 const POSTPONE: &str =
@@ -226,7 +236,7 @@ fn messages_of_queues() -> Vec<HttpRoute> {
     use Scope::{Admin, Cancel, Consume, Enqueue};
     vec![
         post("/v1/queues/{queue}/messages", NO, queue(Enqueue), enqueue::enqueue,
-            produce("enqueue", "Schedule a message, or a message a line")
+            produce("enqueueMessage", "Schedule a message, or a message a line")
                 .takes::<EnqueueLine<'_>>()
                 .takes_lines::<EnqueueLine<'_>>()
                 .gives::<EnqueuedAnswer<'_>>(201, "A new message.")
@@ -236,38 +246,38 @@ fn messages_of_queues() -> Vec<HttpRoute> {
                 .gives_lines::<LineAnswer<'_>>(200, "")
                 .refuses(&[KeyExists, Leased, DedupeMismatch, InThePast, OverQuota, DiskFull])),
         get("/v1/queues/{queue}/messages", LIST_OF_MESSAGES, queue(Admin), listing::messages,
-            look("list_messages", "A page of messages in due order, dead ones in the order in which they died")
+            look("listMessages", "A page of messages in due order, dead ones in the order in which they died")
                 .gives::<MessagesAnswer<'_>>(200, "The page.")),
         post("/v1/queues/{queue}/reserve", NO, queue(Consume), reserve::reserve,
-            consume("reserve", "Lease messages, waiting for the first if asked to")
+            consume("reserveMessages", "Lease messages, waiting for the first if asked to")
                 .may_take::<ReserveRequest>()
                 .gives::<GrantsAnswer<'_>>(200, GRANTED)),
         post("/v1/queues/{queue}/cancel", NO, queue(Cancel), queues::cancel_many,
-            produce("cancel_many", "Cancel many messages, by key and by id")
+            produce("cancelMessages", "Cancel many messages, by key and by id")
                 .takes::<CancelMany<'_>>()
                 .gives::<CancelResults<'_>>(200, "A result for each key, then for each id, in order.")),
 
         get("/v1/messages/{id}", NO, Needs(Cancel, About::Recalled), messages::get,
-            getting("get")),
+            getting("getMessage")),
         delete("/v1/messages/{id}", NO, message(Cancel), messages::cancel,
-            cancelling("cancel")),
+            cancelling("cancelMessage")),
         patch("/v1/messages/{id}", NO, message(Cancel), messages::postpone,
-            postponing("postpone")),
+            postponing("postponeMessage")),
         post("/v1/messages/{id}/fire", NO, message(Cancel), messages::fire,
-            firing("fire")),
+            firing("fireMessage")),
         post("/v1/messages/{id}/replay", NO, Needs(Cancel, About::Recalled), messages::replay,
-            produce("replay", "Enqueue the content of a done or dead message again")
+            produce("replayMessage", "Enqueue the content of a done or dead message again")
                 .may_take::<ReplayRequest>()
                 .gives::<EnqueuedAnswer<'_>>(201, "A new message, due now.")
                 .refuses(&[MessageNotFound, NotDone, KeyExists, OverQuota, DiskFull])),
         get("/v1/queues/{queue}/keys/{key}", NO, queue(Cancel), messages::get,
-            getting("get_by_key").like("get")),
+            getting("getMessageByKey").like("getMessage")),
         delete("/v1/queues/{queue}/keys/{key}", NO, queue(Cancel), messages::cancel,
-            cancelling("cancel_by_key").like("cancel")),
+            cancelling("cancelMessageByKey").like("cancelMessage")),
         patch("/v1/queues/{queue}/keys/{key}", NO, queue(Cancel), messages::postpone,
-            postponing("postpone_by_key").like("postpone")),
+            postponing("postponeMessageByKey").like("postponeMessage")),
         post("/v1/queues/{queue}/keys/{key}/fire", NO, queue(Cancel), messages::fire,
-            firing("fire_by_key").like("fire")),
+            firing("fireMessageByKey").like("fireMessage")),
     ]
 }
 
@@ -278,30 +288,30 @@ fn leases() -> Vec<HttpRoute> {
     use Scope::Consume;
     vec![
         post("/v1/messages/{id}/ack", NO, Needs(Consume, About::Lease), settle::ack,
-            consume("ack", "Done")
+            consume("ackMessage", "Done")
                 .takes::<Ack<'_>>()
                 .gives::<SettledAnswer>(200, "The message is done.")
                 .refuses(&[LeaseLost, MessageNotFound])),
         post("/v1/messages/{id}/nack", NO, message(Consume), settle::nack,
-            consume("nack", "Nack a message: it is ready again after a delay, or dead")
+            consume("nackMessage", "Nack a message: it is ready again after a delay, or dead")
                 .takes::<Nack<'_>>()
                 .gives::<SettledAnswer>(200, "The state of the message from now on.")
                 .refuses(&[LeaseLost, KeyExists, MessageNotFound])),
         post("/v1/messages/{id}/extend", NO, message(Consume), settle::extend,
-            consume("extend", "Push a lease's deadline")
+            consume("extendMessage", "Push a lease's deadline")
                 .takes::<Extend<'_>>()
                 .gives::<ExtendedAnswer>(200, "The lease lasts until then.")
                 .refuses(&[LeaseLost, MessageNotFound])),
         post("/v1/ack", NO, several(Consume), settle::ack_many,
-            consume("ack_many", "Ack many messages").takes::<AckMany<'_>>().gives::<AckResults<'_>>(200, RESULTS)),
+            consume("ackMessages", "Ack many messages").takes::<AckMany<'_>>().gives::<AckResults<'_>>(200, RESULTS)),
         post("/v1/nack", NO, several(Consume), settle::nack_many,
-            consume("nack_many", "Nack many messages").takes::<NackMany<'_>>().gives::<NackResults<'_>>(200, RESULTS)),
+            consume("nackMessages", "Nack many messages").takes::<NackMany<'_>>().gives::<NackResults<'_>>(200, RESULTS)),
         post("/v1/extend", NO, several(Consume), settle::extend_many,
-            consume("extend_many", "Push the deadlines of many leases")
+            consume("extendMessages", "Push the deadlines of many leases")
                 .takes::<ExtendMany<'_>>()
                 .gives::<ExtendResults<'_>>(200, RESULTS)),
         post("/v1/reserve", NO, several(Consume), reserve::reserve_of_many,
-            consume("reserve_of_many", "Lease messages of several queues, waiting for the first if asked to")
+            consume("reserveMessagesOfQueues", "Lease messages of several queues, waiting for the first if asked to")
                 .takes::<ReserveOfMany<'_>>()
                 .gives::<GrantsAnswer<'_>>(200, GRANTED)),
     ]
@@ -313,72 +323,72 @@ fn all_queues() -> Vec<HttpRoute> {
     use Scope::{Admin, Metrics};
     vec![
         get("/v1/queues", LIST_OF_QUEUES, several(Metrics), listing::queues,
-            look("list_queues", "All queues by name").gives::<QueuesAnswer<'_>>(200, "The page.")),
+            look("listQueues", "All queues by name").gives::<QueuesAnswer<'_>>(200, "The page.")),
         get("/v1/queues/{queue}", NO, queue(Metrics), queues::show,
-            look("get_queue", "A queue; one that does not exist is shown as empty")
+            look("getQueue", "A queue; one that does not exist is shown as empty")
                 .gives::<QueueAnswer<'_>>(200, "The queue.")),
         get("/v1/queues/{queue}/histogram", HISTOGRAM, queue(Metrics), stats::histogram,
-            look("histogram", "How many messages are due when")
+            look("getQueueHistogram", "How many messages are due when")
                 .gives::<HistogramAnswer>(200, "Scheduled and ready messages by due time.")),
-        get("/v1/queues/{queue}/dead", &[AFTER], queue(Admin), listing::dead,
-            look("dead_by_reason", "Dead messages counted by reason: of a page of at most 20,000, in the order in which \
+        get("/v1/queues/{queue}/dead", &[REASON, NOTE, AFTER], queue(Admin), listing::dead,
+            look("countDeadMessages", "Dead messages counted by reason: of a page of at most 20,000, in the order in which \
                 they died")
                 .gives::<DeadAnswer<'_>>(200, "The counts of the page.")),
         delete("/v1/queues/{queue}", EXPECT, queue(Admin), queue_config::remove,
-            operate("remove_queue", "Remove a queue with its messages and settings")
+            operate("removeQueue", "Remove a queue with its messages and settings")
                 .audited()
                 .gives::<RemovedAnswer<'_>>(200, "The queue is gone.")
                 .refuses(&[NotFound, Leased, InUse, Changed])),
         get("/v1/queues/{queue}/config", NO, queue(Admin), queue_config::config,
-            operate("get_config", "The settings of a queue, as set and as in effect")
+            operate("getQueueConfig", "The settings of a queue, as set and as in effect")
                 .gives::<ConfigAnswer<'_>>(200, "The settings.")),
         put("/v1/queues/{queue}/config", NO, queue(Admin), queue_config::configure,
-            operate("configure", "Replace the settings of a queue")
+            operate("putQueueConfig", "Replace the settings of a queue")
                 .audited()
                 .takes::<ConfigRequest>()
                 .gives::<ConfiguredAnswer<'_>>(200, "The queue as it is now.")),
         patch("/v1/queues/{queue}/config", NO, queue(Admin), queue_config::change,
-            operate("change_config", "Change some settings of a queue; null resets one")
+            operate("changeQueueConfig", "Change some settings of a queue; null resets one")
                 .audited()
                 .takes::<ConfigChange>()
                 .gives::<ConfiguredAnswer<'_>>(200, "The queue as it is now.")),
         post("/v1/queues/{queue}/pause", NO, queue(Admin), queues::pause,
-            operate("pause", "Grant nothing, until resumed or for a time")
+            operate("pauseQueue", "Grant nothing, until resumed or for a time")
                 .audited()
                 .may_take::<PauseFor>()
                 .gives::<PausedAnswer<'_>>(200, "The queue is paused.")),
         post("/v1/queues/{queue}/resume", NO, queue(Admin), queues::resume,
-            operate("resume", "Grant again")
+            operate("resumeQueue", "Grant again")
                 .audited()
                 .may_take::<Nothing>()
                 .gives::<ResumedAnswer<'_>>(200, "The queue is not paused.")),
         post("/v1/queues/{queue}/purge", NO, queue(Admin), bulk::purge,
-            operate("purge", "Remove all messages that are not leased")
+            operate("purgeQueue", "Remove all messages that are not leased")
                 .audited()
                 .may_take::<PurgeRequest>()
                 .gives::<PurgedAnswer>(200, "The messages are removed.")
                 .gives::<PurgedAnswer>(202, "With `keep`: the job of this act goes on.")
                 .refuses(&[Changed, OverQuota, DiskFull])),
         post("/v1/queues/{queue}/redrive", NO, queue(Admin), queues::redrive,
-            operate("redrive", "Make dead messages ready again, in the order in which they died")
+            operate("redriveMessages", "Make dead messages ready again, in the order in which they died")
                 .audited()
                 .may_take::<Redrive>()
                 .gives::<RedrivenAnswer<'_>>(200, "The messages are ready.")
                 .refuses(&[Paused, Changed, OverQuota, DiskFull])),
 
         post("/v1/queues/{queue}/bulk", NO, queue(Admin), bulk::bulk,
-            operate("bulk", "Cancel, postpone, fire, redrive or restore many messages")
+            operate("createJob", "Cancel, postpone, fire, redrive or restore many messages")
                 .audited()
                 .takes::<BulkFields<'_>>()
                 .gives::<BulkCountAnswer>(200, "The messages are counted.")
                 .gives::<JobAnswer>(202, "The job has begun.")
                 .refuses(&[Changed, OverQuota, DiskFull])),
         get("/v1/jobs", NO, several(Admin), bulk::list,
-            look("list_jobs", "List jobs, the newest first").gives::<JobsAnswer>(200, "All jobs.")),
+            look("listJobs", "List jobs, the newest first").gives::<JobsAnswer>(200, "All jobs.")),
         get("/v1/jobs/{job}", NO, several(Admin), bulk::show,
-            look("get_job", "Look at a job").gives::<JobAnswer>(200, "The job.").refuses(&[NotFound])),
+            look("getJob", "Look at a job").gives::<JobAnswer>(200, "The job.").refuses(&[NotFound])),
         delete("/v1/jobs/{job}", NO, several(Admin), bulk::cancel,
-            operate("cancel_job", "End a job; what it has changed stays")
+            operate("cancelJob", "End a job; what it has changed stays")
                 .audited()
                 .gives::<JobAnswer>(200, "The job has ended.")
                 .refuses(&[NotFound, DiskFull])),
@@ -391,41 +401,41 @@ fn all_schedules() -> Vec<HttpRoute> {
     use Scope::Admin;
     vec![
         get("/v1/schedules", LIST_OF_SCHEDULES, several(Admin), schedules::list,
-            look("list_schedules", "List schedules by name").gives::<SchedulesAnswer>(200, "A page.")),
+            look("listSchedules", "List schedules by name").gives::<SchedulesAnswer>(200, "A page.")),
         put("/v1/schedules/{name}", NO, several(Admin), schedules::put,
-            operate("put_schedule", "Create a schedule, or give it other settings")
+            operate("putSchedule", "Create a schedule, or give it other settings")
                 .audited()
                 .takes::<ScheduleRequest<'_>>()
                 .gives::<ScheduleAnswer>(200, "The schedule.")
                 .refuses(&[KeyExists, InThePast, DiskFull])),
         get("/v1/schedules/{name}", NO, several(Admin), schedules::show,
-            look("get_schedule", "Look at a schedule")
+            look("getSchedule", "Look at a schedule")
                 .gives::<ScheduleAnswer>(200, "The schedule.")
                 .refuses(&[NotFound, KeyExists])),
         patch("/v1/schedules/{name}", NO, several(Admin), schedules::change,
-            operate("change_schedule", "Change some settings of a schedule; `null` resets one")
+            operate("changeSchedule", "Change some settings of a schedule; `null` resets one")
                 .audited()
                 .takes::<ScheduleRequest<'_>>()
                 .gives::<ScheduleAnswer>(200, "The schedule.")
                 .refuses(&[NotFound, KeyExists, InThePast, DiskFull])),
         delete("/v1/schedules/{name}", NO, several(Admin), schedules::remove,
-            operate("remove_schedule", "Remove a schedule, and its occurrence that is not due")
+            operate("removeSchedule", "Remove a schedule, and its occurrence that is not due")
                 .audited()
                 .gives::<ScheduleRemoved>(200, "The schedule is removed.")
                 .refuses(&[NotFound])),
         post("/v1/schedules/{name}/trigger", NO, several(Admin), schedules::trigger,
-            operate("trigger_schedule", "Enter one message of a schedule now")
+            operate("triggerSchedule", "Enter one message of a schedule now")
                 .may_take::<TriggerRequest<'_>>()
                 .gives::<TriggeredAnswer>(201, "The message.")
                 .refuses(&[NotFound, KeyExists, OverQuota, DiskFull])),
         post("/v1/schedules/{name}/backfill", NO, several(Admin), schedules::backfill,
-            operate("backfill_schedule", "Enter the occurrences of a time past")
+            operate("backfillSchedule", "Enter the occurrences of a time past")
                 .audited()
                 .takes::<BackfillRequest<'_>>()
                 .gives::<BackfilledAnswer>(200, "The occurrences have entered.")
                 .refuses(&[NotFound, KeyExists, OverQuota, DiskFull])),
         post("/v1/schedules/preview", NO, several(Admin), schedules::preview,
-            look("preview_schedule", "See when a schedule would occur, without saving it")
+            look("previewSchedule", "See when a schedule would occur, without saving it")
                 .takes::<PreviewRequest>()
                 .gives::<PreviewAnswer>(200, "The next occurrences.")),
     ]
@@ -437,33 +447,33 @@ fn all_targets() -> Vec<HttpRoute> {
     use Scope::Admin;
     vec![
         get("/v1/targets", LIST_OF_TARGETS, server(Admin), targets::list,
-            look("list_targets", "List targets by name").gives::<TargetsAnswer>(200, "A page.")),
+            look("listTargets", "List targets by name").gives::<TargetsAnswer>(200, "A page.")),
         put("/v1/targets/{name}", NO, server(Admin), targets::put,
-            operate("put_target", "Create a target, or give it other settings")
+            operate("putTarget", "Create a target, or give it other settings")
                 .audited()
                 .takes::<TargetRequest>()
                 .gives::<TargetAnswer>(200, "The target.")
                 .refuses(&[InUse, OverQuota, DiskFull])),
         get("/v1/targets/{name}", NO, server(Admin), targets::show,
-            look("get_target", "Look at a target").gives::<TargetAnswer>(200, "The target.").refuses(&[NotFound])),
+            look("getTarget", "Look at a target").gives::<TargetAnswer>(200, "The target.").refuses(&[NotFound])),
         delete("/v1/targets/{name}", NO, server(Admin), targets::remove,
-            operate("remove_target", "Remove a target that no queue is delivered to")
+            operate("removeTarget", "Remove a target that no queue is delivered to")
                 .audited()
                 .gives::<TargetRemoved>(200, "The target is removed.")
                 .refuses(&[NotFound, InUse])),
         post("/v1/targets/{name}/pause", NO, server(Admin), targets::pause,
-            operate("pause_target", "Let the messages of a target wait until it is resumed")
+            operate("pauseTarget", "Let the messages of a target wait until it is resumed")
                 .audited()
                 .may_take::<PauseTargetRequest<'_>>()
                 .gives::<TargetAnswer>(200, "The target.")
                 .refuses(&[NotFound, KeyExists, DiskFull])),
         post("/v1/targets/{name}/resume", NO, server(Admin), targets::resume,
-            operate("resume_target", "Resume deliveries to a paused target")
+            operate("resumeTarget", "Resume deliveries to a paused target")
                 .audited()
                 .gives::<TargetAnswer>(200, "The target.")
                 .refuses(&[NotFound, KeyExists, DiskFull])),
         post("/v1/targets/{name}/test", NO, server(Admin), targets::test,
-            operate("test_target", "Send one signed message now")
+            operate("testTarget", "Send one signed message now")
                 .gives::<TestedAnswer>(200, "The answer of the target.")
                 .refuses(&[NotFound, KeyExists, OverQuota, DiskFull])),
     ]
@@ -476,44 +486,44 @@ fn whole_server() -> Vec<HttpRoute> {
     use Scope::{Admin, Metrics};
     vec![
         get("/v1/quotas", NO, several(Metrics), servers::quotas,
-            look("quotas", "All quotas, and what is used of them")
+            look("listQuotas", "All quotas, and what is used of them")
                 .gives::<QuotasAnswer<'_>>(200, "All quotas within reach.")),
         get("/v1/histogram", HISTOGRAM, server(Metrics), stats::histogram_of_all,
-            look("histogram_of_all", "How many messages of all queues are due when")
-                .like("histogram")
+            look("getHistogram", "How many messages of all queues are due when")
+                .like("getQueueHistogram")
                 .gives::<HistogramAnswer>(200, "Scheduled and ready messages by due time.")),
         get("/v1/history", HISTORY, several(Metrics), history::history,
-            look("history", "What happened to messages in each step of time: the last hour by 10 s, 48 hours by 5 min")
+            look("getHistory", "What happened to messages in each step of time: the last hour by 10 s, 48 hours by 5 min")
                 .gives::<HistoryAnswer>(200, "The series, a number or null for each step.")),
         get("/v1/stats", NO, server(Metrics), stats::stats,
-            look("stats", "Figures of the whole server").gives::<StatsAnswer>(200, "The figures.")),
+            look("getStats", "Figures of the whole server").gives::<StatsAnswer>(200, "The figures.")),
         get("/v1/stats/stream", NO, server(Metrics), stats::stream,
-            look("stats_stream", "The figures every second, as server-sent events")
+            look("streamStats", "The figures every second, as server-sent events")
                 .gives_text("text/event-stream", "An event `stats` every second, with the figures in JSON, until the reader \
                     ends the connection or the server stops.")),
         get("/v1/events", EVENTS, several(Admin), events::events,
-            look("events", "What happens to messages, as server-sent events")
+            look("streamEvents", "What happens to messages, as server-sent events")
                 .gives_other(200, "Events until the reader ends the connection or the server stops. `data` is an Event in \
                     JSON; an event `missed` says from which id to which events were not kept.", "text/event-stream",
                     |generator| { generator.subschema_for::<EventAnswer<'_>>(); text(generator) })
                 .refuses(&[Overloaded])),
         get("/v1/wheel", NO, server(Metrics), stats::wheel,
-            look("wheel", "The rings in memory").gives::<WheelAnswer<'_>>(200, "The rings.")),
+            look("getWheel", "The rings in memory").gives::<WheelAnswer<'_>>(200, "The rings.")),
         get("/v1/audit", LIST_OF_ACTS, several(Admin), audit::list,
-            look("list_acts", "List changes of many messages or of settings, the newest first")
+            look("listActs", "List changes of many messages or of settings, the newest first")
                 .gives::<AuditAnswer<'_>>(200, "A page.")),
         get("/v1/status", NO, server(Admin), statuses::status,
-            look("status", "The state of this server")
+            look("getStatus", "The state of this server")
                 .gives::<ServerStatusAnswer>(200, "The state.")),
         get("/v1/cluster", NO, server(Metrics), servers::cluster,
-            look("cluster", "The nodes, and the owners of the shards")
+            look("getCluster", "The nodes, and the owners of the shards")
                 .gives::<ClusterAnswer<'_>>(200, "The cluster as the node that answers sees it.")
                 .refuses(&[NotFound])),
         get("/v1/token", NO, Identified, servers::token,
-            look("token", "Who the caller is, and what its token allows")
+            look("getToken", "Who the caller is, and what its token allows")
                 .gives::<IdentityAnswer<'_>>(200, "The caller.")),
         get("/v1/tokens", NO, server(Admin), servers::tokens,
-            look("tokens", "All tokens by name, without the tokens themselves")
+            look("listTokens", "All tokens by name, without the tokens themselves")
                 .gives::<TokensAnswer<'_>>(200, "The tokens; none where the server asks for none.")),
         post("/v1/clock/advance", NO, server(Admin), servers::advance,
             operate("advanceClock", "For tests: let time pass, on a server with --virtual-clock")
@@ -522,36 +532,36 @@ fn whole_server() -> Vec<HttpRoute> {
                 .gives::<AdvancedAnswer>(200, "The time has passed.")
                 .refuses(&[NotFound])),
         post("/v1/backup", NO, server(Admin), servers::backup,
-            operate("backup", "Copy the data folder, while everything goes on")
+            operate("createBackup", "Copy the data folder, while everything goes on")
                 .audited_alone()
                 .takes::<BackupRequest<'_>>()
                 .gives::<BackedUpAnswer<'_>>(200, "The copy is complete.")
                 .refuses(&[DiskFull])),
 
         get("/healthz", NO, Open, health::health,
-            look("health", "Whether all is well, the store and the cluster included")
+            look("getHealth", "Whether all is well, the store and the cluster included")
                 .gives::<HealthAnswer<'_>>(200, "All is well.")
                 .gives::<TroubledAnswer<'_>>(503, "The server starts or drains, its driver has stalled, or its store or \
                     cluster has a problem.")),
         get("/livez", NO, Open, health::live,
-            look("live", "Whether the process works: 503 when only a restart helps")
+            look("getLiveness", "Whether the process works: 503 when only a restart helps")
                 .gives::<ProbeAnswer>(200, "Yes.")
                 .gives::<ProbeAnswer>(503, "A thread has stalled for two minutes, or there was a bug; never for the store.")),
         get("/readyz", NO, Open, health::ready,
-            look("ready", "Whether to send requests here: 503 while stopping")
+            look("getReadiness", "Whether to send requests here: 503 while stopping")
                 .gives::<ProbeAnswer>(200, "Yes.")
                 .gives::<ProbeAnswer>(503, "The server starts or was told to stop, a thread has stalled, the store does not \
                     return from a call, or there was a bug.")),
         get("/metrics", METRICS, server(Metrics), metrics::metrics,
-            look("metrics", "Figures in Prometheus' text format")
+            look("getMetrics", "Figures in Prometheus' text format")
                 .gives_text("text/plain", "The figures at the moment of the request.")),
         get("/openapi.json", NO, Open, openapi,
-            look("openapi", "This description")
+            look("getDescription", "This description")
                 .gives_other(200, "The description.", "application/json", |_| json_schema!({ "type": "object" }))),
         get("/errors", NO, Open, home::errors,
-            look("errors", "What the codes of problems mean, for people")
+            look("getErrors", "What the codes of problems mean, for people")
                 .gives_text("text/html", "The page; each code is an anchor.")),
-        get("/", NO, Open, home, look("home", "A page for people").gives_text("text/html", "The page.")),
+        get("/", NO, Open, home, look("getHome", "A page for people").gives_text("text/html", "The page.")),
     ]
 }
 
@@ -598,7 +608,7 @@ async fn openapi(call: Call) -> Answer {
 /// The text of `openapi.json`, which is made at the first call.
 pub(super) fn description(app: &App) -> Bytes {
     let security = if app.guard.is_open() { Security::Open } else { Security::Tokens };
-    let make = || written(256 * 1024, &document(&app.policy, security)).into();
+    let make = || json::line(256 * 1024, &document(&app.policy, security)).into();
     app.description.get_or_init(make).clone()
 }
 
@@ -627,8 +637,9 @@ pub(crate) struct Unbound {
 impl Unbound {
     pub(crate) fn new() -> Self {
         let mut router = Router::new();
-        let mut durations = Vec::new();
+        let (mut durations, mut paths) = (Vec::new(), Vec::new());
         for route in table() {
+            paths.push(route.described.path);
             durations.push(route.durations);
             router = router.route(route.described.path, route.handler);
         }
@@ -640,8 +651,9 @@ impl Unbound {
             router = router.route(asset.path, on(MethodFilter::GET, serve));
         }
         let router = router
-            .fallback(|State(app): State<App>, uri: Uri| async move {
-                answer(&app, Err(unknown_path(uri.path())))
+            .fallback(move |State(app): State<App>, uri: Uri| {
+                let problem = unknown::path(uri.path(), &paths);
+                async move { answer(&app, Err(problem)) }
             })
             .method_not_allowed_fallback(|State(app): State<App>, method: Method| async move {
                 let detail = format!("{method} is not a method of this path; see the Allow header");
@@ -701,16 +713,4 @@ fn answer(app: &App, result: Answer) -> Response {
     let response = result.unwrap_or_else(IntoResponse::into_response);
     app.count_response(response.status());
     response
-}
-
-/// An empty name in a path matches no route; it is an invalid name rather than an unknown path.
-fn unknown_path(path: &str) -> Problem {
-    let segments: Vec<&str> = path.split('/').collect();
-    match segments.as_slice() {
-        ["", "v1", "queues", "", _, ..] => Problem::field("queue", "must not be empty"),
-        ["", "v1", "queues", _, "keys", ""] | ["", "v1", "queues", _, "keys", "", _] => {
-            Problem::field("key", "must not be empty")
-        }
-        _ => Problem::new(ErrorCode::NotFound, "there is nothing at this path; GET / names what there is"),
-    }
 }

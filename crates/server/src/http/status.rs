@@ -24,7 +24,7 @@ impl App {
             return known;
         }
         // The trail is in all shards, and the state is also shown while some are away.
-        let found = tokio::time::timeout(LOOK_UP, audit::last(self, "backup")).await;
+        let found = tokio::time::timeout(LOOK_UP, audit::last(self, "createBackup")).await;
         let found = found.ok()?.ok()??;
         Some(*self.last_backup.lock().await.get_or_insert(found))
     }

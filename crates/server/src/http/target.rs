@@ -332,7 +332,7 @@ pub(crate) struct TargetSettingsAnswer {
     pub(super) method: String,
     /// The names of the headers.
     pub(super) headers: Vec<String>,
-    /// The last four characters of each secret.
+    /// The last four characters of each secret, behind `…`.
     pub(super) secrets: Vec<String>,
     pub(super) timeout_ms: u64,
     pub(super) concurrency: u32,
@@ -386,7 +386,7 @@ impl TargetSettingsAnswer {
             url: shown.url,
             method: shown.method,
             headers: shown.headers,
-            secrets: shown.secrets,
+            secrets: shown.secrets.iter().map(|end| format!("…{end}")).collect(),
             timeout_ms: shown.timeout_ms,
             concurrency: shown.concurrency,
             rate: shown.rate.map(|PushRate { per_second, burst }| TargetRateAnswer { per_second, burst }),

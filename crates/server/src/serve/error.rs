@@ -28,8 +28,10 @@ pub enum ServeError {
     #[error(transparent)]
     Tls(#[from] TlsError),
     /// An address could not be bound.
-    #[error("cannot listen on {address}: {why}")]
+    #[error("--{option} {address}: {}", told(why, option))]
     Bind {
+        /// The option that names the address.
+        option: &'static str,
         /// The address.
         address: String,
         /// The reason.
@@ -44,4 +46,15 @@ pub enum ServeError {
     /// The end was not clean.
     #[error(transparent)]
     Shutdown(#[from] duewheel::ShutdownError),
+}
+
+/// Why a listener has no address, and what to do.
+fn told(why: &std::io::Error, option: &str) -> String {
+    match why.kind() {
+        std::io::ErrorKind::AddrInUse => {
+            format!("address in use; choose another with --{option}, or stop the server that has it")
+        }
+        std::io::ErrorKind::AddrNotAvailable => "this machine does not have this address".to_owned(),
+        _ => format!("cannot listen there: {why}"),
+    }
 }

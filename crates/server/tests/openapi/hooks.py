@@ -110,8 +110,11 @@ def before_call(context, case, kwargs):
             body["wait_ms"] = min(body["wait_ms"], 10)
     for asked in (query, body.get("filter") if isinstance(body, dict) else None):
         # Only dead messages have a reason of their death.
-        if isinstance(asked, dict) and asked.get("state", "dead") != "dead":
-            asked.pop("dead_reason", None)
-            asked.pop("dead_note", None)
+        if isinstance(asked, dict):
+            if asked.get("state", "dead") != "dead":
+                for name in ("reason", "note", "dead_reason", "dead_note"):
+                    asked.pop(name, None)
+            if "reason" in asked:
+                asked.pop("dead_reason", None)
     if case.operation.path.endswith("/histogram") and isinstance(query, dict) and "to" in query:
         query["from"] = "1971-01-01T00:00:00Z"

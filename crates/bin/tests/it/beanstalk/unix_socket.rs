@@ -65,11 +65,11 @@ fn non_socket_file_is_preserved() {
     let path = dir.path().join("socket");
     std::fs::write(&path, "precious").expect("file");
     let stderr = refused(dir.path());
-    assert!(stderr.contains("cannot listen on") && !stderr.contains("panicked"), "{stderr}");
+    assert!(stderr.contains("--beanstalk unix:") && !stderr.contains("panicked"), "{stderr}");
     assert_eq!(std::fs::read_to_string(&path).expect("file"), "precious");
     std::fs::remove_file(&path).expect("remove");
     std::fs::create_dir(&path).expect("folder");
-    assert!(refused(dir.path()).contains("cannot listen on"));
+    assert!(refused(dir.path()).contains("--beanstalk unix:"));
     assert!(path.is_dir());
 }
 
@@ -79,7 +79,7 @@ fn live_server_socket_is_preserved() {
     let path = dir.path().join("socket");
     let _server = start(dir.path(), "data");
     let before = std::fs::symlink_metadata(&path).expect("socket");
-    assert!(refused(dir.path()).contains("cannot listen on"));
+    assert!(refused(dir.path()).contains("--beanstalk unix:"));
     let after = std::fs::symlink_metadata(&path).expect("socket");
     assert!(after.file_type().is_socket());
     assert_eq!(after.ino(), before.ino());

@@ -4,6 +4,7 @@
 mod config;
 mod enqueue;
 mod examples;
+mod forms;
 mod names;
 mod requests;
 mod settle;

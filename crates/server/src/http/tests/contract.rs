@@ -178,6 +178,13 @@ fn openapi_ids_and_references_are_valid() {
     walk(&spec, &spec, &mut ids);
     let unique: BTreeSet<&String> = ids.iter().collect();
     assert_eq!((unique.len(), ids.len()), (ids.len(), routes::described().count()));
+    // A verb and its noun, such as listQueues.
+    let is_uniform = |id: &String| {
+        let (verb, noun) = id.split_at(id.find(char::is_uppercase).unwrap_or(id.len()));
+        let is_word = |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_alphabetic());
+        is_word(verb) && is_word(noun)
+    };
+    assert_eq!(ids.iter().find(|id| !is_uniform(id)), None);
 }
 
 /// Story: generators of clients made no class of a schema that has alternatives beside its members, and clients refused
