@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use clap_complete::Shell;
 use duewheel_cli::{CommandFailure, RunCommand, command, commands};
 
 mod cluster;
@@ -44,8 +43,6 @@ commands! {
         /// Make, list and revoke tokens of a server that requires them
         #[command(subcommand)]
         Token(token::TokenCommand),
-        /// Print the completions of a shell
-        Completions(CompletionsArgs),
         /// Write the manual pages
         Man(ManArgs),
         /// Print name and version, as --version does
@@ -59,21 +56,6 @@ struct VersionArgs {}
 impl RunCommand for VersionArgs {
     fn run(self) -> Result<(), CommandFailure> {
         writeln!(io::stdout(), "duewheel {}", env!("CARGO_PKG_VERSION"))?;
-        Ok(())
-    }
-}
-
-#[derive(Args, Debug)]
-struct CompletionsArgs {
-    /// The shell
-    shell: Shell,
-}
-
-impl RunCommand for CompletionsArgs {
-    fn run(self) -> Result<(), CommandFailure> {
-        let mut script = Vec::new();
-        clap_complete::generate(self.shell, &mut command::<ServerCommand>(), "duewheel", &mut script);
-        io::stdout().write_all(&script)?;
         Ok(())
     }
 }
