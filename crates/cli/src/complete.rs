@@ -20,6 +20,9 @@ use super::table::elements;
 const VARIABLE: &str = "DUEWHEEL_COMPLETE";
 /// The time after which nothing is completed.
 const LIMIT: Duration = Duration::from_secs(1);
+/// Where zsh loads the script as the function `_duewheel`, already its first call completes.
+const AT_FIRST_CALL: &[u8] =
+    b"if [[ $funcstack[1] == _duewheel ]]; then _clap_dynamic_completer_duewheel; fi\n";
 
 #[derive(Args, Debug)]
 pub(super) struct CompletionsArgs {
@@ -35,6 +38,9 @@ impl RunCommand for CompletionsArgs {
         let shell =
             shell.ok_or_else(|| CommandFailure::Usage(format!("no completions of {}", self.shell)))?;
         shell.write_registration(VARIABLE, "duewheel", "duewheel", "duewheel", &mut script)?;
+        if self.shell == Shell::Zsh {
+            script.extend_from_slice(AT_FIRST_CALL);
+        }
         Ok(io::stdout().write_all(&script)?)
     }
 }

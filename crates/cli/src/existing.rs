@@ -32,10 +32,11 @@ pub(super) fn note_missing(remote: &Remote, queue: &QueueName, otherwise: &str) 
 }
 
 fn with(words: String, otherwise: &str) -> String {
-    match (otherwise, words.ends_with('?')) {
-        ("", _) => words,
-        (_, true) => format!("{words} {otherwise}"),
-        (_, false) => format!("{words}; {otherwise}"),
+    match (otherwise.split_at_checked(1), words.ends_with('?')) {
+        (None, _) => words,
+        // A sentence of its own.
+        (Some((first, rest)), true) => format!("{words} {}{rest}", first.to_uppercase()),
+        (Some(_), false) => format!("{words}; {otherwise}"),
     }
 }
 

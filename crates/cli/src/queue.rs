@@ -430,9 +430,6 @@ pub(super) fn field_of<A: Args>(option: &str) -> String {
 
 impl ClientCommand for ConfigArgs {
     fn run(self, session: &ClientSession) -> Result<(), CommandFailure> {
-        if !self.create {
-            note_missing(&session.remote, &self.queue, "");
-        }
         let path = format!("{}/config", path(&self.queue));
         let mut change = fields(&self.change)?;
         if let Some(per_second) = self.change.rate {
@@ -442,6 +439,11 @@ impl ClientCommand for ConfigArgs {
             if change.insert(field_of::<ChangeArgs>(name), Value::Null).is_some() {
                 return Err(CommandFailure::Usage(format!("--unset {name}: --{name} is given, too")));
             }
+        }
+        if !self.create {
+            let is_shown = change.is_empty() && !self.reset;
+            let otherwise = if is_shown { "" } else { "the settings are for its first message" };
+            note_missing(&session.remote, &self.queue, otherwise);
         }
         if self.reset {
             session.remote.put(&path, &Value::Object(change))?;

@@ -114,7 +114,7 @@ fn consumers_say_that_they_wait_for_their_queue() {
     let mut reserve = reserve.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("spawn");
     let mut line = String::new();
     BufReader::new(reserve.stderr.take().expect("stderr")).read_line(&mut line).expect("a line");
-    assert_eq!(line, "no queue \"order\"; did you mean \"orders\"? waiting for it\n");
+    assert_eq!(line, "no queue \"order\"; did you mean \"orders\"? Waiting for it\n");
     shell.ok(&["enqueue", "order", "came"]);
     let output = reserve.wait_with_output().expect("output");
     assert!(String::from_utf8_lossy(&output.stdout).contains("came"), "{output:?}");
