@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use clap_complete::Shell;
 use duewheel_cli::system_words::of_file;
 use duewheel_cli::{CommandFailure, RunCommand, command, commands};
 
@@ -45,8 +44,6 @@ commands! {
         /// Make, list and revoke tokens of a server that requires them
         #[command(subcommand)]
         Token(token::TokenCommand),
-        /// Print the completions of a shell
-        Completions(CompletionsArgs),
         /// Write the manual pages
         Man(ManArgs),
         /// Print name and version, as --version does
@@ -60,21 +57,6 @@ struct VersionArgs {}
 impl RunCommand for VersionArgs {
     fn run(self) -> Result<(), CommandFailure> {
         writeln!(io::stdout(), "duewheel {}", env!("CARGO_PKG_VERSION"))?;
-        Ok(())
-    }
-}
-
-#[derive(Args, Debug)]
-struct CompletionsArgs {
-    /// The shell
-    shell: Shell,
-}
-
-impl RunCommand for CompletionsArgs {
-    fn run(self) -> Result<(), CommandFailure> {
-        let mut script = Vec::new();
-        clap_complete::generate(self.shell, &mut command::<ServerCommand>(), "duewheel", &mut script);
-        io::stdout().write_all(&script)?;
         Ok(())
     }
 }
@@ -104,6 +86,73 @@ mod tests {
         command::<ServerCommand>().debug_assert();
     }
 
+    /// Each visible command with its name, such as `queue set`.
+    fn commands() -> Vec<(String, clap::Command)> {
+        fn walk(path: &str, command: &clap::Command, found: &mut Vec<(String, clap::Command)>) {
+            for inner in command.get_subcommands().filter(|inner| !inner.is_hide_set()) {
+                let path = format!("{path} {}", inner.get_name());
+                walk(&path, inner, found);
+                found.push((path.trim_start().to_owned(), inner.clone()));
+            }
+        }
+        let mut found = Vec::new();
+        walk("", &command::<ServerCommand>(), &mut found);
+        found
+    }
+
+    #[test]
+    fn help_has_every_command_in_a_group() {
+        let help = command::<ServerCommand>().render_long_help().to_string();
+        for (path, _) in commands().iter().filter(|(path, _)| !path.contains(' ')) {
+            let lines = help.lines().filter(|line| line.split_whitespace().next() == Some(path));
+            assert_eq!(lines.count(), 1, "{path} in\n{help}");
+        }
+    }
+
+    /// Story: the options of most commands had two headings `Options`, because `--json` brought its own.
+    #[test]
+    fn each_heading_of_help_is_there_once() {
+        for (path, mut command) in commands() {
+            let help = command.render_long_help().to_string();
+            let mut seen = std::collections::BTreeSet::new();
+            for heading in help.lines().filter(|line| !line.starts_with(' ') && line.ends_with(':')) {
+                assert!(seen.insert(heading), "{path}: {heading} twice in\n{help}");
+            }
+        }
+    }
+
+    /// The words of a line up to a redirection, without quotes.
+    fn words(line: &str) -> Vec<String> {
+        let (mut words, mut quote) = (vec![String::new()], None);
+        for c in line.chars() {
+            match (c, quote) {
+                ('"' | '\'', None) => quote = Some(c),
+                (c, Some(open)) if c == open => quote = None,
+                ('<' | '>', None) => break,
+                (' ', None) => words.push(String::new()),
+                (c, _) => words.last_mut().expect("a word").push(c),
+            }
+        }
+        words.retain(|word| !word.is_empty());
+        words
+    }
+
+    #[test]
+    fn examples_of_help_can_be_typed() {
+        let mut seen = 0;
+        for (path, command) in commands() {
+            let after = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            for line in after.lines().filter_map(|line| line.strip_prefix("  duewheel ")) {
+                let args = words(&format!("duewheel {line}"));
+                let read = self::command::<ServerCommand>().try_get_matches_from(args);
+                assert!(read.is_ok(), "{path}: {line}: {}", read.expect_err("an error"));
+                assert!(line.len() < 96, "{path}: {line} does not fit");
+                seen += 1;
+            }
+        }
+        assert!(seen > 40, "{seen}");
+    }
+
     /// Story: the contract gave every option a variable, and only those of `serve` and of the server's address had one:
     /// `DUEWHEEL_DELAY=1h duewheel enqueue q x` was due at once.
     #[test]
@@ -113,8 +162,10 @@ mod tests {
                 let Some(long) = arg.get_long() else { continue };
                 let variable = arg.get_env().map(|name| name.to_string_lossy().into_owned());
                 let name = command.get_name();
-                // The variable of `serve --beanstalk` names an address to listen on.
-                let expected = ((name, long) != ("import", "beanstalk"))
+                // The variable of `serve --beanstalk` names an address to listen on, that of `--wait` is for the server.
+                let is_without =
+                    [("import", "beanstalk"), ("import", "wait"), ("bulk", "wait")].contains(&(name, long));
+                let expected = (!is_without)
                     .then(|| format!("DUEWHEEL_{}", long.to_ascii_uppercase().replace('-', "_")));
                 assert_eq!(variable, expected, "{name} --{long}");
                 *seen += 1;

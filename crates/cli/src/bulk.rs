@@ -10,6 +10,7 @@ use duewheel_core::QueueName;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+use super::existing::{must_exist, note_missing};
 use super::failure::CommandFailure;
 use super::message::{DeadFilter, FilterArgs, query};
 use super::queue::{operate, path, queue_name, tell_undo};
@@ -33,6 +34,7 @@ pub(super) struct DeadArgs {
 
 impl ClientCommand for DeadArgs {
     fn run(self, session: &ClientSession) -> Result<(), CommandFailure> {
+        note_missing(&session.remote, &self.queue, "");
         let (mut counts, mut counted) = (BTreeMap::<(String, String), u64>::new(), 0);
         let filter = query(fields(&self.filter)?).replacen('&', "?", 1);
         for one in session.remote.list(&format!("{}/dead{filter}", path(&self.queue)), "reasons")? {
@@ -92,6 +94,7 @@ fn queue_text(text: &str) -> Result<String, String> {
 impl ClientCommand for RedriveArgs {
     fn run(self, session: &ClientSession) -> Result<(), CommandFailure> {
         let filter = fields(&self.filter)?;
+        must_exist(&session.remote, &self.queue, "")?;
         if !filter.is_empty() {
             return redrive(session, &self.queue, filter, self.expect, self.yes);
         }
@@ -255,6 +258,10 @@ impl ClientCommand for BulkArgs {
     fn run(self, session: &ClientSession) -> Result<(), CommandFailure> {
         let mut request = self.request()?;
         let (remote, queue, path) = (&session.remote, &self.queue, format!("{}/bulk", path(&self.queue)));
+        // A queue that a purge has left without messages is gone until they are restored.
+        if self.act.is_none() {
+            note_missing(remote, queue, "");
+        }
         let verb = cell(&json!(request), "action");
         if self.dry_run || !self.yes {
             request.insert("dry_run".into(), true.into());

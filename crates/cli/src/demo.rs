@@ -278,7 +278,7 @@ fn take(remote: &Remote, messages: &[Value], sender: &Sender<DemoGrant>) -> Resu
 }
 
 fn remote_of(server: &DemoServer) -> Result<Remote, CommandFailure> {
-    Remote::new(&ServerArgs { server: server.url.clone(), ..ServerArgs::default() })
+    Remote::new(&ServerArgs { server: server.url.clone(), ..ServerArgs::default() }, Some(Duration::ZERO))
 }
 
 fn ms(time: Duration) -> u64 {

@@ -150,8 +150,8 @@ pub(super) fn tell_rest() {
 }
 
 /// Options whose variable is another command's: that of `serve` names the address where it listens, and an import would
-/// move the jobs of the server to itself.
-const WITHOUT: [(&str, &str); 1] = [("import", "beanstalk")];
+/// move the jobs of the server to itself. `--wait` of all others is for the server.
+const WITHOUT: [(&str, &str); 3] = [("import", "beanstalk"), ("import", "wait"), ("bulk", "wait")];
 
 /// Options that are of use with another argument only. A variable alone is not read: it would make each command wrong that
 /// has no use for it.

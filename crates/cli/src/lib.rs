@@ -19,14 +19,17 @@ use clap::{Arg, Command, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 mod beanstalk_source;
 mod bulk;
+mod complete;
 mod demo;
 mod enqueue;
+mod existing;
 mod export;
 mod export_file;
 mod failure;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
+mod help;
 mod import;
 mod import_file;
 mod import_jobs;
@@ -44,6 +47,7 @@ mod tail;
 mod target;
 mod top;
 mod top_view;
+mod wait;
 pub mod when;
 mod work;
 mod work_child;
@@ -54,6 +58,7 @@ pub use invocation::{note, print_json};
 pub use queue::queue_name;
 pub use session::{ClientArgs, RunCommand, print_answer};
 pub use status::{ListTokensArgs, ShowClusterArgs};
+use wait::{NoWait, WaitOfVariable};
 
 /// Durable delayed messages: said once, done when due, cancellable by your own key.
 #[derive(Debug, Parser)]
@@ -87,6 +92,7 @@ commands! {
         /// Show a message
         Get(ClientArgs<message::GetArgs>),
         /// Cancel a message before it is delivered
+        #[command(visible_alias = "rm")]
         Cancel(ClientArgs<message::CancelArgs>),
         /// Give a message another due time
         Postpone(ClientArgs<message::PostponeArgs>),
@@ -94,13 +100,14 @@ commands! {
         Fire(ClientArgs<message::FireArgs>),
         /// Enqueue the content of a done or dead message again
         Replay(ClientArgs<message::ReplayArgs>),
-        /// List the messages of a queue in due order
+        /// List the messages of a queue in due order; without a queue, all queues
+        #[command(visible_alias = "ls")]
         List(ClientArgs<message::ListArgs>),
         /// List all queues
         Queues(ClientArgs<queue::QueuesArgs>),
-        /// Show a queue: counts, rates, settings
+        /// Show a queue: counts, rates, settings; `queue set` changes these, `queue rm` removes it
         Queue(queue::QueueArgs),
-        /// Show or change the settings of a queue
+        /// Show or change the settings of a queue, as `queue set` does
         Config(ClientArgs<queue::ConfigArgs>),
         /// Stop granting messages of a queue; they still become ready
         Pause(ClientArgs<queue::PauseArgs>),
@@ -113,17 +120,18 @@ commands! {
         /// Make dead messages of a queue ready again
         Redrive(ClientArgs<bulk::RedriveArgs>),
         /// Cancel, postpone, fire or redrive many messages of a queue at once
-        Bulk(ClientArgs<bulk::BulkArgs>),
+        Bulk(ClientArgs<bulk::BulkArgs, WaitOfVariable>),
         /// List, show and cancel the jobs of such changes
         #[command(subcommand)]
         Job(bulk::JobCommand),
         /// Draw how many messages are due when
         Histogram(ClientArgs<status::HistogramArgs>),
         /// Watch the ring, the queues and the lateness, live
-        Top(ClientArgs<top::TopArgs>),
+        Top(ClientArgs<top::TopArgs, NoWait>),
         /// Print what happens to messages, live
         Tail(ClientArgs<tail::TailArgs>),
         /// Lease messages that are due
+        #[command(mut_arg("wait", message::of_reserve))]
         Reserve(ClientArgs<message::ReserveArgs>),
         /// Settle a leased message: it is done
         Ack(ClientArgs<message::AckArgs>),
@@ -132,11 +140,12 @@ commands! {
         /// Extend the lease of a message
         Extend(ClientArgs<message::ExtendArgs>),
         /// Run a command for each message of a queue
-        Work(ClientArgs<work::WorkArgs>),
+        #[command(visible_alias = "consume")]
+        Work(ClientArgs<work::WorkArgs, NoWait>),
         /// Write all queues, schedules and messages to a file, for another server or as a copy
         Export(ClientArgs<export::ExportArgs>),
         /// Take in the messages of such a file, or the jobs of a running beanstalkd
-        Import(ClientArgs<import::ImportArgs>),
+        Import(ClientArgs<import::ImportArgs, WaitOfVariable>),
         /// Copy the data folder of a running server, without interrupting it
         Backup(ClientArgs<status::BackupArgs>),
         /// Put, list and remove schedules: messages that come again and again
@@ -148,14 +157,17 @@ commands! {
         /// Show limits and use of tenants
         Quotas(ClientArgs<status::QuotasArgs>),
         /// Show version, store, disk, memory, shards and breakers of the server
-        Status(ClientArgs<status::StatusArgs>),
+        #[command(visible_alias = "stats")]
+        Status(ClientArgs<status::StatusArgs, NoWait>),
         /// List changes of many messages or of settings, and their callers
         Audit(ClientArgs<status::AuditArgs>),
         /// Tell whether the server is well
-        Health(ClientArgs<status::HealthArgs>),
+        Health(ClientArgs<status::HealthArgs, NoWait>),
         /// Move the clock of a server that was started for tests
         #[command(subcommand)]
         Clock(status::ClockCommand),
+        /// Print the completions of a shell, also of the names that the server has
+        Completions(complete::CompletionsArgs),
     }
 }
 
@@ -169,6 +181,7 @@ where
     if let Some(failed) = work_child::become_command(&args) {
         return failed;
     }
+    complete::answer(command::<P>);
     let command = invocation::without_beaten(command::<P>(), &args);
     let read = command.clone().try_get_matches_from(&args).and_then(|mut matches| {
         let given = matches.clone();
@@ -176,7 +189,7 @@ where
             .map(|cli| (cli, given))
             .map_err(|error| error.format(&mut Cli::<P>::command()))
     });
-    let read = read.map_err(in_words);
+    let read = read.map_err(|error| in_words(help::with_hint(error, &command, &args)));
     let cli = match read {
         Ok((cli, given)) => {
             invocation::remember(Invocation::of(&command, &given));
@@ -223,7 +236,7 @@ pub fn command<P: Subcommand + fmt::Debug>() -> Command {
     fn with_signs(command: Command) -> Command {
         command.mut_args(sign_allowed).mut_subcommands(with_signs)
     }
-    invocation::with_variables(with_signs(Cli::<P>::command()))
+    help::with_help(invocation::with_variables(with_signs(Cli::<P>::command())))
 }
 
 fn sign_allowed(arg: Arg) -> Arg {

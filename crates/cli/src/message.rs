@@ -4,14 +4,15 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::{Arg, Args, ValueEnum};
 use duewheel_core::QueueName;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::enqueue::{DueArgs, header, headers, put_body};
+use super::existing::note_missing;
 use super::failure::CommandFailure;
-use super::queue::{path, queue_name};
+use super::queue::{QueuesArgs, path, queue_name};
 use super::remote::segment;
 use super::session::{ClientCommand, ClientSession, fields};
 use super::table::{self, body, body_cell, cell, elements, member, plain};
@@ -235,9 +236,9 @@ fn show(out: &mut dyn Write, message: &Value) -> io::Result<()> {
 
 #[derive(Args, Debug)]
 pub(super) struct ListArgs {
-    /// The queue
+    /// The queue; without it, the queues are listed
     #[arg(value_parser = queue_name)]
-    queue: QueueName,
+    queue: Option<QueueName>,
     #[command(flatten)]
     filter: FilterArgs,
     /// Largest number of messages
@@ -249,9 +250,15 @@ impl ClientCommand for ListArgs {
     fn run(self, session: &ClientSession) -> Result<(), CommandFailure> {
         let (mut messages, mut next) = (Vec::new(), None::<String>);
         let filter = self.filter.query()?;
+        let Some(queue) = &self.queue else {
+            return match filter.is_empty() {
+                true => QueuesArgs {}.run(session),
+                false => Err(CommandFailure::Usage("name the QUEUE of the messages".to_owned())),
+            };
+        };
         while messages.len() < self.limit {
             let limit = PAGE.min(self.limit - messages.len());
-            let mut path = format!("{}/messages?limit={limit}{filter}", path(&self.queue));
+            let mut path = format!("{}/messages?limit={limit}{filter}", path(queue));
             if let Some(after) = &next {
                 path.push_str(&format!("&after={}", segment(after)));
             }
@@ -386,21 +393,36 @@ pub(super) struct ReserveArgs {
     /// Largest number of messages
     #[arg(long, value_name = "N", default_value_t = 1)]
     max: u32,
-    /// How long to wait until a message is due
-    #[arg(long = "wait", value_name = "TIME", default_value = "0s")]
-    wait_ms: Millis,
     /// Length of the lease [default: as message and queue say]
     #[arg(long = "lease", value_name = "TIME")]
     lease_ms: Option<Millis>,
 }
 
+/// `--wait` of `reserve`, which also waits for a message.
+pub(super) fn of_reserve(wait: Arg) -> Arg {
+    wait.help(
+        "How long to wait for a message, and for a server [default: 0s, for a server of this machine 5s]",
+    )
+    .help_heading(None::<&'static str>)
+}
+
 impl ClientCommand for ReserveArgs {
     fn run(self, session: &ClientSession) -> Result<(), CommandFailure> {
-        let wait = Duration::from_millis(self.wait_ms.0);
+        // The time that is given for the server counts for a message, too.
+        let wait = session.wait.unwrap_or(Duration::ZERO);
+        if !wait.is_zero() {
+            note_missing(&session.remote, &self.queue, "waiting for it");
+        }
+        let mut request = fields(&self)?;
+        request.insert("wait_ms".into(), u64::try_from(wait.as_millis()).unwrap_or(u64::MAX).into());
         let path = format!("{}/reserve", path(&self.queue));
-        let answer = session.remote.post_waiting(&path, &Value::Object(fields(&self)?), wait)?;
+        let answer = session.remote.post_waiting(&path, &Value::Object(request), wait)?;
+        let is_empty = elements(&answer, "messages").next().is_none();
+        if is_empty && wait.is_zero() {
+            note_missing(&session.remote, &self.queue, "");
+        }
         session.print(&answer, |out| {
-            if elements(&answer, "messages").next().is_none() {
+            if is_empty {
                 let is_held = answer.get("held_back").is_some();
                 return writeln!(
                     out,

@@ -1,5 +1,5 @@
-//! `duewheel queues`, `duewheel queue QUEUE` and `queue rm`, `duewheel config QUEUE`, and `duewheel pause|resume|purge
-//! QUEUE`.
+//! `duewheel queues`, `duewheel queue QUEUE`, `queue set` (`duewheel config`) and `queue rm`, and `duewheel
+//! pause|resume|purge QUEUE`.
 
 use std::io::{self, Write};
 use std::str::FromStr;
@@ -11,6 +11,7 @@ use jiff::Zoned;
 use serde::{Deserialize as _, Serialize};
 use serde_json::{Map, Value, json};
 
+use super::existing::{must_exist, note_missing};
 use super::failure::CommandFailure;
 use super::invocation::print_json;
 use super::remote::{ApiError, segment};
@@ -72,6 +73,8 @@ pub(super) struct QueueArgs {
 
 #[derive(Debug, Subcommand)]
 enum QueueCommand {
+    /// Show or change the settings of a queue
+    Set(Box<ClientArgs<ConfigArgs>>),
     /// Remove a queue, with its messages, settings and pause
     Rm(ClientArgs<RemoveArgs>),
 }
@@ -79,6 +82,7 @@ enum QueueCommand {
 impl RunCommand for QueueArgs {
     fn run(self) -> Result<(), CommandFailure> {
         match self.act {
+            Some(QueueCommand::Set(set)) => set.run(),
             Some(QueueCommand::Rm(remove)) => remove.run(),
             None => self.shown.run(),
         }
@@ -87,7 +91,7 @@ impl RunCommand for QueueArgs {
 
 #[derive(Args, Debug)]
 struct ShownArgs {
-    /// The queue; one that is called `rm` goes behind `--`
+    /// The queue; one that is called `set` or `rm` goes behind `--`
     #[arg(value_parser = queue_name, required = true)]
     queue: Option<QueueName>,
 }
@@ -96,6 +100,7 @@ impl ClientCommand for ShownArgs {
     fn run(self, session: &ClientSession) -> Result<(), CommandFailure> {
         let name = self.queue.ok_or_else(|| CommandFailure::Usage("name a queue".to_owned()))?;
         let queue = session.remote.get(&path(&name))?;
+        note_missing(&session.remote, &name, "");
         session.print(&queue, |out| show(out, &queue))?;
         if session.is_json {
             return Ok(());
@@ -157,6 +162,7 @@ impl ClientCommand for RemoveArgs {
     fn run(self, session: &ClientSession) -> Result<(), CommandFailure> {
         let Self { queue, expect, yes } = self;
         let mut expect = expect;
+        note_missing(&session.remote, &queue, "");
         if !yes {
             let doomed = doomed(session, &queue)?;
             let messages = counted(doomed, "message");
@@ -185,6 +191,10 @@ pub(super) struct PauseArgs {
     /// For this time [default: until `duewheel resume`]
     #[arg(long = "for", value_name = "TIME")]
     for_ms: Option<Millis>,
+    /// Also pause a queue that does not exist, before its first message
+    #[arg(long)]
+    #[serde(skip)]
+    create: bool,
 }
 
 impl ClientCommand for PauseArgs {
@@ -193,6 +203,9 @@ impl ClientCommand for PauseArgs {
             Some(Millis(ms)) => format!("paused for {}", TimeSpan(ms)),
             None => "paused until it is resumed".to_owned(),
         };
+        if !self.create {
+            must_exist(&session.remote, &self.queue, "--create pauses it all the same")?;
+        }
         operate(session, &self.queue, "pause", fields(&self)?, |_| how)
     }
 }
@@ -206,6 +219,7 @@ pub(super) struct ResumeArgs {
 
 impl ClientCommand for ResumeArgs {
     fn run(self, session: &ClientSession) -> Result<(), CommandFailure> {
+        note_missing(&session.remote, &self.queue, "");
         operate(session, &self.queue, "resume", Map::new(), |_| "resumed".to_owned())
     }
 }
@@ -231,6 +245,7 @@ pub(super) struct PurgeArgs {
 impl ClientCommand for PurgeArgs {
     fn run(self, session: &ClientSession) -> Result<(), CommandFailure> {
         let mut request = fields(&self)?;
+        must_exist(&session.remote, &self.queue, "")?;
         if !self.yes {
             let doomed = doomed(session, &self.queue)?;
             let end = if self.keep_ms.is_some() { "" } else { " for ever" };
@@ -289,6 +304,9 @@ pub(super) struct ConfigArgs {
     /// Set everything that is not named to the server's default
     #[arg(long, conflicts_with = "unset")]
     reset: bool,
+    /// Say nothing if the queue does not exist: the settings are those of its first message
+    #[arg(long)]
+    create: bool,
 }
 
 /// The settings to change, as a request has them.
@@ -422,6 +440,11 @@ impl ClientCommand for ConfigArgs {
                 return Err(CommandFailure::Usage(format!("--unset {name}: --{name} is given, too")));
             }
         }
+        if !self.create {
+            let is_shown = change.is_empty() && !self.reset;
+            let otherwise = if is_shown { "" } else { "the settings are for its first message" };
+            note_missing(&session.remote, &self.queue, otherwise);
+        }
         if self.reset {
             session.remote.put(&path, &Value::Object(change))?;
         } else if !change.is_empty() {
@@ -469,7 +492,7 @@ fn show_settings(config: &Value, effective: Option<&Value>) -> Result<(), Comman
     Ok(())
 }
 
-/// The settings of a queue, each named as the option of `duewheel config` that sets it. Those that the queue does not
+/// The settings of a queue, each named as the option of `duewheel queue set` that sets it. Those that the queue does not
 /// have are the server's defaults.
 fn settings(config: &Value) -> Vec<(String, String)> {
     let time = |value: &Value| TimeSpan(value.as_u64().unwrap_or(0)).to_string();

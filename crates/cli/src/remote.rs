@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 use std::{fmt, io};
 
@@ -14,6 +15,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{CertificateError, Error as TlsFailure, InvalidMessage};
 use serde_json::Value;
+use ureq::Timeout;
 use ureq::http::header::AUTHORIZATION;
 use ureq::http::request::Builder;
 use ureq::http::{HeaderValue, Request, StatusCode};
@@ -23,6 +25,7 @@ use super::failure::CommandFailure;
 use super::failure::with_flags;
 pub(super) use super::failure::{ApiError, ServerRefusal, segment};
 use super::system_words::of_file;
+use super::wait::FirstContact;
 
 const CONNECT: Duration = Duration::from_secs(5);
 /// The time limit of an answer, in addition to the time that a reserve waits.
@@ -32,10 +35,10 @@ const MAX_ANSWER: u64 = 1 << 30;
 
 /// The server that a client command talks to, and the credentials.
 #[derive(Args, Clone, Debug, Default)]
-#[command(next_help_heading = "Server")]
+#[command(next_help_heading = "Server options")]
 pub(super) struct ServerArgs {
     /// Print the answer as JSON, and an error as one JSON object on standard error
-    #[arg(long, help_heading = "Options")]
+    #[arg(long, help_heading = None::<&'static str>)]
     pub(super) json: bool,
     /// The server's address; http:// may be left out for this machine, as in localhost:7788
     #[arg(long, env = "DUEWHEEL_SERVER", value_name = "URL", default_value = "http://127.0.0.1:7788")]
@@ -89,6 +92,8 @@ pub(super) struct Remote {
     agent: ureq::Agent,
     base: String,
     token: Option<Token>,
+    /// Shared with the clones: a command waits once.
+    contact: Arc<FirstContact>,
 }
 
 /// The bytes of a stream of events.
@@ -101,7 +106,8 @@ impl io::Read for EventSource {
 }
 
 impl Remote {
-    pub(super) fn new(server: &ServerArgs) -> Result<Remote, CommandFailure> {
+    /// A server whose first request waits for it, for `wait` if that is given.
+    pub(super) fn new(server: &ServerArgs, wait: Option<Duration>) -> Result<Remote, CommandFailure> {
         let base = with_scheme(&server.server)?;
         let usage = |what: &str| CommandFailure::Usage(format!("--server {base}: {what}"));
         let token = token(server)?;
@@ -126,11 +132,18 @@ impl Remote {
             .tls_config(TlsConfig::builder().root_certs(roots).build())
             .user_agent(concat!("duewheel/", env!("CARGO_PKG_VERSION")))
             .build();
-        Ok(Remote { agent: config.new_agent(), base, token })
+        let authority = base.split_once("://").map_or("", |(_, authority)| authority);
+        let contact = Arc::new(FirstContact::new(wait, is_this_machine(authority)));
+        Ok(Remote { agent: config.new_agent(), base, token, contact })
     }
 
     pub(super) fn get(&self, path: &str) -> Result<Value, ApiError> {
         self.json(Request::get(self.url(path)).body(()), ANSWER, None)
+    }
+
+    /// The answer to a request that may take this time.
+    pub(super) fn get_within(&self, path: &str, time: Duration) -> Result<Value, ApiError> {
+        self.json(Request::get(self.url(path)).body(()), time, None)
     }
 
     /// The elements of all pages of a list; `path` has no `after`.
@@ -167,8 +180,12 @@ impl Remote {
             request = request.header("last-event-id", id);
         }
         let request = self.authorized(request.body(()))?;
-        let request = self.agent.configure_request(request).timeout_recv_response(Some(ANSWER)).build();
-        let mut response = self.agent.run(request).map_err(|error| self.unreachable(&error))?;
+        let connect = || {
+            let request = self.agent.configure_request(request.clone()).timeout_recv_response(Some(ANSWER));
+            self.agent.run(request.build())
+        };
+        let response = self.contact.make(&self.base, connect, |made| made.as_ref().is_err_and(is_unsent));
+        let mut response = response.map_err(|error| self.unreachable(&error))?;
         if response.status().is_success() {
             return Ok(EventSource(response.into_body().into_reader()));
         }
@@ -207,7 +224,7 @@ impl Remote {
 
     fn send(&self, request: Builder, body: &Value, time: Duration) -> Result<Value, ApiError> {
         let request = request.header("content-type", "application/json");
-        self.json(request.body(body.to_string()), time, Some(body))
+        self.json(request.body(&*body.to_string()), time, Some(body))
     }
 
     /// Posts lines; gives a result for each.
@@ -218,7 +235,7 @@ impl Remote {
     ) -> Result<Vec<Value>, ApiError> {
         let lines: String = lines.flat_map(|line| [line, "\n"]).collect();
         let request = Request::post(self.url(path)).header("content-type", "application/x-ndjson");
-        let bytes = self.run(request.body(lines), ANSWER)?;
+        let bytes = self.run(request.body(&*lines), ANSWER)?;
         let results = bytes.split(|b| *b == b'\n').filter(|line| !line.is_empty());
         results.map(|line| serde_json::from_slice(line).map_err(|_| self.strange())).collect()
     }
@@ -228,7 +245,7 @@ impl Remote {
     }
 
     /// The JSON of an answer. A refusal of a field has the name that the command line has for it, and its value in `sent`.
-    fn json<B: ureq::AsSendBody>(
+    fn json<B: ureq::AsSendBody + Clone>(
         &self,
         request: Result<Request<B>, ureq::http::Error>,
         time: Duration,
@@ -241,7 +258,7 @@ impl Remote {
         serde_json::from_slice(&bytes).map_err(|_| self.strange())
     }
 
-    fn run<B: ureq::AsSendBody>(
+    fn run<B: ureq::AsSendBody + Clone>(
         &self,
         request: Result<Request<B>, ureq::http::Error>,
         time: Duration,
@@ -267,17 +284,23 @@ impl Remote {
     }
 
     /// The status and the body of an answer.
-    fn exchange<B: ureq::AsSendBody>(
+    fn exchange<B: ureq::AsSendBody + Clone>(
         &self,
         request: Result<Request<B>, ureq::http::Error>,
         time: Duration,
     ) -> Result<(StatusCode, Vec<u8>), ApiError> {
         let request = self.authorized(request)?;
-        let request = self.agent.configure_request(request).timeout_global(Some(time)).build();
-        let mut response = self.agent.run(request).map_err(|error| self.unreachable(&error))?;
-        let body = response.body_mut().with_config().limit(MAX_ANSWER).read_to_vec();
-        let body = body.map_err(|error| self.unreachable(&error))?;
-        Ok((response.status(), body))
+        let exchange = || {
+            let request = self.agent.configure_request(request.clone()).timeout_global(Some(time)).build();
+            let mut response = self.agent.run(request)?;
+            let body = response.body_mut().with_config().limit(MAX_ANSWER).read_to_vec()?;
+            Ok((response.status(), body))
+        };
+        let is_away = |made: &Result<(StatusCode, Vec<u8>), ureq::Error>| match made {
+            Ok((status, body)) => *status == StatusCode::SERVICE_UNAVAILABLE && is_draining(body),
+            Err(error) => is_unsent(error),
+        };
+        self.contact.make(&self.base, exchange, is_away).map_err(|error| self.unreachable(&error))
     }
 
     /// The request with the token.
@@ -316,6 +339,22 @@ impl Remote {
     fn strange(&self) -> ApiError {
         ApiError::Mistaken(format!("{} answers, but not as a duewheel server does", self.base))
     }
+}
+
+/// Whether a request has certainly not left this machine: no server has accepted the connection.
+fn is_unsent(error: &ureq::Error) -> bool {
+    match error {
+        ureq::Error::Io(error) => error.kind() == io::ErrorKind::ConnectionRefused,
+        ureq::Error::Timeout(timeout) => matches!(timeout, Timeout::Resolve | Timeout::Connect),
+        ureq::Error::ConnectionFailed | ureq::Error::HostNotFound => true,
+        _ => false,
+    }
+}
+
+/// Whether a server that is about to stop has refused a request.
+fn is_draining(body: &[u8]) -> bool {
+    let problem: Value = serde_json::from_slice(body).unwrap_or(Value::Null);
+    problem["code"] == "draining"
 }
 
 /// Whether a command that waits for its server tries again: it is away, or will take requests a little later.

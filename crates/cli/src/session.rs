@@ -5,6 +5,7 @@ use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -15,6 +16,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::failure::CommandFailure;
 use super::invocation::print_json;
 use super::remote::{Remote, ServerArgs};
+use super::wait::{ServerWait, WaitArgs};
 
 /// A command with its arguments.
 pub trait RunCommand {
@@ -46,28 +48,31 @@ macro_rules! commands {
     };
 }
 
-/// The arguments of a client command, and its server.
+/// The arguments of a client command, its server, and how long it waits for that.
 #[derive(Args, Debug)]
-pub struct ClientArgs<C: Args> {
+pub struct ClientArgs<C: Args, W: ServerWait = WaitArgs> {
     #[command(flatten)]
     command: C,
     #[command(flatten)]
     server: ServerArgs,
+    #[command(flatten)]
+    wait: W,
 }
 
-impl<C: Args> ClientArgs<C> {
+impl<C: Args, W: ServerWait> ClientArgs<C, W> {
     /// Runs a command with these arguments and this server.
     pub(super) fn with(
         self,
         run: impl FnOnce(C, &ClientSession) -> Result<(), CommandFailure>,
     ) -> Result<(), CommandFailure> {
-        let remote = Remote::new(&self.server)?;
+        let wait = self.wait.given()?;
+        let remote = Remote::new(&self.server, wait)?;
         let ServerArgs { json: is_json, server, .. } = self.server;
-        run(self.command, &ClientSession { remote, server, is_json })
+        run(self.command, &ClientSession { remote, server, is_json, wait })
     }
 }
 
-impl<C: Args + ClientCommand> RunCommand for ClientArgs<C> {
+impl<C: Args + ClientCommand, W: ServerWait> RunCommand for ClientArgs<C, W> {
     fn run(self) -> Result<(), CommandFailure> {
         self.with(C::run)
     }
@@ -83,6 +88,8 @@ pub(super) struct ClientSession {
     /// The address of the server, as it was given.
     pub(super) server: String,
     pub(super) is_json: bool,
+    /// The time of `--wait`, if it was given.
+    pub(super) wait: Option<Duration>,
 }
 
 impl ClientSession {

@@ -27,8 +27,9 @@ const QUEUES: usize = 1_000;
 
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Keys: q ends, p or space stops and goes on, s sorts queues by name, ready, dead or overdue, d shows only \
-queues with dead messages, h changes the span of the histogram, arrows and page keys scroll.\n\n\
+    after_help = "Keys: q, Escape and Ctrl-C end, p or space stops and goes on, s sorts queues by name, ready, dead or \
+overdue, d shows only queues with dead messages, h changes the span of the histogram (a day, 30 days, ten years), arrows, \
+j, k, page keys and Home scroll.\n\n\
 The token needs the scope metrics for all queues. With NO_COLOR in the environment there are no colours."
 )]
 pub(super) struct TopArgs {

@@ -69,7 +69,8 @@ pub fn delay(text: &str, now: &Zoned) -> Result<ReadTime, String> {
             true => "is an instant, not a length of time: use --at".to_owned(),
             false => what.to_string(),
         })?;
-    let note = is_number(said).then(|| format!("{said} is taken as {said} seconds"));
+    // Nothing is read in another way than it may be meant.
+    let note = (is_number(said) && ms > 0).then(|| format!("{said} is taken as {said} seconds"));
     Ok(ReadTime { time: GivenTime::After(ms), note })
 }
 

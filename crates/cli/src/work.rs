@@ -14,6 +14,7 @@ use clap::Args;
 use duewheel_core::QueueName;
 use serde_json::{Value, json};
 
+use super::existing::note_missing;
 use super::failure::CommandFailure;
 use super::failure::refused_line;
 use super::message::settled_words;
@@ -84,6 +85,8 @@ impl ClientCommand for WorkArgs {
             waits: Mutex::default(),
             own: env::current_exe().ok().filter(|own| own.exists()),
         };
+        let otherwise = if self.until_empty { "" } else { "waiting for it" };
+        self.queues.iter().for_each(|queue| note_missing(&session.remote, queue, otherwise));
         if !self.until_empty {
             let names: Vec<&str> = self.queues.iter().map(QueueName::as_str).collect();
             worker.say(&format!("waiting for messages of {}; Ctrl-C ends", names.join(", ")));

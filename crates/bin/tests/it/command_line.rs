@@ -239,7 +239,6 @@ fn exit_codes_separate_usage_from_connection() {
         &["get", "1", "--server", "localhost:7788"],
         &["enqueue", "q", ""],
         &["enqueue", "no queue", "b"],
-        &["purge", "q"],
         &["nack", "1", "token", "--dead", "--delay", "1h"],
         &["work", "q", "--jobs", "0", "--", "true"],
         &["completions", "tcl"],
@@ -262,12 +261,12 @@ fn exit_codes_separate_usage_from_connection() {
     let gone = shell.fails(&["cancel", "q", "--key", ""], 2);
     assert!(gone.contains("bad_request: --key \"\": "), "{gone}");
     shell.ok(&["enqueue", "q", "b", "--at", "2020-01-01T00:00:00Z", "--past", "fire"]);
-    let nobody = shell.fails(&["queues", "--server", "http://127.0.0.1:9"], 5);
+    let nobody = shell.fails(&["queues", "--wait", "0", "--server", "http://127.0.0.1:9"], 5);
     assert!(nobody.contains("duewheel serve") && nobody.lines().count() == 1, "{nobody}");
     let json = |args: &[&str], code: i32| {
         serde_json::from_str::<Value>(&shell.fails(args, code)).expect("an error as JSON")
     };
-    let nobody = json(&["queues", "--json", "--server", "http://127.0.0.1:9"], 5);
+    let nobody = json(&["queues", "--json", "--wait", "0", "--server", "http://127.0.0.1:9"], 5);
     assert_eq!((&nobody["code"], &nobody["exit_code"]), (&json!("unreachable"), &json!(5)));
     for args in [
         &["get", "--json"][..],

@@ -290,19 +290,17 @@ fn completions_and_man_pages_list_commands() {
     let help = run(&["--help"]);
     let commands: Vec<&str> = help
         .lines()
-        .skip_while(|line| *line != "Commands:")
-        .skip(1)
-        .take_while(|line| !line.is_empty())
-        .filter_map(|line| line.split_whitespace().next())
+        .skip_while(|line| *line != "Start:")
+        .take_while(|line| *line != "Options:")
+        .filter_map(|line| line.strip_prefix("  ")?.split_whitespace().next())
         .filter(|name| *name != "help")
         .collect();
     assert!(commands.len() > 25, "{commands:?}");
     let folder = tempfile::TempDir::new().expect("folder");
     run(&["man", folder.path().to_str().expect("path")]);
     for shell in ["bash", "zsh", "fish"] {
-        let script = run(&["completions", shell]);
+        assert!(run(&["completions", shell]).contains("DUEWHEEL_COMPLETE"), "{shell}");
         for command in &commands {
-            assert!(script.contains(command), "{shell}: {command}");
             assert!(folder.path().join(format!("duewheel-{command}.1")).exists(), "{command}");
         }
     }

@@ -79,6 +79,7 @@ fn commands_without_server_exit_5() {
     ] {
         let mut command = Command::new(BINARY);
         command.args(line.split(' ')).env("DUEWHEEL_SERVER", &server).current_dir(dir.path());
+        command.env("DUEWHEEL_WAIT", "0");
         let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::null())

@@ -31,6 +31,7 @@ mod inspect;
 mod limits;
 mod log_lines;
 mod long_poll;
+mod manners;
 mod message_urls;
 mod metrics;
 mod nodes;
