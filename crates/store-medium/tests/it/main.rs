@@ -80,9 +80,3 @@ fn the_medium_of_the_example_conforms() {
 fn the_store_over_it_conforms() {
     conformance::run(&mut Place::new());
 }
-
-#[test]
-fn the_page_shows_what_is_tested() {
-    let page = include_str!("../../../../docs/media.md");
-    assert!(page.contains(include_str!("directory.rs")), "docs/media.md and the example differ");
-}
