@@ -540,7 +540,7 @@ impl Store for LogStore {
         let written = self.writer.written();
         let durable = match self.shared.options.sync {
             SyncMode::Fsync => self.shared.syncer.synced(),
-            SyncMode::Buffered => written,
+            SyncMode::Buffered | SyncMode::Memory => written,
         };
         Ok(Progress { written, durable, level: self.level() })
     }
@@ -693,6 +693,7 @@ impl Store for LogStore {
         match self.shared.options.sync {
             SyncMode::Fsync => Level::Fsync,
             SyncMode::Buffered => Level::Buffered,
+            SyncMode::Memory => Level::Memory,
         }
     }
 
