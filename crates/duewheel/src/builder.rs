@@ -23,7 +23,7 @@ use crate::Duewheel;
 use crate::backup::{Copier, Newest};
 #[cfg(feature = "cluster")]
 use crate::cluster::{Joining, NodeOptions, ShardsHere};
-use crate::opening::{Common, OpenError, memory};
+use crate::opening::{Common, DataPlace, OpenError, VolatileStore};
 use crate::wheel::WheelParts;
 
 /// The guarantee for a change when its answer arrives; see `docs/guarantees.md`.
@@ -34,7 +34,7 @@ pub enum Durability {
     Fsync,
     /// The change was written to the operating system: it survives kill -9; a power loss loses at most the last 50 ms.
     Buffered,
-    /// In memory only.
+    /// In memory only: the log store without a folder.
     Memory,
 }
 
@@ -50,6 +50,8 @@ pub enum Durability {
 pub struct Builder {
     data: PathBuf,
     durability: Durability,
+    /// Whether messages in memory are in plain tables.
+    is_model: bool,
     policy: Policy,
     log: LogOptions,
     disk: Option<Arc<dyn Disk>>,
@@ -95,6 +97,7 @@ impl Default for Builder {
         Builder {
             data: "duewheel-data".into(),
             durability: Durability::Fsync,
+            is_model: false,
             policy: Policy::default(),
             log: LogOptions::default(),
             disk: None,
@@ -116,14 +119,16 @@ impl Builder {
         self
     }
 
-    /// Keeps everything in memory: for tests, and for messages that may be lost.
-    pub fn in_memory(self) -> Self {
-        self.durability(Durability::Memory)
+    /// Keeps everything in plain tables in memory, where nothing waits for a thread: for tests.
+    /// [`Durability::Memory`] is for many messages that may be lost.
+    pub fn in_memory(mut self) -> Self {
+        (self.durability, self.is_model) = (Durability::Memory, true);
+        self
     }
 
     /// Sets the guarantee for a change when its answer arrives. [`Durability::Fsync`] by default.
     pub fn durability(mut self, durability: Durability) -> Self {
-        self.durability = durability;
+        (self.durability, self.is_model) = (durability, false);
         self
     }
 
@@ -254,22 +259,27 @@ impl Builder {
         let mut log = self.log;
         log.sync = match self.durability {
             Durability::Buffered => SyncMode::Buffered,
-            Durability::Fsync | Durability::Memory => SyncMode::Fsync,
+            Durability::Fsync => SyncMode::Fsync,
+            Durability::Memory => SyncMode::Memory,
+        };
+        let place = match self.durability {
+            Durability::Memory if self.is_model => DataPlace::Memory(VolatileStore::Tables),
+            Durability::Memory => DataPlace::Memory(VolatileStore::Log(log)),
+            Durability::Fsync | Durability::Buffered => DataPlace::Folder(self.data, log),
         };
         if self.own.is_none() && self.disk.is_none() {
-            let folder = (self.durability != Durability::Memory).then(|| self.data.clone());
-            let shards = number_of_shards(folder.clone(), self.shards).await?;
+            let shards = number_of_shards(&place, self.shards).await?;
             if shards > 1 {
-                return several(shards, folder.map(|data| (data, log)), common).await;
+                return several(shards, place, common).await;
             }
         }
         let (seed, hash_key) = (common.any_seed(), common.hash_key());
         let Common { policy, quotas, clock, .. } = common;
-        let (opener, copier): (OpenStore, Copier) = match (self.own, self.durability) {
+        let (opener, copier): (OpenStore, Copier) = match (self.own, place) {
             (Some(CustomStore(opener)), _) => (opener, Copier::None),
-            (None, Durability::Memory) => (memory(&policy), Copier::None),
-            (None, Durability::Fsync | Durability::Buffered) => {
-                let (data, disk) = (self.data, self.disk);
+            (None, DataPlace::Memory(store)) => (store.opener(&policy), Copier::None),
+            (None, DataPlace::Folder(data, log)) => {
+                let disk = self.disk;
                 let newest = Arc::new(Newest::of(1));
                 let copier = Copier::of(&newest, &data);
                 let opener = move |waker| {
@@ -299,12 +309,12 @@ impl Builder {
 }
 
 /// The number of shards of a data folder, or of memory.
-async fn number_of_shards(folder: Option<PathBuf>, asked: Option<u32>) -> Result<u32, OpenError> {
+async fn number_of_shards(place: &DataPlace, asked: Option<u32>) -> Result<u32, OpenError> {
     if let Some(asked) = asked.filter(|asked| !(1..=MAX_SHARDS).contains(asked)) {
         return Err(OpenError::NumberOfShards(asked));
     }
-    let Some(data) = folder else { return Ok(asked.unwrap_or(1)) };
-    let dir = data.clone();
+    let DataPlace::Folder(data, _) = place else { return Ok(asked.unwrap_or(1)) };
+    let (data, dir) = (data.clone(), data.clone());
     let has = tokio::task::spawn_blocking(move || duewheel_store_log::shards_in(dir)).await;
     match (has.map_err(|_| OpenError::Runtime)??, asked) {
         (Some(has), Some(asked)) if has != asked => Err(OpenError::Shards { data, has, asked }),
@@ -314,20 +324,15 @@ async fn number_of_shards(folder: Option<PathBuf>, asked: Option<u32>) -> Result
 }
 
 #[cfg(feature = "cluster")]
-async fn several(
-    shards: u32,
-    folder: Option<(PathBuf, LogOptions)>,
-    common: Common,
-) -> Result<Duewheel, OpenError> {
-    Ok(Duewheel::new(ShardsHere { shards, folder }.open(common).await?))
+async fn several(shards: u32, place: DataPlace, common: Common) -> Result<Duewheel, OpenError> {
+    Ok(Duewheel::new(ShardsHere { shards, place }.open(common).await?))
 }
 
 #[cfg(not(feature = "cluster"))]
-async fn several(
-    shards: u32,
-    folder: Option<(PathBuf, LogOptions)>,
-    _common: Common,
-) -> Result<Duewheel, OpenError> {
-    let data = folder.map_or_else(PathBuf::new, |(data, _)| data);
+async fn several(shards: u32, place: DataPlace, _common: Common) -> Result<Duewheel, OpenError> {
+    let data = match place {
+        DataPlace::Folder(data, _) => data,
+        DataPlace::Memory(_) => PathBuf::new(),
+    };
     Err(OpenError::NeedsCluster { data, shards })
 }

@@ -24,7 +24,7 @@ use duewheel_store_log::{LogStore, Options as LogOptions, ShardFolders, SyncMode
 
 use crate::Duewheel;
 use crate::backup::{Copier, Newest};
-use crate::opening::{Common, OpenError, memory};
+use crate::opening::{Common, DataPlace, OpenError, VolatileStore};
 use crate::wheel::WheelParts;
 
 /// The options of a cluster node.
@@ -152,19 +152,28 @@ const MAX_OPENING: usize = 8;
 #[derive(Debug)]
 pub(crate) struct ShardsHere {
     pub(crate) shards: u32,
-    /// The data folder, and how its stores are opened; `None`: memory.
-    pub(crate) folder: Option<(PathBuf, LogOptions)>,
+    pub(crate) place: DataPlace,
 }
 
 impl ShardsHere {
     /// Opens all shards, as the only node of a cluster.
     pub(crate) async fn open(self, common: Common) -> Result<WheelParts, OpenError> {
         let mut copier = Copier::None;
-        let medium = match self.folder {
-            None => ShardMedium::Memory(Mutex::new(memory(&common.policy))),
-            Some((data, mut log)) => {
-                log.id_step = u64::from(self.shards);
-                log.segment_bytes = segment_bytes(log.segment_bytes, self.shards, &common.policy);
+        let of_shard = |mut log: LogOptions| {
+            log.id_step = u64::from(self.shards);
+            log.segment_bytes = segment_bytes(log.segment_bytes, self.shards, &common.policy);
+            log
+        };
+        let medium = match self.place {
+            DataPlace::Memory(store) => {
+                let store = match store {
+                    VolatileStore::Tables => VolatileStore::Tables,
+                    VolatileStore::Log(log) => VolatileStore::Log(of_shard(log)),
+                };
+                ShardMedium::Memory(Mutex::new(store.opener(&common.policy)))
+            }
+            DataPlace::Folder(data, log) => {
+                let log = of_shard(log);
                 let newest = Arc::new(Newest::of(self.shards));
                 copier = Copier::of(&newest, &data);
                 ShardMedium::Folder { data, log, newest }
@@ -347,6 +356,7 @@ impl Coordinator for Alone {
             ShardMedium::Folder { log, .. } => match log.sync {
                 SyncMode::Fsync => Level::Fsync,
                 SyncMode::Buffered => Level::Buffered,
+                SyncMode::Memory => Level::Memory,
             },
         }
     }

@@ -11,6 +11,8 @@ use duewheel_shard::clock::Clock;
 use duewheel_shard::fairness::QuotaSource;
 use duewheel_shard::random;
 use duewheel_shard::runner::{OpenStore, StartError};
+use duewheel_store_log::disk::RamDisk;
+use duewheel_store_log::{LogStore, Options as LogOptions};
 
 /// The settings that apply wherever the messages are.
 pub(crate) struct Common {
@@ -91,8 +93,33 @@ impl From<StartError> for OpenError {
     }
 }
 
-/// Opens a store whose data ends with the process.
-pub(crate) fn memory(policy: &Policy) -> OpenStore {
-    let bytes = policy.least_group();
-    Box::new(move |waker| Ok(Box::new(MemoryStore::with_waker(waker).taking(bytes)) as Box<dyn Store>))
+/// Where the messages of a wheel without a store of the caller's own are.
+#[derive(Clone, Debug)]
+pub(crate) enum DataPlace {
+    Folder(PathBuf, LogOptions),
+    Memory(VolatileStore),
+}
+
+/// A store whose data ends with the process.
+#[derive(Clone, Debug)]
+pub(crate) enum VolatileStore {
+    /// Plain tables, in which everything is at hand: for tests.
+    Tables,
+    /// The log store on a disk in memory.
+    Log(LogOptions),
+}
+
+impl VolatileStore {
+    /// Opens a new store, without data, at each call.
+    pub(crate) fn opener(self, policy: &Policy) -> OpenStore {
+        let bytes = policy.least_group();
+        Box::new(move |waker| {
+            Ok(match &self {
+                VolatileStore::Tables => Box::new(MemoryStore::with_waker(waker).taking(bytes)) as Box<dyn Store>,
+                VolatileStore::Log(options) => {
+                    Box::new(LogStore::open_on(Arc::new(RamDisk::default()), options.clone(), waker)?)
+                }
+            })
+        })
+    }
 }

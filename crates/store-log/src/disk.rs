@@ -1,6 +1,6 @@
 //! The boundary to the file system: the store accesses a disk only through these traits.
 //!
-//! `real` implements them; tests use a simulated disk that loses unsynced bytes, fails the n-th call or is full.
+//! `real` and `ram` implement them; tests use a simulated disk that loses unsynced bytes, fails the n-th call or is full.
 //! Names are relative to the data folder, with `/` between folder and file.
 
 use std::fmt;
@@ -11,8 +11,10 @@ use duewheel_core::Epoch;
 
 #[cfg(feature = "conformance")]
 pub mod conformance;
+mod ram;
 mod real;
 
+pub use ram::RamDisk;
 pub use real::RealDisk;
 
 /// The length of the header of a journal segment, in bytes. It is the only part of a file that is written again: the

@@ -79,6 +79,8 @@ pub enum SyncMode {
     Fsync,
     /// `write` has returned: survives kill -9; synced within [`Options::buffered_for`].
     Buffered,
+    /// Nothing outlives the process, on a [`RamDisk`](crate::disk::RamDisk).
+    Memory,
 }
 
 /// How the background work is run: syncing, preparing segments, flushing, merging, loading.

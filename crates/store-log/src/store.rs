@@ -572,7 +572,7 @@ impl Store for LogStore {
         let written = self.writer.written();
         let durable = match self.shared.options.sync {
             SyncMode::Fsync => self.shared.syncer.synced(),
-            SyncMode::Buffered => written,
+            SyncMode::Buffered | SyncMode::Memory => written,
         };
         Ok(Progress { written, durable, level: self.terms().level })
     }
@@ -613,6 +613,7 @@ impl Store for LogStore {
         let level = match self.shared.options.sync {
             SyncMode::Fsync => Level::Fsync,
             SyncMode::Buffered => Level::Buffered,
+            SyncMode::Memory => Level::Memory,
         };
         let group_bytes = usize::try_from(self.shared.options.max_group_bytes).unwrap_or(usize::MAX);
         StoreTerms { group_bytes, ..StoreTerms::of(level) }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use duewheel_core::store::conformance::{self, Fixture, FixtureSpace, Hook};
 use duewheel_core::store::{StoreError, Waker};
-use duewheel_store_log::disk::{self, RealDisk};
+use duewheel_store_log::disk::{self, RamDisk, RealDisk};
 use duewheel_store_log::{LogStore, Options, SyncMode};
 
 use crate::rig::small;
@@ -39,6 +39,25 @@ fn conforms_buffered() {
     let dir = tempfile::tempdir().expect("a folder");
     let options = Options { sync: SyncMode::Buffered, buffered_for: Duration::from_millis(1), ..small() };
     conformance::run(&mut Real { dir, options });
+}
+
+struct Volatile(Arc<RamDisk>);
+
+impl Fixture for Volatile {
+    type Store = LogStore;
+
+    fn clear(&mut self) {
+        self.0 = Arc::default();
+    }
+
+    fn open(&mut self, waker: Waker) -> Result<LogStore, StoreError> {
+        LogStore::open_on(self.0.clone(), Options { sync: SyncMode::Memory, ..small() }, waker)
+    }
+}
+
+#[test]
+fn conforms_in_memory() {
+    conformance::run(&mut Volatile(Arc::default()));
 }
 
 struct Simulated {
@@ -104,4 +123,9 @@ fn the_real_disk_conforms() {
 #[test]
 fn the_simulated_disk_conforms() {
     disk::conformance::run(&SimDisk::new(1));
+}
+
+#[test]
+fn the_disk_in_memory_conforms() {
+    disk::conformance::run(&RamDisk::default());
 }

@@ -29,7 +29,7 @@ const ACTS: usize = 4;
 const EVIDENCE: Duration = Duration::from_secs(6);
 
 /// Three nodes on one machine have more to do for a request than one.
-const PACE: u64 = 4;
+const PACE: u64 = 8;
 
 /// What a run is.
 pub(crate) struct Play {
@@ -202,7 +202,7 @@ impl Stage<'_> {
                     self.say(format!("once more, for {missing}"));
                     return false;
                 }
-                Err(_) => std::thread::sleep(Duration::from_millis(250)),
+                Err(_) => std::thread::sleep(Duration::from_millis(500)),
             }
         }
     }
