@@ -115,7 +115,9 @@ impl VolatileStore {
         let bytes = policy.least_group();
         Box::new(move |waker| {
             Ok(match &self {
-                VolatileStore::Tables => Box::new(MemoryStore::with_waker(waker).taking(bytes)) as Box<dyn Store>,
+                VolatileStore::Tables => {
+                    Box::new(MemoryStore::with_waker(waker).taking(bytes)) as Box<dyn Store>
+                }
                 VolatileStore::Log(options) => {
                     Box::new(LogStore::open_on(Arc::new(RamDisk::default()), options.clone(), waker)?)
                 }
