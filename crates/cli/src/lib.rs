@@ -42,6 +42,7 @@ pub mod table;
 mod tail;
 mod target;
 mod top;
+mod top_past;
 mod top_view;
 pub mod when;
 mod work;
