@@ -14,7 +14,7 @@ const STALE_OF_QUEUE: Duration = Duration::from_secs(60);
 /// The histories that are asked for at one look.
 const HISTORIES: usize = 8;
 
-/// What happened in each step of the last hour.
+/// Counts of each step of the last hour.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PastHour {
     pub(super) enqueued: Vec<Option<u64>>,

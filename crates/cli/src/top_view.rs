@@ -504,9 +504,8 @@ mod tests {
         let all = rows.join("\n");
         for words in [
             "duewheel http://h:1  2 queues",
-            "scheduled 12.3M  ready 17  leased 1  dead 3  in 1.5/s  granted 1.4/s  settled -/s",
+            "scheduled 12.3M  ready 17  leased 1  dead 3  in 1.5/s  granted 1.4/s  settled -/s            ▄█",
             "LAST HOUR",
-            "2            ▄█",
             " next 1h: 7 ",
             " due within 1d: 48, each column 30m; later 5 ",
             "lateness of 1000 first grants",

@@ -372,7 +372,7 @@ for (const [language, locale] of languages) {
   await eventually("the attempt is kept", async () => (await api(`/v1/messages/${bad.id}`)).deliveries);
   await visit(page, `${open}/#/messages/${bad.id}`);
   await page.getByRole("heading", { name: "Deliveries" }).waitFor();
-  assert.equal(await page.locator(".badge", { hasText: /^500$/ }).first().isVisible(), true);
+  assert.equal(await page.getByRole("cell", { name: "500", exact: true }).first().isVisible(), true);
   await check(seen, "a message whose delivery has failed");
 
   await visit(page, `${open}/#/targets/depot`);
