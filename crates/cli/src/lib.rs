@@ -46,6 +46,7 @@ pub mod table;
 mod tail;
 mod target;
 mod top;
+mod top_past;
 mod top_view;
 mod wait;
 pub mod when;

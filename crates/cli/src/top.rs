@@ -1,9 +1,10 @@
 //! `duewheel top`: the ring, the queues and the lateness of a running server, live in the terminal.
 
+use std::collections::HashMap;
 use std::io::{self, IsTerminal};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SendError, SyncSender, TryRecvError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -16,6 +17,7 @@ use serde_json::{Value, json};
 use super::failure::CommandFailure;
 use super::remote::{ApiError, Remote};
 use super::session::{ClientCommand, ClientSession, Interrupt};
+use super::top_past::PastHours;
 use super::top_view::{self, Palette, TopFigures, TopScreen};
 use super::when;
 use duewheel_api::span::TimeSpan;
@@ -76,23 +78,26 @@ fn figures(remote: &Remote) -> Result<TopFigures, ApiError> {
         Value::Array(queues) => queues,
         _ => Vec::new(),
     };
-    Ok(TopFigures { stats, queues, more })
+    Ok(TopFigures { stats, queues, more, past: HashMap::new() })
 }
 
 /// A thread that asks the server again and again: a server that does not answer stops no key.
 struct Looks {
     found: Receiver<Result<TopFigures, ApiError>>,
     is_paused: Arc<AtomicBool>,
+    /// The queues on the screen.
+    shown: Arc<Mutex<Vec<String>>>,
 }
 
 impl Looks {
     fn start(remote: Remote, interval: Duration) -> Looks {
         let (sender, found) = sync_channel(1);
         let is_paused = Arc::new(AtomicBool::new(false));
-        let paused = Arc::clone(&is_paused);
+        let shown = Arc::new(Mutex::new(Vec::new()));
+        let (paused, wanted) = (Arc::clone(&is_paused), Arc::clone(&shown));
         // The thread ends with the process.
-        thread::spawn(move || look(&remote, interval, &sender, &paused));
-        Looks { found, is_paused }
+        thread::spawn(move || look(&remote, interval, &sender, &paused, &wanted));
+        Looks { found, is_paused, shown }
     }
 }
 
@@ -101,11 +106,17 @@ fn look(
     interval: Duration,
     sender: &SyncSender<Result<TopFigures, ApiError>>,
     is_paused: &AtomicBool,
+    shown: &Mutex<Vec<String>>,
 ) {
+    let mut past = PastHours::default();
     loop {
         thread::sleep(interval);
         if !is_paused.load(Ordering::Relaxed) {
-            let found: Result<(), SendError<_>> = sender.send(figures(remote));
+            let now = figures(remote).map(|figures| {
+                past.refresh(remote, &shown.lock().unwrap_or_else(PoisonError::into_inner).clone());
+                TopFigures { past: past.all(), ..figures }
+            });
+            let found: Result<(), SendError<_>> = sender.send(now);
             if found.is_err() {
                 return;
             }
@@ -157,6 +168,7 @@ fn watch(
         // The age of the figures is on the screen.
         if has_news || drawn.is_none_or(|at| at.elapsed() >= Duration::from_millis(500)) {
             terminal.draw(|frame| top_view::draw(frame, &mut screen, Instant::now()))?;
+            looks.shown.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&screen.shown);
             drawn = Some(Instant::now());
         }
         if interrupt.has_come() || is_hung_up() {

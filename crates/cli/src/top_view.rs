@@ -1,5 +1,6 @@
 //! The picture of `duewheel top`, for a terminal of any size.
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use ratatui::Frame;
@@ -12,6 +13,7 @@ use ratatui::widgets::{Block, Paragraph, Row, Table};
 use serde_json::Value;
 
 use super::table::{cell, plain, rate};
+use super::top_past::PastHour;
 use duewheel_api::span::TimeSpan;
 
 /// From this size on there is a ring.
@@ -22,6 +24,8 @@ const UPPER: u16 = 13;
 const UPPER_LOW: u16 = 5;
 /// How long the screen says that the server is back.
 const BACK: Duration = Duration::from_secs(5);
+/// Characters of the line of the last hour.
+const HOUR: usize = 12;
 const BARS: [&str; 9] = [" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"];
 const KEYS: &str = "q end  p pause  s sort  d dead only  h span  ↑↓ scroll";
 
@@ -32,6 +36,8 @@ pub(super) struct TopFigures {
     pub(super) queues: Vec<Value>,
     /// Whether there are queues behind these.
     pub(super) more: bool,
+    /// The last hour of queues, and of the whole server under an empty name.
+    pub(super) past: HashMap<String, PastHour>,
 }
 
 /// Colours, or none.
@@ -112,6 +118,8 @@ pub(super) struct TopScreen {
     /// Which of the three spans the histogram shows.
     pub(super) span: usize,
     first_row: usize,
+    /// The names of the queues that were drawn.
+    pub(super) shown: Vec<String>,
 }
 
 impl TopScreen {
@@ -128,6 +136,7 @@ impl TopScreen {
             sort: TopSort::Name,
             span: 0,
             first_row: 0,
+            shown: Vec::new(),
         }
     }
 
@@ -231,6 +240,12 @@ fn head_lines(screen: &TopScreen, now: Instant) -> Vec<Line<'static>> {
         second.push(Span::styled(short(count), style));
         second.push(Span::raw("  "));
     }
+    if let Some(hour) = screen.figures.past.get("") {
+        let rates = [("in", &hour.enqueued), ("granted", &hour.granted), ("settled", &hour.settled)];
+        let said = rates.map(|(word, series)| format!("{word} {}/s  ", hour.rate(series))).concat();
+        second.push(Span::styled(said, palette.faint()));
+        second.push(Span::styled(line_of(hour), palette.style(Color::Cyan)));
+    }
     let first = vec![Span::styled(format!("duewheel {}  ", plain(&screen.server)), bold), note];
     vec![Line::from(first), Line::from(second)]
 }
@@ -331,6 +346,9 @@ fn table(frame: &mut Frame<'_>, screen: &mut TopScreen, area: Rect) {
     screen.first_row = screen.first_row.min(total.saturating_sub(visible));
     let palette = screen.palette;
     let is_wide = area.width >= 72;
+    let has_hour = area.width >= 90;
+    let lines = if has_hour { visible } else { 0 };
+    screen.shown = screen.queues().into_iter().skip(screen.first_row).take(lines).map(name_of).collect();
     let rows: Vec<Row<'_>> = screen
         .queues()
         .into_iter()
@@ -352,14 +370,15 @@ fn table(frame: &mut Frame<'_>, screen: &mut TopScreen, area: Rect) {
             if is_wide {
                 cells.extend([overdue, rate(&queue["rates"], "enqueued"), rate(&queue["rates"], "acked")]);
             }
+            if has_hour {
+                cells.push(screen.figures.past.get(&name_of(queue)).map_or_else(String::new, line_of));
+            }
             let is_dead = queue["counts"]["dead"].as_u64().unwrap_or(0) > 0;
             Row::new(cells).style(if is_dead { palette.style(Color::Red) } else { Style::new() })
         })
         .collect();
-    let mut head = vec![format!("QUEUE (by {})", screen.sort.word())];
-    if screen.only_dead {
-        head[0] = format!("QUEUE (dead, by {})", screen.sort.word());
-    }
+    let dead = if screen.only_dead { "dead, " } else { "" };
+    let mut head = vec![format!("QUEUE ({dead}by {})", screen.sort.word())];
     head.extend(["SCHED", "READY", "LEASED", "DEAD"].map(str::to_owned));
     let mut widths = vec![Constraint::Min(12)];
     widths.extend([Constraint::Length(6); 4]);
@@ -367,8 +386,21 @@ fn table(frame: &mut Frame<'_>, screen: &mut TopScreen, area: Rect) {
         head.extend(["OVERDUE", "IN", "OUT"].map(str::to_owned));
         widths.extend([Constraint::Length(9), Constraint::Length(7), Constraint::Length(7)]);
     }
+    if has_hour {
+        head.push("LAST HOUR".to_owned());
+        widths.push(Constraint::Length(12));
+    }
     let head = Row::new(head).style(Style::new().add_modifier(Modifier::BOLD));
     frame.render_widget(Table::new(rows, widths).header(head), area);
+}
+
+/// Grants of the hour in one line.
+fn line_of(hour: &PastHour) -> String {
+    bars(&hour.granted.iter().map(|count| count.unwrap_or(0)).collect::<Vec<_>>(), HOUR, 1).concat()
+}
+
+fn name_of(queue: &Value) -> String {
+    queue["queue"].as_str().unwrap_or_default().to_owned()
 }
 
 /// Columns of so many rows; what is not nothing is seen. Each count has as many characters as fit, at least one.
@@ -443,7 +475,12 @@ mod tests {
                 "rates": {"enqueued": 1.5, "acked": 2},
             })
         };
-        TopFigures { stats, queues: vec![queue("orders", 17, 0), queue("sms\u{1b}[2J", 0, 3)], more: false }
+        let hour = json!({"step_ms": 10_000, "series": {
+            "enqueued": [null, 15, null], "granted": [null, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7, 14], "settled": [null],
+        }});
+        let past = ["", "orders"].map(|name| (name.to_owned(), PastHour::of(&hour))).into();
+        let queues = vec![queue("orders", 17, 0), queue("sms\u{1b}[2J", 0, 3)];
+        TopFigures { stats, queues, more: false, past }
     }
 
     fn screen(palette: Palette) -> TopScreen {
@@ -467,7 +504,8 @@ mod tests {
         let all = rows.join("\n");
         for words in [
             "duewheel http://h:1  2 queues",
-            "scheduled 12.3M  ready 17  leased 1  dead 3",
+            "scheduled 12.3M  ready 17  leased 1  dead 3  in 1.5/s  granted 1.4/s  settled -/s            ▄█",
+            "LAST HOUR",
             " next 1h: 7 ",
             " due within 1d: 48, each column 30m; later 5 ",
             "lateness of 1000 first grants",

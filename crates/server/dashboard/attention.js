@@ -4,7 +4,7 @@ import * as acts from "./acts.js";
 import { may } from "./api.js";
 import { badge, card, el } from "./dom.js";
 import { brief, clock, count, span } from "./format.js";
-import { fullest, ofAll, queueLink, quotaOf, shownOf, targetOf } from "./tables.js";
+import { becauseOf, fullest, ofAll, queueLink, quotaOf, shownOf, targetOf } from "./tables.js";
 import { pauseTarget, resumeTarget, testTarget } from "./targets.js";
 import { t } from "./words.js";
 
@@ -27,7 +27,7 @@ function causeOf(queue, known) {
     return { rank: 5, kind: "bad", why: t("why-unattended", { n: brief(counts.ready), span: span(overdue) }), acts: [open, may("admin") && button(`pause-${name}`, "pause", () => acts.pause(name))] };
   }
   if (overdue > 60_000) return { rank: 4, kind: "bad", why: t("why-overdue", { n: brief(counts.ready), span: span(overdue), leased: brief(counts.leased) }), acts: [open] };
-  if (full && full.used >= full.limit) return { rank: 3, kind: "warn", why: t("why-quota", { prefix: quota.prefix, word: t(full.word), limit: count(full.limit) }), acts: [open] };
+  if (full && full.used >= full.limit) return { rank: 3, kind: "warn", why: t("why-quota", { prefix: quota.prefix, word: t(full.word).toLowerCase(), limit: count(full.limit) }), acts: [open] };
   if (counts.dead > 0) return { rank: 1, kind: "bad", why: t("why-dead", { n: brief(counts.dead) }), acts: [may("admin") ? link(`#/dead/${encodeURIComponent(name)}`, "dead-letters") : open] };
   return null;
 }
@@ -37,7 +37,7 @@ function causeOfTarget(target, queues) {
   if (target.state === "active" && !target.error) return null;
   const of = queues.filter(({ queue }) => target.delivers.includes(queue));
   const why = t(target.error ? "why-target-error" : `why-target-${target.state}`, {
-    name: target.name, why: target.error ?? target.reason ?? "–", since: target.since ? clock(Date.parse(target.since)) : "–", n: brief(of.reduce((sum, { counts }) => sum + counts.ready, 0)),
+    name: target.name, why: target.error ?? becauseOf(target.reason), since: target.since ? clock(Date.parse(target.since)) : "–", n: brief(of.reduce((sum, { counts }) => sum + counts.ready, 0)),
   });
   return { rank: target.state === "open" || target.error ? 7 : 3, kind: target.state === "open" || target.error ? "bad" : "warn", of: of.map(({ queue }) => queue), at: `#/targets/${encodeURIComponent(target.name)}`, name: target.name, why, acts: [
     !target.error && button(`test-${target.name}`, "send-test", () => testTarget(target)),

@@ -25,7 +25,7 @@ const [TURN, PART] = [0.93, 0.9];
 
 // The turns of the ring, the innermost first: what each part of it holds, and how long a part is.
 function turnsOf({ ring: now, later }) {
-  const names = ["24 h", "30 d", "10 y"];
+  const names = [["hour", 24], ["day", 30], ["year", 10]].map(([unit, n]) => t(`unit-${unit}`, { n }));
   return [
     { name: t("ring-now"), kind: "slot", inner: 96, outer: 124, counts: now.segments, width: (now.slots * now.tick_ms) / now.segments.length },
     ...later.map((one, n) => ({ name: names[n] ?? "", kind: "later", inner: 130 + n * 21, outer: 147 + n * 21, counts: one.counts, width: one.width_ms })),
@@ -78,19 +78,19 @@ export function ring(stats, picked, open) {
   const names = turns.map(({ name, inner, outer }) => svg("text", { class: "turn", x: -4, y: -(inner + outer) / 2 + 4, "text-anchor": "end" }, name));
   const hours = [0.25, 0.5, 0.75].map((part) => {
     const angle = part * TURN * 2 * Math.PI - Math.PI / 2;
-    return svg("text", { "text-anchor": "middle", x: (76 * Math.cos(angle)).toFixed(1), y: (84 * Math.sin(angle) + 4).toFixed(1) }, span(turn * part));
+    return svg("text", { "text-anchor": ["end", "middle", "start"][part * 4 - 1], x: (90 * Math.cos(angle)).toFixed(1), y: (84 * Math.sin(angle) + 4).toFixed(1) }, span(turn * part));
   });
   const drawing = svg("svg", { class: "ring", viewBox: "-194 -194 388 388", tabindex: 0, role: "group", "data-name": "ring-parts", "aria-label": t("ring-label", { n: count(messages) }), onkeydown, onpointerleave: () => pick(null), onblur: () => drawing.isConnected && pick(null) },
     parts, names, hours, svg("path", { class: "pointer", d: "M-4 -89L4 -89L0 -128Z" }),
-    svg("text", { class: "big", "text-anchor": "middle", y: -4 }, brief(messages)), svg("text", { "text-anchor": "middle", y: 14 }, t("in-memory")),
-    svg("text", { class: "now", "text-anchor": "middle", y: 36 }, new Intl.DateTimeFormat(locale, { timeStyle: "medium" }).format(at)));
+    svg("text", { class: "big", "text-anchor": "middle", y: -18 }, brief(messages)), svg("text", { "text-anchor": "middle", y: 0 }, t("in-memory")),
+    svg("text", { class: "now", "text-anchor": "middle", y: 22 }, new Intl.DateTimeFormat(locale, { timeStyle: "medium" }).format(at)));
   pick(picked.at);
   const rows = turns[0].counts.map((n, k) => [span(k * turns[0].width), count(n)]).filter((row) => row[1] !== "0");
   const names2 = ["ring-day", "ring-month", "ring-years"];
   const later = stats.later.map((one, n) => [t(names2[n] ?? "ring-years"), count(one.counts.reduce((sum, x) => sum + x, 0))]);
   return el("div", {}, drawing, said,
     el("p", { class: "legend" }, el("span", {}, el("i"), t("ring-turn", { turn: span(turn), part: span(turns[0].width), most: count(Math.max(...turns[0].counts)) })),
-      el("span", { class: "two" }, el("i"), t("ring-later", { parts: turns.slice(1).map(({ name, width }) => `${name}: ${span(width)}`).join(", ") }))),
+      el("span", { class: "two" }, el("i"), t("ring-later", { parts: turns.slice(1).map(({ name, width }) => `${name}: ${span(width)}`).join(" · ") }))),
     behind("ring", t("ring-table"), [[t("due-in")], [t("messages"), "n"]], [...later, ...rows]));
 }
 
@@ -106,7 +106,7 @@ function choosing(drawing, shade, { first, width, step, w, n }, band) {
   const set = (span) => { shown(span); band.change(span); };
   const at = (event) => {
     const { left, width: wide } = drawing.getBoundingClientRect();
-    return Math.min(n - 1, Math.max(0, Math.floor((((event.clientX - left) / wide) * w) / step)));
+    return Math.min(n - 1, Math.max(0, Math.floor((((event.clientX - left) / wide) * (w + EDGE) - EDGE) / step)));
   };
   let begun = null;
   const end = () => { begun = null; band.held = false; };
@@ -141,7 +141,7 @@ function choosing(drawing, shade, { first, width, step, w, n }, band) {
 export function columns(histogram, pick, band, wide) {
   const { buckets, width_ms: width } = histogram;
   const most = Math.max(1, ...buckets.map((bucket) => bucket.count));
-  const [w, h] = [narrow() ? 340 : wide ? 1_280 : 640, 170];
+  const [w, h] = [(narrow() ? 340 : wide ? 1_280 : 640) - EDGE, 170];
   const step = w / buckets.length;
   const ticks = ticksTo(most, 1);
   const top = ticks.at(-1);
@@ -157,15 +157,13 @@ export function columns(histogram, pick, band, wide) {
       onclick: chosen, onkeydown: (event) => { if (!key(event, n) && (event.key === "Enter" || event.key === " ")) { event.preventDefault(); chosen(); } },
     }, svg("title", {}, label));
   });
-  const marks = [0, 0.25, 0.5, 0.75].map((place) => {
-    const n = Math.floor(place * buckets.length);
-    return buckets[n] && svg("text", { x: n * step + 2, y: h + 16 }, tick(Date.parse(buckets[n].from), width));
-  });
+  const first = Date.parse(buckets[0].from);
+  const marks = timeMarks(first, first + width * buckets.length, 0, w, h);
   const shade = svg("rect", { class: "band", x: 0, y: -14, width: 0, height: h + 14 });
-  const drawing = svg("svg", { class: "spans", viewBox: `0 -14 ${w} ${h + 36}`, role: "group", "aria-label": t("histogram-label") },
-    svg("line", { class: "axis", x1: 0, x2: w, y1: h, y2: h }), 
-    ticks.slice(1).map((n) => [svg("line", { class: "mark", x1: 0, x2: w, y1: h - (n / top) * h, y2: h - (n / top) * h }), svg("text", { x: w, y: h - (n / top) * h - 3, "text-anchor": "end" }, round(n))]), bars, shade, marks);
-  key = choosing(drawing, shade, { first: Date.parse(buckets[0].from), width, step, w, n: buckets.length }, band);
+  const drawing = svg("svg", { class: "spans", viewBox: `${-EDGE} -14 ${w + EDGE} ${h + 36}`, role: "group", "aria-label": t("histogram-label") },
+    svg("line", { class: "axis", x1: 0, x2: w, y1: h, y2: h }),
+    ticks.slice(1).map((n) => [svg("line", { class: "mark", x1: 0, x2: w, y1: h - (n / top) * h, y2: h - (n / top) * h }), svg("text", { x: -6, y: h - (n / top) * h + 4, "text-anchor": "end" }, round(n))]), bars, shade, marks);
+  key = choosing(drawing, shade, { first, width, step, w, n: buckets.length }, band);
   return el("div", {}, drawing,
     behind("columns", t("histogram-label"), [[t("due-from")], [t("messages"), "n"]],
       buckets.filter((bucket) => bucket.count > 0).map((bucket) => [tick(Date.parse(bucket.from), width), count(bucket.count)])));
@@ -174,27 +172,48 @@ export function columns(histogram, pick, band, wide) {
 // On a phone a drawing has fewer units, so that its words can be read.
 const narrow = () => innerWidth < 700;
 
-// Round steps of an axis up to a number, at most four, and none smaller than `least`.
-export function ticksTo(most, least = 0) {
+// Round steps of an axis up to a number, at most four, and none smaller than `least`; those of a length of time are halves
+// and quarters of minutes and hours.
+export function ticksTo(most, least = 0, times = false) {
   const size = 10 ** Math.floor(Math.log10(most / 4));
-  const step = [1, 2, 5, 10, 20, 50].map((n) => n * size).find((one) => most / one <= 4 && one >= least);
+  const lengths = times ? [60_000, 3_600_000].flatMap((unit) => [0.25, 0.5, 1, 2, 5, 10].map((n) => n * unit)) : [];
+  const step = [...(times && most > 40_000 ? lengths : []), ...[1, 2, 5, 10, 20, 50].map((n) => n * size)].find((one) => most / one <= 4 && one >= least);
   return Array.from({ length: Math.ceil(most / step) + 1 }, (_, n) => n * step);
 }
 
-// The instants of a span that people call round, about six of them.
+// The instants of a span that people call round, at most seven of them, and how far apart they are: minutes, hours, days,
+// or the beginnings of months.
+const DAY = 86_400_000;
 function roundTimes(from, to) {
-  const step = [60_000, 300_000, 600_000, 1_800_000, 3_600_000, 10_800_000, 21_600_000, 43_200_000, 86_400_000].find((one) => (to - from) / one <= (narrow() ? 4 : 7)) ?? 86_400_000;
+  const most = narrow() ? 4 : 7;
+  const step = [60_000, 120_000, 300_000, 600_000, 1_800_000, 3_600_000, 10_800_000, 21_600_000, 43_200_000, DAY, 5 * DAY].find((one) => (to - from) / one <= most);
+  if (!step) {
+    const months = [1, 2, 6, 12, 24, 60].find((n) => (to - from) / (n * 30 * DAY) <= most) ?? 120;
+    const start = new Date(from);
+    const at = (n) => new Date(start.getFullYear(), Math.ceil((start.getMonth() + 1) / months) * months + n * months, 1).getTime();
+    return [Array.from({ length: most + 2 }, (_, n) => at(n)).filter((one) => one <= to), months * 30 * DAY];
+  }
   const ahead = new Date(from).getTimezoneOffset() * 60_000;
   const first = Math.ceil((from - ahead) / step) * step + ahead;
-  return Array.from({ length: Math.max(0, Math.floor((to - first) / step) + 1) }, (_, n) => first + n * step);
+  return [Array.from({ length: Math.max(0, Math.floor((to - first) / step) + 1) }, (_, n) => first + n * step), step];
 }
+// They and their names on an axis from `left` to `w`, below the height `h`.
+function timeMarks(from, to, left, w, h) {
+  const [times, step] = roundTimes(from, to);
+  return times.map((at) => {
+    const x = left + ((at - from) / (to - from)) * (w - left);
+    return [svg("line", { class: "mark", x1: x, x2: x, y1: h, y2: h + 4 }), svg("text", { x: x > w - 36 ? w : x, y: h + 17, "text-anchor": x > w - 36 ? "end" : "middle" }, step < DAY ? clock(at) : tick(at, step))];
+  });
+}
+// The room of an axis at the left.
+const EDGE = 52;
 
 // Values over time: each series is {name, values}, the first one filled. `held` keeps the instant that is looked at while new
 // figures are drawn; a value that is not known is null.
-export function timeline({ name, series, from, step, unit, least = 1 }, held) {
-  const [w, h, left] = [narrow() ? 340 : 640, 150, 46];
+export function timeline({ name, series, from, step, unit, least = 1, times }, held) {
+  const [w, h, left] = [narrow() ? 340 : 640, 150, EDGE];
   const n = Math.max(2, ...series.map(({ values }) => values.length));
-  const ticks = ticksTo(Math.max(least, ...series.flatMap(({ values }) => values.filter((value) => value !== null))));
+  const ticks = ticksTo(Math.max(least, ...series.flatMap(({ values }) => values.filter((value) => value !== null))), 0, times);
   const top = ticks.at(-1);
   const x = (k) => left + (k / (n - 1)) * (w - left);
   const y = (value) => h - (value / top) * h;
@@ -232,7 +251,7 @@ export function timeline({ name, series, from, step, unit, least = 1 }, held) {
   };
   const drawing = svg("svg", { class: "timeline", viewBox: `0 -8 ${w} ${h + 30}`, tabindex: 0, role: "group", "data-name": `timeline-${name}`, "aria-label": `${name}: ${series.map((one) => one.name).join(", ")}`, onpointermove, onpointerleave: () => look(null), onblur: () => drawing.isConnected && look(null), onkeydown },
     ticks.map((value) => [svg("line", { class: value === 0 ? "axis" : "mark", x1: left, x2: w, y1: y(value), y2: y(value) }), svg("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" }, unit(value, true))]),
-    roundTimes(from, from + (n - 1) * step).map((at) => { const k = (at - from) / step; return [svg("line", { class: "mark", x1: x(k), x2: x(k), y1: h, y2: h + 4 }), svg("text", { x: Math.min(x(k), w - 16), y: h + 17, "text-anchor": "middle" }, clock(at))]; }),
+    timeMarks(from, from + (n - 1) * step, left, w, h),
     svg("path", { class: "area", d: filled(series[0].values) }), series.map((one, k) => svg("path", { class: `line ${kinds[k]}`, d: path(one.values) })), cursor);
   look(held.at === null || held.at === undefined ? null : Math.min(held.at, n - 1));
   const rows = Array.from({ length: n }, (_, k) => k).filter((k) => series.some((one) => (one.values[k] ?? null) !== null)).reverse();

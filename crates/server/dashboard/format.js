@@ -4,9 +4,8 @@ import { language, locale, t } from "./words.js";
 
 const whole = new Intl.NumberFormat(locale);
 const SHORT = language === "zh" ? [["亿", 1e8], ["万", 1e4]] : [["bn", 1e9], ["M", 1e6], ["k", 1e3]];
-const decimal = new Intl.NumberFormat(locale, { maximumFractionDigits: 1 });
+export const decimal = new Intl.NumberFormat(locale, { maximumFractionDigits: 1 });
 const instant = new Intl.DateTimeFormat(locale, { dateStyle: "medium", timeStyle: "medium" });
-const relative = new Intl.RelativeTimeFormat(locale, { numeric: "always" });
 
 export const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
 export const count = (n) => whole.format(n);
@@ -67,26 +66,37 @@ export const exact = (text) => instant.format(Date.parse(text));
 // What is far away as people say it, and the instant under it.
 export const both = (text) => [away(Date.parse(text) - Date.now()), instant.format(Date.parse(text))];
 
-// An instant in a zone of its own, with the last part of the zone's name: Mon 09:00 Berlin.
+// An instant in a zone of its own, with the last part of the zone's name, and here if that is another one: Mon 09:00 Berlin
+// · 08:00 here, or Sun 23:00 here.
 export function inZone(at, name) {
-  const options = { weekday: "short", hour: "2-digit", minute: "2-digit", timeZone: name };
-  if (Math.abs(at - Date.now()) > 6 * 86_400_000) Object.assign(options, { month: "short", day: "numeric" });
-  try { return `${new Intl.DateTimeFormat(locale, options).format(at)} ${name.split("/").at(-1).replaceAll("_", " ")}`; } catch { return instant.format(at); }
+  const day = { weekday: "short", ...(Math.abs(at - Date.now()) > 6 * 86_400_000 ? { month: "short", day: "numeric" } : {}) };
+  const say = (options, timeZone) => new Intl.DateTimeFormat(locale, { ...options, timeZone }).format(at);
+  const time = { hour: "2-digit", minute: "2-digit" };
+  try {
+    const there = `${say({ ...day, ...time }, name)} ${name.split("/").at(-1).replaceAll("_", " ")}`;
+    return name === zone ? there : t("both-zones", { there, here: say(say(day, name) === say(day, zone) ? time : { ...day, ...time }, zone) });
+  } catch { return instant.format(at); }
 }
 
 export function away(ms) {
   for (const [unit, size] of UNITS) {
     // A day and a half is 36 hours.
-    if (Math.abs(ms) >= (unit === "day" ? 2 * size : size) || unit === "second") return relative.format(Math.trunc(ms / size), unit);
+    if (Math.abs(ms) < (unit === "day" ? 2 * size : size) && unit !== "second") continue;
+    const n = Math.trunc(ms / size);
+    return new Intl.RelativeTimeFormat(locale, { numeric: n === 0 ? "auto" : "always" }).format(n, unit);
   }
   return "";
 }
 
 // How many attempts a message has; the largest number stands for no end.
 export const attempts = (n) => (n === 4_294_967_295 ? "∞" : count(n));
+// What it means that a setting has no value.
+const NONE = { rate: "no-limit", catchup_rate: "no-limit", concurrency: "no-limit", expires_in_ms: "never", dead_ttl_ms: "for-ever", keep_done_ms: "not-kept", target: "none" };
+// Settings whose values are words.
+const CHOICES = ["order", "on_expiry", "trace", "dst_gap", "dst_fold", "missed", "overlap"];
 // The value of a setting in words: lengths of time in their units, limits as rates.
 export function setting(name, value) {
-  if (value === null || value === undefined) return "–";
+  if (value === null || value === undefined) return NONE[name] ? t(NONE[name]) : "–";
   if (name === "max_attempts") return attempts(value);
   if (name === "networks" || name === "url") return String(value);
   if (name.endsWith("_ms")) return span(value);
@@ -98,7 +108,7 @@ export function setting(name, value) {
   if (typeof value === "object") return Object.entries(value).map(([key, one]) => `${key}: ${typeof one === "object" ? JSON.stringify(one) : one}`).join(", ");
   if (typeof value === "number") return count(value);
   if (typeof value === "boolean") return t(value ? "yes" : "no");
-  return t(`value-${value}`) === `value-${value}` ? String(value) : t(`value-${value}`);
+  return CHOICES.includes(name) ? t(`value-${value}`) : String(value);
 }
 
 // A length of time as it is written in a request, in the largest unit in which it is whole.

@@ -4,7 +4,7 @@ import { note } from "./address.js";
 import { get, may, queryOf } from "./api.js";
 import { spark, timeline } from "./charts.js";
 import { el, show, soft } from "./dom.js";
-import { brief, rate, round, span } from "./format.js";
+import { brief, decimal, rate, round, span } from "./format.js";
 import { t } from "./words.js";
 
 // How far back, in ms: the server has points of 10 s for the hour that it gives by itself, and of 5 min for two days. What its clock
@@ -13,7 +13,12 @@ const PASTS = { "1h": null, "48h": 48 * 3_600_000 - 300_000 };
 
 const historyOf = (queue, past, signal) => get(`/v1/history${queryOf({ from: past && new Date(Date.now() - past).toISOString(), queue })}`, signal);
 
-const late = (ms) => (ms === 0 ? "0" : span(ms));
+// On an axis a length of time is so many of one unit.
+function late(ms, axis) {
+  if (ms === 0) return "0";
+  const [unit, size] = [["hour", 3_600_000], ["minute", 60_000]].find(([, size]) => axis && ms >= size) ?? [];
+  return unit ? t(`unit-${unit}`, { n: decimal.format(ms / size) }) : span(ms);
+}
 // Each chart: its series, and how its values are written.
 const CHARTS = {
   rates: (found) => {
@@ -22,7 +27,7 @@ const CHARTS = {
     const unit = (n, axis) => (axis ? round(n) : minutes ? `${brief(Math.round(n * 10) / 10)}/min` : rate(n));
     return { name: t(minutes ? "a-minute" : "a-second"), unit, series: ["enqueued", "granted", "settled", "dead"].map((name) => ({ name: t(name === "dead" ? "died" : name), values: (found.series[name] ?? []).map((n) => (n === null ? null : n / size)) })) };
   },
-  lateness: (found) => ({ name: t("lateness"), unit: late, least: 10, series: [["p99", "lateness_p99_ms"], ["p50", "lateness_p50_ms"]].map(([name, of]) => ({ name, values: found.series[of] ?? [] })) }),
+  lateness: (found) => ({ name: t("lateness"), unit: late, least: 10, times: true, series: [["p99", "lateness_p99_ms"], ["p50", "lateness_p50_ms"]].map(([name, of]) => ({ name, values: found.series[of] ?? [] })) }),
   waiting: (found) => ({ name: t("waiting"), unit: (n, axis) => (axis ? round(n) : brief(n)), least: 4, series: [{ name: t("ready"), values: found.series.ready ?? [] }] }),
 };
 

@@ -5,7 +5,7 @@ import { allQueues, find, get, may, queryOf, queuePath } from "./api.js";
 import { badge, card, el, pairs, show, soft, table } from "./dom.js";
 import { attempts, count, exact, span, when, zone } from "./format.js";
 import { change } from "./jobs.js";
-import { again, messageTable, ofAll, queueLink, shownOf, stateBadge } from "./tables.js";
+import { again, becauseOf, messageTable, ofAll, queueLink, shownOf, stateBadge } from "./tables.js";
 import { t } from "./words.js";
 
 // The bytes of a body as people read dumps: sixteen a line.
@@ -56,14 +56,14 @@ export function message(root, { id }, live) {
         [t("queue"), queueLink(found.queue)], [t("state"), stateBadge(found)], found.ended_at && [t("ended-at"), when(found.ended_at)], [t("key"), found.key ?? "–"],
         [t("due"), `${when(found.due_at)} · ${zone}`], [t("attempt"), `${found.attempt} / ${attempts(found.max_attempts)}${found.forgiven ? ` (${t("forgiven", { n: found.forgiven })})` : ""}`],
         [t("enqueued-at"), when(found.enqueued_at)], [t("generation"), count(found.generation)], [t("set-priority"), count(found.priority)], [t("set-lease"), span(found.lease_ms)],
-        found.lease_until && [t("lease-until"), when(found.lease_until)], found.target_url && [t("target-url"), found.target_url], found.expires_at && [t("expires-at"), when(found.expires_at)], found.dead_reason && [t("dead-reason"), found.dead_reason], found.dead_at && [t("dead-at"), when(found.dead_at)],
+        found.lease_until && [t("lease-until"), when(found.lease_until)], found.target_url && [t("target-url"), found.target_url], found.expires_at && [t("expires-at"), when(found.expires_at)], found.dead_reason && [t("dead-reason"), reasonOf(found.dead_reason, found.history.at(-1)?.note)], found.dead_at && [t("dead-at"), when(found.dead_at)],
       ])),
       Object.keys(found.headers).length > 0 && card(t("set-headers"), pairs(Object.entries(found.headers))),
       card(t("set-body"), bodyView(found)),
       found.history.length > 0 && card(t("attempts"), table(t("attempts"), [[t("attempt"), "n"], [t("granted-at")], [t("ended-at")], [t("how")], [t("reason"), "key"]],
-        found.history.map((one) => [count(one.attempt), when(one.granted_at), when(one.ended_at), one.how, one.note]))),
+        found.history.map((one) => [count(one.attempt), when(one.granted_at), when(one.ended_at), one.how, one.note]), { cards: true })),
       found.deliveries?.length > 0 && card(t("deliveries"), table(t("deliveries"), [[t("granted-at")], [t("took"), "n"], [t("how")], [t("answer"), "key"]],
-        found.deliveries.map((one) => [when(one.at), `${count(one.ms)} ms`, one.class, one.answer]))));
+        found.deliveries.map((one) => [when(one.at), `${count(one.ms)} ms`, becauseOf(one.class), one.answer]), { cards: true })));
   });
 }
 

@@ -1,7 +1,7 @@
 // The first page: what needs somebody, the figures, the ring, the last hour, and what is due when.
 
 import { attention } from "./attention.js";
-import { allQueues, mayAll, queryOf } from "./api.js";
+import { allQueues, identity, mayAll, queryOf } from "./api.js";
 import { ring } from "./charts.js";
 import { card, command, el, figures, show, soft } from "./dom.js";
 import { brief, bytes, span } from "./format.js";
@@ -27,10 +27,11 @@ const late = (ms) => (ms === null ? "–" : ms === Infinity ? t("over", { span: 
 // A server without queues: the first commands, as they work here.
 function firstCommands() {
   const server = location.port === "7788" ? "" : ` --server ${location.origin}`;
+  const [program, bearer] = identity.open ? ["duewheel", ""] : ["DUEWHEEL_TOKEN=dw_… duewheel", " -H 'Authorization: Bearer dw_…'"];
   return card(t("first-steps"), soft(t("first-text")), el("ol", { class: "commands" }, [
-    ["first-enqueue", `duewheel enqueue greetings "hello" --delay 10s --key first${server}`],
-    ["first-work", `duewheel work greetings${server} -- cat`],
-    ["first-curl", `curl ${location.origin}/v1/queues/greetings/messages -d '{"body": "hello", "delay": "10s"}'`],
+    ["first-enqueue", `${program} enqueue greetings "hello" --delay 10s --key first${server}`],
+    ["first-work", `${program} work greetings${server} -- cat`],
+    ["first-curl", `curl ${location.origin}/v1/queues/greetings/messages${bearer} -d '{"body": "hello", "delay": "10s"}'`],
   ].map(([what, text]) => el("li", {}, t(what), command(text, t("copy"), t("copied"))))));
 }
 
@@ -48,7 +49,7 @@ export function overview(root, drawn, live) {
       const empty = stats.queues === 0 && stats.totals.enqueued === 0;
       graphics.hidden = empty;
       show(first, empty && firstCommands());
-      show(top, figures([
+      show(top, !empty && figures([
         [t("scheduled"), brief(counts.scheduled)], [t("ready"), brief(counts.ready)], [t("leased"), brief(counts.leased)], [t("dead"), brief(counts.dead)],
         [t("lateness-p50"), late(percentile(lateness.counts, lateness.edges_ms, 0.5))], [t("lateness-p99"), late(percentile(lateness.counts, lateness.edges_ms, 0.99))],
         [t("queues"), brief(stats.queues)], [t("waiters"), brief(stats.waiters)], [t("stored"), bytes(stats.bytes)],

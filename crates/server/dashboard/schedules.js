@@ -4,7 +4,7 @@ import { Wrong, ask, mustBeFree, perform, run } from "./acts.js";
 import { call, find, get, may, queryOf } from "./api.js";
 import { cronWords } from "./cron.js";
 import { badge, card, el, figures, pairs, show, soft, table } from "./dom.js";
-import { away, clock, count, inZone, setting, when, zone } from "./format.js";
+import { away, count, inZone, setting, when, zone } from "./format.js";
 import { moreOf, number, queueLink, twoParts } from "./tables.js";
 import { locale, t } from "./words.js";
 
@@ -94,7 +94,7 @@ function remove(one) {
 function occurs(at, one) {
   const when = Date.parse(at);
   const theirs = one?.zone ?? "UTC";
-  return theirs === zone || (one && !one.cron) ? inZone(when, zone) : t("both-zones", { there: inZone(when, theirs), here: clock(when) });
+  return inZone(when, one && !one.cron ? zone : theirs);
 }
 const recurrence = (one) => (one === undefined ? "…" : one.cron ? cronWords(one.cron) : one.every ? t("every-span", { every: one.every }) : t("some-instants"));
 
@@ -166,9 +166,9 @@ export function schedule(root, { name }, live) {
       one.waits && card(t("waits"), el("p", {}, one.waits.why), soft(when(one.waits.until ?? one.waits.at))),
       figures(Object.entries(one.counts).map(([what, n]) => [t(what), count(n)])),
       card(t("next"), el("p", { class: "lead" }, recurrence(one)), one.next.length === 0 ? soft(t("no-next")) : strip, one.next.length > 0
-        && table(t("next"), [[t("occurs")], [t("in-zone")], [t("set-note")]], one.next.map(({ at, offset, note }) => [twoParts(occurs(at, one), away(Date.parse(at) - Date.now())), `${one.zone ?? "UTC"} (UTC${ahead(offset)})`, note ? badge(t(note), "warn") : "–"]))),
+        && table(t("next"), [[t("occurs")], [t("in-zone")], [t("set-note")]], one.next.map(({ at, offset, note }) => [twoParts(occurs(at, one), away(Date.parse(at) - Date.now())), `${one.zone ?? "UTC"} (UTC${ahead(offset)})`, note && badge(t(note), "warn")]), { cards: true })),
       one.latest.length > 0 && card(t("latest"), table(t("latest"), [[t("occurs")], [t("state")], [t("message")]], [...one.latest].reverse().map(({ at, outcome, message }) => [
-        when(at), badge(t(outcome), OUTCOMES[outcome]), message && may("cancel") ? el("a", { href: `#/messages/${message}`, "data-name": `message-${message}` }, message) : message ?? "–"]))),
+        when(at), badge(t(outcome), OUTCOMES[outcome]), message && may("cancel") ? el("a", { href: `#/messages/${message}`, "data-name": `message-${message}` }, message) : message ?? "–"]), { cards: true })),
       card(t("settings"), pairs([[t("queue"), one.queue ? queueLink(one.queue) : "–"], [t("created-at"), when(one.created_at)],
         ...settings.map(([field, value]) => [t(`set-${field}`), field === "cron" ? `${value} (${cronWords(value)})` : field === "body" ? String(value) : setting(field, value)])])));
   });

@@ -3,7 +3,7 @@
 import { get, identity, may, mayAll } from "./api.js";
 import { badge, card, el, pairs, show, soft, table } from "./dom.js";
 import { bytes, count, exact, span, when } from "./format.js";
-import { quotaTable } from "./tables.js";
+import { becauseOf, quotaTable } from "./tables.js";
 import { t } from "./words.js";
 
 // Who owns a shard. That nobody does is worse than that it is not known.
@@ -20,9 +20,9 @@ function about(now) {
       [t("version"), now.version], now.started_at && [t("uptime"), `${span(now.uptime_ms)} (${sinceAt(now.started_at)})`], [t("store"), `${store.kind}, ${store.level}`], store.folder && [t("folder"), store.folder],
       disk && [t("disk"), [...used(disk.used_bytes, disk.used_bytes + disk.free_bytes, t("disk")), disk.reserve_bytes ? ` · ${t("reserve", { n: bytes(disk.reserve_bytes) })}` : ""]],
       [t("memory"), memory.limit_bytes ? used(memory.used_bytes, memory.limit_bytes, t("memory")) : bytes(memory.used_bytes)],
-      [t("shards"), shards.length > 12 ? t("shards-open", { n: count(shards.filter(({ open }) => open).length), all: count(shards.length) }) : shards.map(({ shard, owner, open }) => `${shard}: ${owner ?? t("none")}${open ? "" : ` (${t("not-here")})`}`).join(" · ")],
-      [t("breakers"), breakers.length === 0 ? t("none") : breakers.map(({ target, since, because }) => el("div", {}, badge(target, "bad"), ` ${[sinceAt(since), because].filter(Boolean).join(" · ")}`))],
-      [t("last-backup"), now.last_backup ? when(now.last_backup) : t("never")],
+      [t("shards"), shards.length > 12 || shards.every(({ owner }) => !owner) ? t("shards-open", { n: count(shards.filter(({ open }) => open).length), all: count(shards.length) }) : shards.map(({ shard, owner, open }) => `${shard}: ${owner ?? t("none")}${open ? "" : ` (${t("not-here")})`}`).join(" · ")],
+      [t("breakers"), breakers.length === 0 ? t("none") : breakers.map(({ target, since, because }) => el("div", {}, badge(target, "bad"), ` ${sinceAt(since)}${because ? t("because", { why: becauseOf(because) }) : ""}`))],
+      [t("last-backup"), now.last_backup ? when(now.last_backup) : t("none")],
     ]));
 }
 

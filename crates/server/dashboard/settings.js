@@ -54,7 +54,7 @@ function changesOf(changed, values, last, effective) {
 async function configure(queue) {
   const path = `${queuePath(queue)}/config`;
   const { config, effective } = await get(path);
-  const hint = (one) => (one.part ? one.shown(effective) || "–" : setting(one.of[0], effective[one.of[0]]));
+  const hint = (one) => (one.options ? setting(one.name, effective[one.name]) : one.shown(effective) || (one.name === "burst" ? "–" : setting(one.of[0], null)));
   ask(t("settings"), {
     text: t("settings-text"), word: t("save"),
     fields: SETTINGS.map((one) => ({ name: one.name, label: t(`set-${one.name}`), value: one.shown(config), hint: hint(one), options: one.options && [["", t("inherited-value", { value: hint(one) })], ...one.options.map((value) => [value, t(`value-${value}`)])] })),

@@ -2,7 +2,7 @@
 
 import { get, may, mayAll, queryOf } from "./api.js";
 import { badge, el, soft, table } from "./dom.js";
-import { attempts, both, brief, count, pace, rate, span } from "./format.js";
+import { attempts, both, brief, bytes, count, pace, rate, span } from "./format.js";
 import { t } from "./words.js";
 
 export const queueLink = (name, rest = "") => el("a", { href: `#/queues/${encodeURIComponent(name)}${rest}`, "data-name": `queue-${name}${rest}` }, name);
@@ -16,6 +16,8 @@ export async function context(signal) {
   return { targets, quotas };
 }
 export const nothingKnown = { targets: [], quotas: [] };
+// Why a target takes nothing, or how it answered: a status is its number.
+export const becauseOf = (reason) => reason?.replace(/^status_/, "") ?? "–";
 export const targetOf = (name, { targets }) => targets.find((one) => one.delivers.includes(name));
 
 const RESOURCES = [["messages", "messages"], ["bytes", "bytes"], ["leases", "leased"], ["enqueues_per_second", "enqueues"]];
@@ -35,19 +37,22 @@ export function stateOf(queue, known = nothingKnown) {
 }
 export const chip = (queue, known) => { const [kind, words] = stateOf(queue, known); return badge(words, `chip ${kind}`); };
 
+// Nothing is there: dim, and on a phone left out.
+const nothing = () => el("span", { class: "zero" }, "–");
+
 // What limits the grants of a queue.
 function limitsOf({ rate: most, catchup_rate: overdue, concurrency }) {
   const said = [most && pace(most.per_second), overdue && t("limit-overdue", { rate: pace(overdue) }), concurrency && t("limit-leased", { n: count(concurrency) })];
-  return said.filter(Boolean).join(", ") || "–";
+  return said.filter(Boolean).join(", ") || nothing();
 }
 
 // How much of its quota is used up: the fullest resource as a bar, all of them in words.
 export function quotaBar(quota) {
   const full = fullest(quota);
-  if (!full) return "–";
+  if (!full) return nothing();
   const said = RESOURCES.filter(([field]) => quota[field].limit !== null).map(([field, word]) => `${t(word)} ${count(quota[field].used)} / ${count(quota[field].limit)}`);
   return el("span", { class: "quota", title: `${quota.prefix}: ${said.join(", ")}` },
-    el("meter", { min: 0, max: full.limit, high: full.limit * 0.9, value: Math.min(full.used, full.limit), "aria-label": t("quota-used", { prefix: quota.prefix }) }), `${t(full.word)} ${brief(full.used)} / ${brief(full.limit)}`);
+    el("meter", { min: 0, max: full.limit, high: full.limit * 0.9, value: Math.min(full.used, full.limit), "aria-label": t("quota-used", { prefix: quota.prefix }) }), `${brief(full.used)} / ${brief(full.limit)}`, full.word !== "messages" && ` ${t(full.word)}`);
 }
 
 // A number in a table: nothing is dim, and what is bad has its colour.
@@ -68,19 +73,19 @@ export function sorted(queues, { by, down }, known) {
 export function queueTable(queues, caption, known, { sort, lineOf } = {}) {
   const column = (word, kind) => [t(word === "overdue" ? "oldest-overdue" : word), kind, word];
   const titles = [column("queue", "key name"), column("state"), column("scheduled", "n"), column("ready", "n"), column("leased", "n"), column("dead", "n"), column("overdue", "n"), column("enqueued", "n"), column("granted", "n"), column("acked", "n"),
-    ...(lineOf ? [[t("last-hour"), "spark"]] : []), [t("limits"), "some"], ...(known.quotas.length > 0 ? [[t("quota"), "some"]] : [])];
+    ...(lineOf ? [[t("last-hour"), "spark"]] : []), ...(known.quotas.length > 0 ? [[t("quota")]] : []), [t("limits"), "some"]];
   return table(caption, titles, queues.map((queue) => [
     queueLink(queue.queue), chip(queue, known), number(queue.counts.scheduled), number(queue.counts.ready, queue.attended ? "" : "warn"), number(queue.counts.leased), number(queue.counts.dead, "bad"),
-    queue.oldest_overdue_ms > 0 ? number(1, queue.oldest_overdue_ms > 60_000 ? "bad" : "", span(queue.oldest_overdue_ms)) : el("span", { class: "zero" }, "–"),
+    queue.oldest_overdue_ms > 0 ? number(1, queue.oldest_overdue_ms > 60_000 ? "bad" : "", span(queue.oldest_overdue_ms)) : nothing(),
     ...["enqueued", "granted", "acked"].map((name) => number(queue.rates[name], "", rate(queue.rates[name]))),
-    ...(lineOf ? [lineOf(queue.queue)] : []), limitsOf(queue.config), ...(known.quotas.length > 0 ? [quotaBar(quotaOf(queue.queue, known.quotas))] : []),
+    ...(lineOf ? [lineOf(queue.queue)] : []), ...(known.quotas.length > 0 ? [quotaBar(quotaOf(queue.queue, known.quotas))] : []), limitsOf(queue.config),
   ]), { cards: true, sort });
 }
 
 export function quotaTable(quotas) {
-  const use = ({ limit, used, refused }) => `${count(used)} / ${limit === null ? "∞" : count(limit)}${refused > 0 ? ` (${t("refused", { n: count(refused) })})` : ""}`;
+  const use = ({ limit, used, refused }, said = count) => `${said(used)} / ${limit === null ? "∞" : said(limit)}${refused > 0 ? ` (${t("refused", { n: count(refused) })})` : ""}`;
   return table(t("quotas"), [[t("prefix"), "key"], [t("messages"), "n"], [t("bytes"), "n"], [t("leased"), "n"], [t("enqueues"), "n"]],
-    quotas.map((one) => [one.prefix, use(one.messages), use(one.bytes), use(one.leases), use(one.enqueues_per_second)]));
+    quotas.map((one) => [one.prefix, use(one.messages), use(one.bytes, bytes), use(one.leases), use(one.enqueues_per_second)]));
 }
 
 // The quota of a queue: of those whose prefix its name has, the one with the longest.

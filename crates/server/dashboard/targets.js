@@ -4,7 +4,7 @@ import { ask, mustBeFree, perform, run } from "./acts.js";
 import { call, find, get, may, queryOf } from "./api.js";
 import { badge, card, el, figures, pairs, show, soft, table } from "./dom.js";
 import { clock, count, setting, span, when } from "./format.js";
-import { moreOf, queueLink, whenCell } from "./tables.js";
+import { becauseOf, moreOf, queueLink, whenCell } from "./tables.js";
 import { t } from "./words.js";
 
 // What an answer has beside the settings.
@@ -55,7 +55,7 @@ export function testTarget(one) {
     act: async (_, ui) => {
       ui.say(t("send-test-text"), t("test-runs"));
       const came = await call("POST", `${pathOf(one.name)}/test`, {});
-      ui.say(el("p", { role: "status" }, badge(t(came.delivered ? "test-taken" : "test-failed"), came.delivered ? "good" : "bad"), ` ${came.class} · ${count(came.ms)} ms`), came.answer && el("pre", { tabindex: "0", "aria-label": t("answer") }, came.answer));
+      ui.say(el("p", { role: "status" }, badge(t(came.delivered ? "test-taken" : "test-failed"), came.delivered ? "good" : "bad"), ` ${becauseOf(came.class)} · ${count(came.ms)} ms`), came.answer && el("pre", { tabindex: "0", "aria-label": t("answer") }, came.answer));
       ui.word(t("test-again"));
       document.dispatchEvent(new Event("changed"));
       return false;
@@ -87,7 +87,8 @@ function remove(one) {
 const beginning = (text) => (text.length > 40 ? `${text.slice(0, 40)}…` : text);
 
 // What its state is, since when, because of what.
-const stateWords = (one) => (one.error ?? [one.since && t("since-at", { at: clock(Date.parse(one.since)) }), one.reason].filter(Boolean).join(", ")) || "–";
+const why = ({ reason }) => (reason ? t("because", { why: becauseOf(reason) }) : "");
+const stateWords = (one) => (one.error ?? `${one.since ? t("since-at", { at: clock(Date.parse(one.since)) }) : ""}${why(one)}`) || "–";
 
 // The share of attempts that it took, and how long it took to answer the latest ones.
 function rates({ counts, attempts = [] }) {
@@ -102,7 +103,7 @@ function latest(attempts) {
   const titles = [[t("time")], [t("queue"), "key"], [t("message")], [t("attempt"), "n"], [t("took"), "n"], [t("how")], [t("answer"), "key"]];
   return table(t("latest-attempts"), titles, attempts.map((one) => [
     whenCell(one.at), queueLink(one.queue), may("cancel") ? el("a", { href: `#/messages/${one.message}`, "data-name": `message-${one.message}-${one.attempt}` }, one.message) : one.message,
-    count(one.attempt), `${count(one.ms)} ms`, badge(one.class, one.class.startsWith("status_2") ? "good" : "bad"), one.answer ? el("details", { "data-name": `answer-${one.message}-${one.attempt}` }, el("summary", { "data-name": `answer-${one.message}-${one.attempt}-summary` }, beginning(one.answer)), el("pre", {}, one.answer)) : "–",
+    count(one.attempt), `${count(one.ms)} ms`, badge(becauseOf(one.class), one.class.startsWith("status_2") ? "good" : "bad"), one.answer ? el("details", { "data-name": `answer-${one.message}-${one.attempt}` }, el("summary", { "data-name": `answer-${one.message}-${one.attempt}-summary` }, beginning(one.answer)), el("pre", {}, one.answer)) : "–",
   ]), { cards: true });
 }
 
@@ -133,7 +134,7 @@ export function target(root, { name }, live) {
         one.url && el("button", { "data-name": "pause", onclick: () => (one.state === "paused" ? resumeTarget(one) : pauseTarget(one)) }, t(one.state === "paused" ? "resume" : "pause")),
         el("button", { "data-name": "remove", class: "danger", onclick: () => remove(one) }, t("remove"))),
       one.error && card(t("not-usable"), el("p", {}, one.error)),
-      one.state !== "active" && card(t("reason"), el("p", {}, one.reason ?? "–"), one.since && soft(when(one.since))),
+      one.state !== "active" && card(null, el("p", { class: "lead" }, `${t("state-since", { state: t(`target-${one.state}`), at: when(one.since) })}${why(one)}`)),
       one.counts && card(t("on-this-node"), figures([...rates(one), ...Object.entries(one.counts).map(([what, n]) => [t(`push-${what}`), count(n)])])),
       card(t("queues"), el("p", {}, links(one.delivers))),
       one.attempts && card(t("latest-attempts"), latest(one.attempts)),

@@ -113,8 +113,7 @@ assets! {
     TARGETS "/ui/targets.js" "targets.js" "text/javascript; charset=utf-8";
     SERVER "/ui/server.js" "server.js" "text/javascript; charset=utf-8";
     WORDS "/ui/words.js" "words.js" "text/javascript; charset=utf-8";
-    ENGLISH "/ui/en.js" "en.js" "text/javascript; charset=utf-8";
-    CHINESE "/ui/zh.js" "zh.js" "text/javascript; charset=utf-8";
+    TEXTS "/ui/texts.js" "texts.js" "text/javascript; charset=utf-8";
 }
 
 /// Whether a request for `/` comes from a browser, which asks for HTML by name.

@@ -126,7 +126,7 @@ async function cancelled(queue, key) {
   await page.reload();
   await press("Change the settings");
   await api("/v1/queues/held/config", "PATCH", { rate: { per_second: 5, burst: 9 } });
-  await dialog(page).getByLabel("Attempts at most").fill("3");
+  await dialog(page).getByLabel("Maximum attempts").fill("3");
   await dialog(page).getByLabel("Lease", { exact: true }).fill("");
   await confirm("Save");
   await toast(page, "saved");
