@@ -16,7 +16,7 @@ use duewheel_shard::runner::{AfterTurn, Runner};
 
 use crate::Duewheel;
 use crate::backup::Copier;
-use crate::opening::{OpenError, memory};
+use crate::opening::{OpenError, VolatileStore};
 use crate::wheel::WheelParts;
 
 /// The shard of a wheel in memory. It works while [`Stepped::drive`] waits for an answer, on the thread that waits.
@@ -34,7 +34,8 @@ impl Stepped {
     pub fn open(policy: Policy, clock: impl Clock, seed: u64) -> Result<(Duewheel, Stepped), OpenError> {
         let quotas = QuotaSource::default();
         let config = Config { policy: policy.clone(), seed, ..Config::default() };
-        let mut runner = Runner::start(memory(&policy), config, Arc::new(clock))?.with_quotas(quotas.clone());
+        let mut runner = Runner::start(VolatileStore::Tables.opener(&policy), config, Arc::new(clock))?
+            .with_quotas(quotas.clone());
         while runner.opening()?.is_some() {}
         let (client, life) = (runner.client(), runner.lifecycle());
         let wheel =
