@@ -1,4 +1,5 @@
-//! The circuit breaker of a target: when it is left alone, and which failures cost its messages an attempt.
+//! The circuit breaker of a target, or of the origin of messages' own URLs: when it is left alone, and which failures
+//! cost its messages an attempt.
 //!
 //! ```text
 //!          ten unreachable in a row, or only failures for five minutes, of several messages
@@ -13,6 +14,7 @@
 //! The breaker is pure: instants and random numbers are arguments.
 
 use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use duewheel::core::MessageId;
@@ -25,7 +27,7 @@ use crate::limits::{
 };
 use crate::plan::jittered;
 
-/// The state of one target.
+/// The state of one target, or one origin.
 #[derive(Clone, Debug)]
 pub struct Breaker {
     stage: BreakerStage,
@@ -76,17 +78,6 @@ pub struct RequestMark {
     message: MessageId,
     /// The number of the probe, if it is one.
     probe: Option<u64>,
-}
-
-impl RequestMark {
-    /// The charge of a request whose target was changed before it ended, so that its outcome is kept from the breaker.
-    pub fn charge_apart(self, outcome: &PushOutcome) -> Charge {
-        match outcome.verdict {
-            PushVerdict::Snoozed(_) | PushVerdict::Slowed(_) | PushVerdict::Refused => Charge::Forgiven,
-            PushVerdict::Failed if self.probe.is_some() || outcome.class.is_unreachable() => Charge::Forgiven,
-            PushVerdict::Delivered | PushVerdict::Dead | PushVerdict::Failed => Charge::Counted,
-        }
-    }
 }
 
 /// The state of a breaker.
@@ -141,17 +132,6 @@ pub enum Permit {
     AfterOthers,
     /// No request before the target is resumed.
     Paused,
-}
-
-/// Whether a missing answer counts against the target.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Silence {
-    /// The target has answered.
-    No,
-    /// The target has not answered, for the first time since an answer: it may be this message.
-    Once,
-    /// The target has given no answer since the last one that was missing, or none at all: no message is to blame.
-    Away,
 }
 
 /// Whether an attempt is one of those after which a message is dead.
@@ -240,7 +220,7 @@ impl Breaker {
 
     /// A request has ended, the one that `mark` was given for. `random` is any number; the same number gives the same pause.
     pub fn end(&mut self, now: EngineMs, mark: RequestMark, outcome: &PushOutcome, random: u64) -> Charge {
-        let silence = self.hear(outcome);
+        let is_away = self.hear(outcome);
         let charge = match outcome.verdict {
             // A message that will never be taken was answered all the same: the target is well.
             PushVerdict::Delivered | PushVerdict::Snoozed(_) | PushVerdict::Dead => {
@@ -262,7 +242,7 @@ impl Breaker {
             PushVerdict::Refused => Charge::Forgiven,
             PushVerdict::Failed => {
                 let charge = self.fail(now, mark, outcome, random);
-                if silence == Silence::Away { Charge::Forgiven } else { charge }
+                if is_away { Charge::Forgiven } else { charge }
             }
         };
         if outcome.disable {
@@ -282,22 +262,16 @@ impl Breaker {
         *self = Breaker { last_success, latest, ..Breaker::new(timeout) };
     }
 
-    /// The target is another one now: nothing is known of it. `timeout` is that of its requests.
-    pub fn renew(&mut self, timeout: Duration) {
-        // Marks of requests to the former one stay apart.
-        *self = Breaker { latest: self.latest, ..Breaker::new(timeout) };
-    }
-
-    /// Notes whether the target has answered, and counts how often in a row it has not.
-    fn hear(&mut self, outcome: &PushOutcome) -> Silence {
+    /// Notes whether the target has answered, and counts how often in a row it has not. Returns whether no message is to
+    /// blame for a missing answer. The first one since an answer may be the fault of its message.
+    fn hear(&mut self, outcome: &PushOutcome) -> bool {
         if !outcome.class.is_unreachable() {
             (self.row, self.has_answered) = (0, true);
-            return Silence::No;
+            return false;
         }
         self.row = self.row.saturating_add(1);
         // Nobody could resume an origin, so its messages must be dead in the end.
-        let is_away = (self.row > 1 || !self.has_answered) && self.pause_after.is_some();
-        if is_away { Silence::Away } else { Silence::Once }
+        (self.row > 1 || !self.has_answered) && self.pause_after.is_some()
     }
 
     fn succeed(&mut self, now: EngineMs) {
@@ -372,6 +346,25 @@ impl Breaker {
             && self.recent.len() == OPEN_LEAST
             && self.recent.iter().all(within)
             && !self.last_success.as_ref().is_some_and(within)
+    }
+}
+
+/// A breaker that its requests share.
+#[derive(Clone, Debug)]
+pub(crate) struct SharedBreaker(Arc<Mutex<Breaker>>);
+
+impl SharedBreaker {
+    pub(crate) fn new(breaker: Breaker) -> Self {
+        SharedBreaker(Arc::new(Mutex::new(breaker)))
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Breaker> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many other clones there are.
+    pub(crate) fn sharers(&self) -> usize {
+        Arc::strong_count(&self.0) - 1
     }
 }
 
@@ -623,9 +616,9 @@ mod tests {
         assert_eq!(it.permit(3), Permit::Many);
     }
 
-    /// An edit may be the cure: nothing is known of the target that it makes.
+    /// Probes of two openings are told apart, also after a resume.
     #[test]
-    fn edit_resets_breaker_state() {
+    fn earlier_probe_stays_apart_after_resume() {
         let mut it = Bench::new();
         for ms in [0, 1, 2] {
             it.fails(ms);
@@ -633,22 +626,13 @@ mod tests {
         assert_eq!(it.0.last_failure(), Some(PushClass::Status(500)));
         it.begin(10 * SECOND);
         let probe = it.1;
-        it.0.renew(Duration::from_secs(1));
+        it.0.resume();
         assert_eq!((it.permit(11 * SECOND), it.0.last_failure()), (Permit::Many, None));
-        let failed = outcome(PushVerdict::Failed, PushClass::Timeout);
-        assert_eq!(probe.charge_apart(&failed), Charge::Forgiven, "it was a probe");
-        assert_eq!(EARLIER.charge_apart(&failed), Charge::Forgiven, "it has not answered");
-        let answered = outcome(PushVerdict::Failed, PushClass::Status(500));
-        assert_eq!(EARLIER.charge_apart(&answered), Charge::Counted);
-        for verdict in [PushVerdict::Refused, PushVerdict::Slowed(Duration::ZERO)] {
-            let other = outcome(verdict, PushClass::Status(503));
-            assert_eq!(EARLIER.charge_apart(&other), Charge::Forgiven);
-        }
         for ms in [0, 1, 2] {
             it.fails(20 * SECOND + ms);
         }
         it.begin(30 * SECOND);
-        assert_ne!(it.1, probe, "probes of before and after are told apart");
+        assert_ne!(it.1, probe);
     }
 
     #[test]

@@ -26,6 +26,7 @@ mod recurrence;
 mod request;
 mod schedule;
 mod scheduler;
+mod settings;
 mod signing;
 mod supervised;
 mod target;
@@ -53,8 +54,8 @@ pub use connect::{Resolver, SystemResolver};
 pub use message_url::{MessageUrl, TARGET_URL_HEADER};
 pub use networks::{BadNetwork, Networks};
 pub use plan::RetryPlan;
-pub use pusher::{PushCounts, Pusher, PusherError, Stopped};
-pub use recurrence::{BadRecurrence, Occurrence, Recurrence, RecurrenceSettings};
+pub use pusher::{PushCounts, Pusher, PusherError};
+pub use recurrence::{Occurrence, Recurrence, RecurrenceSettings};
 pub use request::{PushRequest, webhook_id};
 pub use schedule::{
     AfterTaking, BadRecord, DueAnswer, EnterOutcome, LookFacts, MissedPolicy, OccurrenceEnd, OverlapPolicy,
@@ -65,8 +66,10 @@ pub use scheduler::{
     Backfilled, PastOccurrences, ScheduleError, ScheduleListed, ScheduleView, ScheduleWorker, Schedules,
     SettingsChange, WorkerCounts,
 };
+pub use settings::BadSettings;
 pub use signing::{BadSecret, SigningSecret};
-pub use target::{BadTarget, NetworkSettings, PushRate, PushTarget, RetrySettings, TargetSettings};
+pub use supervised::Stopped;
+pub use target::{NetworkSettings, PushRate, PushTarget, RetrySettings, TargetSettings};
 pub use targets::{
     BadSealKey, SealKeys, Sealing, ShownTarget, TargetChoice, TargetError, TargetPause, TargetService,
     TargetState, TargetView, Targets, TestedTarget,

@@ -7,7 +7,8 @@ use hyper::Uri;
 use url::{Origin, Url};
 
 use crate::networks::Networks;
-use crate::target::{BadTarget, OriginKind, PushTarget, address, masked};
+use crate::settings::{BadSettings, bad};
+use crate::target::{OriginKind, PushTarget, address, masked};
 
 /// The header of a message with a URL of its own. Front ends set it, and take it from no caller as a header.
 pub const TARGET_URL_HEADER: &str = "duewheel-target-url";
@@ -40,10 +41,10 @@ impl MessageUrl {
     /// Checks a URL.
     ///
     /// # Errors
-    /// [`BadTarget`], whose field is `target_url`.
-    pub fn new(text: &str) -> Result<Self, BadTarget> {
+    /// [`BadSettings`], whose field is `target_url`.
+    pub fn new(text: &str) -> Result<Self, BadSettings> {
         let checked = address(text, &Networks::default());
-        let (url, uri) = checked.map_err(|bad| BadTarget { field: FIELD.to_owned(), ..bad })?;
+        let (url, uri) = checked.map_err(|why| bad(FIELD, why.what))?;
         Ok(MessageUrl { text: text.into(), url, uri })
     }
 

@@ -13,8 +13,8 @@ use lru::LruCache;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use url::Origin;
 
-use crate::breaker::{Breaker, Charge, Permit, RequestMark};
-use crate::client::{PushClient, PushOutcome};
+use crate::breaker::{Breaker, Permit, RequestMark, SharedBreaker};
+use crate::client::PushClient;
 use crate::connections::OriginConnections;
 use crate::limits::{
     CONNECTED_ORIGINS, FORGIVEN_DELAY, MAX_ORIGINS, ORIGIN_CONNECTIONS, URL_CONCURRENCY, URL_WAIT,
@@ -23,25 +23,18 @@ use crate::message_url::MessageUrl;
 use crate::networks::Networks;
 use crate::target::{OriginKind, PushTarget};
 
-/// The breakers of origins, the most recently used ones. It is pure: instants are arguments, and so is what is random.
+/// The breakers of origins, the most recently used ones; those of targets otherwise. A request holds that of its origin
+/// until it has ended, so that the number of requests under way is known. It is pure: instants are arguments, and so is
+/// what is random.
 #[derive(Debug)]
-pub(crate) struct OriginBreakers(LruCache<Origin, OriginState>);
+pub(crate) struct OriginBreakers(LruCache<Origin, SharedBreaker>);
 
-#[derive(Debug)]
-struct OriginState {
-    breaker: Breaker,
-    /// Requests that have not ended.
-    under_way: usize,
-}
-
-impl OriginState {
-    /// How long no request may begin.
-    fn wait(&self, now: EngineMs) -> Option<Duration> {
-        match self.breaker.permit(now, self.under_way) {
-            Permit::Many | Permit::One => None,
-            Permit::Until(instant) => Some(Duration::from_millis(instant.0.saturating_sub(now.0))),
-            Permit::AfterOthers | Permit::Paused => Some(FORGIVEN_DELAY),
-        }
+/// How long no request to an origin may begin.
+fn wait(breaker: &SharedBreaker, now: EngineMs) -> Option<Duration> {
+    match breaker.lock().permit(now, breaker.sharers()) {
+        Permit::Many | Permit::One => None,
+        Permit::Until(instant) => Some(Duration::from_millis(instant.0.saturating_sub(now.0))),
+        Permit::AfterOthers | Permit::Paused => Some(FORGIVEN_DELAY),
     }
 }
 
@@ -52,7 +45,7 @@ impl OriginBreakers {
 
     /// How long no request may begin.
     pub(crate) fn wait(&mut self, origin: &Origin, now: EngineMs) -> Option<Duration> {
-        self.0.get(origin).and_then(|state| state.wait(now))
+        self.0.get(origin).and_then(|breaker| wait(breaker, now))
     }
 
     /// Begins a request that sends `message`, or returns how long it may not begin. `timeout` is the request's, `random`
@@ -64,31 +57,13 @@ impl OriginBreakers {
         message: MessageId,
         timeout: Duration,
         random: u64,
-    ) -> Result<RequestMark, Duration> {
-        let fresh = || OriginState { breaker: Breaker::of_origin(timeout), under_way: 0 };
-        let state = self.0.get_or_insert_mut_ref(origin, fresh);
-        if let Some(wait) = state.wait(now) {
+    ) -> Result<(SharedBreaker, RequestMark), Duration> {
+        let breaker = self.0.get_or_insert_ref(origin, || SharedBreaker::new(Breaker::of_origin(timeout)));
+        if let Some(wait) = wait(breaker, now) {
             return Err(wait);
         }
-        state.under_way += 1;
-        Ok(state.breaker.begin(now, message, random))
-    }
-
-    /// A request has ended, the one that `mark` was given for. `None`: it was dropped.
-    pub(crate) fn end(
-        &mut self,
-        origin: &Origin,
-        now: EngineMs,
-        mark: RequestMark,
-        outcome: Option<&PushOutcome>,
-        random: u64,
-    ) -> Charge {
-        let Some(state) = self.0.get_mut(origin) else {
-            // Others were used since. Nothing is known of it any more.
-            return outcome.map_or(Charge::Forgiven, |outcome| mark.charge_apart(outcome));
-        };
-        state.under_way = state.under_way.saturating_sub(1);
-        outcome.map_or(Charge::Forgiven, |outcome| state.breaker.end(now, mark, outcome, random))
+        let mark = breaker.lock().begin(now, message, random);
+        Ok((breaker.clone(), mark))
     }
 
     #[cfg(test)]
@@ -188,7 +163,8 @@ impl UrlTargets {
 mod tests {
     use super::*;
     use crate::answer::PushVerdict;
-    use crate::client::PushClass;
+    use crate::breaker::Charge;
+    use crate::client::{PushClass, PushOutcome};
 
     const TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -206,9 +182,8 @@ mod tests {
 
     fn fails(it: &mut OriginBreakers, origin: &Origin, ms: u64) -> Charge {
         let now = EngineMs(ms);
-        let mark = it.begin(origin, now, MessageId(ms), TIMEOUT, 0).unwrap();
-        let outcome = outcome(PushVerdict::Failed, PushClass::Timeout);
-        it.end(origin, now, mark, Some(&outcome), 0)
+        let (breaker, mark) = it.begin(origin, now, MessageId(ms), TIMEOUT, 0).unwrap();
+        breaker.lock().end(now, mark, &outcome(PushVerdict::Failed, PushClass::Timeout), 0)
     }
 
     #[test]
@@ -241,19 +216,21 @@ mod tests {
             fails(&mut it, &origin(0), ms);
         }
         let probe_at = 3 + u64::try_from(it.wait(&origin(0), EngineMs(3)).unwrap().as_millis()).unwrap();
-        let probe = it.begin(&origin(0), EngineMs(probe_at), MessageId(probe_at), TIMEOUT, 0).unwrap();
-        assert!(it.begin(&origin(0), EngineMs(probe_at), MessageId(probe_at), TIMEOUT, 0).is_err());
+        let probe_at = EngineMs(probe_at);
+        let (breaker, probe) = it.begin(&origin(0), probe_at, MessageId(3), TIMEOUT, 0).unwrap();
+        assert!(it.begin(&origin(0), probe_at, MessageId(3), TIMEOUT, 0).is_err());
         let failed = outcome(PushVerdict::Failed, PushClass::Timeout);
-        assert_eq!(it.end(&origin(0), EngineMs(probe_at), probe, Some(&failed), 0), Charge::Forgiven);
+        assert_eq!(breaker.lock().end(probe_at, probe, &failed, 0), Charge::Forgiven);
 
-        let first = it.begin(&origin(1), EngineMs(0), MessageId(0), TIMEOUT, 0).unwrap();
+        let (breaker, first) = it.begin(&origin(1), EngineMs(0), MessageId(0), TIMEOUT, 0).unwrap();
         let slowed = outcome(PushVerdict::Slowed(Duration::from_secs(1)), PushClass::Status(429));
-        it.end(&origin(1), EngineMs(0), first, Some(&slowed), 0);
+        breaker.lock().end(EngineMs(0), first, &slowed, 0);
+        drop(breaker);
         assert_eq!(it.wait(&origin(1), EngineMs(0)), Some(Duration::from_secs(1)));
         let second = it.begin(&origin(1), EngineMs(1_000), MessageId(1_000), TIMEOUT, 0).unwrap();
         assert_eq!(it.wait(&origin(1), EngineMs(1_000)), Some(FORGIVEN_DELAY), "one at a time");
         // What is dropped ends as well.
-        it.end(&origin(1), EngineMs(1_000), second, None, 0);
+        drop(second);
         assert_eq!(it.wait(&origin(1), EngineMs(1_000)), None);
     }
 

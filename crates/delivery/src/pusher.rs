@@ -1,33 +1,32 @@
 //! A consumer that delivers the messages of queues to a target.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use duewheel::core::engine::{Attempt, Grant, Op, Reserved, Settled, Target, WaiterId};
+use duewheel::core::engine::{Attempt, Grant, Op, Reserved, Settled, Target};
 use duewheel::core::id::SessionId;
 use duewheel::core::name::{BadName, QueueName};
 use duewheel::core::time::{EngineMs, WallMs, ceil_ms};
 use duewheel::{CallError, Client, Duewheel};
 use duewheel_shard::activity::Activity;
 use duewheel_shard::client::Reserve;
-use hyper::Uri;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinSet;
 
 use crate::answer::PushVerdict;
-use crate::breaker::{Breaker, BreakerStage, Charge, Failing, Permit, RequestMark};
-use crate::client::{PushClass, PushClient, PushOutcome};
+use crate::breaker::{Breaker, BreakerStage, Charge, Failing, Permit, RequestMark, SharedBreaker};
+use crate::client::{PushClient, PushOutcome};
 use crate::limits::{
     ASIDE, CLOSE, FORGIVEN_DELAY, LEASE_MARGIN, MAX_STORE_NAME, UNSETTLED_PER_REQUEST, URLS_PER_PUSHER,
 };
 use crate::message_url::MessageUrl;
 use crate::origins::{UrlContext, UrlTargets};
 use crate::request::PushRequest;
-use crate::supervised::while_leased;
-use crate::tracer::{PushTracer, TraceModes};
+use crate::supervised::{Bugs, Stopped, Supervised, while_leased};
+use crate::tracer::{KnownSettings, PushTracer};
 use crate::workers::attempts::{AttemptLog, AttemptNote};
 use crate::workers::latest::{LatestAttempts, TargetAttempt};
 
@@ -36,10 +35,9 @@ mod to_url;
 #[cfg(test)]
 mod to_url_tests;
 
-use slots::{
-    CyclePart, PlaceCounts, PlaceOwner, PushCounters, PushEnd, QueueRotation, RateBucket, RequestSlot,
-    UnderWay,
-};
+pub use slots::PushCounts;
+use slots::{CyclePart, MessagePlace, PlaceCounts, PushEnd, QueueRotation, RateBucket};
+use to_url::PushRoute;
 
 /// Delivers the messages of one or several queues to a target, until it is stopped or the wheel is closed.
 ///
@@ -51,7 +49,8 @@ use slots::{
 /// the error as note. While the breaker is open, or the target is paused, its messages wait without a lease and
 /// lose no attempts. A queue may have handlers and pushers at a time: who reserves first gets the message.
 ///
-/// A pusher holds a handle of its wheel, which stays open as long as the pusher runs.
+/// A pusher holds a handle of its wheel, which stays open as long as the pusher runs. One that a bug has ended begins
+/// again after a pause.
 ///
 /// # What survives a crash
 /// The messages. What was under way is delivered again at the next start, with the same `webhook-id`. The breaker's state
@@ -77,8 +76,7 @@ use slots::{
 #[derive(Debug)]
 pub struct Pusher {
     worker: Arc<PushWorker>,
-    stop: watch::Sender<bool>,
-    task: Option<JoinHandle<()>>,
+    running: Supervised,
 }
 
 /// Why a pusher was not started.
@@ -97,29 +95,6 @@ pub enum PusherError {
     /// Requests run on a tokio runtime, and the caller is not on one.
     #[error("no tokio runtime here to send requests on")]
     NoRuntime,
-}
-
-/// Whether all requests had ended when a pusher was stopped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stopped {
-    /// All requests had ended.
-    Complete,
-    /// Some requests were dropped; their messages are released, and will be delivered again, but for those whose last
-    /// attempt it was: these are dead.
-    Interrupted,
-}
-
-/// How attempts of a pusher have ended since it was started. Each is counted once its message is settled.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PushCounts {
-    /// The message was acked.
-    pub delivered: u64,
-    /// The attempt failed and counts.
-    pub failed: u64,
-    /// The attempt ended otherwise and does not count.
-    pub forgiven: u64,
-    /// The message is dead.
-    pub dead: u64,
 }
 
 impl Pusher {
@@ -142,7 +117,8 @@ impl Pusher {
         let queues = queues.iter().map(|queue| QueueName::new(queue)).collect::<Result<_, _>>();
         let queues = queues.map_err(PusherError::Queue)?;
         let job = PushJob::new(client, queues);
-        let pusher = Pusher::start_job(wheel, store, job, PusherParts::default())?;
+        let parts = PusherParts { name: "a pusher".to_owned(), ..PusherParts::default() };
+        let pusher = Pusher::start_job(wheel, store, job, parts)?;
         pusher.open_until(EngineMs(u64::MAX));
         Ok(pusher)
     }
@@ -154,28 +130,29 @@ impl Pusher {
         job: PushJob,
         parts: PusherParts,
     ) -> Result<Self, PusherError> {
-        let runtime = Handle::try_current().map_err(|_| PusherError::NoRuntime)?;
-        let target = job.client.target();
+        Handle::try_current().map_err(|_| PusherError::NoRuntime)?;
         let now = wheel.client().now().engine;
+        let rate = job.client.target().rate;
         let worker = Arc::new(PushWorker {
             session: wheel.client().new_session(),
             store: store.to_owned(),
-            breaker: Mutex::new(Breaker::new(target.timeout)),
-            bucket: Mutex::new(target.rate.map(|rate| RateBucket::new(rate, now))),
+            has_begun: AtomicBool::new(false),
+            bucket: Mutex::new(rate.map(|rate| RateBucket::new(rate, now))),
             job: Mutex::new(Arc::new(job)),
             open_until: AtomicU64::new(0),
             aside_until: AtomicU64::new(0),
             changed: watch::Sender::new(()),
-            places: PlaceCounts::default(),
+            places: Arc::default(),
             rotation: QueueRotation::default(),
-            counters: PushCounters::default(),
-            modes: TraceModes::default(),
+            counts: Mutex::default(),
+            settings: KnownSettings::default(),
             wheel: wheel.client().clone(),
             parts,
         });
-        let stop = watch::Sender::new(false);
-        let task = runtime.spawn(worker.clone().work(wheel.clone(), stop.subscribe()));
-        Ok(Pusher { worker, stop, task: Some(task) })
+        let (of_work, wheel) = (worker.clone(), wheel.clone());
+        let work = move |stop| of_work.clone().work(wheel.clone(), stop);
+        let running = Supervised::start(worker.parts.name.clone(), worker.parts.restarts.clone(), work);
+        Ok(Pusher { worker, running })
     }
 
     /// Begins requests until this instant, and none after it. An instant that has passed stops it; what is under way
@@ -189,70 +166,52 @@ impl Pusher {
     }
 
     /// Delivers something else, or elsewhere, from the next request on. Those under way end as they were begun, and
-    /// count in the new limit of requests at a time. The breaker begins anew: the edit may be the cure.
+    /// count in the new limit of requests at a time. The breaker begins anew, because the edit may be the cure; the outcomes
+    /// of those under way are for the former one.
     pub(crate) fn change(&self, job: PushJob) {
-        let worker = &self.worker;
-        let (timeout, rate) = (job.client.target().timeout, job.client.target().rate);
+        let (worker, rate) = (&self.worker, job.client.target().rate);
         let before = std::mem::replace(&mut *worker.lock_job(), Arc::new(job));
         if before.client.target().rate != rate {
             *worker.bucket() = rate.map(|rate| RateBucket::new(rate, worker.now()));
         }
-        worker.breaker().renew(timeout);
         worker.changed.send_replace(());
     }
 
     /// Requests that have begun and whose message is not settled.
     pub(crate) fn in_flight(&self) -> usize {
-        let of = |count: &AtomicUsize| count.load(Ordering::SeqCst);
-        of(&self.worker.places.under_way) + of(&self.worker.places.elsewhere)
+        let PlaceCounts { under_way, elsewhere, .. } = &*self.worker.places;
+        under_way.load(Ordering::SeqCst) + elsewhere.load(Ordering::SeqCst)
     }
 
-    /// How the last failed attempt ended since the last success.
-    pub(crate) fn last_failure(&self) -> Option<PushClass> {
-        self.worker.breaker().last_failure()
-    }
-
-    /// Since when its target has answered requests with a `Retry-After`, if it does.
-    pub(crate) fn slowed_since(&self) -> Option<EngineMs> {
-        self.worker.breaker().slowed_since()
-    }
-
-    /// Since when everything has failed, if it does.
-    pub(crate) fn failing(&self) -> Option<Failing> {
-        self.worker.breaker().failing()
+    /// The breaker of its target as it is now.
+    pub(crate) fn breaker(&self) -> Breaker {
+        self.worker.job().breaker.lock().clone()
     }
 
     /// The target has failed before: the time of nothing but failures goes on.
     pub(crate) fn has_failed(&self, before: Failing) {
-        self.worker.breaker().has_failed(before);
-    }
-
-    /// Whether its loop has ended, by a bug or because the wheel is closed.
-    pub(crate) fn has_ended(&self) -> bool {
-        self.task.as_ref().is_none_or(JoinHandle::is_finished)
+        self.worker.job().breaker.lock().has_failed(before);
     }
 
     /// Returns the stage of its target's breaker.
     pub fn stage(&self) -> BreakerStage {
-        self.worker.breaker().stage().clone()
+        self.breaker().stage().clone()
     }
 
     /// How attempts have ended since it was started.
     pub fn counts(&self) -> PushCounts {
-        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let PushCounters { delivered, failed, forgiven, dead } = &self.worker.counters;
-        PushCounts { delivered: of(delivered), failed: of(failed), forgiven: of(forgiven), dead: of(dead) }
+        *self.worker.counts()
     }
 
     /// Begins no further request until [`Pusher::resume`]. Those under way end.
     pub fn pause(&self, reason: &str) {
-        self.worker.breaker().pause(reason);
+        self.worker.job().breaker.lock().pause(reason);
         self.worker.changed.send_replace(());
     }
 
     /// Forgets all failures and delivers again; also resets an open breaker.
     pub fn resume(&self) {
-        self.worker.breaker().resume();
+        self.worker.job().breaker.lock().resume();
         self.worker.changed.send_replace(());
     }
 
@@ -260,32 +219,10 @@ impl Pusher {
     ///
     /// # Cancel safety
     /// When the future is dropped, requests under way go on; no further one begins.
-    pub async fn stop(mut self, deadline: Duration) -> Stopped {
-        self.stop.send_replace(true);
-        let Some(mut task) = self.task.take() else { return Stopped::Complete };
-        let stopped = match tokio::time::timeout(deadline, &mut task).await {
-            Ok(_) => Stopped::Complete,
-            Err(_) => {
-                task.abort();
-                drop(task.await);
-                Stopped::Interrupted
-            }
-        };
-        let closing = self.worker.wheel.ask(Op::session_closed(self.worker.session));
-        match tokio::time::timeout(CLOSE, closing).await {
-            Ok(Ok(_)) => {}
-            Ok(Err(error)) => {
-                tracing::debug!(%error, "leases of a pusher were not released, and will run out")
-            }
-            Err(_) => tracing::debug!("leases of a pusher were not released in time, and will run out"),
-        }
+    pub async fn stop(self, deadline: Duration) -> Stopped {
+        let stopped = self.running.stop(deadline).await;
+        self.worker.release().await;
         stopped
-    }
-}
-
-impl Drop for Pusher {
-    fn drop(&mut self) {
-        self.stop.send_replace(true);
     }
 }
 
@@ -307,6 +244,7 @@ pub(crate) struct PushJob {
     queues: Vec<QueueName>,
     concurrency: usize,
     lease_ms: u64,
+    breaker: SharedBreaker,
 }
 
 impl PushJob {
@@ -314,11 +252,10 @@ impl PushJob {
         let target = client.target();
         let concurrency = usize::try_from(target.concurrency.get()).unwrap_or(usize::MAX);
         let lease_ms = ceil_ms(target.timeout.saturating_add(LEASE_MARGIN));
-        PushJob { client, urls: OnceLock::new(), queues, concurrency, lease_ms }
+        let breaker = SharedBreaker::new(Breaker::new(target.timeout));
+        PushJob { client, urls: OnceLock::new(), queues, concurrency, lease_ms, breaker }
     }
-}
 
-impl PushJob {
     /// Messages at a time that were sent to the target or are being sent, and are not settled. A target that gets one
     /// request at a time gets the next one when the message before is settled.
     fn unsettled(&self) -> usize {
@@ -329,6 +266,8 @@ impl PushJob {
 /// Dependencies that only the server sets.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PusherParts {
+    /// The words for it in logs.
+    pub(crate) name: String,
     /// Where failed attempts are kept.
     pub(crate) attempts: Option<AttemptLog>,
     /// The newest attempts to its target.
@@ -337,8 +276,9 @@ pub(crate) struct PusherParts {
     pub(crate) urls: Arc<UrlContext>,
     /// The tracer of its deliveries, if tracing is enabled.
     pub(crate) tracer: Option<Arc<dyn PushTracer>>,
-    /// For tests: bugs that are to happen.
-    pub(crate) bugs: Arc<AtomicU64>,
+    /// How often a bug has ended a worker.
+    pub(crate) restarts: Arc<AtomicU64>,
+    pub(crate) bugs: Bugs,
 }
 
 #[derive(Debug)]
@@ -347,20 +287,21 @@ struct PushWorker {
     job: Mutex<Arc<PushJob>>,
     /// The session that leases are bound to: a restart of the process releases them at once.
     session: SessionId,
+    /// Whether it runs, or has run until a bug has ended it.
+    has_begun: AtomicBool,
     store: String,
     /// The instant, in ms of engine time, at which it begins no further request.
     open_until: AtomicU64,
     /// Until when a message with a URL of its own has the place of a request that would tell the breaker something, in ms
     /// of engine time.
     aside_until: AtomicU64,
-    breaker: Mutex<Breaker>,
     bucket: Mutex<Option<RateBucket>>,
     /// Notified when the number of permitted requests changes.
     changed: watch::Sender<()>,
-    places: PlaceCounts,
+    places: Arc<PlaceCounts>,
     rotation: QueueRotation,
-    counters: PushCounters,
-    modes: TraceModes,
+    counts: Mutex<PushCounts>,
+    settings: KnownSettings,
     parts: PusherParts,
 }
 
@@ -381,22 +322,13 @@ const LONGEST_SLEEP: Duration = Duration::from_millis(500);
 /// The pause after a call that failed; doubled up to a second.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 
-impl PlaceOwner for PushWorker {
-    fn places(&self) -> &PlaceCounts {
-        &self.places
-    }
-
-    fn place_is_free(&self) {
-        // The loop may wait for it.
-        if self.breaker().permit(self.now(), 0) != Permit::Many {
-            self.changed.send_replace(());
-        }
-    }
-}
-
 impl PushWorker {
     async fn work(self: Arc<Self>, wheel: Duewheel, mut stop: watch::Receiver<bool>) {
         let Some(first) = self.job().queues.first().cloned() else { return };
+        if self.has_begun.swap(true, Ordering::SeqCst) {
+            // What was under way when a bug has ended it.
+            self.release().await;
+        }
         let mut activity = self.wheel.register(first);
         let ended = wheel.ended();
         tokio::pin!(ended);
@@ -420,13 +352,12 @@ impl PushWorker {
                 Turn::Granted(job, granted) => {
                     failures = 0;
                     for grant in granted {
-                        let (mark, run) = (self.begin(&grant), activity.begin());
-                        let (mut under_way, slot) =
-                            (UnderWay::new(self.clone()), RequestSlot::new(self.clone()));
+                        let (mark, run) = (self.begin(&job, &grant), activity.begin());
+                        let place = MessagePlace::new(self.places.clone());
                         let (worker, job) = (self.clone(), job.clone());
                         pushes.spawn(async move {
                             let _run = run;
-                            worker.push(&job, grant, mark, slot, &mut under_way).await;
+                            worker.push(&job, grant, mark, place).await;
                         });
                     }
                 }
@@ -449,7 +380,7 @@ impl PushWorker {
     /// once.
     async fn turn(&self, activity: &mut Arc<Activity>, changed: &mut watch::Receiver<()>) -> Turn {
         changed.borrow_and_update();
-        self.happen();
+        self.parts.bugs.happen(1);
         let job = self.job();
         // It waits for messages of all its queues at once: one of them stands for the others.
         if let Some(first) = job.queues.first()
@@ -457,62 +388,27 @@ impl PushWorker {
         {
             *activity = self.wheel.register(first.clone());
         }
-        let (now, open_until) = (self.now(), self.open_until.load(Ordering::SeqCst));
-        if now.0 >= open_until {
-            drop(activity.away(changed.changed()).await);
-            return Turn::Nothing;
-        }
-        let (under_way, requests) =
-            (self.places.under_way.load(Ordering::SeqCst), self.places.requests.load(Ordering::SeqCst));
-        let permit = self.breaker().permit(now, under_way);
-        let aside = EngineMs(self.aside_until.load(Ordering::SeqCst));
-        let most = match permit {
-            Permit::Many => job.concurrency,
-            Permit::One if now < aside => return activity.away(self.wait_until(aside, changed)).await,
-            // The probe comes in addition to requests under way, which may include an earlier, slow probe.
-            Permit::One => requests.saturating_add(1).min(job.concurrency),
-            Permit::Until(instant) => return activity.away(self.wait_until(instant, changed)).await,
-            Permit::AfterOthers | Permit::Paused => {
-                drop(activity.away(changed.changed()).await);
+        let now = self.now();
+        let max = match self.gates(&job, now) {
+            Ok(max) => max,
+            Err(until) => {
+                activity.away(self.wait(until, changed)).await;
                 return Turn::Nothing;
             }
         };
-        // All granted messages may be for other origins.
-        let elsewhere = URLS_PER_PUSHER.saturating_sub(self.places.elsewhere.load(Ordering::SeqCst));
-        let unsettled = job.unsettled().saturating_sub(under_way);
-        let free = most.saturating_sub(requests).min(unsettled).min(elsewhere);
-        if free == 0 {
-            let freed = async {
-                tokio::select! {
-                    _ = changed.changed() => {}
-                    () = self.places.slot_free.notified() => {}
-                }
-            };
-            activity.away(freed).await;
-            return Turn::Nothing;
-        }
-        let (room, next) = match &mut *self.bucket() {
-            None => (usize::MAX, now),
-            Some(bucket) => (bucket.available(now), bucket.next()),
-        };
-        if room == 0 {
-            return activity.away(self.wait_until(next, changed)).await;
-        }
         let (queues, part) = self.rotation.next(&job.queues);
+        let Some(first) = queues.first().cloned() else { return Turn::Unavailable };
         let demand = Reserve {
-            max: free.min(room),
+            max,
             wait_ms: match part {
-                CyclePart::All => WAIT_MS.min(open_until - now.0),
+                CyclePart::All => WAIT_MS.min(self.open_until.load(Ordering::SeqCst).saturating_sub(now.0)),
                 CyclePart::Rest => 0,
             },
             lease_ms: Some(job.lease_ms),
             queues,
             session: self.session,
             max_attempts: Some(job.client.target().max_attempts),
-            waiter: WaiterId(0), // the client replaces it
-            max_of: Vec::new(),
-            max_bytes: usize::MAX,
-            deadline_margin_ms: None,
+            ..Reserve::new(first)
         };
         let reserved = tokio::select! {
             biased;
@@ -520,6 +416,38 @@ impl PushWorker {
             reserved = activity.waiting(self.wheel.reserve(demand)) => reserved,
         };
         self.reserved(job, part, reserved).await
+    }
+
+    /// The gates before a reserve, in order: the ticket, the breaker, places of requests and messages, and the rate.
+    /// Returns how many messages may be taken; or until when none may be, unless something changes before. `None`: until
+    /// something changes.
+    fn gates(&self, job: &PushJob, now: EngineMs) -> Result<usize, Option<EngineMs>> {
+        if now.0 >= self.open_until.load(Ordering::SeqCst) {
+            return Err(None);
+        }
+        let PlaceCounts { under_way, requests, elsewhere, .. } = &*self.places;
+        let (under_way, requests) = (under_way.load(Ordering::SeqCst), requests.load(Ordering::SeqCst));
+        let aside = EngineMs(self.aside_until.load(Ordering::SeqCst));
+        let most = match job.breaker.lock().permit(now, under_way) {
+            Permit::Many => job.concurrency,
+            Permit::One if now < aside => return Err(Some(aside)),
+            // The probe comes in addition to requests under way, which may include an earlier, slow probe.
+            Permit::One => requests.saturating_add(1).min(job.concurrency),
+            Permit::Until(instant) => return Err(Some(instant)),
+            Permit::AfterOthers | Permit::Paused => return Err(None),
+        };
+        // All granted messages may be for other origins.
+        let elsewhere = URLS_PER_PUSHER.saturating_sub(elsewhere.load(Ordering::SeqCst));
+        let unsettled = job.unsettled().saturating_sub(under_way);
+        let free = most.saturating_sub(requests).min(unsettled).min(elsewhere);
+        if free == 0 {
+            return Err(None);
+        }
+        let Some(bucket) = &mut *self.bucket() else { return Ok(free) };
+        match bucket.available(now) {
+            0 => Err(Some(bucket.next())),
+            room => Ok(free.min(room)),
+        }
     }
 
     /// Handles the answer to a reserve.
@@ -559,100 +487,100 @@ impl PushWorker {
         }
     }
 
-    async fn wait_until(&self, instant: EngineMs, changed: &mut watch::Receiver<()>) -> Turn {
-        let left = Duration::from_millis(instant.0.saturating_sub(self.now().0));
+    /// Waits for a change, for a place that is given back, and for this instant.
+    async fn wait(&self, until: Option<EngineMs>, changed: &mut watch::Receiver<()>) {
+        let left = until.map(|instant| Duration::from_millis(instant.0.saturating_sub(self.now().0)));
         tokio::select! {
             biased;
             _ = changed.changed() => {}
-            () = tokio::time::sleep(left.min(LONGEST_SLEEP)) => {}
+            () = self.places.freed.notified() => {}
+            () = tokio::time::sleep(left.unwrap_or_default().min(LONGEST_SLEEP)), if left.is_some() => {}
         }
-        Turn::Nothing
     }
 
     /// Tells the breaker that a request to the target begins. `None`: the message goes to its own URL. While the breaker
     /// allows one request, such messages go one after the other; one that hangs lets the next one, which may be the
     /// probe, go after [`ASIDE`].
-    fn begin(&self, grant: &Grant) -> Option<RequestMark> {
+    fn begin(&self, job: &PushJob, grant: &Grant) -> Option<RequestMark> {
         if MessageUrl::of(&grant.message).is_some() {
             self.aside_until.store(self.now().0.saturating_add(ceil_ms(ASIDE)), Ordering::SeqCst);
             return None;
         }
-        Some(self.breaker().begin(self.now(), grant.message.id, self.random(grant, "begin")))
+        let random = self.random(grant, "begin");
+        Some(job.breaker.lock().begin(self.now(), grant.message.id, random))
     }
 
     /// Sends one message and settles it.
-    async fn push(
-        &self,
-        job: &Arc<PushJob>,
-        grant: Grant,
-        mark: Option<RequestMark>,
-        slot: RequestSlot,
-        under_way: &mut UnderWay,
-    ) {
+    async fn push(&self, job: &PushJob, grant: Grant, mark: Option<RequestMark>, mut place: MessagePlace) {
         let leased_until = EngineMs(self.now().0.saturating_add(grant.lease_ms));
-        let Some(mark) = mark else {
-            self.push_to_url(job, grant, (slot, under_way), leased_until).await;
-            return self.aside_until.store(0, Ordering::SeqCst);
+        let route = match mark {
+            Some(mark) => Ok(PushRoute::to_target(job, mark)),
+            None => self.route_to_url(job, &grant, &mut place).await,
         };
-        let (at, outcome) = self.send(&job.client, &job.client.target().uri, &grant).await;
-        let charge = self.judge(job, &grant, mark, &outcome);
-        drop(slot);
-        self.conclude(job, &grant, at, &outcome, charge, leased_until).await;
+        let sent = match route {
+            Ok(route) => {
+                let (at, outcome) = self.send(&route, &grant).await;
+                let charge = self.judge(&route, &grant, &outcome);
+                drop(route);
+                place.is_answered();
+                let end = self.end_of(job, &grant, &outcome, charge, leased_until).await;
+                let settled = self.settle(&grant, end, &outcome.class.to_string(), leased_until).await;
+                Some((at, outcome, settled))
+            }
+            Err((end, note)) => {
+                drop(self.settle(&grant, end, note, leased_until).await);
+                None
+            }
+        };
+        if mark.is_none() {
+            self.aside_until.store(0, Ordering::SeqCst);
+        }
+        drop(place);
+        if let Some((at, outcome, settled)) = sent {
+            self.keep(&grant, at, &outcome, settled).await;
+        }
     }
 
     /// Sends the request of a message. Returns when it began, and how it ended.
-    async fn send(&self, client: &PushClient, uri: &Uri, grant: &Grant) -> (WallMs, PushOutcome) {
-        let span = self.modes.span(self.parts.tracer.as_ref(), &self.wheel, grant, uri).await;
+    async fn send(&self, route: &PushRoute, grant: &Grant) -> (WallMs, PushOutcome) {
+        let tracer = self.parts.tracer.as_ref();
+        let span = self.settings.span(tracer, &self.wheel, grant, &route.uri).await;
         let at = self.wheel.now().wall;
         let mut request = PushRequest::of(grant, &self.store, at.to_system_time());
         request.span = span.as_ref().and_then(|span| span.context());
-        let outcome = client.deliver_to(uri, &request, || self.take(1)).await;
+        let outcome = route.client.deliver_to(&route.uri, &request, || self.take(1)).await;
+        tracing::debug!(queue = %grant.message.queue, id = %grant.message.id, class = %outcome.class, "a message was pushed");
         if let Some(span) = span {
             span.end(&outcome);
         }
-        (at, outcome)
+        (at, route.outcome(outcome))
     }
 
-    /// Settles a message whose request began at `at`, and keeps the attempt.
-    async fn conclude(
-        &self,
-        job: &PushJob,
-        grant: &Grant,
-        at: WallMs,
-        outcome: &PushOutcome,
-        charge: Charge,
-        leased_until: EngineMs,
-    ) {
-        tracing::debug!(queue = %grant.message.queue, id = %grant.message.id, class = %outcome.class, "a message was pushed");
-        let end = self.end_of(job, grant, outcome, charge, leased_until).await;
-        let settled = self.settle(grant, end, &outcome.class.to_string(), leased_until).await;
+    /// Keeps an attempt that began at `at`.
+    async fn keep(&self, grant: &Grant, at: WallMs, outcome: &PushOutcome, settled: Option<Settled>) {
+        let attempt = TargetAttempt::of(grant, at, outcome);
         if let Some(latest) = &self.parts.latest {
-            latest.add(TargetAttempt::of(grant, at, outcome));
+            latest.add(attempt.clone());
         }
-        if let Some(log) = &self.parts.attempts {
+        let (failed, is_first) = (outcome.verdict != PushVerdict::Delivered, grant.attempt == 1);
+        let Some(log) = &self.parts.attempts else { return };
+        // A success at the first try is kept if its message is.
+        if failed || !is_first || self.settings.keep_done(&attempt.queue, &self.wheel).await {
             let gone =
                 matches!(settled, Some(Settled::Acked | Settled::Already { .. } | Settled::Superseded));
-            log.note(AttemptNote::of(grant, at, outcome, gone));
+            let TargetAttempt { id, attempt, .. } = attempt;
+            log.note(AttemptNote { id, attempt, begins: failed || is_first, gone });
         }
     }
 
     /// Tells the breaker how a request has ended.
-    fn judge(&self, job: &Arc<PushJob>, grant: &Grant, mark: RequestMark, outcome: &PushOutcome) -> Charge {
+    fn judge(&self, route: &PushRoute, grant: &Grant, outcome: &PushOutcome) -> Charge {
         let (now, random) = (self.now(), self.random(grant, "end"));
-        let (charge, differs) = {
-            // Locked until the breaker is updated, so that an edit comes before the comparison or after the update.
-            let present = self.lock_job();
-            let mut breaker = self.breaker();
-            if !Arc::ptr_eq(job, &present) {
-                // The outcome says nothing about the target as it is now.
-                return mark.charge_apart(outcome);
-            }
-            let many = |breaker: &Breaker| breaker.permit(now, 0) == Permit::Many;
-            let before = many(&breaker);
-            let charge = breaker.end(now, mark, outcome, random);
-            (charge, before != many(&breaker))
-        };
-        if differs {
+        let many = |breaker: &Breaker| breaker.permit(now, 0) == Permit::Many;
+        let mut breaker = route.breaker.lock();
+        let before = many(&breaker);
+        let charge = breaker.end(now, route.mark, outcome, random);
+        if before != many(&breaker) {
             self.changed.send_replace(());
         }
         charge
@@ -723,7 +651,7 @@ impl PushWorker {
         };
         match while_leased(|| self.now(), leased_until, settle).await {
             Ok(Ok(settled)) => {
-                self.counters.of(end, &settled).fetch_add(1, Ordering::Relaxed);
+                self.counts().count(end, &settled);
                 Some(settled.what)
             }
             Ok(Err(_)) => {
@@ -757,16 +685,20 @@ impl PushWorker {
         self.lock_job().clone()
     }
 
-    /// A bug, if a test has asked for one.
-    fn happen(&self) {
-        let bugs = &self.parts.bugs;
-        if bugs.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok() {
-            panic!("a bug, for a test");
-        }
+    fn counts(&self) -> MutexGuard<'_, PushCounts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn breaker(&self) -> MutexGuard<'_, Breaker> {
-        self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Releases the leases of its session.
+    async fn release(&self) {
+        let closing = self.wheel.ask(Op::session_closed(self.session));
+        match tokio::time::timeout(CLOSE, closing).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => {
+                tracing::debug!(%error, "leases of a pusher were not released, and will run out")
+            }
+            Err(_) => tracing::debug!("leases of a pusher were not released in time, and will run out"),
+        }
     }
 
     /// Counts requests in the target's rate.

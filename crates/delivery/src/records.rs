@@ -75,8 +75,12 @@ impl NextLook {
 
 impl RecordStore {
     pub(crate) fn new(wheel: &Duewheel, queue: QueueName, policy: &Policy) -> Self {
+        RecordStore::over(wheel.client(), queue, policy)
+    }
+
+    pub(crate) fn over(client: &Client, queue: QueueName, policy: &Policy) -> Self {
         let remembered = ceil_ms(REMEMBERED).min(policy.max_dedupe_window_ms);
-        RecordStore { client: wheel.client().clone(), queue, max_body: policy.max_body, remembered }
+        RecordStore { client: client.clone(), queue, max_body: policy.max_body, remembered }
     }
 
     /// The present, in ms since 1970.

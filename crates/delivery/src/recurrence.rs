@@ -11,6 +11,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::civil::{CivilCron, DstFold, DstGap, OccurrenceNote, similar_zone, time_zone};
 use crate::limits::{MAX_AT, MAX_OCCURRENCE_JITTER, MIN_EVERY};
+use crate::settings::{BadSettings, bad, choice};
 
 /// A recurrence as people write it, before it is checked. Exactly one of `cron`, `every` and `at` is there.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,16 +46,6 @@ pub struct RecurrenceSettings {
     /// The most by which occurrences come later than they nominally would, such as `30s`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jitter: Option<String>,
-}
-
-/// Why settings describe no recurrence: the field, and what is wrong with it.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{field}: {what}")]
-pub struct BadRecurrence {
-    /// The name of the field in [`RecurrenceSettings`], with the place in it, such as `at[3]`.
-    pub field: String,
-    /// The problem of the field.
-    pub what: String,
 }
 
 /// When something recurs. It is pure: the present is an argument.
@@ -107,16 +98,12 @@ pub struct Occurrence {
     pub note: Option<OccurrenceNote>,
 }
 
-fn bad(field: &str, what: impl ToString) -> BadRecurrence {
-    BadRecurrence { field: field.to_owned(), what: what.to_string() }
-}
-
 impl Recurrence {
     /// Checks settings. `created` is when the recurrence was created, and stays the same when it is read again.
     ///
     /// # Errors
-    /// [`BadRecurrence`] names the field. A cron expression without an occurrence in ten years is also an error.
-    pub fn new(settings: &RecurrenceSettings, created: SystemTime) -> Result<Self, BadRecurrence> {
+    /// [`BadSettings`] names the field. A cron expression without an occurrence in ten years is also an error.
+    pub fn new(settings: &RecurrenceSettings, created: SystemTime) -> Result<Self, BadSettings> {
         let created = Timestamp::try_from(created).map_err(|e| bad("created", e))?;
         let read = |field: &'static str, text: &Option<String>| {
             text.as_ref().map(|text| instant(text).map_err(|what| bad(field, what))).transpose()
@@ -241,7 +228,7 @@ fn rule(
     settings: &RecurrenceSettings,
     start: Option<Timestamp>,
     created: Timestamp,
-) -> Result<RecurrenceRule, BadRecurrence> {
+) -> Result<RecurrenceRule, BadSettings> {
     let RecurrenceSettings { cron, every, at, zone, dst_gap, dst_fold, .. } = settings;
     if cron.is_none() {
         for (field, given) in [("zone", zone), ("dst_gap", dst_gap), ("dst_fold", dst_fold)] {
@@ -254,16 +241,13 @@ fn rule(
         (Some(text), None, []) => {
             let zone = time_zone(zone.as_deref().unwrap_or("UTC"))
                 .ok_or_else(|| bad("zone", unknown_zone(zone.as_deref().unwrap_or_default())))?;
-            let gap = match dst_gap.as_deref() {
-                None | Some("shift") => DstGap::Shift,
-                Some("skip") => DstGap::Skip,
-                Some(_) => return Err(bad("dst_gap", "must be shift or skip")),
-            };
-            let fold = match dst_fold.as_deref() {
-                None | Some("first") => DstFold::First,
-                Some("both") => DstFold::Both,
-                Some(_) => return Err(bad("dst_fold", "must be first or both")),
-            };
+            let gap =
+                choice("dst_gap", dst_gap.as_deref(), [("shift", DstGap::Shift), ("skip", DstGap::Skip)])?;
+            let fold = choice(
+                "dst_fold",
+                dst_fold.as_deref(),
+                [("first", DstFold::First), ("both", DstFold::Both)],
+            )?;
             let cron = CivilCron::new(text, zone, gap, fold).map_err(|what| bad("cron", what))?;
             Ok(RecurrenceRule::Cron(Box::new(cron)))
         }
@@ -284,7 +268,7 @@ fn rule(
                 return Err(bad("at", format!("has more than {MAX_AT} instants")));
             }
             let read =
-                |(n, text): (usize, &String)| instant(text).map_err(|what| bad(&format!("at[{n}]"), what));
+                |(n, text): (usize, &String)| instant(text).map_err(|what| bad(format!("at[{n}]"), what));
             let mut instants = texts.iter().enumerate().map(read).collect::<Result<Vec<_>, _>>()?;
             instants.sort_unstable();
             instants.dedup();

@@ -1,5 +1,6 @@
 //! Workers that begin again after a bug, until they are stopped; calls that are repeated for as long as a lease lasts.
 
+use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +10,7 @@ use duewheel::CallError;
 use duewheel::core::time::EngineMs;
 use duewheel_shard::random::doubled;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 
 use crate::limits::{FIRST_RESTART, FIRST_SETTLE, LONGEST_RESTART, LONGEST_SETTLE};
 
@@ -20,11 +21,21 @@ pub(crate) struct Supervised {
     task: Option<JoinHandle<()>>,
 }
 
+/// Whether all that a worker had begun had ended when it was stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stopped {
+    /// All of it had ended: all requests of a pusher.
+    Complete,
+    /// Some was dropped. Messages of dropped requests are released, and will be delivered again, but for those whose
+    /// last attempt it was: these are dead.
+    Interrupted,
+}
+
 impl Supervised {
     /// Starts `work`, which ends when its watched value becomes true. After a panic it is started again, following a
     /// pause that doubles, and `restarts` counts that.
     pub(crate) fn start<F>(
-        worker: &'static str,
+        worker: impl fmt::Display + Send + 'static,
         restarts: Arc<AtomicU64>,
         work: impl Fn(watch::Receiver<bool>) -> F + Send + 'static,
     ) -> Self
@@ -34,41 +45,64 @@ impl Supervised {
         let stop = watch::Sender::new(false);
         let mut stopped = stop.subscribe();
         let task = tokio::spawn(async move {
-            let mut bugs = 0;
-            loop {
+            for bugs in 0.. {
+                // Dropped with this task.
+                let mut run = JoinSet::new();
+                run.spawn(work(stopped.clone()));
                 let pause = doubled(FIRST_RESTART, LONGEST_RESTART, bugs);
-                match tokio::spawn(work(stopped.clone())).await {
-                    Err(error) if error.is_panic() => {
+                match run.join_next().await {
+                    Some(Err(error)) if error.is_panic() => {
                         restarts.fetch_add(1, Ordering::Relaxed);
-                        tracing::error!(worker, ?pause, "a bug has ended a worker; it begins again");
+                        tracing::error!(%worker, ?pause, "a bug has ended a worker; it begins again");
                     }
-                    Ok(()) | Err(_) => return,
+                    Some(_) | None => return,
                 }
                 tokio::select! {
                     _ = stopped.wait_for(|stop| *stop) => return,
                     () = tokio::time::sleep(pause) => {}
                 }
-                bugs = bugs.saturating_add(1);
             }
         });
         Supervised { stop, task: Some(task) }
     }
 
-    /// Tells it to stop, and waits for its end until `deadline`.
+    /// Tells it to stop, and waits for its end until `deadline`; then it is dropped.
     ///
     /// # Cancel safety
     /// When the future is dropped, it ends by itself.
-    pub(crate) async fn stop(mut self, deadline: Duration) {
+    pub(crate) async fn stop(mut self, deadline: Duration) -> Stopped {
         self.stop.send_replace(true);
-        if let Some(task) = self.task.take() {
-            drop(tokio::time::timeout(deadline, task).await);
+        let Some(mut task) = self.task.take() else { return Stopped::Complete };
+        if tokio::time::timeout(deadline, &mut task).await.is_ok() {
+            return Stopped::Complete;
         }
+        task.abort();
+        drop(task.await);
+        Stopped::Interrupted
     }
 }
 
 impl Drop for Supervised {
     fn drop(&mut self) {
         self.stop.send_replace(true);
+    }
+}
+
+/// Bugs that are to happen, for tests. Cheap to clone; clones share them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Bugs(Arc<AtomicU64>);
+
+impl Bugs {
+    pub(crate) fn new(number: u64) -> Self {
+        Bugs(Arc::new(AtomicU64::new(number)))
+    }
+
+    /// A bug, if there are so many left.
+    pub(crate) fn happen(&self, at_least: u64) {
+        let one_less = |left: u64| (left >= at_least).then(|| left.saturating_sub(1));
+        if self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok() {
+            panic!("a bug, for a test");
+        }
     }
 }
 

@@ -26,6 +26,7 @@ use crate::limits::{
 };
 use crate::networks::Networks;
 use crate::plan::RetryPlan;
+use crate::settings::{BadSettings, bad};
 use crate::signing::SigningSecret;
 
 /// A target as people write it, before it is checked. Fields that are left out have the defaults of [`crate::limits`].
@@ -137,18 +138,9 @@ pub enum NetworkSettings {
     Several(Vec<String>),
 }
 
-/// Why settings describe no target: the field, and what is wrong with it. Secrets are not repeated.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{field}: {what}")]
-pub struct BadTarget {
-    /// The name of the field in [`TargetSettings`], with the place in it, such as `secrets[1]`.
-    pub field: String,
-    /// The problem of the field.
-    pub what: String,
-}
-
 /// A receiver of messages. All its values have been checked. `Debug` shows neither secrets nor values of headers nor
 /// the query of the URL.
+#[derive(Clone)]
 pub struct PushTarget {
     pub(crate) url: Url,
     pub(crate) uri: Uri,
@@ -209,10 +201,6 @@ fn codes<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u16>, D::Error> {
     Option::deserialize(from).map(Option::unwrap_or_default)
 }
 
-fn bad(field: impl Into<String>, what: impl fmt::Display) -> BadTarget {
-    BadTarget { field: field.into(), what: what.to_string() }
-}
-
 impl TargetSettings {
     /// The settings of a target at this URL, with all defaults.
     pub fn new(url: impl Into<String>) -> Self {
@@ -233,8 +221,8 @@ impl TargetSettings {
     /// How long a request may take, in ms, by either of its fields.
     ///
     /// # Errors
-    /// [`BadTarget`] when both are given.
-    pub(crate) fn timeout(&self) -> Result<Option<u64>, BadTarget> {
+    /// [`BadSettings`] when both are given.
+    pub(crate) fn timeout(&self) -> Result<Option<u64>, BadSettings> {
         span::either(self.timeout_ms, self.timeout, "timeout").map_err(|what| bad("timeout", what))
     }
 
@@ -277,12 +265,12 @@ impl PushTarget {
     ///
     /// let error = PushTarget::new(&TargetSettings::new("https://me@example.com/")).unwrap_err();
     /// assert_eq!(error.to_string(), "url: has user information");
-    /// # Ok::<_, duewheel_delivery::BadTarget>(())
+    /// # Ok::<_, duewheel_delivery::BadSettings>(())
     /// ```
     ///
     /// # Errors
-    /// [`BadTarget`] names the field.
-    pub fn new(settings: &TargetSettings) -> Result<Self, BadTarget> {
+    /// [`BadSettings`] names the field.
+    pub fn new(settings: &TargetSettings) -> Result<Self, BadSettings> {
         let networks = networks(settings.networks.as_ref())?;
         let (url, uri) = address(&settings.url, &networks)?;
         if settings.client_pem.is_some() && url.scheme() != "https" {
@@ -330,22 +318,7 @@ impl PushTarget {
             OriginKind::Own => (self.headers.clone(), self.secrets.clone(), self.tls.clone()),
             OriginKind::Foreign => (HeaderMap::new(), Arc::default(), self.plain_tls.clone()),
         };
-        PushTarget {
-            url: self.url.clone(),
-            uri: self.uri.clone(),
-            method: self.method.clone(),
-            headers,
-            secrets,
-            timeout: self.timeout,
-            concurrency: self.concurrency,
-            rate: self.rate,
-            retry: self.retry.clone(),
-            max_attempts: self.max_attempts,
-            dead_on: self.dead_on.clone(),
-            tls,
-            plain_tls: self.plain_tls.clone(),
-            networks,
-        }
+        PushTarget { headers, secrets, tls, networks, ..self.clone() }
     }
 
     /// The URL with its query masked, because queries often hold tokens.
@@ -405,7 +378,7 @@ pub(crate) fn masked(url: &Url) -> String {
     format!("{shown}{mask}")
 }
 
-fn networks(settings: Option<&NetworkSettings>) -> Result<Networks, BadTarget> {
+fn networks(settings: Option<&NetworkSettings>) -> Result<Networks, BadSettings> {
     let networks = match settings {
         None => Ok(Networks::default()),
         Some(NetworkSettings::One(word)) => Networks::from_words(&[word]),
@@ -415,7 +388,7 @@ fn networks(settings: Option<&NetworkSettings>) -> Result<Networks, BadTarget> {
 }
 
 /// The URL, and the same for requests. An address in it is judged here already, as it will be at each connection.
-pub(crate) fn address(text: &str, networks: &Networks) -> Result<(Url, Uri), BadTarget> {
+pub(crate) fn address(text: &str, networks: &Networks) -> Result<(Url, Uri), BadSettings> {
     let wrong = |what: &str| bad("url", what);
     if text.len() > MAX_URL {
         return Err(wrong(&format!("is longer than {MAX_URL} bytes")));
@@ -468,7 +441,7 @@ pub(crate) fn address(text: &str, networks: &Networks) -> Result<(Url, Uri), Bad
     Ok((url, uri))
 }
 
-fn method(name: Option<&str>) -> Result<Method, BadTarget> {
+fn method(name: Option<&str>) -> Result<Method, BadSettings> {
     match name {
         None | Some("POST") => Ok(Method::POST),
         Some("PUT") => Ok(Method::PUT),
@@ -493,7 +466,7 @@ const OF_THE_CONNECTION: [&str; 12] = [
     "traceparent",
 ];
 
-fn headers(given: &BTreeMap<String, String>) -> Result<HeaderMap, BadTarget> {
+fn headers(given: &BTreeMap<String, String>) -> Result<HeaderMap, BadSettings> {
     let bytes: usize = given.iter().map(|(name, value)| name.len() + value.len()).sum();
     if given.len() > MAX_HEADERS || bytes > MAX_HEADER_BYTES {
         return Err(bad(
@@ -520,7 +493,7 @@ fn headers(given: &BTreeMap<String, String>) -> Result<HeaderMap, BadTarget> {
     Ok(headers)
 }
 
-fn secrets(texts: &[String]) -> Result<Vec<SigningSecret>, BadTarget> {
+fn secrets(texts: &[String]) -> Result<Vec<SigningSecret>, BadSettings> {
     if texts.len() > MAX_SECRETS {
         return Err(bad("secrets", format_args!("are more than {MAX_SECRETS}")));
     }
@@ -529,13 +502,13 @@ fn secrets(texts: &[String]) -> Result<Vec<SigningSecret>, BadTarget> {
     texts.iter().enumerate().map(read).collect()
 }
 
-fn number(field: &str, n: u32, max: u32) -> Result<NonZeroU32, BadTarget> {
+fn number(field: &str, n: u32, max: u32) -> Result<NonZeroU32, BadSettings> {
     NonZeroU32::new(n)
         .filter(|n| n.get() <= max)
         .ok_or_else(|| bad(field, format_args!("must be 1 to {max}")))
 }
 
-fn rate(rate: Option<PushRate>) -> Result<Option<PushRate>, BadTarget> {
+fn rate(rate: Option<PushRate>) -> Result<Option<PushRate>, BadSettings> {
     if let Some(PushRate { per_second, burst }) = rate {
         number("rate.per_second", per_second, MAX_RATE)?;
         number("rate.burst", burst.unwrap_or(per_second), MAX_RATE)?;
@@ -543,7 +516,7 @@ fn rate(rate: Option<PushRate>) -> Result<Option<PushRate>, BadTarget> {
     Ok(rate)
 }
 
-fn retry(settings: Option<&RetrySettings>) -> Result<RetryPlan, BadTarget> {
+fn retry(settings: Option<&RetrySettings>) -> Result<RetryPlan, BadSettings> {
     let most = MAX_DELAY.as_secs() / 86_400;
     match settings {
         None => Ok(RetryPlan::default()),
@@ -576,7 +549,7 @@ fn retry(settings: Option<&RetrySettings>) -> Result<RetryPlan, BadTarget> {
 }
 
 /// Checks prefixes of names: what no name can begin with is a mistake.
-fn queues(prefixes: &[String]) -> Result<(), BadTarget> {
+fn queues(prefixes: &[String]) -> Result<(), BadSettings> {
     if prefixes.len() > MAX_PREFIXES {
         return Err(bad("queues", format_args!("are more than {MAX_PREFIXES}")));
     }
@@ -586,7 +559,7 @@ fn queues(prefixes: &[String]) -> Result<(), BadTarget> {
     Ok(())
 }
 
-fn dead_on(codes: &[u16]) -> Result<Vec<u16>, BadTarget> {
+fn dead_on(codes: &[u16]) -> Result<Vec<u16>, BadSettings> {
     if codes.len() > MAX_DEAD_ON {
         return Err(bad("dead_on", format_args!("has more than {MAX_DEAD_ON} codes")));
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use duewheel::Client;
 use duewheel::core::engine::{Grant, Op};
 use duewheel::core::name::QueueName;
-use duewheel::core::policy::TraceMode;
+use duewheel::core::policy::{QueueSettings, TraceMode};
 use hyper::Uri;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
@@ -45,33 +45,41 @@ pub trait PushSpan: Send {
     fn end(self: Box<Self>, outcome: &PushOutcome);
 }
 
-/// How long a queue's setting is believed: an edit holds after this time, at every node.
+/// How long the setting of traces is believed: an edit holds after this time, at every node. So is a look that failed.
 const BELIEVED: Duration = Duration::from_secs(1);
-/// How long a delivery waits for it.
+/// How long it is believed whether a queue keeps done messages.
+const KEEP_BELIEVED: Duration = Duration::from_secs(10);
+/// How long a delivery waits for the settings of its queue.
 const WAIT: Duration = Duration::from_millis(500);
 
-/// The setting of each queue, as it was read last.
+/// The settings of each queue and when they were read last; `None`: the first look has failed.
 #[derive(Debug, Default)]
-pub(crate) struct TraceModes(Mutex<HashMap<QueueName, (Instant, TraceMode)>>);
+pub(crate) struct KnownSettings(Mutex<HashMap<QueueName, (Instant, Option<Arc<QueueSettings>>)>>);
 
-impl TraceModes {
-    /// The setting of a queue; the last one, or the default, if the wheel does not tell it in time.
-    async fn of(&self, queue: &QueueName, wheel: &Client) -> TraceMode {
+impl KnownSettings {
+    /// The settings of a queue, at most as old as `believed`; the last ones, or the defaults, if the wheel does not tell
+    /// them in time.
+    async fn of(&self, queue: &QueueName, wheel: &Client, believed: Duration) -> Arc<QueueSettings> {
         // Locked until the answer is there, so that all callers that need it wait for the same request.
-        let mut modes = self.0.lock().await;
-        let known = modes.get(queue).copied();
-        if let Some((at, mode)) = known
-            && at.elapsed() < BELIEVED
-        {
-            return mode;
+        let mut all = self.0.lock().await;
+        let (at, known) = all.get(queue).cloned().unzip();
+        let known = known.flatten();
+        let age = if known.is_some() { believed } else { BELIEVED };
+        if at.is_some_and(|at: Instant| at.elapsed() < age) {
+            return known.unwrap_or_default();
         }
         let asked = tokio::time::timeout(WAIT, wheel.ask(Op::queue(queue.clone()))).await;
-        let mode = match asked {
-            Ok(Ok(view)) => view.and_then(|view| view.settings.trace).unwrap_or_default(),
-            Ok(Err(_)) | Err(_) => known.map(|(_, mode)| mode).unwrap_or_default(),
+        let settings = match asked {
+            Ok(Ok(view)) => Some(view.map(|view| view.settings.into()).unwrap_or_default()),
+            Ok(Err(_)) | Err(_) => known,
         };
-        modes.insert(queue.clone(), (Instant::now(), mode));
-        mode
+        all.insert(queue.clone(), (Instant::now(), settings.clone()));
+        settings.unwrap_or_default()
+    }
+
+    /// Whether a queue keeps done messages, as far as it is known.
+    pub(crate) async fn keep_done(&self, queue: &QueueName, wheel: &Client) -> bool {
+        self.of(queue, wheel, KEEP_BELIEVED).await.keep_done_ms.is_some()
     }
 
     /// The span of a delivery to this address, if there is a tracer. It begins now.
@@ -85,7 +93,7 @@ impl TraceModes {
         let tracer = tracer?;
         let creation = TraceContext::of_headers(&grant.message.headers);
         let mode = match &creation {
-            Some(_) => self.of(&grant.message.queue, wheel).await,
+            Some(_) => self.of(&grant.message.queue, wheel, BELIEVED).await.trace.unwrap_or_default(),
             None => TraceMode::default(),
         };
         let default_port = if uri.scheme_str() == Some("https") { 443 } else { 80 };

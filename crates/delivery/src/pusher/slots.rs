@@ -1,8 +1,8 @@
-//! The leaves of a pusher: slots of requests and messages, ends of deliveries and their counters, the rotation of
-//! queues, and the limit of requests a second.
+//! The leaves of a pusher: places of messages, ends of deliveries and their counts, the rotation of queues, and the limit
+//! of requests a second.
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -12,13 +12,13 @@ use duewheel::core::name::QueueName;
 use duewheel::core::time::EngineMs;
 use tokio::sync::Notify;
 
-use crate::target::{OriginKind, PushRate};
+use crate::target::PushRate;
 
 /// Counters of a target's unfinished requests and unsettled messages.
 #[derive(Debug, Default)]
 pub(super) struct PlaceCounts {
     /// Notified when a request has ended or a message gives its place back.
-    pub(super) slot_free: Notify,
+    pub(super) freed: Notify,
     /// Messages for the target that were granted and are not settled.
     pub(super) under_way: AtomicUsize,
     /// The number of requests under way for messages of other origins, which take no place of the target's.
@@ -27,68 +27,76 @@ pub(super) struct PlaceCounts {
     pub(super) requests: AtomicUsize,
 }
 
-/// The owner of the places of requests.
-pub(super) trait PlaceOwner: Send + Sync {
-    fn places(&self) -> &PlaceCounts;
-
-    /// A message is settled, or takes no place of the target's any more.
-    fn place_is_free(&self);
+/// The place of a granted message until it is settled. It is given back also when the code in between panics.
+pub(super) struct MessagePlace {
+    counts: Arc<PlaceCounts>,
+    stage: PlaceStage,
 }
 
-/// A slot for one of a target's concurrent requests, held from the request's beginning until its answer is judged. The
-/// message is settled afterwards: that takes a sync of the store, which does not concern the target.
-pub(super) struct RequestSlot(Arc<dyn PlaceOwner>);
-
-impl RequestSlot {
-    pub(super) fn new(owner: Arc<dyn PlaceOwner>) -> Self {
-        owner.places().requests.fetch_add(1, Ordering::SeqCst);
-        RequestSlot(owner)
-    }
+/// The kind of place that a message takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PlaceStage {
+    /// One of the target's concurrent requests, until its answer is judged.
+    Request,
+    /// One of the target's messages that are not settled: that takes a sync of the store, which does not concern the
+    /// target.
+    Settling,
+    /// None of the target's: the message goes to another origin.
+    Elsewhere,
 }
 
-impl Drop for RequestSlot {
-    fn drop(&mut self) {
-        let places = self.0.places();
-        places.requests.fetch_sub(1, Ordering::SeqCst);
-        places.slot_free.notify_one();
-    }
-}
-
-/// A request from its beginning until its message is settled. It is dropped also when the code in between panics.
-pub(super) struct UnderWay {
-    owner: Arc<dyn PlaceOwner>,
-    /// Where its message goes.
-    to: OriginKind,
-}
-
-impl UnderWay {
-    pub(super) fn new(owner: Arc<dyn PlaceOwner>) -> Self {
-        owner.places().under_way.fetch_add(1, Ordering::SeqCst);
-        UnderWay { owner, to: OriginKind::Own }
-    }
-
-    /// Gives the place of the target back: the message goes to another origin.
-    pub(super) fn go_elsewhere(&mut self) {
-        self.owner.places().elsewhere.fetch_add(1, Ordering::SeqCst);
-        self.end();
-        self.to = OriginKind::Foreign;
-    }
-
-    fn end(&self) {
-        let places = self.owner.places();
-        let count = match self.to {
-            OriginKind::Own => &places.under_way,
-            OriginKind::Foreign => &places.elsewhere,
+impl PlaceCounts {
+    fn of(&self, stage: PlaceStage) -> impl Iterator<Item = &AtomicUsize> {
+        let counts = match stage {
+            PlaceStage::Request => [Some(&self.under_way), Some(&self.requests)],
+            PlaceStage::Settling => [Some(&self.under_way), None],
+            PlaceStage::Elsewhere => [Some(&self.elsewhere), None],
         };
-        count.fetch_sub(1, Ordering::SeqCst);
-        places.slot_free.notify_one();
-        self.owner.place_is_free();
+        counts.into_iter().flatten()
+    }
+
+    fn enter(&self, stage: PlaceStage) {
+        for count in self.of(stage) {
+            count.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    fn leave(&self, stage: PlaceStage) {
+        for count in self.of(stage) {
+            count.fetch_sub(1, Ordering::SeqCst);
+        }
+        self.freed.notify_one();
     }
 }
 
-impl Drop for UnderWay {
+impl MessagePlace {
+    /// The place of a message that was granted now.
+    pub(super) fn new(counts: Arc<PlaceCounts>) -> Self {
+        counts.enter(PlaceStage::Request);
+        MessagePlace { counts, stage: PlaceStage::Request }
+    }
+
+    /// The request of the message goes to another origin.
+    pub(super) fn go_elsewhere(&mut self) {
+        self.go_on(PlaceStage::Elsewhere);
+    }
+
+    /// The answer to its request is judged.
+    pub(super) fn is_answered(&mut self) {
+        if self.stage == PlaceStage::Request {
+            self.go_on(PlaceStage::Settling);
+        }
+    }
+
+    fn go_on(&mut self, stage: PlaceStage) {
+        self.counts.enter(stage);
+        self.counts.leave(std::mem::replace(&mut self.stage, stage));
+    }
+}
+
+impl Drop for MessagePlace {
     fn drop(&mut self) {
-        self.end();
+        self.counts.leave(self.stage);
     }
 }
 
@@ -104,25 +112,30 @@ pub(super) enum PushEnd {
     Dead,
 }
 
-#[derive(Debug, Default)]
-pub(super) struct PushCounters {
-    pub(super) delivered: AtomicU64,
-    pub(super) failed: AtomicU64,
-    pub(super) forgiven: AtomicU64,
-    pub(super) dead: AtomicU64,
+/// How attempts of a pusher have ended since it was started. Each is counted once its message is settled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PushCounts {
+    /// The message was acked.
+    pub delivered: u64,
+    /// The attempt failed and counts.
+    pub failed: u64,
+    /// The attempt ended otherwise and does not count.
+    pub forgiven: u64,
+    /// The message is dead.
+    pub dead: u64,
 }
 
-impl PushCounters {
-    /// The counter of an end: what the engine has made of it decides.
-    pub(super) fn of(&self, end: PushEnd, settled: &Settled) -> &AtomicU64 {
-        match (settled, end) {
-            (Settled::Acked | Settled::Already { .. }, _) => &self.delivered,
-            (Settled::Dead(_), _) => &self.dead,
-            (Settled::Again(_) | Settled::Superseded, PushEnd::NotYet(_)) => &self.forgiven,
+impl PushCounts {
+    /// Counts an end: what the engine has made of it decides.
+    pub(super) fn count(&mut self, end: PushEnd, settled: &Settled) {
+        *match (settled, end) {
+            (Settled::Acked | Settled::Already { .. }, _) => &mut self.delivered,
+            (Settled::Dead(_), _) => &mut self.dead,
+            (Settled::Again(_) | Settled::Superseded, PushEnd::NotYet(_)) => &mut self.forgiven,
             (Settled::Again(_) | Settled::Superseded, PushEnd::Done | PushEnd::Again(..) | PushEnd::Dead) => {
-                &self.failed
+                &mut self.failed
             }
-        }
+        } += 1;
     }
 }
 

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use super::plan::to_time;
 use super::settings::{ScheduleSettings, Timetable};
 use super::state::{ScheduleEntry, ScheduleState};
-use crate::limits::{MAX_SCHEDULE_NAME, WORKER_ROOM};
-use crate::recurrence::BadRecurrence;
+use crate::limits::WORKER_ROOM;
+use crate::settings::{BadSettings, bad};
 
 /// The format that this version writes.
 const FORMAT: u32 = 1;
@@ -40,18 +40,6 @@ impl ScheduleRecord {
         ScheduleRecord { format: FORMAT, uid, created, settings, state }
     }
 
-    /// Checks a name: 1 to 128 of the characters of queue names.
-    ///
-    /// # Errors
-    /// [`BadRecurrence`] says what is wrong with it.
-    pub fn check_name(name: &str) -> Result<(), BadRecurrence> {
-        let bad = |what: String| Err(BadRecurrence { field: "name".into(), what });
-        if name.len() > MAX_SCHEDULE_NAME {
-            return bad(format!("must have at most {MAX_SCHEDULE_NAME} bytes"));
-        }
-        duewheel::core::name::QueueName::new(name).map(drop).or_else(|e| bad(e.to_string()))
-    }
-
     /// Reads a record.
     ///
     /// # Errors
@@ -78,8 +66,8 @@ impl ScheduleRecord {
     /// Checks that the settings leave room for what a worker adds.
     ///
     /// # Errors
-    /// [`BadRecurrence`] names the body, or the field that is largest.
-    pub fn check_size(&self, max_body: usize) -> Result<(), BadRecurrence> {
+    /// [`BadSettings`] names the body, or the field that is largest.
+    pub fn check_size(&self, max_body: usize) -> Result<(), BadSettings> {
         let blank = ScheduleRecord { state: ScheduleState::default(), ..self.clone() };
         let (size, most) = (blank.bytes().len(), max_body.saturating_sub(WORKER_ROOM));
         if size <= most {
@@ -93,14 +81,14 @@ impl ScheduleRecord {
         let what = format!(
             "is too large: the schedule takes {size} bytes of {most} (--max-body less {WORKER_ROOM})"
         );
-        Err(BadRecurrence { field: field.into(), what })
+        Err(bad(field, what))
     }
 
     /// The timetable of its settings.
     ///
     /// # Errors
     /// The settings do not check any more, because zone data has changed for example.
-    pub fn timetable(&self) -> Result<Timetable, BadRecurrence> {
+    pub fn timetable(&self) -> Result<Timetable, BadSettings> {
         Timetable::new(&self.settings, to_time(self.created))
     }
 

@@ -10,7 +10,8 @@ use duewheel_api::span;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::limits::{CATCHUP, MAX_CATCHUP, MAX_SCHEDULE_NOTE};
-use crate::recurrence::{BadRecurrence, Recurrence, RecurrenceSettings};
+use crate::recurrence::{Recurrence, RecurrenceSettings};
+use crate::settings::{BadSettings, bad, choice};
 
 /// A schedule as people write it, before it is checked.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -103,30 +104,28 @@ pub struct Timetable {
     pub paused: bool,
 }
 
-fn bad(field: &str, what: impl ToString) -> BadRecurrence {
-    BadRecurrence { field: field.to_owned(), what: what.to_string() }
-}
-
 impl Timetable {
     /// Checks settings. `created` is when the schedule was created, and stays the same when it is read again.
     ///
     /// # Errors
-    /// [`BadRecurrence`] names the field.
-    pub fn new(settings: &ScheduleSettings, created: SystemTime) -> Result<Self, BadRecurrence> {
+    /// [`BadSettings`] names the field.
+    pub fn new(settings: &ScheduleSettings, created: SystemTime) -> Result<Self, BadSettings> {
         let recurrence = Recurrence::new(&settings.recurrence, created)?;
         let queue = QueueName::new(&settings.queue).map_err(|e| bad("queue", e))?;
-        let missed = match settings.missed.as_deref() {
-            None | Some("last") => MissedPolicy::Last,
-            Some("none") => MissedPolicy::None,
-            Some("all") => MissedPolicy::All,
-            Some(_) => return Err(bad("missed", "must be none, last or all")),
-        };
-        let overlap = match settings.overlap.as_deref() {
-            None | Some("allow") => OverlapPolicy::Allow,
-            Some("skip") => OverlapPolicy::Skip,
-            Some("buffer_one") => OverlapPolicy::BufferOne,
-            Some(_) => return Err(bad("overlap", "must be allow, skip or buffer_one")),
-        };
+        let missed = choice(
+            "missed",
+            settings.missed.as_deref(),
+            [("none", MissedPolicy::None), ("last", MissedPolicy::Last), ("all", MissedPolicy::All)],
+        )?;
+        let overlap = choice(
+            "overlap",
+            settings.overlap.as_deref(),
+            [
+                ("allow", OverlapPolicy::Allow),
+                ("skip", OverlapPolicy::Skip),
+                ("buffer_one", OverlapPolicy::BufferOne),
+            ],
+        )?;
         let catchup = match &settings.catchup {
             None => CATCHUP,
             Some(text) => span::duration(text)
@@ -138,7 +137,7 @@ impl Timetable {
         }
         if let Some((name, _)) = settings.headers.iter().find(|(name, _)| is_reserved(name)) {
             return Err(bad(
-                &format!("headers.{name}"),
+                format!("headers.{name}"),
                 "headers beginning with duewheel- are added by duewheel",
             ));
         }

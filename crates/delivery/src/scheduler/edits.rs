@@ -9,11 +9,12 @@ use duewheel::{CallError, Duewheel};
 
 use super::look::{EditJob, Look, LookEnd, PastOccurrences, ScheduleEdit, ScheduleError};
 use super::message;
-use crate::limits::{EDIT_WAIT, MAX_SCHEDULES};
+use crate::limits::{EDIT_WAIT, MAX_SCHEDULE_NAME, MAX_SCHEDULES};
 use crate::random::random_text;
 use crate::records::{RecordStore, StoredRecord};
-use crate::recurrence::{BadRecurrence, Occurrence};
+use crate::recurrence::Occurrence;
 use crate::schedule::{PastOccurrence, ScheduleCounts, ScheduleRecord, ScheduleSettings, to_time};
+use crate::settings::{BadSettings, check_name};
 
 /// The queue of the records.
 const QUEUE: &str = "#schedules";
@@ -67,7 +68,7 @@ pub struct ScheduleView {
     /// The occurrences, counted by outcome. Those that are not due yet do not count as entered.
     pub counts: ScheduleCounts,
     /// Why it does not run although its record can be read.
-    pub error: Option<BadRecurrence>,
+    pub error: Option<BadSettings>,
 }
 
 /// A schedule in a list.
@@ -151,7 +152,7 @@ impl Schedules {
         (remaining, past): (Option<u64>, PastOccurrences),
         reaches: &(dyn Fn(&str) -> bool + Sync),
     ) -> Result<ScheduleView, ScheduleError> {
-        ScheduleRecord::check_name(name)?;
+        check_name(name, MAX_SCHEDULE_NAME)?;
         loop {
             let now = self.records.now();
             if self.records.read(name).await?.is_none() {
@@ -297,13 +298,13 @@ impl Schedules {
     /// The next occurrences of settings, without saving anything.
     ///
     /// # Errors
-    /// [`BadRecurrence`] names the field.
+    /// [`BadSettings`] names the field.
     pub fn preview(
         &self,
         settings: &ScheduleSettings,
         from: Option<std::time::SystemTime>,
         count: usize,
-    ) -> Result<Vec<Occurrence>, BadRecurrence> {
+    ) -> Result<Vec<Occurrence>, BadSettings> {
         let now = to_time(self.records.now());
         let table = crate::schedule::Timetable::new(settings, now)?;
         Ok(table.recurrence.upcoming(from.unwrap_or(now)).take(count).collect())

@@ -11,11 +11,11 @@ use duewheel::core::time::{WallMs, ceil_ms};
 use super::message::{self, OccurrenceMessage};
 use crate::limits::{LOOK_AGAIN, LOOK_STEPS, MAX_JUDGED_AT_EDIT, ON_TIME, UNREADABLE_LOOK};
 use crate::records::{NextLook, NotWritten, RecordStore};
-use crate::recurrence::BadRecurrence;
 use crate::schedule::{
     EnterOutcome, LookFacts, PreviousRun, ScheduleEntry, ScheduleRecord, ScheduleSettings, ScheduleStep,
     TakeBack, TakeOutcome, Timetable, to_time,
 };
+use crate::settings::{BadSettings, bad};
 
 /// The change that an edit makes to a schedule.
 #[derive(Clone, Debug)]
@@ -48,8 +48,7 @@ impl PastOccurrences {
             return Ok(());
         }
         if left == Some(0) {
-            let what = "must be at least 1".to_owned();
-            return Err(BadRecurrence { field: "remaining".to_owned(), what }.into());
+            return Err(bad("remaining", "must be at least 1").into());
         }
         let ended = table.and_then(|table| table.recurrence.ended_by(to_time(now)));
         ended.map_or(Ok(()), |field| Err(ScheduleError::Past(field)))
@@ -185,13 +184,8 @@ impl Look<'_> {
     async fn edit(&mut self, job: &mut EditJob<'_>) -> Result<(), ScheduleError> {
         let now = self.now();
         self.find_removed().await?;
-        let facts = LookFacts {
-            name: self.name,
-            now,
-            previous: PreviousRun::Unknown,
-            is_checked: false,
-            remembered: self.records.remembered,
-        };
+        let (name, remembered) = (self.name, self.records.remembered);
+        let facts = LookFacts { name, now, previous: PreviousRun::Unknown, is_checked: false, remembered };
         match job(&self.record)? {
             ScheduleEdit::Remove => self.record.state.remove(now),
             ScheduleEdit::Save(settings, remaining, past) => {
@@ -268,7 +262,7 @@ impl Look<'_> {
             }
             Ok(op)
         };
-        let ops: Result<Vec<_>, BadRecurrence> = entries.iter().map(op).collect();
+        let ops: Result<Vec<_>, BadSettings> = entries.iter().map(op).collect();
         let answers = match ops {
             Ok(ops) => match self.records.client.ask_many(ops).await {
                 Ok(answers) => answers,
@@ -355,7 +349,7 @@ impl Look<'_> {
 pub enum ScheduleError {
     /// The settings are not valid.
     #[error(transparent)]
-    Bad(#[from] BadRecurrence),
+    Bad(#[from] BadSettings),
     /// Nothing would occur any more because of this field.
     #[error("{0}: all occurrences have passed; to save the schedule all the same, say past: keep")]
     Past(&'static str),

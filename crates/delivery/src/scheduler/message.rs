@@ -15,11 +15,11 @@ use duewheel::{CallError, Client};
 use tokio::task::JoinSet;
 
 use crate::limits::{DUE_WAIT, REMEMBERED};
-use crate::recurrence::BadRecurrence;
 use crate::schedule::{
     DueAnswer, EnterOutcome, PreviousRun, ScheduleEntry, ScheduleRecord, TakeBack, TakeOutcome, instant_text,
     occurrence_key,
 };
+use crate::settings::{BadSettings, bad};
 
 /// The header with the name of the schedule.
 const SCHEDULE: &str = "duewheel-schedule";
@@ -52,10 +52,9 @@ impl<'a> OccurrenceMessage<'a> {
     }
 
     /// The enqueue. Without its key if another message has that.
-    pub(crate) fn enqueue(&self, keyed: bool) -> Result<Enqueue, BadRecurrence> {
+    pub(crate) fn enqueue(&self, keyed: bool) -> Result<Enqueue, BadSettings> {
         let settings = &self.record.settings;
-        let bad = |what: String| BadRecurrence { field: "queue".into(), what };
-        let queue = QueueName::new(&settings.queue).map_err(|e| bad(e.to_string()))?;
+        let queue = QueueName::new(&settings.queue).map_err(|e| bad("queue", e))?;
         let mut headers: Headers = settings
             .headers
             .iter()

@@ -7,8 +7,8 @@ use super::look::ScheduleError;
 use super::message::OccurrenceMessage;
 use crate::limits::{MAX_BACKFILL, MAX_RUN_ID};
 use crate::random::random_text;
-use crate::recurrence::BadRecurrence;
 use crate::schedule::{ScheduleRecord, occurrence_key, to_ms, to_time};
+use crate::settings;
 
 /// Messages of a backfill that are enqueued together.
 const TOGETHER: usize = 200;
@@ -22,8 +22,8 @@ pub struct Backfilled {
     pub instants: usize,
 }
 
-fn bad(field: &str, what: impl Into<String>) -> ScheduleError {
-    ScheduleError::Bad(BadRecurrence { field: field.into(), what: what.into() })
+fn bad(field: &str, what: impl ToString) -> ScheduleError {
+    settings::bad(field, what).into()
 }
 
 fn check_id(field: &str, id: &str) -> Result<(), ScheduleError> {

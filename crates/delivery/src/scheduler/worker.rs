@@ -1,7 +1,7 @@
 //! The worker that looks at schedules when they are due.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use duewheel::core::engine::Grant;
@@ -12,8 +12,8 @@ use tokio::task::JoinSet;
 use super::edits::Schedules;
 use crate::limits::{HELD, LOOKS};
 use crate::records::{RecordStore, StoredRecord};
-use crate::schedule::{LookFacts, PreviousRun, ScheduleRecord, ScheduleState};
-use crate::supervised::Supervised;
+use crate::schedule::{LookFacts, PreviousRun, ScheduleCounts, ScheduleRecord};
+use crate::supervised::{Bugs, Supervised};
 
 /// The pause after the schedules could not all be read.
 const COMPUTE_AGAIN: Duration = Duration::from_secs(2);
@@ -53,14 +53,9 @@ struct WorkerInner {
     schedules: Schedules,
     activity: Arc<Activity>,
     active: watch::Sender<bool>,
-    entered: AtomicU64,
-    missed: AtomicU64,
-    skipped: AtomicU64,
-    blocked: AtomicU64,
-    failed: AtomicU64,
+    counts: Mutex<WorkerCounts>,
     restarts: Arc<AtomicU64>,
-    /// For tests: bugs that are to happen.
-    bugs: AtomicU64,
+    bugs: Bugs,
 }
 
 impl ScheduleWorker {
@@ -74,13 +69,9 @@ impl ScheduleWorker {
             schedules: schedules.clone(),
             activity: schedules.records.client.register(schedules.records.queue.clone()),
             active: watch::Sender::new(true),
-            entered: AtomicU64::new(0),
-            missed: AtomicU64::new(0),
-            skipped: AtomicU64::new(0),
-            blocked: AtomicU64::new(0),
-            failed: AtomicU64::new(0),
+            counts: Mutex::default(),
             restarts: Arc::default(),
-            bugs: AtomicU64::new(bugs),
+            bugs: Bugs::new(bugs),
         });
         let of_work = inner.clone();
         let worker =
@@ -90,15 +81,7 @@ impl ScheduleWorker {
 
     /// The counts of the worker.
     pub fn counts(&self) -> WorkerCounts {
-        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        WorkerCounts {
-            entered: of(&self.inner.entered),
-            missed: of(&self.inner.missed),
-            skipped: of(&self.inner.skipped),
-            blocked: of(&self.inner.blocked),
-            failed: of(&self.inner.failed),
-            restarts: of(&self.inner.restarts),
-        }
+        WorkerCounts { restarts: self.inner.restarts.load(Ordering::Relaxed), ..*self.inner.counts() }
     }
 
     /// Begins no further look until [`ScheduleWorker::resume`]; other nodes go on.
@@ -124,7 +107,7 @@ async fn work(inner: Arc<WorkerInner>, mut stop: watch::Receiver<bool>) {
     let slots = Arc::new(Semaphore::new(LOOKS));
     let mut looks: JoinSet<()> = JoinSet::new();
     let mut active = inner.active.subscribe();
-    inner.happen(2);
+    inner.bugs.happen(2);
     {
         let (inner, mut stop) = (inner.clone(), stop.clone());
         looks.spawn(async move {
@@ -187,14 +170,14 @@ impl WorkerInner {
 
     /// Looks at one schedule whose record was granted.
     async fn look(&self, grant: &Grant) {
-        self.happen(1);
+        self.bugs.happen(1);
         let records = &self.schedules.records;
         let Some((name, row)) = records.hold(grant, HELD).await else { return };
         let record = match ScheduleRecord::read(&row.body) {
             Ok(record) => record,
             Err(error) => {
                 tracing::warn!(schedule = name, %error, "a schedule does not run");
-                self.failed.fetch_add(1, Ordering::Relaxed);
+                self.counts().failed += 1;
                 let later = crate::records::NextLook::After(crate::limits::UNREADABLE_LOOK);
                 drop(records.write((row.id, row.generation), row.body, Some(later), None).await);
                 return;
@@ -208,10 +191,10 @@ impl WorkerInner {
         let began = grant.lease_until.0.saturating_sub(grant.lease_ms);
         let mut look = self.schedules.look(name, &row, record, began);
         let ended = look.run(None).await;
-        self.count(&before, &look.record.state);
+        self.count(&before, &look.record.state.counts);
         if let Err(error) = ended {
             tracing::debug!(schedule = name, %error, "a look at a schedule did not end");
-            self.failed.fetch_add(1, Ordering::Relaxed);
+            self.counts().failed += 1;
         }
     }
 
@@ -247,29 +230,22 @@ impl WorkerInner {
         true
     }
 
-    fn count(&self, before: &crate::schedule::ScheduleCounts, after: &ScheduleState) {
-        let more = |counter: &AtomicU64, before: u64, after: u64| {
-            counter.fetch_add(after.saturating_sub(before), Ordering::Relaxed);
-        };
-        more(&self.entered, before.entered, after.counts.entered);
-        more(&self.missed, before.missed, after.counts.missed);
-        more(&self.skipped, before.skipped, after.counts.skipped);
-        more(&self.blocked, before.blocked, after.counts.blocked);
+    fn counts(&self) -> MutexGuard<'_, WorkerCounts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn count(&self, before: &ScheduleCounts, after: &ScheduleCounts) {
+        let mut counts = self.counts();
+        counts.entered += after.entered.saturating_sub(before.entered);
+        counts.missed += after.missed.saturating_sub(before.missed);
+        counts.skipped += after.skipped.saturating_sub(before.skipped);
+        counts.blocked += after.blocked.saturating_sub(before.blocked);
     }
 
     fn ended(&self, look: Result<(), tokio::task::JoinError>) {
         if look.is_err_and(|error| error.is_panic()) {
             self.restarts.fetch_add(1, Ordering::Relaxed);
         }
-    }
-
-    /// A bug, if a test has asked for one.
-    fn happen(&self, at_least: u64) {
-        if self.bugs.load(Ordering::Relaxed) < at_least {
-            return;
-        }
-        self.bugs.fetch_sub(1, Ordering::Relaxed);
-        panic!("a bug, for a test");
     }
 }
 

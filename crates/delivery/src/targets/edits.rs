@@ -13,10 +13,11 @@ use duewheel::{CallError, Duewheel, STORE_QUEUE};
 use super::record::{ShownTarget, TargetError, TargetPause, TargetRecord};
 use super::seal::Sealing;
 use crate::client::{PushClient, PushOutcome};
-use crate::limits::{MAX_TARGETS, TARGET_TRIES};
+use crate::limits::{MAX_TARGET_NAME, MAX_TARGETS, TARGET_TRIES};
 use crate::random::random_text;
 use crate::records::{NotWritten, RecordStore, StoredRecord};
 use crate::request::{PushRequest, webhook_id};
+use crate::settings::check_name;
 use crate::target::{PushTarget, TargetSettings};
 
 /// The queue of the records of targets.
@@ -145,7 +146,7 @@ impl Targets {
     /// # Cancel safety
     /// When it is dropped, the target may be changed or not.
     pub async fn put(&self, name: &str, settings: &TargetSettings) -> Result<TargetView, TargetError> {
-        TargetRecord::check_name(name)?;
+        check_name(name, MAX_TARGET_NAME)?;
         for _ in 0..TARGET_TRIES {
             let before = self.targets.read(name).await?;
             // A record that cannot be read is replaced as if it were new.

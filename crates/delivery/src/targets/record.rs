@@ -7,9 +7,10 @@ use duewheel::core::name::QueueName;
 use serde::{Deserialize, Serialize};
 
 use super::seal::Sealing;
-use crate::limits::{CONCURRENCY, DELAYS, MAX_ATTEMPTS, MAX_PAUSE_REASON, MAX_TARGET_NAME, TIMEOUT};
+use crate::limits::{CONCURRENCY, DELAYS, MAX_ATTEMPTS, MAX_PAUSE_REASON, TIMEOUT};
 use crate::records::NotWritten;
-use crate::target::{BadTarget, NetworkSettings, PushRate, PushTarget, RetrySettings, TargetSettings};
+use crate::settings::{BadSettings, bad};
+use crate::target::{NetworkSettings, PushRate, PushTarget, RetrySettings, TargetSettings};
 
 /// The format of records that this version writes.
 const FORMAT: u32 = 1;
@@ -160,15 +161,6 @@ impl TargetRecord {
         })
     }
 
-    /// Checks a name: 1 to 128 bytes, of the characters of queue names.
-    pub(crate) fn check_name(name: &str) -> Result<(), BadTarget> {
-        let bad = |what: String| BadTarget { field: "name".into(), what };
-        if name.len() > MAX_TARGET_NAME {
-            return Err(bad(format!("must have at most {MAX_TARGET_NAME} bytes")));
-        }
-        QueueName::new(name).map(drop).map_err(|e| bad(e.to_string()))
-    }
-
     /// Reads a record, or says in words why not.
     pub(crate) fn read(bytes: &[u8]) -> Result<Self, String> {
         #[derive(Deserialize)]
@@ -191,14 +183,14 @@ impl TargetRecord {
     }
 
     /// Checks that it fits into a message.
-    pub(crate) fn check_size(&self, max_body: usize) -> Result<(), BadTarget> {
+    pub(crate) fn check_size(&self, max_body: usize) -> Result<(), BadSettings> {
         let size = self.bytes().len();
         if size <= max_body {
             return Ok(());
         }
         let field = if self.shown.ca_pem.is_some() { "ca_pem" } else { "headers" };
         let what = format!("is too large: the target takes {size} bytes of {max_body} (--max-body)");
-        Err(BadTarget { field: field.into(), what })
+        Err(bad(field, what))
     }
 
     /// Whether who reads the store's files reads a secret of the target.
@@ -238,7 +230,7 @@ impl TargetRecord {
 pub enum TargetError {
     /// The settings are not valid.
     #[error(transparent)]
-    Bad(#[from] BadTarget),
+    Bad(#[from] BadSettings),
     /// There is no target of this name.
     #[error("there is no target of this name")]
     NotFound,

@@ -11,9 +11,9 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 use super::edits::{ReadyTarget, RowMark, Targets};
-use super::stages::NotedStage;
+use super::stages::StageRecord;
 use crate::limits::{CLOSE, TARGETS_LOOK, TARGETS_READ, WORKERS_WAIT};
-use crate::supervised::Supervised;
+use crate::supervised::{Bugs, Supervised};
 use crate::tracer::PushTracer;
 use crate::workers::{
     BookReport, FailingTarget, PushWorkers, PushWorkersStart, TargetAttempt, TargetBook, TargetEntry,
@@ -42,8 +42,8 @@ struct ServiceInner {
     workers: Mutex<Option<PushWorkers>>,
     known: Mutex<Known>,
     edited: Notify,
-    /// For tests: bugs of the reader that are to happen.
-    bugs: AtomicU64,
+    /// Those of the reader.
+    bugs: Bugs,
 }
 
 /// The contents of the records as last read.
@@ -90,7 +90,7 @@ impl TargetService {
             workers: Mutex::new(None),
             known: Mutex::default(),
             edited: Notify::new(),
-            bugs: AtomicU64::new(bugs),
+            bugs: Bugs::new(bugs),
         });
         let reader_restarts = Arc::new(AtomicU64::new(0));
         let followed = inner.clone();
@@ -175,7 +175,7 @@ async fn follow(inner: Arc<ServiceInner>, mut stop: watch::Receiver<bool>) {
             }
         }
         inner.note_stages(&mut noted).await;
-        inner.happen();
+        inner.bugs.happen(1);
         tokio::select! {
             _ = stop.wait_for(|stop| *stop) => return,
             _ = &mut ended => return,
@@ -198,13 +198,6 @@ impl ServiceInner {
     fn row_of(&self, name: &str, revision: u64) -> Option<RowMark> {
         let known = self.known();
         known.entries.get(name).filter(|known| known.entry.revision == revision).map(|known| known.row)
-    }
-
-    /// A bug, if a test has asked for one.
-    fn happen(&self) {
-        if self.bugs.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok() {
-            panic!("a bug, for a test");
-        }
     }
 
     /// Reads all records, and lets the workers have them. Returns whether it did.
@@ -263,12 +256,12 @@ impl ServiceInner {
     }
 
     /// Records what this node sees of its targets, where that has changed.
-    async fn note_stages(&self, noted: &mut BTreeMap<String, NotedStage>) {
+    async fn note_stages(&self, noted: &mut BTreeMap<String, StageRecord>) {
         let statuses = self.workers().as_ref().map(PushWorkers::statuses).unwrap_or_default();
         noted.retain(|name, _| statuses.contains_key(name));
         for (name, status) in statuses {
             let row = self.known().entries.get(&name).map(|known| known.row);
-            let state = NotedStage::of(&status, row, self.wheel.client().now().wall);
+            let state = StageRecord::of(&status, row, self.wheel.client().now().wall);
             if noted.get(&name) == Some(&state) {
                 continue;
             }
@@ -394,7 +387,7 @@ mod tests {
                 failing: Some(failing),
             };
             let mark = Some((row.id, row.generation));
-            assert!(targets.note_stage(name, &NotedStage::of(&status, mark, now)).await);
+            assert!(targets.note_stage(name, &StageRecord::of(&status, mark, now)).await);
             if edited {
                 targets.put(name, &settings).await.unwrap();
             }

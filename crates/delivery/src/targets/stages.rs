@@ -38,44 +38,14 @@ impl TargetState {
             (None, _) => TargetState { stage: TargetStage::Active, reason: None, since: None },
         }
     }
-
-    fn seen(status: &TargetStatus) -> Self {
-        TargetState { stage: status.stage, reason: status.reason.clone(), since: Some(status.since) }
-    }
-}
-
-/// The stage of a target, as recorded by the node that pushes to it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct NotedStage(StageRecord);
-
-impl NotedStage {
-    /// `row`: the record of the target, which an edit, a pause and a resume change; then failures begin anew.
-    pub(super) fn of(status: &TargetStatus, row: Option<RowMark>, now: WallMs) -> Self {
-        let lasts = |failing: &FailingTarget| now.0.saturating_sub(failing.since.0) >= ceil_ms(FAILING_NOTED);
-        let mut seen = TargetState::seen(status);
-        if seen.stage == TargetStage::Slowed && !status.failing.as_ref().is_some_and(lasts) {
-            // A target that asks for time now and then costs no writes either.
-            seen = TargetState { stage: TargetStage::Active, ..seen };
-        }
-        let mut record = StageRecord::of(&seen);
-        if let (Some(failing), Some((id, generation))) = (status.failing.filter(lasts), row) {
-            let of = (id.0, generation);
-            // More are not needed for a pause, and would be written again and again.
-            let failures = failing.failures.min(PAUSE_LEAST);
-            // By whole minutes, because the two clocks need not run alike.
-            let since_ms = failing.since.0 / MINUTE * MINUTE;
-            record.failing = Some(FailingRecord { since_ms, failures, of });
-        }
-        NotedStage(record)
-    }
 }
 
 /// The unit of the beginning of a time of failures.
 const MINUTE: u64 = 60_000;
 
-/// A state in its record.
+/// The stage of a target, as recorded by the node that pushes to it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct StageRecord {
+pub(super) struct StageRecord {
     open: bool,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     slowed: bool,
@@ -95,13 +65,24 @@ struct FailingRecord {
 }
 
 impl StageRecord {
-    /// The record of a state. A pause is in the record of the target.
-    fn of(state: &TargetState) -> Self {
-        let since = state.since.map_or(0, |since| WallMs::from_system_time_up(since).0);
-        let open = state.stage == TargetStage::Open;
-        let slowed = state.stage == TargetStage::Slowed;
-        let reason = if open || slowed { state.reason.clone() } else { None };
-        StageRecord { open, slowed, reason, since_ms: since, failing: None }
+    /// The record of what a node sees. A pause is in the record of the target. `row`: the record of the target, which an
+    /// edit, a pause and a resume change; then failures begin anew.
+    pub(super) fn of(status: &TargetStatus, row: Option<RowMark>, now: WallMs) -> Self {
+        let lasts = |failing: &FailingTarget| now.0.saturating_sub(failing.since.0) >= ceil_ms(FAILING_NOTED);
+        let failing = status.failing.filter(lasts);
+        let open = status.stage == TargetStage::Open;
+        // A target that asks for time now and then costs no writes either.
+        let slowed = status.stage == TargetStage::Slowed && failing.is_some();
+        let failing = failing.zip(row).map(|(failing, (id, generation))| FailingRecord {
+            // By whole minutes, because the two clocks need not run alike.
+            since_ms: failing.since.0 / MINUTE * MINUTE,
+            // More are not needed for a pause, and would be written again and again.
+            failures: failing.failures.min(PAUSE_LEAST),
+            of: (id.0, generation),
+        });
+        let since_ms = WallMs::from_system_time_up(status.since).0;
+        let reason = status.reason.clone().filter(|_| open || slowed);
+        StageRecord { open, slowed, reason, since_ms, failing }
     }
 
     fn read(row: &StoredRecord) -> Option<TargetState> {
@@ -153,7 +134,7 @@ impl Targets {
     }
 
     /// Records what this node sees. Returns whether it is recorded.
-    pub(super) async fn note_stage(&self, name: &str, NotedStage(record): &NotedStage) -> bool {
+    pub(super) async fn note_stage(&self, name: &str, record: &StageRecord) -> bool {
         let Ok(body) = serde_json::to_vec(record).map(Bytes::from) else { return true };
         let Ok(row) = self.stages.read(name).await else { return false };
         let written = match row {
@@ -197,14 +178,14 @@ mod tests {
                 in_flight: 0,
                 failing,
             };
-            NotedStage::of(&status, Some((MessageId(1), 1)), WallMs(100 * MINUTE))
+            StageRecord::of(&status, Some((MessageId(1), 1)), WallMs(100 * MINUTE))
         };
         let noted = |since_ms, failures| staged(TargetStage::Active, since_ms, failures);
-        let slowed = |since_ms| staged(TargetStage::Slowed, since_ms, 3).0.slowed;
+        let slowed = |since_ms| staged(TargetStage::Slowed, since_ms, 3).slowed;
         assert_eq!((slowed(91 * MINUTE), slowed(90 * MINUTE)), (false, true));
-        let NotedStage(young) = noted(91 * MINUTE, 50);
+        let young = noted(91 * MINUTE, 50);
         assert_eq!(young.failing, None);
-        let NotedStage(old) = noted(90 * MINUTE, 3);
+        let old = noted(90 * MINUTE, 3);
         assert_eq!(old.failing, Some(FailingRecord { since_ms: 90 * MINUTE, failures: 3, of: (1, 1) }));
         assert_eq!(noted(80 * MINUTE, 10), noted(80 * MINUTE + 59_999, 5_000));
         let read: StageRecord =

@@ -5,44 +5,34 @@
 //! message that its queue keeps is not gone. Nothing waits for a record: attempts that cannot be written are counted
 //! and left out.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use duewheel::core::MessageId;
-use duewheel::core::engine::{
-    Attempt, Edit, Enqueue, EnqueueRefusal, Grant, IfExists, Op, Target, View, When,
-};
+use duewheel::core::engine::{Enqueue, EnqueueRefusal, Grant, IfExists, Op, Target, View, When};
 use duewheel::core::message::{MaxAttempts, Options, State};
 use duewheel::core::name::{Key, QueueName};
 use duewheel::core::record::Created;
 use duewheel::core::time::{WallMs, ceil_ms};
+use duewheel::core::{MessageId, Policy};
 use duewheel::{CallError, Client};
-use duewheel_shard::client::Reserve;
 use duewheel_shard::listing::ListPositions;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::answer::PushVerdict;
 use crate::client::PushOutcome;
 use crate::limits::{KEEP_ATTEMPTS, KEPT_ATTEMPTS, MAX_ATTEMPT_RECORDS, WAITING_ATTEMPTS, WRITTEN_ATTEMPTS};
-use crate::records::granted;
+use crate::records::{NextLook, RecordStore};
 
 /// The queue of the records.
 const QUEUE: &str = "#attempts";
-/// How long a reserve waits; it only limits how often an idle one repeats.
-const WAIT_MS: u64 = 60_000;
-/// The lease of a record that is looked at.
-const LEASE_MS: u64 = 10_000;
 /// Records that are looked at together.
 const LOOKED_AT: usize = 64;
 /// How often the number of records is counted.
 const COUNT_AGAIN: Duration = Duration::from_secs(10);
-/// Queues of which it is known whether they keep done messages.
-const KNOWN_QUEUES: usize = 10_000;
 /// Records that are looked at together, the oldest first, when there are too many.
 const LOOKED_AT_FOR_ROOM: usize = 512;
 /// Records that are then removed, at least, if there are so many of messages that have ended.
@@ -131,29 +121,13 @@ impl AttemptRecord {
 /// An attempt that has ended, to be kept.
 #[derive(Clone, Debug)]
 pub(crate) struct AttemptNote {
-    id: MessageId,
-    attempt: DeliveryAttempt,
-    queue: QueueName,
-    /// Whether the message was not delivered by it: a failure, or a postponement that the target has asked for.
-    failed: bool,
-    /// Whether it was the first one, so that there is no record.
-    first: bool,
-    gone: bool,
-}
-
-impl AttemptNote {
-    /// Whether it is a success at the first try, which is kept only where done messages are.
-    fn is_plain(&self) -> bool {
-        !self.failed && self.first
-    }
-
-    /// The attempt of a grant that began at `at`. `gone`: the message is done.
-    pub(crate) fn of(grant: &Grant, at: WallMs, outcome: &PushOutcome, gone: bool) -> Self {
-        let attempt = DeliveryAttempt::of(at, outcome);
-        let failed = outcome.verdict != PushVerdict::Delivered;
-        let (id, queue) = (grant.message.id, grant.message.queue.clone());
-        AttemptNote { id, attempt, queue, failed, first: grant.attempt == 1, gone }
-    }
+    pub(crate) id: MessageId,
+    pub(crate) attempt: DeliveryAttempt,
+    /// Whether it is kept although there is no record: it was the first attempt, or has not delivered the message, which
+    /// has failed or is postponed as the target has asked for.
+    pub(crate) begins: bool,
+    /// Whether the message is done.
+    pub(crate) gone: bool,
 }
 
 /// Where pushers leave attempts. Cheap to clone.
@@ -161,37 +135,6 @@ impl AttemptNote {
 pub(crate) struct AttemptLog {
     notes: mpsc::Sender<AttemptNote>,
     lost: Arc<AtomicU64>,
-    keeping: Arc<KeepingQueues>,
-}
-
-/// Which queues keep done messages, as far as it is known.
-#[derive(Debug, Default)]
-struct KeepingQueues(Mutex<HashMap<QueueName, (Keeps, Instant)>>);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Keeps {
-    Done,
-    Nothing,
-}
-
-impl KeepingQueues {
-    /// Whether the queue keeps done messages; `None`: it must be looked up.
-    fn of(&self, queue: &QueueName) -> Option<Keeps> {
-        let known = self.lock().get(queue).copied();
-        known.filter(|(_, at)| at.elapsed() < COUNT_AGAIN).map(|(keeps, _)| keeps)
-    }
-
-    fn learn(&self, queue: QueueName, keeps: Keeps) {
-        let mut all = self.lock();
-        if all.len() >= KNOWN_QUEUES {
-            all.clear();
-        }
-        all.insert(queue, (keeps, Instant::now()));
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<QueueName, (Keeps, Instant)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// Writes attempts, and removes old ones, until it is stopped.
@@ -214,19 +157,15 @@ impl AttemptLog {
     ) -> Result<(Self, AttemptWriter), duewheel::core::name::BadName> {
         let (notes, waiting) = mpsc::channel(WAITING_ATTEMPTS);
         let keeper = AttemptKeeper::new(client, most)?;
-        let (lost, keeping) = (keeper.lost.clone(), keeper.keeping.clone());
+        let lost = keeper.lost.clone();
         let stop = watch::Sender::new(false);
         let task = tokio::spawn(keeper.work(waiting, stop.subscribe()));
-        Ok((AttemptLog { notes, lost, keeping }, AttemptWriter { stop, task }))
+        Ok((AttemptLog { notes, lost }, AttemptWriter { stop, task }))
     }
 
-    /// Leaves an attempt to be written, without waiting. A success at the first try is kept if its message is.
+    /// Leaves an attempt to be written, without waiting.
     pub(crate) fn note(&self, note: AttemptNote) {
-        let plain = note.is_plain();
-        if plain && self.keeping.of(&note.queue) == Some(Keeps::Nothing) {
-            return;
-        }
-        if self.notes.try_send(note).is_err() && !plain {
+        if self.notes.try_send(note).is_err() {
             self.lost.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -246,12 +185,10 @@ impl AttemptWriter {
 }
 
 struct AttemptKeeper {
-    client: Client,
-    queue: QueueName,
+    records: RecordStore,
     lost: Arc<AtomicU64>,
-    keeping: Arc<KeepingQueues>,
     /// The number of records, and when they were counted.
-    records: Option<(u64, Instant)>,
+    count: Option<(u64, Instant)>,
     /// The most that there may be.
     most: u64,
     room: RoomSearch,
@@ -270,51 +207,37 @@ enum RoomSearch {
 impl AttemptKeeper {
     fn new(client: &Client, most: u64) -> Result<Self, duewheel::core::name::BadName> {
         Ok(AttemptKeeper {
-            client: client.clone(),
-            queue: QueueName::system(QUEUE)?,
+            records: RecordStore::over(client, QueueName::system(QUEUE)?, &Policy::default()),
             lost: Arc::default(),
-            keeping: Arc::default(),
-            records: None,
+            count: None,
             most,
             room: RoomSearch::Behind(None),
         })
     }
 
     async fn work(mut self, mut waiting: mpsc::Receiver<AttemptNote>, mut stop: watch::Receiver<bool>) {
-        let client = self.client.clone();
-        let mut due = Box::pin(due(client.clone(), self.queue.clone(), Duration::ZERO));
+        let records = self.records.clone();
+        let mut due = Box::pin(due(records.clone(), Duration::ZERO));
         loop {
             let mut notes = Vec::new();
             // In any order: neither many attempts nor many old records keep the others waiting.
             tokio::select! {
-                () = async { drop(stop.wait_for(|stop| *stop).await) } => break,
+                // Attempts that are still in the channel are written before the end.
+                () = async { drop(stop.wait_for(|stop| *stop).await) }, if !waiting.is_closed() => waiting.close(),
                 _ = waiting.recv_many(&mut notes, WRITTEN_ATTEMPTS) => {
                     if notes.is_empty() {
-                        break;
+                        return;
                     }
                     self.write(notes).await;
                 }
-                granted = &mut due => {
+                granted = &mut due, if !waiting.is_closed() => {
                     let pause = if granted.is_err() { PAUSE } else { Duration::ZERO };
                     if let Ok(grants) = granted {
                         self.sweep(grants).await;
                     }
-                    due = Box::pin(self::due(client.clone(), self.queue.clone(), pause));
+                    due = Box::pin(self::due(records.clone(), pause));
                 }
             }
-        }
-        // Attempts that are still in the channel are written before the end.
-        loop {
-            let mut notes = Vec::new();
-            while notes.len() < WRITTEN_ATTEMPTS
-                && let Ok(note) = waiting.try_recv()
-            {
-                notes.push(note);
-            }
-            if notes.is_empty() {
-                return;
-            }
-            self.write(notes).await;
         }
     }
 
@@ -322,9 +245,6 @@ impl AttemptKeeper {
     async fn write(&mut self, notes: Vec<AttemptNote>) {
         let mut of: BTreeMap<String, Vec<AttemptNote>> = BTreeMap::new();
         for note in notes {
-            if note.is_plain() && self.keeps(&note.queue).await == Keeps::Nothing {
-                continue;
-            }
             of.entry(note.id.to_string()).or_default().push(note);
         }
         for tries in 1..=TRIES {
@@ -340,28 +260,14 @@ impl AttemptKeeper {
         self.count_lost(lost);
     }
 
-    /// Whether a queue keeps done messages.
-    async fn keeps(&self, queue: &QueueName) -> Keeps {
-        if let Some(keeps) = self.keeping.of(queue) {
-            return keeps;
-        }
-        let Ok(view) = self.client.ask(Op::queue(queue.clone())).await else { return Keeps::Nothing };
-        let keeps = match view.and_then(|view| view.settings.keep_done_ms) {
-            Some(_) => Keeps::Done,
-            None => Keeps::Nothing,
-        };
-        self.keeping.learn(queue.clone(), keeps);
-        keeps
-    }
-
     /// Returns what is to be written again: another node looks at the record, or the store is behind.
     async fn write_once(
         &mut self,
         of: BTreeMap<String, Vec<AttemptNote>>,
     ) -> BTreeMap<String, Vec<AttemptNote>> {
-        let key = |id: &String| Key::new(id).ok().map(|key| Target::Key(self.queue.clone(), key));
+        let key = |id: &String| Key::new(id).ok().map(|key| Target::Key(self.records.queue.clone(), key));
         let gets = of.keys().filter_map(key).map(Op::get).collect();
-        let Ok(views) = self.client.ask_many(gets).await else { return of };
+        let Ok(views) = self.records.client.ask_many(gets).await else { return of };
         let new = views.iter().filter(|view| matches!(view, Ok(None))).count();
         let full = self.is_full().await && !self.make_room(new).await;
         let (mut again, mut writing, mut enqueues) = (BTreeMap::new(), Vec::new(), Vec::new());
@@ -375,11 +281,11 @@ impl AttemptKeeper {
                     writing.push((id, notes));
                     enqueues.push(enqueue);
                 }
-                None if notes.iter().any(|note| note.failed) => self.count_lost(notes.len()),
+                None if notes.iter().any(|note| note.begins) => self.count_lost(notes.len()),
                 None => {}
             }
         }
-        let Ok(answers) = self.client.ask_many(enqueues).await else {
+        let Ok(answers) = self.records.client.ask_many(enqueues).await else {
             again.extend(writing);
             return again;
         };
@@ -393,7 +299,7 @@ impl AttemptKeeper {
                 Ok(Err(_)) => self.count_lost(notes.len()),
             }
         }
-        if let Some((records, _)) = &mut self.records {
+        if let Some((records, _)) = &mut self.count {
             *records += new;
         }
         again
@@ -404,7 +310,7 @@ impl AttemptKeeper {
         let mut record = match view {
             Some(view) => AttemptRecord::read(&view.message.body),
             // A success behind failures that were not kept says little.
-            None if full || !notes.iter().any(|note| note.failed || note.is_plain()) => return None,
+            None if full || !notes.iter().any(|note| note.begins) => return None,
             None => AttemptRecord::default(),
         };
         record.add(notes);
@@ -413,20 +319,18 @@ impl AttemptKeeper {
             if_exists: IfExists::Replace,
             when: When::After(ceil_ms(KEEP_ATTEMPTS)),
             options: Options { max_attempts: Some(MaxAttempts::UNLIMITED), ..Options::default() },
-            ..Enqueue::new(self.queue.clone(), record.bytes())
+            ..Enqueue::new(self.records.queue.clone(), record.bytes())
         })
     }
 
     /// Whether there are as many records as there may be.
     async fn is_full(&mut self) -> bool {
-        if self.records.is_none_or(|(_, at)| at.elapsed() >= COUNT_AGAIN)
-            && let Ok(view) = self.client.ask(Op::queue(self.queue.clone())).await
+        if self.count.is_none_or(|(_, at)| at.elapsed() >= COUNT_AGAIN)
+            && let Ok(records) = self.records.count().await
         {
-            let counts = view.map(|view| view.counts).unwrap_or_default();
-            let records = counts.scheduled + counts.ready + counts.leased + counts.dead;
-            self.records = Some((records, Instant::now()));
+            self.count = Some((records, Instant::now()));
         }
-        self.records.is_some_and(|(records, _)| records >= self.most)
+        self.count.is_some_and(|(records, _)| records >= self.most)
     }
 
     /// Removes records of messages that have ended, the oldest first, until there is room for `new` more. Returns
@@ -438,14 +342,14 @@ impl AttemptKeeper {
             RoomSearch::Behind(after) => after.clone(),
         };
         self.room = RoomSearch::Behind(after.clone());
-        let list =
-            self.client.list(self.queue.clone(), Some(State::Scheduled), after.clone(), LOOKED_AT_FOR_ROOM);
+        let queue = self.records.queue.clone();
+        let list = self.records.client.list(queue, Some(State::Scheduled), after.clone(), LOOKED_AT_FOR_ROOM);
         let Ok(page) = list.await else { return false };
         let of = |view: &View| view.message.key.as_ref().and_then(|key| key.as_str().parse().ok());
         let records: Vec<(MessageId, MessageId)> =
             page.views.iter().filter_map(|view| Some((view.message.id, of(view)?))).collect();
         let recalls = records.iter().map(|(_, of)| Op::recall(Target::Id(*of))).collect();
-        let Ok(views) = self.client.ask_many(recalls).await else { return false };
+        let Ok(views) = self.records.client.ask_many(recalls).await else { return false };
         let has_ended = |view: &Option<Box<View>>| {
             view.as_ref().is_none_or(|view| matches!(view.state, State::Dead | State::Done))
         };
@@ -459,9 +363,9 @@ impl AttemptKeeper {
             next => RoomSearch::Behind(next),
         };
         cancels.truncate(most);
-        let Ok(answers) = self.client.ask_many(cancels).await else { return false };
+        let Ok(answers) = self.records.client.ask_many(cancels).await else { return false };
         let removed = answers.iter().filter(|answer| matches!(answer, Ok(Ok(_)))).count();
-        if let Some((records, _)) = &mut self.records {
+        if let Some((records, _)) = &mut self.count {
             *records = records.saturating_sub(u64::try_from(removed).unwrap_or(0));
         }
         removed >= new
@@ -474,47 +378,44 @@ impl AttemptKeeper {
     /// Looks at records that are due. What does not end here is looked at again when the lease has run out.
     async fn sweep(&self, grants: Vec<Grant>) {
         for grant in grants {
-            let (id, token) = (grant.message.id, grant.token);
             let of: Option<MessageId> = grant.message.key.as_ref().and_then(|key| key.as_str().parse().ok());
             let exists = match of {
                 None => false,
                 // A done message that is kept exists.
-                Some(of) => match self.client.ask(Op::recall(Target::Id(of))).await {
+                Some(of) => match self.records.client.ask(Op::recall(Target::Id(of))).await {
                     Ok(view) => view.is_some(),
                     Err(_) => continue,
                 },
             };
             let mut record = AttemptRecord::read(&grant.message.body);
             if !exists && (record.gone || of.is_none()) {
-                drop(self.client.ask(Op::ack(id, token)).await);
+                drop(self.records.client.ask(Op::ack(grant.message.id, grant.token)).await);
                 continue;
             }
-            let day = ceil_ms(KEEP_ATTEMPTS);
-            let back = self.client.ask(Op::nack(id, token, Attempt::NotYet, Some(day), "")).await;
-            if !exists && matches!(back, Ok(Ok(_))) {
+            let back = self.records.hold(&grant, KEEP_ATTEMPTS).await;
+            if let Some((_, row)) = back
+                && !exists
+            {
                 record.gone = true;
-                let edit =
-                    Edit { when: Some(When::After(day)), body: Some(record.bytes()), ..Edit::default() };
-                let mark = Op::postpone(Target::Own(id), Box::new(edit), Some(grant.generation));
+                let later = Some(NextLook::After(KEEP_ATTEMPTS));
                 // If it fails, the message is found gone a day later.
-                drop(self.client.ask(mark).await);
+                drop(self.records.write((row.id, row.generation), record.bytes(), later).await);
             }
         }
     }
 }
 
 /// Waits for records that are due.
-async fn due(client: Client, queue: QueueName, pause: Duration) -> Result<Vec<Grant>, CallError> {
+async fn due(records: RecordStore, pause: Duration) -> Result<Vec<Grant>, CallError> {
     tokio::time::sleep(pause).await;
-    let demand =
-        Reserve { max: LOOKED_AT, wait_ms: WAIT_MS, lease_ms: Some(LEASE_MS), ..Reserve::new(queue) };
-    granted(&client, demand).await
+    records.due(LOOKED_AT).await
 }
 
 #[cfg(test)]
 mod tests {
     use duewheel::Duewheel;
     use duewheel::core::engine::Reserved;
+    use duewheel_shard::client::Reserve;
 
     use super::*;
 
@@ -535,8 +436,7 @@ mod tests {
             class: "status_500".into(),
             answer: String::new(),
         };
-        let queue = QueueName::new("q").unwrap();
-        AttemptNote { id, attempt, queue, failed: true, first: true, gone: false }
+        AttemptNote { id, attempt, begins: true, gone: false }
     }
 
     /// Story: each batch of attempts looked at the same 512 oldest records again, all of living messages, and never at

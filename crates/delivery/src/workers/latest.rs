@@ -24,19 +24,15 @@ pub struct TargetAttempt {
     pub queue: QueueName,
     /// Which attempt of the message it was, from 1 on.
     pub number: u32,
-    /// When and how it has ended. Its answer is cut off behind 200 bytes.
+    /// When and how it has ended. In the list of a target its answer is cut off behind 200 bytes.
     pub attempt: DeliveryAttempt,
 }
 
 impl TargetAttempt {
     /// The attempt of a grant whose request began at `at`.
     pub(crate) fn of(grant: &Grant, at: WallMs, outcome: &PushOutcome) -> Self {
-        let mut attempt = DeliveryAttempt::of(at, outcome);
-        let is_end = |at: &usize| attempt.answer.is_char_boundary(*at);
-        let end = (0..=LATEST_EXCERPT.min(attempt.answer.len())).rev().find(is_end).unwrap_or(0);
-        attempt.answer.truncate(end);
         let (id, queue) = (grant.message.id, grant.message.queue.clone());
-        TargetAttempt { id, queue, number: grant.attempt, attempt }
+        TargetAttempt { id, queue, number: grant.attempt, attempt: DeliveryAttempt::of(at, outcome) }
     }
 }
 
@@ -46,7 +42,10 @@ pub(crate) struct LatestAttempts(Arc<Mutex<VecDeque<TargetAttempt>>>);
 
 impl LatestAttempts {
     /// Adds one that has ended; the oldest of too many is dropped.
-    pub(crate) fn add(&self, attempt: TargetAttempt) {
+    pub(crate) fn add(&self, mut attempt: TargetAttempt) {
+        let answer = &mut attempt.attempt.answer;
+        let end = (0..=LATEST_EXCERPT.min(answer.len())).rev().find(|end| answer.is_char_boundary(*end));
+        answer.truncate(end.unwrap_or(0));
         let mut all = self.lock();
         if all.len() >= LATEST_ATTEMPTS {
             all.pop_front();

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use duewheel::core::MessageId;
@@ -11,17 +11,17 @@ use duewheel::core::engine::Grant;
 use duewheel::core::time::{EngineMs, ceil_ms};
 use duewheel::{CallError, Duewheel};
 use tokio::sync::watch;
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinSet;
 
 use super::attempts::{AttemptLog, AttemptWriter};
 use super::latest::{LatestOfTargets, TargetAttempt};
 use super::runner::{BookReport, RunnerContext, TargetBook, TargetEntry, TargetRunner, TargetStatus};
 use super::ticket::{Ticket, Tickets};
 use crate::limits::{
-    CLOSE, FIRST_RESTART, LONGEST_RESTART, REPORT_AGAIN, TICKET_CHECK, TICKET_PASSED, TICKET_STRANGE,
-    WORKERS_TICK, WORKERS_WAIT,
+    CLOSE, REPORT_AGAIN, TICKET_CHECK, TICKET_PASSED, TICKET_STRANGE, WORKERS_TICK, WORKERS_WAIT,
 };
-use crate::pusher::{PushCounts, PusherError, PusherParts, check_store};
+use crate::pusher::{PusherError, PusherParts, check_store};
+use crate::supervised::{Bugs, Supervised};
 use crate::tracer::PushTracer;
 
 /// The parameters of a node's workers.
@@ -91,19 +91,19 @@ pub struct PushWorkersStart {
 #[derive(Debug)]
 pub struct PushWorkers {
     inner: Arc<WorkersInner>,
-    writer: Option<AttemptWriter>,
-    stop: watch::Sender<Option<Duration>>,
-    task: Option<JoinHandle<()>>,
+    writer: AttemptWriter,
+    running: Supervised,
 }
 
 #[derive(Debug)]
 struct WorkersInner {
     context: RunnerContext,
     start: PushWorkersStart,
+    tickets: Tickets,
     status: Mutex<BTreeMap<String, TargetStatus>>,
-    restarts: AtomicU64,
-    /// For tests: bugs that are to happen.
-    bugs: AtomicU64,
+    /// How long requests under way may take when the workers are stopped.
+    leave_within: OnceLock<Duration>,
+    bugs: Bugs,
 }
 
 impl PushWorkers {
@@ -122,27 +122,29 @@ impl PushWorkers {
         runners: u64,
     ) -> Result<Self, PusherError> {
         check_store(&start.store)?;
-        let runtime = tokio::runtime::Handle::try_current().map_err(|_| PusherError::NoRuntime)?;
+        tokio::runtime::Handle::try_current().map_err(|_| PusherError::NoRuntime)?;
         let (log, writer) = AttemptLog::start(wheel.client()).map_err(PusherError::Queue)?;
+        let restarts = Arc::<AtomicU64>::default();
         let parts = PusherParts {
             attempts: Some(log),
-            latest: None,
-            urls: Arc::default(),
             tracer: start.tracer.clone(),
-            bugs: Arc::new(AtomicU64::new(runners)),
+            restarts: restarts.clone(),
+            bugs: Bugs::new(runners),
+            ..PusherParts::default()
         };
         let (store, latest) = (start.store.clone(), LatestOfTargets::default());
-        let context = RunnerContext { wheel: wheel.clone(), store, parts, latest };
         let inner = Arc::new(WorkersInner {
-            context,
+            tickets: Tickets::new(wheel.client()).map_err(PusherError::Queue)?,
+            context: RunnerContext { wheel: wheel.clone(), store, parts, latest },
             start,
             status: Mutex::default(),
-            restarts: AtomicU64::new(0),
-            bugs: AtomicU64::new(own),
+            leave_within: OnceLock::new(),
+            bugs: Bugs::new(own),
         });
-        let stop = watch::Sender::new(None);
-        let task = runtime.spawn(supervise(inner.clone(), stop.subscribe()));
-        Ok(PushWorkers { inner, writer: Some(writer), stop, task: Some(task) })
+        let of_work = inner.clone();
+        let running =
+            Supervised::start("the delivery workers", restarts, move |stop| work(of_work.clone(), stop));
+        Ok(PushWorkers { inner, writer, running })
     }
 
     /// The state of a target, a moment old. `None`: this node does not push to it.
@@ -163,7 +165,7 @@ impl PushWorkers {
 
     /// How often a bug has ended a worker.
     pub fn restarts(&self) -> u64 {
-        self.inner.restarts.load(Ordering::Relaxed)
+        self.inner.context.parts.restarts.load(Ordering::Relaxed)
     }
 
     /// Attempts that were not kept, because too many waited or the store was behind.
@@ -176,63 +178,34 @@ impl PushWorkers {
     ///
     /// # Cancel safety
     /// When the future is dropped, the workers stop by themselves.
-    pub async fn stop(mut self, deadline: Duration) {
-        self.stop.send_replace(Some(deadline));
-        if let Some(task) = self.task.take() {
-            // The task ends by itself: each of its waits has a limit.
-            drop(task.await);
-        }
-        if let Some(writer) = self.writer.take() {
-            drop(tokio::time::timeout(CLOSE, writer.stop()).await);
-        }
-    }
-}
-
-impl Drop for PushWorkers {
-    fn drop(&mut self) {
-        self.stop.send_if_modified(|stop| stop.is_none() && stop.replace(Duration::ZERO).is_none());
-    }
-}
-
-/// Runs the workers until they are stopped; after a bug again, following a pause.
-async fn supervise(inner: Arc<WorkersInner>, mut stop: watch::Receiver<Option<Duration>>) {
-    let mut failures = 0u32;
-    loop {
-        let Ok(tickets) = Tickets::new(inner.context.wheel.client()) else { return };
-        let work = tokio::spawn(work(inner.clone(), tickets.clone(), stop.clone()));
-        let Err(error) = work.await else { return };
-        // Its pushers are dropped, and begin no further request.
-        tickets.close().await;
-        inner.status().clear();
-        if !error.is_panic() {
-            return;
-        }
-        inner.restarts.fetch_add(1, Ordering::Relaxed);
-        let pause = FIRST_RESTART.saturating_mul(1 << failures.min(6)).min(LONGEST_RESTART);
-        failures = failures.saturating_add(1);
-        tracing::error!(?pause, "a bug has ended the delivery workers; they begin again");
-        tokio::select! {
-            _ = stop.wait_for(Option::is_some) => return,
-            () = tokio::time::sleep(pause) => {}
-        }
+    pub async fn stop(self, deadline: Duration) {
+        let _ = self.inner.leave_within.set(deadline);
+        // It ends by itself: each of its waits has a limit.
+        self.running.stop(Duration::MAX).await;
+        drop(tokio::time::timeout(CLOSE, self.writer.stop()).await);
     }
 }
 
 type Free<'a> = Pin<Box<dyn Future<Output = Result<Vec<Grant>, CallError>> + Send + 'a>>;
 
-async fn work(inner: Arc<WorkersInner>, tickets: Tickets, mut stop: watch::Receiver<Option<Duration>>) {
+async fn work(inner: Arc<WorkersInner>, mut stop: watch::Receiver<bool>) {
+    let tickets = &inner.tickets;
+    if inner.context.parts.restarts.load(Ordering::Relaxed) > 0 {
+        // Those of the workers that a bug has ended.
+        tickets.close().await;
+    }
     let mut book = inner.start.book.watch();
-    let mut round = Round::new(&inner, &tickets);
+    let mut round = Round::new(&inner);
     let ended = inner.context.wheel.ended();
     tokio::pin!(ended);
-    let mut free: Free<'_> = Box::pin(free_after(&tickets, Duration::ZERO));
+    let mut free: Free<'_> = Box::pin(free_after(tickets, Duration::ZERO));
     loop {
         let entries = book.borrow_and_update().clone();
         round.step(&entries).await;
-        inner.happen();
+        inner.bugs.happen(1);
         let granted = tokio::select! {
             biased;
-            _ = stop.wait_for(Option::is_some) => break,
+            _ = stop.wait_for(|stop| *stop) => break,
             _ = &mut ended => break,
             granted = &mut free => granted,
             // Its sender lives in `inner`.
@@ -244,12 +217,11 @@ async fn work(inner: Arc<WorkersInner>, tickets: Tickets, mut stop: watch::Recei
         round.granted(&entries, granted.unwrap_or_default()).await;
         // After an error not at once.
         let pause = if pause { WORKERS_TICK } else { Duration::ZERO };
-        free = Box::pin(free_after(&tickets, pause));
+        free = Box::pin(free_after(tickets, pause));
     }
     // Tickets that are granted from now on go back.
     drop(free);
-    let deadline = stop.borrow().unwrap_or_default();
-    round.leave(deadline).await;
+    round.leave(inner.leave_within.get().copied().unwrap_or_default()).await;
     tickets.close().await;
     inner.status().clear();
 }
@@ -262,7 +234,6 @@ async fn free_after(tickets: &Tickets, pause: Duration) -> Result<Vec<Grant>, Ca
 /// The runners of a node, and what is done about them again and again.
 struct Round<'a> {
     inner: &'a WorkersInner,
-    tickets: &'a Tickets,
     runners: BTreeMap<String, TargetRunner>,
     /// Tickets of targets that this node does not know, and how often they were seen.
     strange: HashMap<MessageId, u32>,
@@ -274,10 +245,9 @@ struct Round<'a> {
 }
 
 impl<'a> Round<'a> {
-    fn new(inner: &'a WorkersInner, tickets: &'a Tickets) -> Self {
+    fn new(inner: &'a WorkersInner) -> Self {
         Round {
             inner,
-            tickets,
             runners: BTreeMap::new(),
             strange: HashMap::new(),
             checked: None,
@@ -289,15 +259,6 @@ impl<'a> Round<'a> {
     async fn step(&mut self, entries: &Arc<Vec<TargetEntry>>) {
         self.edit(entries).await;
         self.renew().await;
-        for runner in self.runners.values_mut() {
-            if runner.restart(&self.inner.context) {
-                self.inner.restarts.fetch_add(1, Ordering::Relaxed);
-                tracing::error!(
-                    target = runner.entry.name,
-                    "a bug has ended a delivery worker; it begins again"
-                );
-            }
-        }
         self.report().await;
         self.lay_out(entries).await;
         let now = self.inner.context.wheel.client().now();
@@ -321,7 +282,7 @@ impl<'a> Round<'a> {
             }
         }
         for ticket in removed {
-            self.tickets.remove(ticket).await;
+            self.inner.tickets.remove(ticket).await;
         }
         self.runners.retain(|_, runner| {
             // Requests under way end; their pusher stays until then.
@@ -343,7 +304,7 @@ impl<'a> Round<'a> {
         if wanting.is_empty() {
             return;
         }
-        self.tickets.renew(&mut wanting).await;
+        self.inner.tickets.renew(&mut wanting).await;
         for runner in self.runners.values() {
             runner.follow_ticket();
         }
@@ -381,7 +342,7 @@ impl<'a> Round<'a> {
         }
         let held = |name: &str| self.runners.get(name).is_some_and(|runner| runner.ticket.is_some());
         let names: Vec<_> = actives(entries).map(|e| e.name.as_str()).filter(|name| !held(name)).collect();
-        self.tickets.lay_out(&names).await;
+        self.inner.tickets.lay_out(&names).await;
         (self.checked, self.laid_out) = (Some(now), Some(entries.clone()));
     }
 
@@ -396,7 +357,7 @@ impl<'a> Round<'a> {
                     self.take(entry, ticket).await;
                 }
                 // The target is paused, or has no queue. A node that knows of a later edit lays out another ticket.
-                Some(_) => self.tickets.remove(ticket).await,
+                Some(_) => self.inner.tickets.remove(ticket).await,
                 None => self.pass_on(ticket).await,
             }
         }
@@ -407,11 +368,11 @@ impl<'a> Round<'a> {
             let failing = self.inner.start.report.failing(&entry.name, entry.revision);
             // If it cannot be read in time, the count of failures begins anew.
             let failing = tokio::time::timeout(WORKERS_WAIT, failing).await.unwrap_or(None);
-            match TargetRunner::new(&self.inner.context, entry, PushCounts::default(), failing) {
+            match TargetRunner::new(&self.inner.context, entry, failing) {
                 Ok(runner) => drop(self.runners.insert(entry.name.clone(), runner)),
                 Err(error) => {
                     tracing::warn!(target = entry.name, %error, "a target is not delivered to");
-                    return self.tickets.give_back(ticket, ceil_ms(TICKET_PASSED)).await;
+                    return self.inner.tickets.give_back(ticket, ceil_ms(TICKET_PASSED)).await;
                 }
             }
         }
@@ -426,17 +387,17 @@ impl<'a> Round<'a> {
         let seen = self.strange.entry(ticket.id).or_default();
         *seen += 1;
         if *seen < TICKET_STRANGE {
-            return self.tickets.give_back(ticket, ceil_ms(TICKET_PASSED)).await;
+            return self.inner.tickets.give_back(ticket, ceil_ms(TICKET_PASSED)).await;
         }
         self.strange.remove(&ticket.id);
-        self.tickets.remove(ticket).await;
+        self.inner.tickets.remove(ticket).await;
     }
 
     /// Ends all pushers; each ticket goes back when the requests of its target have ended.
     async fn leave(self, deadline: Duration) {
         let mut leaving = JoinSet::new();
         for runner in self.runners.into_values() {
-            let tickets = self.tickets.clone();
+            let tickets = self.inner.tickets.clone();
             leaving.spawn(async move {
                 let (pusher, ticket) = runner.leave();
                 pusher.stop(deadline).await;
@@ -460,13 +421,6 @@ fn actives(entries: &[TargetEntry]) -> impl Iterator<Item = &TargetEntry> {
 impl WorkersInner {
     fn status(&self) -> MutexGuard<'_, BTreeMap<String, TargetStatus>> {
         self.status.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A bug, if a test has asked for one.
-    fn happen(&self) {
-        if self.bugs.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok() {
-            panic!("a bug, for a test");
-        }
     }
 }
 

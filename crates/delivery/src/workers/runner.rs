@@ -4,18 +4,17 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use duewheel::Duewheel;
 use duewheel::core::name::QueueName;
-use duewheel::core::time::{EngineMs, Now, WallMs, ceil_ms};
+use duewheel::core::time::{EngineMs, Now, WallMs};
 use tokio::sync::watch;
 
 use super::latest::LatestOfTargets;
 use super::ticket::Ticket;
 use crate::breaker::{BreakerStage, Failing};
 use crate::client::PushClient;
-use crate::limits::{FIRST_RESTART, LONGEST_RESTART};
 use crate::pusher::{PushCounts, PushJob, Pusher, PusherError, PusherParts};
 use crate::target::PushTarget;
 
@@ -77,10 +76,6 @@ pub(crate) struct TargetRunner {
     pub(crate) entry: TargetEntry,
     pub(crate) ticket: Option<Ticket>,
     pusher: Pusher,
-    /// The counts of earlier pushers, which a bug has ended.
-    before: PushCounts,
-    failures: u32,
-    begin_again: Option<EngineMs>,
     /// The present stage, its reason, and since when, in ms since 1970.
     shown: (TargetStage, Option<String>, WallMs),
     /// The revision whose pause was reported.
@@ -91,10 +86,14 @@ impl TargetRunner {
     pub(crate) fn new(
         context: &RunnerContext,
         entry: &TargetEntry,
-        before: PushCounts,
         failing: Option<FailingTarget>,
     ) -> Result<Self, PusherError> {
-        let pusher = begin(context, entry)?;
+        let parts = PusherParts {
+            name: format!("the pusher of the target {}", entry.name),
+            latest: Some(context.latest.list_of(&entry.name)),
+            ..context.parts.clone()
+        };
+        let pusher = Pusher::start_job(&context.wheel, &context.store, job(entry), parts)?;
         let now = context.wheel.client().now();
         if let Some(FailingTarget { since, failures }) = failing {
             let earlier_ms = now.wall.0.saturating_sub(since.0);
@@ -105,9 +104,6 @@ impl TargetRunner {
             entry: entry.clone(),
             ticket: None,
             pusher,
-            before,
-            failures: 0,
-            begin_again: None,
             shown: (TargetStage::Active, None, since),
             reported: None,
         })
@@ -132,34 +128,6 @@ impl TargetRunner {
         self.pusher.in_flight()
     }
 
-    /// Begins again after a bug, following a pause. Returns whether one has ended the pusher now.
-    pub(crate) fn restart(&mut self, context: &RunnerContext) -> bool {
-        let now = context.wheel.client().now().engine;
-        match self.begin_again {
-            None if self.pusher.has_ended() => {
-                let pause = FIRST_RESTART.saturating_mul(1 << self.failures.min(6)).min(LONGEST_RESTART);
-                self.failures = self.failures.saturating_add(1);
-                self.begin_again = Some(EngineMs(now.0.saturating_add(ceil_ms(pause))));
-                true
-            }
-            Some(at) if now >= at => {
-                if let Ok(pusher) = begin(context, &self.entry) {
-                    let ended = std::mem::replace(&mut self.pusher, pusher);
-                    if let Some(failing) = ended.failing() {
-                        self.pusher.has_failed(failing);
-                    }
-                    self.before = sum(self.before, ended.counts());
-                    // The messages under way are released.
-                    tokio::spawn(ended.stop(Duration::ZERO));
-                    self.begin_again = None;
-                    self.follow_ticket();
-                }
-                false
-            }
-            None | Some(_) => false,
-        }
-    }
-
     /// The reason of a pause that its target has asked for, or that five days of failures have, if it is not reported.
     pub(crate) fn unreported(&self) -> Option<String> {
         match self.pusher.stage() {
@@ -176,14 +144,15 @@ impl TargetRunner {
     /// Returns its present status.
     pub(crate) fn status(&mut self, now: Now) -> TargetStatus {
         let wall = |since: EngineMs| WallMs(now.wall.0.saturating_sub(now.engine.0.saturating_sub(since.0)));
-        let failed = || self.pusher.last_failure().map(|class| class.to_string());
-        let (stage, reason, since) = match self.pusher.stage() {
-            BreakerStage::Closed => match self.pusher.slowed_since() {
+        let breaker = self.pusher.breaker();
+        let failed = || breaker.last_failure().map(|class| class.to_string());
+        let (stage, reason, since) = match breaker.stage() {
+            BreakerStage::Closed => match breaker.slowed_since() {
                 Some(since) => (TargetStage::Slowed, failed(), Some(wall(since))),
                 None => (TargetStage::Active, None, None),
             },
-            BreakerStage::Open { since, .. } => (TargetStage::Open, failed(), Some(wall(since))),
-            BreakerStage::Paused { reason } => (TargetStage::Paused, Some(reason), None),
+            BreakerStage::Open { since, .. } => (TargetStage::Open, failed(), Some(wall(*since))),
+            BreakerStage::Paused { reason } => (TargetStage::Paused, Some(reason.clone()), None),
         };
         if self.shown.0 != stage {
             self.shown.2 = since.unwrap_or(now.wall);
@@ -203,9 +172,9 @@ impl TargetRunner {
             stage,
             reason,
             since: self.shown.2.to_system_time(),
-            counts: sum(self.before, self.pusher.counts()),
+            counts: self.pusher.counts(),
             in_flight: self.pusher.in_flight(),
-            failing: self.pusher.failing().map(|failing| FailingTarget {
+            failing: breaker.failing().map(|failing| FailingTarget {
                 since: WallMs(now.wall.0.saturating_sub(failing.lasts_ms(now.engine))),
                 failures: failing.failures,
             }),
@@ -218,22 +187,8 @@ impl TargetRunner {
     }
 }
 
-fn begin(context: &RunnerContext, entry: &TargetEntry) -> Result<Pusher, PusherError> {
-    let parts = PusherParts { latest: Some(context.latest.list_of(&entry.name)), ..context.parts.clone() };
-    Pusher::start_job(&context.wheel, &context.store, job(entry), parts)
-}
-
 fn job(entry: &TargetEntry) -> PushJob {
     PushJob::new(PushClient::new(entry.target.clone()), entry.queues.clone())
-}
-
-fn sum(a: PushCounts, b: PushCounts) -> PushCounts {
-    PushCounts {
-        delivered: a.delivered + b.delivered,
-        failed: a.failed + b.failed,
-        forgiven: a.forgiven + b.forgiven,
-        dead: a.dead + b.dead,
-    }
 }
 
 /// A target and its queues, for a delivery worker. Its secrets are in the clear, in memory only; `Debug` shows none.

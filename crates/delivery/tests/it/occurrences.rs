@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use duewheel_delivery::limits::HORIZON;
-use duewheel_delivery::{BadRecurrence, Occurrence, OccurrenceNote, Recurrence, RecurrenceSettings};
+use duewheel_delivery::{BadSettings, Occurrence, OccurrenceNote, Recurrence, RecurrenceSettings};
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
@@ -217,7 +217,7 @@ fn rare_days_and_seconds() {
     );
 }
 
-fn settings(json: serde_json::Value) -> Result<Recurrence, BadRecurrence> {
+fn settings(json: serde_json::Value) -> Result<Recurrence, BadSettings> {
     Recurrence::new(&serde_json::from_value(json).unwrap(), at("2027-01-01T00:00:00.25Z"))
 }
 
