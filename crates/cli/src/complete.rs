@@ -1,5 +1,5 @@
-//! Completions of shells. The script of `duewheel completions` asks this program at each Tab, so names of queues, targets
-//! and schedules of the server complete as well.
+//! Completions of shells. The script of `duewheel completions` asks this program at each Tab, so names of queues,
+//! targets and schedules of the server complete as well.
 
 use std::ffi::OsString;
 use std::io::{self, Write as _};

@@ -6,7 +6,6 @@ use serde_json::Value;
 
 use super::failure::CommandFailure;
 use super::invocation;
-use super::queue::path;
 use super::remote::{ApiError, Remote, segment};
 use super::table::elements;
 
@@ -42,7 +41,7 @@ fn with(words: String, otherwise: &str) -> String {
 
 /// `no queue "smss"; did you mean "sms"?` for a queue that does not exist. A caller that may not look learns nothing.
 fn missing(remote: &Remote, queue: &QueueName) -> Result<Option<String>, ApiError> {
-    let names = match remote.get(&path(queue)) {
+    let names = match remote.get(&format!("/v1/queues/{}", segment(queue.as_str()))) {
         Ok(shown) if is_in_use(&shown) => return Ok(None),
         Ok(_) => names(remote),
         Err(trouble) => Err(trouble),

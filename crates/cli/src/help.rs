@@ -221,7 +221,8 @@ pub(super) fn with_help(mut command: Command) -> Command {
         groups.push('\n');
     }
     let template = format!(
-        "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{groups}{header}Options:{header:#}\n{{options}}{{after-help}}"
+        "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{groups}{header}Options:{header:#}\n{{options}}\
+         {{after-help}}"
     );
     command.help_template(StyledStr::from(template))
 }

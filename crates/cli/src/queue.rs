@@ -162,7 +162,7 @@ impl ClientCommand for RemoveArgs {
     fn run(self, session: &ClientSession) -> Result<(), CommandFailure> {
         let Self { queue, expect, yes } = self;
         let mut expect = expect;
-        note_missing(&session.remote, &queue, "");
+        must_exist(&session.remote, &queue, "")?;
         if !yes {
             let doomed = doomed(session, &queue)?;
             let messages = counted(doomed, "message");

@@ -1,6 +1,7 @@
 //! `--wait`: how long a command tries again while no server can be reached.
 //!
-//! Only the first request of a command is sent again, and only as long as no server has taken it: nothing is done twice.
+//! Only the first request of a command is sent again, and only as long as no server has taken it: nothing is done
+//! twice.
 
 use std::env;
 use std::sync::atomic::{AtomicBool, Ordering};

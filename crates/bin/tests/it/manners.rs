@@ -74,7 +74,9 @@ fn without_a_wait_the_answer_comes_at_once() {
 fn a_mistyped_queue_is_not_paused() {
     let shell = Shell::new();
     shell.ok(&["enqueue", "sms", "x"]);
-    for args in [&["pause", "smss"][..], &["purge", "smss", "--yes"], &["redrive", "smss"]] {
+    let acts =
+        [&["pause", "smss"][..], &["purge", "smss", "--yes"], &["redrive", "smss"], &["queue", "rm", "smss"]];
+    for args in acts {
         let told = shell.fails(args, 3);
         assert!(told.starts_with("duewheel: no queue \"smss\"; did you mean \"sms\"?"), "{args:?}: {told}");
         let told: Value = serde_json::from_str(&shell.fails(&[args, &["--json"]].concat(), 3)).expect("JSON");
@@ -90,7 +92,6 @@ fn a_mistyped_queue_is_not_paused() {
         &["bulk", "cancel", "smss", "--all", "--yes"],
         &["dead", "smss"],
         &["queue", "smss"],
-        &["queue", "rm", "smss", "--yes"],
         &["reserve", "smss"],
         &["work", "smss", "--until-empty", "--", "true"],
         &["config", "smss"],
@@ -143,7 +144,7 @@ fn other_words_for_commands_are_known() {
     assert_eq!(shell.ok(&["rm", "q", "--key", "k"]), "1  cancelled\n");
     shell.ok(&["enqueue", "q", "x"]);
     shell.ok(&["consume", "q", "--until-empty", "--", "true"]);
-    let set = shell.json(&["queue", "set", "q", "--lease", "1m", "--json"]);
+    let set = shell.json(&["queue", "set", "q", "--create", "--lease", "1m", "--json"]);
     assert_eq!(set, shell.json(&["config", "q", "--json"]));
 
     for (args, hint) in [
