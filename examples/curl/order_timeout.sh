@@ -12,16 +12,13 @@ member() { sed -n "s/.*\"$1\":\"\([^\"]*\)\".*/\1/p" <<<"$2"; }
 for order in 42 43; do
   call "$queue/messages" -H "Idempotency-Key: order-$order-created" \
     -d "{\"json\": {\"order\": $order}, \"delay\": \"${TIMEOUT:-2s}\", \"key\": \"order-$order\"}"
-  echo
 done
 
 # Order 42 is paid: it will not be closed.
 call -X DELETE "$queue/keys/order-42"
-echo
 
 # The worker waits for the next order that is to be closed, closes it, and says so.
 granted=$(call "$queue/reserve" -d '{"wait_ms": 60000}')
 [ "$(member id "$granted")" ] || { echo "nothing is due yet" >&2; exit 1; }
 echo "closing $(member key "$granted")"
 call "$server/v1/messages/$(member id "$granted")/ack" -d "{\"lease_token\": \"$(member lease_token "$granted")\"}"
-echo

@@ -20,7 +20,6 @@ while true; do
   body=$(sed -n 's/.*"body":"\(\([^"\\]\|\\.\)*\)".*/\1/p' <<<"$granted" | sed 's/\\"/"/g')
   if call -o /dev/null -H 'Content-Type: application/json' -d "$body" "$url"; then
     call "$server/v1/messages/$id/ack" -d "{\"lease_token\": \"$token\"}"
-    echo
     break
   fi
   again=$(call "$server/v1/messages/$id/nack" -d "{\"lease_token\": \"$token\", \"reason\": \"the service failed\"}")

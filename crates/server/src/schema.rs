@@ -370,7 +370,7 @@ pub(crate) fn filter_rules(schema: &mut Schema) {
 const FILTER_FIELDS: [&str; 9] =
     ["due_from", "due_to", "key_prefix", "headers", "state", "reason", "note", "dead_reason", "dead_note"];
 
-/// Those that only dead messages have.
+/// Members that only dead messages have.
 const DEAD_FIELDS: [&str; 4] = ["reason", "note", "dead_reason", "dead_note"];
 
 /// The rules of a redrive.

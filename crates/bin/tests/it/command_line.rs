@@ -236,7 +236,7 @@ fn exit_codes_separate_usage_from_connection() {
         &["restore", "one"],
         &["unknown"],
         &["get", "1", "--server", "ftp://localhost"],
-        &["get", "1", "--server", "localhost:7788"],
+        &["get", "1", "--server", "db1.example:7788"],
         &["enqueue", "q", ""],
         &["enqueue", "no queue", "b"],
         &["nack", "1", "token", "--dead", "--delay", "1h"],
@@ -346,7 +346,7 @@ fn work_waits_for_server_to_start() {
     let mut said = std::io::BufReader::new(worker.stderr.take().expect("stderr"));
     let mut line = String::new();
     std::io::BufRead::read_line(&mut said, &mut line).expect("a line");
-    assert!(line.starts_with("waiting for the server: no server at "), "{line}");
+    assert!(line.starts_with("duewheel: waiting for the server: no server at "), "{line}");
     let data = shell.dir.path().join("late");
     let mut server = Command::new(BINARY);
     server.args(["serve", "--durability", "memory", "--http", &address, "--data"]).arg(&data);

@@ -116,7 +116,7 @@ pub(crate) struct FilterFields<'a> {
     reason: Option<Text<'a>>,
     /// Dead messages whose last attempt has this in its note, in capitals or not; an empty one for those without a note.
     note: Option<Text<'a>>,
-    /// The same as `reason`.
+    /// Another name of `reason`.
     #[schemars(with = "Option<DeadReasonSchema>")]
     dead_reason: Option<Text<'a>>,
     /// Dead messages whose last attempt has exactly this note; an empty one for those without a note.

@@ -135,7 +135,7 @@ const LIST_OF_MESSAGES: &[Parameter] = &[
     ),
     REASON,
     NOTE,
-    parameter("dead_reason", "The same as `reason`.", schema_of::<DeadReasonSchema>),
+    parameter("dead_reason", "Another name of `reason`.", schema_of::<DeadReasonSchema>),
     parameter("dead_note", "Only dead messages whose last attempt has exactly this note.", text),
     AFTER,
     parameter("limit", "The most messages of a page.", |_| limit_schema(Some(listing::MESSAGES), "max_page")),

@@ -214,7 +214,10 @@ fn work_exits_on_permanent_connection_errors() {
     assert_eq!(waiting.wait().expect("wait").code(), Some(0));
     let mut told = String::new();
     waiting.stderr.take().expect("stderr").read_to_string(&mut told).expect("text");
-    assert!(told.starts_with("waiting for the server: ") && told.lines().count() == 1, "once: {told}");
+    assert!(
+        told.starts_with("duewheel: waiting for the server: ") && told.lines().count() == 1,
+        "once: {told}"
+    );
 }
 
 #[test]
