@@ -54,7 +54,7 @@ export function ring(stats, picked, open) {
     const most = Math.max(1, ...counts);
     return counts.map((n, part) => {
       const [from, to] = [(part / counts.length) * TURN, ((part + PART) / counts.length) * TURN];
-      const mark = svg("g", { class: "part", onpointerenter: () => pick({ turn, part }), onclick: () => go({ turn, part }) },
+      const mark = svg("g", { class: "part", onpointermove: () => pick({ turn, part }), onclick: () => go({ turn, part }) },
         svg("path", { class: "empty", d: arc(from, to, inner, outer) }),
         n > 0 && svg("path", { class: kind, d: arc(from, to, inner, inner + (outer - inner) * share(n, most)) }));
       marks.push({ mark, turn, part });
@@ -80,7 +80,7 @@ export function ring(stats, picked, open) {
     const angle = part * TURN * 2 * Math.PI - Math.PI / 2;
     return svg("text", { "text-anchor": ["end", "middle", "start"][part * 4 - 1], x: (90 * Math.cos(angle)).toFixed(1), y: (84 * Math.sin(angle) + 4).toFixed(1) }, span(turn * part));
   });
-  const drawing = svg("svg", { class: "ring", viewBox: "-194 -194 388 388", tabindex: 0, role: "group", "data-name": "ring-parts", "aria-label": t("ring-label", { n: count(messages) }), onkeydown, onpointerleave: () => pick(null), onblur: () => drawing.isConnected && pick(null) },
+  const drawing = svg("svg", { class: "ring", viewBox: "-194 -194 388 388", tabindex: 0, role: "group", "data-name": "ring-parts", "aria-label": t("ring-label", { n: count(messages) }), onkeydown, onpointerleave: () => document.activeElement !== drawing && pick(null), onblur: () => drawing.isConnected && pick(null) },
     parts, names, hours, svg("path", { class: "pointer", d: "M-4 -89L4 -89L0 -128Z" }),
     svg("text", { class: "big", "text-anchor": "middle", y: -18 }, brief(messages)), svg("text", { "text-anchor": "middle", y: 0 }, t("in-memory")),
     svg("text", { class: "now", "text-anchor": "middle", y: 22 }, new Intl.DateTimeFormat(locale, { timeStyle: "medium" }).format(at)));

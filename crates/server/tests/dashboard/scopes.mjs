@@ -71,7 +71,7 @@ for (const [name, there] of [["full", 1], ["small", 1], ["keeper", 0]]) {
 for (const name of ["full", "small"]) {
   const seen = await signedIn(name);
   await calm(seen, "/queues", name);
-  const row = (queue) => seen.page.locator("tr", { has: seen.page.getByRole("link", { name: queue, exact: true }) }).locator("td").last();
+  const row = (queue) => seen.page.locator("tr", { has: seen.page.getByRole("link", { name: queue, exact: true }) }).locator("td").nth(-2);
   assert.equal(await seen.page.locator("thead th").nth(-2).textContent(), "Quota", name);
   assert.match(await row("shop").textContent(), /^\d+ \/ 1,000$/, name);
   await check(seen, `queues with a quota, ${name}`);
