@@ -4,7 +4,7 @@
 
 import assert from "node:assert/strict";
 
-import { browser, check, shown, tab, visit } from "./stage.mjs";
+import { check, shown, tab, visit } from "./stage.mjs";
 
 const many = process.env.DASHBOARD_MANY;
 const post = async (path, body) => {
@@ -78,21 +78,20 @@ await page.getByRole("link", { name: "zz-last" }).waitFor();
 
 // Pages without an end: each answer says that there is another one. Nothing was found, and that is no all-clear.
 let asked = 0;
-await page.route("**/v1/queues?limit=1000*", async (route) => {
+const { queues, ...more } = await (await fetch(`${many}/v1/queues?limit=1000`)).json();
+await page.route("**/v1/queues?limit=1000*", (route) => {
   asked += 1;
-  const answer = await route.fetch({ url: `${many}/v1/queues?limit=1000` });
-  await route.fulfill({ response: answer });
+  return route.fulfill({ json: { queues: queues.slice(0, 5), ...more } });
 });
 for (const [path, heading] of [["/", "Overview"], ["/dead", "Dead letters"]]) {
   await go("/queues", "Queues");
   asked = 0;
   await go(path, heading);
-  await page.getByText("Only the first 10,000 queues").waitFor();
+  await page.getByText("Only the first 50 queues").waitFor();
   await page.getByText("None of those that were looked at").waitFor();
   assert.equal(asked, 10, "the pages that are read");
   assert.equal(await page.getByText(/nothing is overdue|No message is dead/).count(), 0);
   await check(seen, `${heading}, of more queues than are looked at`);
 }
 
-await browser.close();
 console.log(`ok      many queues (${shown.pages} pages without a violation)`);
