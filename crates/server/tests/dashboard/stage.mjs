@@ -17,7 +17,7 @@ export const open = process.env.DASHBOARD_OPEN;
 export const guarded = process.env.DASHBOARD_GUARDED;
 export const full = Boolean(process.env.DUEWHEEL_TEST_FULL);
 export const tokenOf = (name) => readFileSync(`${process.env.DASHBOARD_TOKENS}/${name}`, "utf8").trim();
-export const browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: ["--no-sandbox", "--disable-gpu"] });
+export const browser = await chromium.launch({ executablePath: "/usr/bin/chromium-headless-shell", args: ["--no-sandbox", "--disable-gpu"] });
 // How many pages were shown without a violation, and how often axe has looked.
 export const shown = { pages: 0, looks: 0 };
 
