@@ -1,8 +1,9 @@
 //! Real PostgreSQL servers for tests and benchmarks: primaries, and standbys that can be promoted.
 //!
 //! Everything is private to the caller: loopback, an unused port, a folder of its own, processes that end with their
-//! owner. The calls block. `DUEWHEEL_POSTGRES` names the folder of the server's programs (`scripts/postgres --newer`
-//! prints one); by default the newest one of Debian's packages is taken. PostgreSQL refuses to run as root, so root runs it as `postgres` or as `nobody`.
+//! owner. The calls block. `DUEWHEEL_POSTGRES` names the folder of the server's programs
+//! (`scripts/tools --newer-postgres` prints one); by default the newest one of Debian's packages is taken. PostgreSQL
+//! refuses to run as root, so root runs it as `postgres` or as `nobody`.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};

@@ -4,7 +4,7 @@
 
 import assert from "node:assert/strict";
 
-import { api, browser, check, dialog, eventually, go, open, shown, tab, toast } from "./stage.mjs";
+import { api, check, dialog, eventually, go, open, shown, tab, toast } from "./stage.mjs";
 
 const seen = await tab();
 const { page } = seen;
@@ -159,5 +159,4 @@ const outlined = () => page.evaluate(() => getComputedStyle(document.activeEleme
   await page.getByRole("button", { name: "Hold updates" }).waitFor();
 }
 
-await browser.close();
 console.log(`ok      by keyboard alone (${shown.pages} pages without a violation)`);

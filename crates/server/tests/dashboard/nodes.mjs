@@ -4,7 +4,7 @@
 
 import assert from "node:assert/strict";
 
-import { browser, check, shown, tab, visit } from "./stage.mjs";
+import { check, shown, tab, visit } from "./stage.mjs";
 
 const shards = process.env.DASHBOARD_SHARDS;
 const here = await (await fetch(`${shards}/v1/cluster`)).json();
@@ -68,5 +68,4 @@ for (const options of [{}, { locale: "zh-CN", colorScheme: "dark" }, { viewport:
   await seen.context.close();
 }
 
-await browser.close();
 console.log(`ok      nodes and shards (${shown.pages} pages without a violation)`);

@@ -4,7 +4,7 @@
 
 import assert from "node:assert/strict";
 
-import { api, browser, check, eventually, go, open, shown, tab } from "./stage.mjs";
+import { api, check, eventually, go, open, shown, tab } from "./stage.mjs";
 
 const seen = await tab();
 const { page } = seen;
@@ -147,5 +147,4 @@ await check(seen, "no such page");
   await eventually("new figures", async () => (await figure.textContent()) === String(Number(before) + 1));
 }
 
-await browser.close();
 console.log(`ok      what is shown (${shown.pages} pages without a violation)`);

@@ -4,7 +4,7 @@
 import assert from "node:assert/strict";
 import { createServer } from "node:http";
 
-import { api, browser, check, confirm, dialog, eventually, go, open, press, shown, tab, toast, undo, visit } from "./stage.mjs";
+import { api, check, confirm, dialog, eventually, go, open, press, shown, tab, toast, undo, visit } from "./stage.mjs";
 
 const listen = (server, port) => new Promise((resolve) => server.listen(port, "127.0.0.1", resolve));
 const receiver = createServer((request, response) => request.resume().on("end", () => response.writeHead(200).end("taken")));
@@ -120,7 +120,6 @@ assert.equal((await target("mistake")).state, "active");
 await undo(page);
 await eventually("it is gone", async () => (await target("mistake")).code === "not_found");
 
-await browser.close();
 receiver.close();
 receiver.closeAllConnections();
 console.log(`ok      targets (${shown.pages} pages without a violation)`);

@@ -4,7 +4,7 @@
 import assert from "node:assert/strict";
 
 import * as stage from "./stage.mjs";
-import { api, browser, check, dialog, eventually, go, shown, tab, toast } from "./stage.mjs";
+import { api, check, dialog, eventually, go, shown, tab, toast } from "./stage.mjs";
 
 const HOUR = 3_600_000;
 const seen = await tab();
@@ -226,5 +226,4 @@ async function cancelled(queue, key) {
   await check(seen, "a schedule that was resumed and is not");
 }
 
-await browser.close();
 console.log(`ok      undo brings back what was there (${shown.pages} pages without a violation)`);

@@ -1,13 +1,14 @@
 // The dashboard in a real browser: each page, each act, without violations of accessibility (axe) or of its policy (CSP),
 // by keyboard alone, on a small screen, in two languages, and with a token that may do little.
-//   node walk.mjs QUEUES MESSAGES
 
 import assert from "node:assert/strict";
 import { createServer } from "node:http";
 
-import { api, browser, check, dialog, eventually, go, guarded, open, shown, tab, toast, tokenOf, visit } from "./stage.mjs";
+import { fill } from "./fill.mjs";
+import { api, check, dialog, eventually, full, go, guarded, open, shown, tab, toast, tokenOf, visit } from "./stage.mjs";
 
-const [queueCount, messageCount] = process.argv.slice(2);
+const [queueCount, messageCount] = full ? [100, 10_000] : [40, 200];
+await fill(open, queueCount, (name) => (full || name === "bulk-07" ? messageCount : 2));
 const [fullToken, smallToken] = [tokenOf("full"), tokenOf("small")];
 
 // ----- what is there -----
@@ -47,50 +48,49 @@ await api("/v1/queues/bulk-02/config", "PATCH", { rate: { per_second: 50 }, conc
 const moved = await api("/v1/queues/json/bulk", "POST", { action: "postpone", filter: { key_prefix: "order-" }, shift: "1h" });
 assert.equal(moved.action, "postpone", JSON.stringify(moved));
 
-// ----- each page, light and dark; in full in both languages -----
+// ----- each page, light, dark and small; in full in both languages -----
 const pages = [
   ["overview", "/"], ["queues", "/queues"], ["queue", "/queues/mails"], ["message", `/messages/${nasty.id}`], ["dead", "/dead"], ["dead-of", "/dead/mails"],
   ["schedules", "/schedules"], ["schedule", "/schedules/weekly-report"],
   ["targets", "/targets"], ["target", "/targets/shop"], ["jobs", "/jobs"], ["audit", "/audit"],
   ["server", "/server"], ["search", "/search?q=order-42"],
 ];
-const languages = [["en", "en-GB"], ["zh", "zh-CN"]].slice(0, process.env.DUEWHEEL_TEST_FULL ? 2 : 1);
+const languages = [["en", "en-GB"], ["zh", "zh-CN"]].slice(0, full ? 2 : 1);
 for (const [language, locale] of languages) {
-  for (const colorScheme of ["light", "dark"]) {
-    const seen = await tab({ locale, colorScheme });
-    for (const [name, path] of pages) {
-      await visit(seen.page, `${open}/#${path}`);
-      await seen.page.locator("main h1").waitFor();
-      // What a page asks for at first is there when something of it is.
-      await seen.page.locator("main table, main dl, main svg").first().waitFor();
-      if (name === "overview") await seen.page.locator("svg .pointer").waitFor();
-      if (name === "search") await seen.page.getByRole("link", { name: "order-42" }).or(seen.page.locator("td.key", { hasText: "order-42" })).first().waitFor();
-      assert.equal(await seen.page.evaluate(() => document.documentElement.lang), language === "zh" ? "zh-Hans" : "en");
+  const seen = await tab({ locale });
+  const { page } = seen;
+  for (const [name, path] of pages) {
+    await visit(page, `${open}/#${path}`);
+    await page.locator("main h1").waitFor();
+    // What a page asks for at first is there when something of it is.
+    await page.locator("main table, main dl, main svg").first().waitFor();
+    if (name === "overview") await page.locator("svg .pointer").waitFor();
+    if (name === "search") await page.getByRole("link", { name: "order-42" }).or(page.locator("td.key", { hasText: "order-42" })).first().waitFor();
+    assert.equal(await page.evaluate(() => document.documentElement.lang), language === "zh" ? "zh-Hans" : "en");
+    for (const colorScheme of ["light", "dark"]) {
+      await page.emulateMedia({ colorScheme });
       await check(seen, `${name}, ${language}, ${colorScheme}`);
     }
-    assert.equal(await seen.page.evaluate(() => window.hacked), undefined, "data is text");
-    await seen.context.close();
+    await page.emulateMedia({ colorScheme: "light" });
+    // A small screen.
+    await page.setViewportSize({ width: 360, height: 740 });
+    await check(seen, `${name}, ${language}, 360 pixels`);
+    if (name === "queues" && language === "en") await cards(page);
+    await page.setViewportSize({ width: 1280, height: 900 });
   }
+  assert.equal(await page.evaluate(() => window.hacked), undefined, "data is text");
+  await seen.context.close();
 }
 
-// ----- a small screen -----
-{
-  const seen = await tab({ viewport: { width: 360, height: 740 } });
-  for (const [name, path] of pages) {
-    await visit(seen.page, `${open}/#${path}`);
-    await seen.page.locator("main table, main dl, main svg").first().waitFor();
-    await check(seen, `${name}, 360 pixels`);
-    if (name !== "queues") continue;
-    // Each queue is a card: nothing in it is squeezed.
-    const row = seen.page.locator("tr", { has: seen.page.getByRole("link", { name: "mails", exact: true }) });
-    // New figures may replace it while it is looked at.
-    await eventually("the name in one line", async () => (await row.getByRole("link").evaluate((link) => link.getClientRects().length)) === 1);
-    const limits = row.locator("td").last();
-    assert.equal(await limits.textContent(), "500/s, overdue 200/s, 30 leased");
-    const lines = (cell) => { const text = document.createRange(); text.selectNodeContents(cell); return text.getClientRects().length; };
-    await eventually("the limits in two lines", async () => [1, 2].includes(await limits.evaluate(lines)));
-  }
-  await seen.context.close();
+// On a small screen each queue is a card: nothing in it is squeezed.
+async function cards(page) {
+  const row = page.locator("tr", { has: page.getByRole("link", { name: "mails", exact: true }) });
+  // New figures may replace it while it is looked at.
+  await eventually("the name in one line", async () => (await row.getByRole("link").evaluate((link) => link.getClientRects().length)) === 1);
+  const limits = row.locator("td").last();
+  assert.equal(await limits.textContent(), "500/s, overdue 200/s, 30 leased");
+  const lines = (cell) => { const text = document.createRange(); text.selectNodeContents(cell); return text.getClientRects().length; };
+  await eventually("the limits in two lines", async () => [1, 2].includes(await limits.evaluate(lines)));
 }
 
 // ----- many queues, many messages -----
@@ -105,7 +105,7 @@ for (const [language, locale] of languages) {
   const ofMails = page.locator("tr", { has: page.getByRole("link", { name: "mails", exact: true }) }).locator("td");
   assert.match(await ofMails.nth(titles.indexOf("Granted")).textContent(), /^[\d.]+\/(s|min|h)$/);
   const rows = await page.locator("tbody tr").count();
-  assert.ok(rows >= Math.min(Number(queueCount), 200), `${rows} queues`);
+  assert.ok(rows >= Math.min(queueCount, 200), `${rows} queues`);
   await page.getByRole("searchbox", { name: "Filter by name" }).fill("bulk-07");
   // The filter is in the address.
   await page.waitForURL(/#\/queues\?filter=bulk-07$/);
@@ -118,7 +118,7 @@ for (const [language, locale] of languages) {
   const onTab = page.locator("[data-name='tab-scheduled'] .count");
   await onTab.waitFor();
   const scheduledThere = Number((await onTab.textContent()).replaceAll(",", ""));
-  assert.equal(scheduledThere, Number(messageCount), "scheduled messages of one queue");
+  assert.equal(scheduledThere, messageCount, "scheduled messages of one queue");
   // A click on a column looks closer, and back.
   await page.locator("rect.column").first().click();
   await page.getByRole("button", { name: "Back" }).click();
@@ -222,7 +222,7 @@ for (const [language, locale] of languages) {
 
   // A schedule: made, not made over another, triggered, paused, edited, removed, and each taken back.
   await go(page, "/schedules", "Schedules");
-  const fill = async (name, every) => {
+  const makeSchedule = async (name, every) => {
     await page.getByRole("button", { name: "New schedule" }).click();
     await dialog(page).getByLabel("Name").fill(name);
     await dialog(page).getByLabel("Queue").fill("ticks");
@@ -230,11 +230,11 @@ for (const [language, locale] of languages) {
     await dialog(page).getByLabel("Body").fill("tick");
     await dialog(page).getByRole("button", { name: "OK" }).click();
   };
-  await fill("weekly-report", "24h");
+  await makeSchedule("weekly-report", "24h");
   await dialog(page).locator(".wrong", { hasText: "There is a schedule weekly-report already" }).waitFor();
   await dialog(page).getByRole("button", { name: "Cancel", exact: true }).click();
   assert.equal((await api("/v1/schedules/weekly-report")).queue, "reports", "another's schedule stays");
-  await fill("ticks", "24h");
+  await makeSchedule("ticks", "24h");
   await toast(page, "Schedule ticks is made");
   await page.getByRole("link", { name: "ticks", exact: true }).first().click();
   await page.getByRole("heading", { level: 1, name: "ticks" }).waitFor();
@@ -514,7 +514,6 @@ for (const [language, locale] of languages) {
   assert.deepEqual([...used].filter((name) => !(name in texts)), [], "words that are used and not there");
 }
 
-await browser.close();
 receiver.close();
 receiver.closeAllConnections();
 console.log(`ok      the dashboard in Chromium: ${shown.pages} pages without a violation, each act, two languages`);

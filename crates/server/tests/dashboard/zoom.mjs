@@ -3,7 +3,7 @@
 
 import assert from "node:assert/strict";
 
-import { api, browser, check, eventually, go, open, shown, tab, visit } from "./stage.mjs";
+import { api, check, eventually, go, open, shown, tab, visit } from "./stage.mjs";
 
 const seen = await tab();
 const { page } = seen;
@@ -141,5 +141,4 @@ await page.waitForURL(/#\/queues\/spans\?from=.*&to=/);
 await page.locator("td.key", { hasText: "now" }).waitFor();
 assert.equal(await page.locator("td.key", { hasText: "soon" }).count(), 0);
 
-await browser.close();
 console.log(`ok      spans of the histogram, ${shown.pages} pages without a violation`);

@@ -134,7 +134,7 @@ fn joint_changes_report_weakest_level() {
     assert_eq!(level(&mut shard), Level::Fsync, "told before");
 }
 
-/// A newer server than the one on the path: `DUEWHEEL_VALKEY`, or one that scripts/valkey has installed.
+/// A newer server than the one on the path: `DUEWHEEL_VALKEY`, which scripts/test sets.
 fn valkey() -> Option<OsString> {
     std::env::var_os("DUEWHEEL_VALKEY").filter(|path| !path.is_empty())
 }

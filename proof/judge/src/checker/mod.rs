@@ -255,7 +255,7 @@ impl fmt::Display for Report {
         writeln!(f)?;
         writeln!(f, "violations      {}", self.violations.len())?;
         if !self.violations.is_empty() {
-            // scripts/failures searches for this line: a run in which a promise was broken is never repeated.
+            // scripts/test searches for this line: a run in which a promise was broken is never repeated.
             writeln!(f, "JUDGE: broken {:?}", self.failed())?;
         }
         Ok(())
