@@ -399,7 +399,7 @@ impl AttemptKeeper {
                 record.gone = true;
                 let later = Some(NextLook::After(KEEP_ATTEMPTS));
                 // If it fails, the message is found gone a day later.
-                drop(self.records.write((row.id, row.generation), record.bytes(), later).await);
+                drop(self.records.write((row.id, row.generation), record.bytes(), later, None).await);
             }
         }
     }
