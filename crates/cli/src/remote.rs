@@ -15,11 +15,11 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{CertificateError, Error as TlsFailure, InvalidMessage};
 use serde_json::Value;
-use ureq::Timeout;
 use ureq::http::header::AUTHORIZATION;
 use ureq::http::request::Builder;
-use ureq::http::{HeaderValue, Request, StatusCode};
+use ureq::http::{HeaderValue, Request, Response, StatusCode};
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
+use ureq::{Body, Timeout};
 
 use super::failure::CommandFailure;
 use super::failure::with_flags;
@@ -184,7 +184,12 @@ impl Remote {
             let request = self.agent.configure_request(request.clone()).timeout_recv_response(Some(ANSWER));
             self.agent.run(request.build())
         };
-        let response = self.contact.make(&self.base, connect, |made| made.as_ref().is_err_and(is_unsent));
+        // A request that only reads may be repeated whatever the reason is.
+        let is_away = |made: &Result<Response<Body>, ureq::Error>| match made {
+            Ok(response) => response.status() == StatusCode::SERVICE_UNAVAILABLE,
+            Err(error) => is_unsent(error),
+        };
+        let response = self.contact.make(&self.base, connect, is_away);
         let mut response = response.map_err(|error| self.unreachable(&error))?;
         if response.status().is_success() {
             return Ok(EventSource(response.into_body().into_reader()));
@@ -297,7 +302,7 @@ impl Remote {
             Ok((response.status(), body))
         };
         let is_away = |made: &Result<(StatusCode, Vec<u8>), ureq::Error>| match made {
-            Ok((status, body)) => *status == StatusCode::SERVICE_UNAVAILABLE && is_draining(body),
+            Ok((status, body)) => *status == StatusCode::SERVICE_UNAVAILABLE && is_not_ready(body),
             Err(error) => is_unsent(error),
         };
         self.contact.make(&self.base, exchange, is_away).map_err(|error| self.unreachable(&error))
@@ -351,10 +356,14 @@ fn is_unsent(error: &ureq::Error) -> bool {
     }
 }
 
-/// Whether a server that is about to stop has refused a request.
-fn is_draining(body: &[u8]) -> bool {
+/// Whether a server has refused a request, and done nothing of it, because it is about to stop, or has no store yet.
+fn is_not_ready(body: &[u8]) -> bool {
     let problem: Value = serde_json::from_slice(body).unwrap_or(Value::Null);
-    problem["code"] == "draining"
+    match problem["code"].as_str() {
+        Some("draining") => true,
+        Some("storage_unavailable") => problem["outcome"] == "not_applied",
+        _ => false,
+    }
 }
 
 /// Whether a command that waits for its server tries again: it is away, or will take requests a little later.
@@ -530,6 +539,20 @@ mod tests {
         assert!(told(CertificateError::UnknownIssuer.into()).contains("--ca-cert"));
         assert!(told(CertificateError::NotValidForName.into()).contains("other host names"));
         assert_eq!(told(TlsFailure::HandshakeNotComplete), "");
+    }
+
+    /// Story: `duewheel serve &` and a command behind it failed: the server listens before it has read its folder.
+    #[test]
+    fn starting_and_stopping_servers_are_waited_for() {
+        for (problem, expected) in [
+            (r#"{"code": "storage_unavailable", "detail": "starting: …", "outcome": "not_applied"}"#, true),
+            (r#"{"code": "storage_unavailable", "outcome": "unknown"}"#, false),
+            (r#"{"code": "draining"}"#, true),
+            (r#"{"code": "overloaded"}"#, false),
+            ("bad gateway", false),
+        ] {
+            assert_eq!(is_not_ready(problem.as_bytes()), expected, "{problem}");
+        }
     }
 
     /// A container may have the server's variable, and its client commands must continue to work.

@@ -380,7 +380,10 @@ fn backups_under_load(shards: &str) {
     fails(duewheel(dir).args(["restore", "data", "from-data"]), "another process");
     fails(duewheel(dir).args(["restore", "missing", "from-missing"]), "missing");
     assert!(!dir.join("from-data").exists() && !dir.join("from-missing").exists());
-    fails(duewheel(dir).args(["backup", "three", "--server", "http://127.0.0.1:9"]), "no server");
+    fails(
+        duewheel(dir).args(["backup", "three", "--wait", "0", "--server", "http://127.0.0.1:9"]),
+        "no server",
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
