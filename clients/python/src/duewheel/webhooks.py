@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import binascii
 import hmac
-import json as jsonlib
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from . import _ed25519
-from ._calls import moment
+from ._calls import Body, moment
 
 
 class WebhookError(Exception):
@@ -28,7 +27,7 @@ class WebhookError(Exception):
 
 
 @dataclass(frozen=True)
-class Webhook:
+class Webhook(Body):
     """A genuine webhook. Remember `id`: it is the same each time the message comes again."""
 
     id: str
@@ -39,13 +38,6 @@ class Webhook:
     due_at: datetime | None
     headers: dict[str, str] = field(repr=False)
     body: bytes = field(repr=False)
-
-    @property
-    def text(self) -> str:
-        return self.body.decode()
-
-    def json(self) -> Any:
-        return jsonlib.loads(self.body)
 
 
 def verify(
