@@ -33,6 +33,9 @@ LINES = 5_000  # of a batch; the server takes 10,000
 BATCH_BYTES = 8 * 1024 * 1024  # the server takes 16 MiB
 ITEMS = 1_000  # of a batch of settles
 
+#: What `change` takes.
+CHANGES = {"body", "json", "delay", "due_at", "past", "headers", "priority", "max_attempts", "lease", "if_generation", "target_url"}
+
 Result = TypeVar("Result")
 
 
@@ -89,6 +92,22 @@ def put_body(fields: dict[str, Any], body: str | bytes | None, json: Any) -> Non
         raise TypeError(f"body: text or bytes, not {type(body).__name__}; json= takes other values")
 
 
+def wire(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a message, or of its change, as the server names them. What is None is left out."""
+    fields: dict[str, Any] = {}
+    put_body(fields, values.get("body"), values.get("json"))
+    for name, value in values.items():
+        if value is None or name in ("body", "json"):
+            continue
+        if name in ("delay", "lease", "spread", "expires_in", "dedupe_window"):
+            span(fields, name, value)
+        elif name in ("due_at", "expires_at"):
+            fields[name] = instant(name, value)
+        else:
+            fields[name] = dict(value) if name == "headers" else value
+    return fields
+
+
 def get_body(fields: Mapping[str, Any]) -> bytes:
     if "body_base64" in fields:
         return base64.b64decode(fields["body_base64"])
@@ -126,8 +145,8 @@ class Enqueued:
 
     @classmethod
     def read(cls, raw: dict[str, Any]) -> Enqueued:
-        return cls(str(raw["id"]), raw["queue"], raw.get("key"), instant_of(raw["due_at"]), raw["generation"], raw["created"], raw.get("replayed", False),
-                   raw.get("replaced"), raw.get("superseded"), raw.get("durability"), raw)
+        return cls(str(raw["id"]), raw["queue"], raw.get("key"), instant_of(raw["due_at"]), raw["generation"], raw["created"],
+                   raw.get("replayed", False), raw.get("replaced"), raw.get("superseded"), raw.get("durability"), raw)
 
 
 @dataclass(frozen=True)
@@ -210,28 +229,14 @@ class Outgoing:
 
     def fields(self) -> dict[str, Any]:
         """The fields of the request. A message without a dedupe id gets one, so that a repeated request doubles nothing."""
-        fields: dict[str, Any] = {}
-        put_body(fields, self.body, self.json)
-        if not fields:
+        if self.body is None and self.json is None:
             raise ValueError("body: a message needs a body or json; \"\" is an empty body")
-        if self.due_at is not None:
-            if self.delay is not None:
-                raise ValueError("due_at: give a delay or an instant, not both")
-            fields["due_at"] = instant("due_at", self.due_at)
-        else:
-            span(fields, "delay", 0 if self.delay is None else self.delay)
-        for name in ("past", "key", "if_exists", "priority", "max_attempts", "target_url"):
-            if getattr(self, name) is not None:
-                fields[name] = getattr(self, name)
-        for name in ("lease", "spread", "expires_in", "dedupe_window"):
-            span(fields, name, getattr(self, name))
-        if self.expires_at is not None:
-            fields["expires_at"] = instant("expires_at", self.expires_at)
-        if self.headers:
-            fields["headers"] = dict(self.headers)
-        if self.dedupe_id is not None:
-            fields["dedupe_id"] = self.dedupe_id
-        else:
+        if self.due_at is not None and self.delay is not None:
+            raise ValueError("due_at: give a delay or an instant, not both")
+        fields = wire(vars(self))
+        if self.due_at is None and self.delay is None:
+            fields["delay_ms"] = 0
+        if self.dedupe_id is None:
             fields["dedupe_id"] = f"py-{uuid.uuid4().hex}"
             if self.dedupe_window is None:
                 fields["dedupe_window_ms"] = DEDUPE_WINDOW_MS
@@ -400,14 +405,17 @@ class Calls:
         """
         message = Outgoing(body, json, delay, due_at, past, key, if_exists, dedupe_id, dedupe_window, priority, lease, max_attempts,
                            headers, spread, expires_in, expires_at, target_url)
-        fields = message.fields()
+        return (yield from self.schedule(queue, message, message.fields()))
+
+    def schedule(self, queue: str, message: Outgoing, fields: dict[str, Any]) -> Call[Enqueued]:
+        """Sends the fields of a message, and again without the client's window if the queue's is shorter."""
+        path = queue_path(queue, "/messages")
         try:
-            answer = yield from self.send(Request.json("POST", queue_path(queue, "/messages"), fields))
+            return Enqueued.read((yield from self.request("POST", path, fields)))
         except DuewheelError as error:
             if not message.without_window(error, fields):
                 raise
-            answer = yield from self.send(Request.json("POST", queue_path(queue, "/messages"), fields))
-        return Enqueued.read(decode(answer))
+        return Enqueued.read((yield from self.request("POST", path, fields)))
 
     def enqueue_many(self, queue: str, messages: Iterable[Outgoing | Mapping[str, Any] | str | bytes]) -> Call[list[Enqueued | DuewheelError]]:
         """Schedules many messages, each an `Outgoing`, a mapping of its fields, or a body that is due at once.
@@ -484,11 +492,11 @@ class Calls:
     def change(self, /, message: str, **changes: Any) -> Call[Message]:
         """Changes a scheduled or ready message: `delay`, `due_at`, `past`, `body` or `json`, `headers`, `priority`,
         `max_attempts`, `lease`, `if_generation`. What is not named stays."""
-        return Message.read((yield from self.request("PATCH", message_path(message), _changes(changes))))
+        return Message.read((yield from self.request("PATCH", message_path(message), changed(changes))))
 
     def change_key(self, /, queue: str, key: str, **changes: Any) -> Call[Message]:
         """Changes the message that has this key, as `change` does."""
-        return Message.read((yield from self.request("PATCH", key_path(queue, key), _changes(changes))))
+        return Message.read((yield from self.request("PATCH", key_path(queue, key), changed(changes))))
 
     def postpone(self, message: str, *, delay: Duration | None = None, due_at: Instant | None = None) -> Call[Message]:
         """Moves the due time, in either direction."""
@@ -670,6 +678,13 @@ class Calls:
         return instant_of(decode((yield from self.send(request)))["now"])
 
 
+def changed(changes: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a change."""
+    for name in sorted(changes.keys() - CHANGES):
+        raise TypeError(f"{name}: a message has no such field to change")
+    return wire(changes)
+
+
 def how_fields(delay: Duration | None = None, reason: str | None = None, dead: bool = False, attempt: bool = True) -> dict[str, Any]:
     """How a message is nacked."""
     fields: dict[str, Any] = {}
@@ -789,20 +804,3 @@ def _lost(error: BaseException) -> ConnectionFailed:
     failed = ConnectionFailed(f"{type(error).__name__}: {error}")
     failed.__cause__ = error
     return failed
-
-
-def _changes(changes: dict[str, Any]) -> dict[str, Any]:
-    fields: dict[str, Any] = {}
-    put_body(fields, changes.pop("body", None), changes.pop("json", None))
-    for name in ("delay", "lease"):
-        span(fields, name, changes.pop(name, None))
-    due_at = changes.pop("due_at", None)
-    if due_at is not None:
-        fields["due_at"] = instant("due_at", due_at)
-    for name in ("past", "headers", "priority", "max_attempts", "if_generation", "target_url"):
-        if changes.get(name) is not None:
-            fields[name] = changes[name]
-        changes.pop(name, None)
-    if changes:
-        raise TypeError(f"{sorted(changes)[0]}: a message has no such field to change")
-    return fields

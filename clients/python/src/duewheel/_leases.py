@@ -310,7 +310,7 @@ class Fetcher:
         data = request_bytes(self.client.address, request.method, request.path, request.body)
         try:
             connection = self._connection
-            if connection is None or time.monotonic() - connection.used > 20:
+            if connection is None or not connection.good():
                 self._disconnect()
                 connection = self.client.connect()
             with self._changed:

@@ -45,19 +45,8 @@ from ._leases import Fetcher, Keeper
 from ._publish import DEFAULT_PRIORITY, FOREVER, publish
 from .client import Client
 from .errors import (
-    BodyTooLarge,
-    ConnectionFailed,
-    Draining,
-    DuewheelError,
-    Forbidden,
-    GenerationMismatch,
-    InUse,
-    KeyExists,
-    Leased,
-    MessageNotFound,
-    NotFound,
-    Overloaded,
-    StorageUnavailable,
+    BodyTooLarge, ConnectionFailed, Draining, DuewheelError, Forbidden, GenerationMismatch, InUse, KeyExists, Leased,
+    MessageNotFound, NotFound, Overloaded, StorageUnavailable,
 )
 
 log = logging.getLogger("duewheel.kombu")
@@ -713,9 +702,7 @@ class Transport(virtual.Transport):
         """Delivers everything that has arrived, and waits for it at most that long. Raises socket.timeout."""
         end = None if timeout is None else time.monotonic() + timeout
         while True:
-            if self._error is not None:
-                error, self._error = self._error, None
-                raise error
+            self._raise_error()
             if self._deliver_inbox():
                 return
             with self._arrived:
@@ -727,6 +714,11 @@ class Transport(virtual.Transport):
 
     def drain_events(self, connection: Any, timeout: float | None = None) -> None:
         self.drain(timeout)
+
+    def _raise_error(self) -> None:
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
 
     def _deliver_inbox(self) -> int:
         count = 0
@@ -785,9 +777,7 @@ class Transport(virtual.Transport):
             read.recv(4096)
         except OSError:
             pass
-        if self._error is not None:
-            error, self._error = self._error, None
-            raise error
+        self._raise_error()
         self._deliver_inbox()
 
     # -- the connection

@@ -182,10 +182,11 @@ def _called(function: Handler, job: Job) -> Any:
 class _Running(Lease):
     """A job under way, under its lease."""
 
+    task: asyncio.Task[None]
+
     def __init__(self, job: Job):
         super().__init__(job.delivery)
         self.job = job
-        self.task: asyncio.Task[None] | None = None
         self.handling: asyncio.Future[Any] | None = None
         self.sync = False
 
@@ -402,18 +403,17 @@ class Worker:
         self._begun.set()
 
     async def _drain(self) -> None:
-        tasks = [one.task for one in self._running if one.task is not None]
-        if tasks:
-            await asyncio.wait(tasks, timeout=self.drain)
-        late = [one for one in self._running if one.task is not None and not one.task.done()]
-        for one in late:
-            log.warning("%r has not ended in time", one.job)
-            one.cancel("stopped")
+        running = {one.task: one for one in self._running}
+        if not running:
+            return
+        _, late = await asyncio.wait(running, timeout=self.drain)
+        for task in late:
+            log.warning("%r has not ended in time", running[task].job)
+            running[task].cancel("stopped")
         if late:
-            await asyncio.wait([one.task for one in late if one.task], timeout=5.0)
-            for one in late:
-                if one.task is not None:
-                    one.task.cancel()
+            await asyncio.wait(late, timeout=5.0)
+        for task in late:
+            task.cancel()
 
 
 async def _within(work: Awaitable[Any], seconds: float | None) -> None:
