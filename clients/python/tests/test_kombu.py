@@ -419,10 +419,10 @@ def test_leases_do_not_wait_for_the_upkeep_of_queues(server):
     delivery = client.reserve("q", lease=2.0)[0]
     keeper.every(0.01, lambda: (entered.set(), leave.wait(60)))
     assert entered.wait(60)
-    keeper.add("t", delivery)
+    tag = keeper.add(delivery)
     time.sleep(5)
-    assert client.reserve("q") == [] and keeper.holds("t")
-    keeper.ack("t")
+    assert client.reserve("q") == [] and keeper.holds(tag)
+    keeper.ack(tag)
     until(lambda: client.queue("q")["totals"]["acked"] == 1)
     leave.set()
     keeper.close()

@@ -224,7 +224,7 @@ export class Client {
     queues: string | string[],
     { signal, ...options }: ReserveOptions = {},
   ): Promise<{ messages: Message[]; heldBack?: "leases" | "rate" }> {
-    const body = { queues: [queues].flat().map((queue) => ({ queue })), ...toWire(options) };
+    const body = { queues: [queues].flat().map((queue) => toWire({ queue })), ...toWire(options) };
     const waitMs = options.waitMs ?? (options.wait === undefined ? 0 : 600_000);
     const wire = await this.#transport.json<{ messages: Record<string, unknown>[]; held_back?: "leases" | "rate" }>({
       method: "POST",

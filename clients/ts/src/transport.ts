@@ -1,4 +1,4 @@
-import { badRequest } from "./types.js";
+import { badRequest, wellFormed } from "./types.js";
 import { DuewheelError, fromProblem } from "./errors.js";
 
 /** Where the server is, and how patient a client is. */
@@ -176,12 +176,12 @@ export class Transport {
   }
 
   #address(call: Call): string {
-    // URLs fold these two, also percent-encoded ones.
-    const folded = call.path.findIndex((part) => part === "." || part === "..");
-    if (folded >= 0) {
-      const field = ({ queues: "queue", keys: "key" } as Record<string, string>)[call.path[folded - 1] ?? ""] ?? "id";
-      throw badRequest(field, `${field}: ${call.path[folded]} cannot be a part of a URL; give another ${field}`);
-    }
+    call.path.forEach((part, index) => {
+      const field = ({ queues: "queue", keys: "key" } as Record<string, string>)[call.path[index - 1] ?? ""] ?? "id";
+      wellFormed(field, part);
+      // URLs fold these two, also percent-encoded ones.
+      if (part === "." || part === "..") throw badRequest(field, `${field}: ${part} cannot be a part of a URL; give another ${field}`);
+    });
     const query = Object.entries(call.query ?? {})
       .filter(([, value]) => value !== undefined)
       .map(([name, value]) => `${name}=${encodeURIComponent(String(value))}`);

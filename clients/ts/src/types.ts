@@ -115,14 +115,30 @@ export function toWire(value: object): Record<string, unknown> {
   const out: Record<string, unknown> = {};
   for (const [name, member] of Object.entries(value)) {
     if (member === undefined) continue;
-    if (name === "headers" || name === "json") out[name] = member;
+    // A reason is for people, and often the message of a foreign error: it is no ground to refuse a nack.
+    if (name === "reason") out[name] = String(member).replace(half, "\ufffd");
+    else if (name === "headers" || name === "json") out[name] = member;
     else if (name === "body" && member instanceof Uint8Array) out["body_base64"] = toBase64(member);
     else if (name.endsWith("Ms")) out[snake(name)] = milliseconds(snake(name), member);
     else if (member instanceof Date) out[snake(name)] = instant(snake(name), member);
     else if (typeof member === "object" && member !== null && !Array.isArray(member)) out[snake(name)] = toWire(member);
     else out[snake(name)] = member;
+    if (name !== "json" && name !== "reason") wellFormed(snake(name), member);
   }
   return out;
+}
+
+/** Half of a surrogate pair: UTF-8 has no bytes for it. */
+const half = /\p{Surrogate}/gu;
+
+/** Refuses text, or a list or a record of texts, with half of a surrogate pair. */
+export function wellFormed(field: string, value: unknown): void {
+  if (typeof value === "string") {
+    if (value.search(half) < 0) return;
+    throw badRequest(field, `${field}: half of a surrogate pair is no text; give whole characters`);
+  }
+  if (typeof value !== "object" || value === null || value instanceof Uint8Array) return;
+  for (const each of Object.entries(value).flat()) if (typeof each === "string") wellFormed(field, each);
 }
 
 /** Whole milliseconds; what is finer is rounded up, so that nothing is early. */

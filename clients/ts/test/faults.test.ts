@@ -126,6 +126,24 @@ describe("refuses", () => {
     assert.equal(sent.length, 0);
   });
 
+  it("half of a surrogate pair", async () => {
+    const { client, sent } = scripted(json(acked));
+    const half = "a\ud800";
+    const refused = (field: string) => (error: unknown) => isDuewheelError(error, "bad_request") && error.field === field;
+    await assert.rejects(client.enqueue("q", { body: half, delayMs: 0 }), refused("body"));
+    await assert.rejects(client.enqueue("q", { body: "x", delayMs: 0, headers: { a: half } }), refused("headers"));
+    await assert.rejects(client.enqueueMany("q", [{ body: "x", delayMs: 0 }, { body: "x", delayMs: 0, key: half }]), refused("key"));
+    await assert.rejects(client.cancelMany("q", { keys: ["a", half] }), refused("keys"));
+    await assert.rejects(client.cancel({ queue: "q", key: half }), refused("key"));
+    await assert.rejects(client.reserve(half), refused("queue"));
+    await assert.rejects(client.list(half), refused("queue"));
+    assert.equal(sent.length, 0);
+    // A reason is only for people, and JSON can say it.
+    await client.nack(lease("1"), { reason: half });
+    await client.enqueue("q", { json: half, body: undefined, delayMs: 0 } as never);
+    assert.deepEqual([sent[0]!.body.reason, sent[1]!.body.json], ["a\ufffd", half]);
+  });
+
   it("an address without showing a token in it", () => {
     for (const url of ["http://:dw_secret@localhost:7788", "dw_secret@localhost", "http://localhost:7788/?token=dw_secret"]) {
       assert.throws(() => new Client({ url }), (error) => isDuewheelError(error, "bad_request") && !/dw_secret/.test(String(error)));

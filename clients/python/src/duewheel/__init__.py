@@ -15,24 +15,8 @@ from .worker import Cancelled, CancelToken, Dead, Job, NotYet, Retry, Worker
 
 __version__ = "0.1.0"
 __all__ = [
-    "AsyncClient",
-    "CancelToken",
-    "Cancelled",
-    "Client",
-    "ConnectionFailed",
-    "Dead",
-    "Deliveries",
-    "Delivery",
-    "DuewheelError",
-    "Enqueued",
-    "Job",
-    "Message",
-    "NotYet",
-    "Outgoing",
-    "Retry",
-    "Worker",
-    "errors",
-    "webhooks",
+    "AsyncClient", "CancelToken", "Cancelled", "Client", "ConnectionFailed", "Dead", "Deliveries", "Delivery",
+    "DuewheelError", "Enqueued", "Job", "Message", "NotYet", "Outgoing", "Retry", "Worker", "errors", "webhooks",
 ]
 
 

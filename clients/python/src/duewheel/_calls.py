@@ -20,7 +20,7 @@ from typing import Any, TypeVar, Union
 from urllib.parse import quote, urlencode
 
 from ._http import Answer
-from .errors import BadAnswer, ConnectionFailed, DuewheelError, LeaseLost, MessageNotFound, from_members
+from .errors import BadAnswer, ConnectionFailed, DuewheelError, from_members
 
 #: A length of time: a timedelta, a number of seconds, or text of the server such as "48h".
 Duration = Union[timedelta, int, float, str]
@@ -32,6 +32,9 @@ DEDUPE_WINDOW_MS = 15 * 60 * 1000
 LINES = 5_000  # of a batch; the server takes 10,000
 BATCH_BYTES = 8 * 1024 * 1024  # the server takes 16 MiB
 ITEMS = 1_000  # of a batch of settles
+
+#: What `change` takes.
+CHANGES = {"body", "json", "delay", "due_at", "past", "headers", "priority", "max_attempts", "lease", "if_generation", "target_url"}
 
 Result = TypeVar("Result")
 
@@ -63,9 +66,14 @@ def instant(name: str, value: Instant) -> str:
     return value
 
 
-def moment(text: str | None) -> datetime | None:
+def instant_of(text: str) -> datetime:
     """An instant of the server."""
-    return None if text is None else datetime.strptime(text, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=timezone.utc)
+    return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=timezone.utc)
+
+
+def moment(text: str | None) -> datetime | None:
+    """An instant of the server that may be none."""
+    return None if text is None else instant_of(text)
 
 
 def put_body(fields: dict[str, Any], body: str | bytes | None, json: Any) -> None:
@@ -84,10 +92,39 @@ def put_body(fields: dict[str, Any], body: str | bytes | None, json: Any) -> Non
         raise TypeError(f"body: text or bytes, not {type(body).__name__}; json= takes other values")
 
 
+def wire(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a message, or of its change, as the server names them. What is None is left out."""
+    fields: dict[str, Any] = {}
+    put_body(fields, values.get("body"), values.get("json"))
+    for name, value in values.items():
+        if value is None or name in ("body", "json"):
+            continue
+        if name in ("delay", "lease", "spread", "expires_in", "dedupe_window"):
+            span(fields, name, value)
+        elif name in ("due_at", "expires_at"):
+            fields[name] = instant(name, value)
+        else:
+            fields[name] = dict(value) if name == "headers" else value
+    return fields
+
+
 def get_body(fields: Mapping[str, Any]) -> bytes:
     if "body_base64" in fields:
         return base64.b64decode(fields["body_base64"])
     return fields.get("body", "").encode()
+
+
+class Body:
+    """The body of a message, read as text or as JSON."""
+
+    body: bytes
+
+    @property
+    def text(self) -> str:
+        return self.body.decode()
+
+    def json(self) -> Any:
+        return jsonlib.loads(self.body)
 
 
 @dataclass(frozen=True)
@@ -108,14 +145,12 @@ class Enqueued:
 
     @classmethod
     def read(cls, raw: dict[str, Any]) -> Enqueued:
-        due_at = moment(raw["due_at"])
-        assert due_at is not None
-        return cls(str(raw["id"]), raw["queue"], raw.get("key"), due_at, raw["generation"], raw["created"], raw.get("replayed", False),
-                   raw.get("replaced"), raw.get("superseded"), raw.get("durability"), raw)
+        return cls(str(raw["id"]), raw["queue"], raw.get("key"), instant_of(raw["due_at"]), raw["generation"], raw["created"],
+                   raw.get("replayed", False), raw.get("replaced"), raw.get("superseded"), raw.get("durability"), raw)
 
 
 @dataclass(frozen=True)
-class Message:
+class Message(Body):
     """A message as it is now. `raw` has every member of the answer."""
 
     id: str
@@ -134,16 +169,9 @@ class Message:
         return cls(str(raw["id"]), raw["queue"], raw.get("key"), raw["state"], moment(raw.get("due_at")), raw.get("attempt", 0),
                    raw.get("generation", 1), get_body(raw), dict(raw.get("headers") or {}), raw)
 
-    @property
-    def text(self) -> str:
-        return self.body.decode()
-
-    def json(self) -> Any:
-        return jsonlib.loads(self.body)
-
 
 @dataclass(frozen=True)
-class Delivery:
+class Delivery(Body):
     """A message under a lease."""
 
     id: str
@@ -167,13 +195,6 @@ class Delivery:
         return cls(str(raw["id"]), raw["queue"], raw.get("key"), raw["attempt"], raw["priority"], raw["generation"], moment(raw["due_at"]),
                    raw["lateness_ms"], raw.get("late", False), raw["lease_token"], raw["lease_ms"], moment(raw["lease_until"]),
                    get_body(raw), dict(raw.get("headers") or {}), raw)
-
-    @property
-    def text(self) -> str:
-        return self.body.decode()
-
-    def json(self) -> Any:
-        return jsonlib.loads(self.body)
 
 
 class Deliveries(list[Delivery]):
@@ -208,28 +229,14 @@ class Outgoing:
 
     def fields(self) -> dict[str, Any]:
         """The fields of the request. A message without a dedupe id gets one, so that a repeated request doubles nothing."""
-        fields: dict[str, Any] = {}
-        put_body(fields, self.body, self.json)
-        if not fields:
+        if self.body is None and self.json is None:
             raise ValueError("body: a message needs a body or json; \"\" is an empty body")
-        if self.due_at is not None:
-            if self.delay is not None:
-                raise ValueError("due_at: give a delay or an instant, not both")
-            fields["due_at"] = instant("due_at", self.due_at)
-        else:
-            span(fields, "delay", 0 if self.delay is None else self.delay)
-        for name in ("past", "key", "if_exists", "priority", "max_attempts", "target_url"):
-            if getattr(self, name) is not None:
-                fields[name] = getattr(self, name)
-        for name in ("lease", "spread", "expires_in", "dedupe_window"):
-            span(fields, name, getattr(self, name))
-        if self.expires_at is not None:
-            fields["expires_at"] = instant("expires_at", self.expires_at)
-        if self.headers:
-            fields["headers"] = dict(self.headers)
-        if self.dedupe_id is not None:
-            fields["dedupe_id"] = self.dedupe_id
-        else:
+        if self.due_at is not None and self.delay is not None:
+            raise ValueError("due_at: give a delay or an instant, not both")
+        fields = wire(vars(self))
+        if self.due_at is None and self.delay is None:
+            fields["delay_ms"] = 0
+        if self.dedupe_id is None:
             fields["dedupe_id"] = f"py-{uuid.uuid4().hex}"
             if self.dedupe_window is None:
                 fields["dedupe_window_ms"] = DEDUPE_WINDOW_MS
@@ -268,6 +275,9 @@ class Request:
 
 
 Call = Generator[Union[Request, float], Any, Result]
+
+#: The results of a part of a batch, the error of items that have none, and whether an earlier try may have been applied.
+_Part = tuple[list[Any], DuewheelError, bool]
 
 
 def encode(value: Any) -> bytes:
@@ -395,14 +405,17 @@ class Calls:
         """
         message = Outgoing(body, json, delay, due_at, past, key, if_exists, dedupe_id, dedupe_window, priority, lease, max_attempts,
                            headers, spread, expires_in, expires_at, target_url)
-        fields = message.fields()
+        return (yield from self.schedule(queue, message, message.fields()))
+
+    def schedule(self, queue: str, message: Outgoing, fields: dict[str, Any]) -> Call[Enqueued]:
+        """Sends the fields of a message, and again without the client's window if the queue's is shorter."""
+        path = queue_path(queue, "/messages")
         try:
-            answer = yield from self.send(Request.json("POST", queue_path(queue, "/messages"), fields))
+            return Enqueued.read((yield from self.request("POST", path, fields)))
         except DuewheelError as error:
             if not message.without_window(error, fields):
                 raise
-            answer = yield from self.send(Request.json("POST", queue_path(queue, "/messages"), fields))
-        return Enqueued.read(decode(answer))
+        return Enqueued.read((yield from self.request("POST", path, fields)))
 
     def enqueue_many(self, queue: str, messages: Iterable[Outgoing | Mapping[str, Any] | str | bytes]) -> Call[list[Enqueued | DuewheelError]]:
         """Schedules many messages, each an `Outgoing`, a mapping of its fields, or a body that is due at once.
@@ -415,55 +428,32 @@ class Calls:
         fields = [message.fields() for message in outgoing]
         # All of them before the first is sent: one that cannot be sent is a mistake of the whole call.
         encoded = [encode(one) for one in fields]
-        results: list[Any] = [None] * len(fields)
-        unknown: set[int] = set()
-        patience = Patience(self.retry_for)
-        waiting = list(range(len(fields)))
-        while waiting:
-            again: list[int] = []
-            for part, lines in _parts((index, encoded[index]) for index in waiting):
-                request = Request("POST", queue_path(queue, "/messages"), b"\n".join(lines) + b"\n", "application/x-ndjson", wait=30.0)
-                got = yield request
-                if isinstance(got, Answer) and got.resent:
-                    unknown.update(part)
-                if isinstance(got, Answer) and got.status // 100 != 2:
-                    error = problem(got)
-                    if got.status not in (429, 503):
-                        if unknown or any(isinstance(one, Enqueued) for one in results):
-                            error.members["outcome"] = "unknown"
-                        raise error
-                    answers: list[Any] = []
-                else:
-                    # What came before a connection has ended is an answer.
-                    data = got.body if isinstance(got, Answer) else getattr(got, "partial", b"")
-                    answers = _lines(data, whole=isinstance(got, Answer))
-                    error = _lost(got) if not isinstance(got, Answer) else ConnectionFailed("the answer has no line for this message")
-                for index, one in zip(part, answers):
-                    if one.get("status", 500) // 100 == 2 and "id" in one:
-                        results[index] = Enqueued.read(one)
-                        continue
-                    results[index] = refused = from_members(one)
-                    if outgoing[index].without_window(refused, fields[index]):
-                        encoded[index] = encode(fields[index])
-                        again.append(index)
-                    elif passing(refused.status):
-                        again.append(index)
-                for index in part[len(answers):]:
-                    results[index] = from_members({**error.members, "code": error.code, "detail": error.detail}, error.status)
-                    again.append(index)
-                for index in part:
-                    if isinstance(results[index], DuewheelError):
-                        if results[index].outcome == "unknown":
-                            unknown.add(index)
-                        elif index in unknown:
-                            results[index].members["outcome"] = "unknown"
-            if again:
-                pause = patience.pause(*(results[index] for index in again))
-                if pause is None:
-                    break
-                yield pause
-            waiting = again
-        return results
+
+        def send(part: list[int]) -> Call[_Part]:
+            lines = b"".join(encoded[index] + b"\n" for index in part)
+            got = yield Request("POST", queue_path(queue, "/messages"), lines, "application/x-ndjson", wait=30.0)
+            if not isinstance(got, Answer):
+                # What came before a connection has ended is an answer.
+                return _lines(getattr(got, "partial", b""), whole=False), _lost(got), False
+            if got.status // 100 == 2:
+                return _lines(got.body, whole=True), ConnectionFailed("the answer has no line for this message"), got.resent
+            error = problem(got)
+            if not passing(got.status):
+                if got.resent:
+                    error.members["outcome"] = "unknown"
+                raise error
+            return [], error, got.resent
+
+        def again(index: int, refused: DuewheelError) -> bool:
+            if outgoing[index].without_window(refused, fields[index]):
+                encoded[index] = encode(fields[index])
+                return True
+            return passing(refused.status) or isinstance(refused, ConnectionFailed)
+
+        def parts(waiting: list[int]) -> Iterable[list[int]]:
+            return _parts(waiting, LINES, lambda index: len(encoded[index]) + 1)
+
+        return (yield from _batch(len(encoded), parts, send, again, Patience(self.retry_for)))
 
     # -- one message
 
@@ -499,14 +489,14 @@ class Calls:
 
         return (yield from self._items(named, request, Patience(self.retry_for)))
 
-    def change(self, message: str, **changes: Any) -> Call[Message]:
+    def change(self, /, message: str, **changes: Any) -> Call[Message]:
         """Changes a scheduled or ready message: `delay`, `due_at`, `past`, `body` or `json`, `headers`, `priority`,
         `max_attempts`, `lease`, `if_generation`. What is not named stays."""
-        return Message.read((yield from self.request("PATCH", message_path(message), _changes(changes))))
+        return Message.read((yield from self.request("PATCH", message_path(message), changed(changes))))
 
-    def change_key(self, queue: str, key: str, **changes: Any) -> Call[Message]:
+    def change_key(self, /, queue: str, key: str, **changes: Any) -> Call[Message]:
         """Changes the message that has this key, as `change` does."""
-        return Message.read((yield from self.request("PATCH", key_path(queue, key), _changes(changes))))
+        return Message.read((yield from self.request("PATCH", key_path(queue, key), changed(changes))))
 
     def postpone(self, message: str, *, delay: Duration | None = None, due_at: Instant | None = None) -> Call[Message]:
         """Moves the due time, in either direction."""
@@ -559,8 +549,7 @@ class Calls:
 
     def ack(self, delivery: Delivery) -> Call[dict[str, Any]]:
         """The message is done. Repeated until it is answered; raises `LeaseLost` when another consumer may have it."""
-        fields = {"lease_token": delivery.lease_token}
-        return (yield from self._settle(message_path(delivery.id, "/ack"), fields, math.inf))
+        return (yield from self._settle(delivery, "ack", {}, math.inf))
 
     def nack(
         self,
@@ -573,21 +562,18 @@ class Calls:
     ) -> Call[dict[str, Any]]:
         """The message is not done: again after its backoff or `delay`, or `dead` at once. `attempt=False` is "not yet":
         the grant uses up no attempt. Repeated until it is answered."""
-        return (yield from self._settle(message_path(delivery.id, "/nack"), nack_fields(delivery, delay, reason, dead, attempt, False),
-                                        math.inf))
+        return (yield from self._settle(delivery, "nack", how_fields(delay, reason, dead, attempt), math.inf))
 
     def extend(self, delivery: Delivery, *, lease: Duration | None = None) -> Call[datetime]:
         """The lease lasts for its length, or `lease`, from now. Raises `LeaseLost`."""
-        fields: dict[str, Any] = {"lease_token": delivery.lease_token}
+        fields: dict[str, Any] = {}
         span(fields, "lease", lease)
-        answer = yield from self._settle(message_path(delivery.id, "/extend"), fields, self.retry_for)
-        until = moment(answer["lease_until"])
-        assert until is not None
-        return until
+        return instant_of((yield from self._settle(delivery, "extend", fields, self.retry_for))["lease_until"])
 
-    def _settle(self, path: str, fields: dict[str, Any], retry_for: float) -> Call[Any]:
-        answer = yield from self.send(Request.json("POST", path, fields, settles=True), Patience(retry_for))
-        return decode(answer)
+    def _settle(self, delivery: Delivery, verb: str, fields: dict[str, Any], retry_for: float) -> Call[Any]:
+        fields["lease_token"] = delivery.lease_token
+        request = Request.json("POST", message_path(delivery.id, f"/{verb}"), fields, settles=True)
+        return decode((yield from self.send(request, Patience(retry_for))))
 
     def settle_many(self, verb: str, items: Sequence[dict[str, Any]], retry_for: float | None = None) -> Call[list[Any]]:
         """A batch of `/v1/ack`, `/v1/nack` or `/v1/extend`: for each item its answer, or the exception. Items that are
@@ -600,46 +586,22 @@ class Calls:
         return (yield from self._items(items, request, patience))
 
     def _items(self, items: Sequence[Any], request: Callable[[list[Any]], Request], patience: Patience) -> Call[list[Any]]:
-        results: list[Any] = [None] * len(items)
-        unknown: set[int] = set()
-        waiting = list(range(len(items)))
-        while waiting:
-            again: list[int] = []
-            for start in range(0, len(waiting), ITEMS):
-                part = waiting[start : start + ITEMS]
-                sent = request([items[index] for index in part])
-                try:
-                    answer = yield from self.send(sent, patience)
-                    found = decode(answer)["results"]
-                except DuewheelError as error:
-                    if all(one is None for one in results):
-                        raise
-                    # Others have their results.
-                    for index in part:
-                        results[index] = from_members({**error.members, "code": error.code, "detail": error.detail}, error.status)
-                    continue
-                if answer.resent:
-                    unknown.update(part)
-                for index, one in zip(part, found):
-                    results[index] = result = _item(one)
-                    if isinstance(result, DuewheelError):
-                        if result.outcome == "unknown":
-                            unknown.add(index)
-                        elif index in unknown:
-                            result.members["outcome"] = "unknown"
-                        if passing(result.status, sent.settles):
-                            again.append(index)
-            if again:
-                pause = patience.pause(*(results[index] for index in again))
-                if pause is None:
-                    break
-                yield pause
-            waiting = again
-        return results
+        settles = False
+
+        def send(part: list[int]) -> Call[_Part]:
+            nonlocal settles
+            sent = request([items[index] for index in part])
+            settles = sent.settles
+            answer = yield from self.send(sent, patience)
+            found = [_item(one) for one in decode(answer)["results"]]
+            return found, ConnectionFailed("the answer has no result for this message"), answer.resent
+
+        return (yield from _batch(len(items), lambda waiting: _parts(waiting, ITEMS), send,
+                                  lambda _, refused: passing(refused.status, settles), patience, keep=True))
 
     def ack_many(self, deliveries: Iterable[Delivery]) -> Call[list[dict[str, Any] | DuewheelError]]:
         """Acks many; a result for each: the answer, or the exception, such as `LeaseLost`."""
-        return (yield from self.settle_many("ack", [{"id": it.id, "lease_token": it.lease_token} for it in deliveries], math.inf))
+        return (yield from self.settle_many("ack", [ack_fields(it) for it in deliveries], math.inf))
 
     def nack_many(
         self,
@@ -651,7 +613,7 @@ class Calls:
         attempt: bool = True,
     ) -> Call[list[dict[str, Any] | DuewheelError]]:
         """Nacks many in the same way."""
-        items = [nack_fields(it, delay, reason, dead, attempt, True) for it in deliveries]
+        items = [nack_fields(it, delay=delay, reason=reason, dead=dead, attempt=attempt) for it in deliveries]
         return (yield from self.settle_many("nack", items, math.inf))
 
     def extend_many(self, deliveries: Iterable[Delivery], *, lease: Duration | None = None) -> Call[list[dict[str, Any] | DuewheelError]]:
@@ -675,7 +637,7 @@ class Calls:
         """Counts, rates and settings of a queue."""
         return (yield from self.request("GET", queue_path(queue)))
 
-    def messages(self, queue: str, *, limit: int = 100, after: str | None = None, **filters: Any) -> Call[tuple[list[Message], str | None]]:
+    def messages(self, /, queue: str, *, limit: int = 100, after: str | None = None, **filters: Any) -> Call[tuple[list[Message], str | None]]:
         """A page of pending messages in due order, and the `after` of the next page. Filters: `state`, `due_from`,
         `due_to`, `key_prefix`, `dead_reason`; those of headers by `**{"header.NAME": value}`."""
         query = {"limit": limit, "after": after, **filters}
@@ -683,7 +645,7 @@ class Calls:
         page = yield from self.request("GET", queue_path(queue, f"/messages?{text}"))
         return [Message.read(one) for one in page["messages"]], page.get("next")
 
-    def config(self, queue: str, **settings: Any) -> Call[dict[str, Any]]:
+    def config(self, /, queue: str, **settings: Any) -> Call[dict[str, Any]]:
         """Changes the settings of a queue that are named, such as `lease_ms`, `max_attempts`, `rate`; None resets one.
         Without settings it shows them."""
         method = "PATCH" if settings else "GET"
@@ -713,15 +675,19 @@ class Calls:
         fields: dict[str, Any] = {}
         span(fields, "by", by)
         request = Request.json("POST", "/v1/clock/advance", fields, wait=60.0, repeatable=False)
-        now = moment(decode((yield from self.send(request)))["now"])
-        assert now is not None
-        return now
+        return instant_of(decode((yield from self.send(request)))["now"])
 
 
-def nack_fields(delivery: Delivery, delay: Duration | None, reason: str | None, dead: bool, attempt: bool, batch: bool) -> dict[str, Any]:
-    fields: dict[str, Any] = {"lease_token": delivery.lease_token}
-    if batch:
-        fields["id"] = delivery.id
+def changed(changes: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a change."""
+    for name in sorted(changes.keys() - CHANGES):
+        raise TypeError(f"{name}: a message has no such field to change")
+    return wire(changes)
+
+
+def how_fields(delay: Duration | None = None, reason: str | None = None, dead: bool = False, attempt: bool = True) -> dict[str, Any]:
+    """How a message is nacked."""
+    fields: dict[str, Any] = {}
     span(fields, "delay", delay)
     if reason is not None:
         fields["reason"] = short(reason)
@@ -732,8 +698,19 @@ def nack_fields(delivery: Delivery, delay: Duration | None, reason: str | None, 
     return fields
 
 
+def ack_fields(delivery: Delivery) -> dict[str, Any]:
+    """An item of a batch of acks."""
+    return {"id": delivery.id, "lease_token": delivery.lease_token}
+
+
+def nack_fields(delivery: Delivery, **how: Any) -> dict[str, Any]:
+    """An item of a batch of nacks; `how` is that of `how_fields`."""
+    return {**ack_fields(delivery), **how_fields(**how)}
+
+
 def extend_fields(delivery: Delivery, lease: Duration | None = None) -> dict[str, Any]:
-    fields: dict[str, Any] = {"id": delivery.id, "lease_token": delivery.lease_token}
+    """An item of a batch of extensions."""
+    fields = ack_fields(delivery)
     # Without a length the server would take that of the message, not that of the reserve.
     span(fields, "lease", timedelta(milliseconds=delivery.lease_ms) if lease is None else lease)
     return fields
@@ -744,61 +721,86 @@ def short(reason: str) -> str:
     return reason.encode("utf-8", "replace")[:256].decode("utf-8", "ignore")
 
 
-def is_lost(result: Any) -> bool:
-    """Whether the result of a settle says that the lease is over."""
-    return isinstance(result, (LeaseLost, MessageNotFound))
-
-
 def _item(one: dict[str, Any]) -> dict[str, Any] | DuewheelError:
     return from_members(one) if "code" in one else one
 
 
-def _parts(numbered: Iterable[tuple[int, bytes]]) -> Iterable[tuple[list[int], list[bytes]]]:
-    """Batches of lines within the limits of the server."""
+def _batch(
+    count: int,
+    parts: Callable[[list[int]], Iterable[list[int]]],
+    send: Callable[[list[int]], Call[_Part]],
+    again: Callable[[int, DuewheelError], bool],
+    patience: Patience,
+    keep: bool = False,
+) -> Call[list[Any]]:
+    """Sends items in parts, and again those with a refusal for the moment; the last result of each.
+
+    A refusal of a whole part is raised; with `keep` it is the result of its items if others have one.
+    """
+    results: list[Any] = [None] * count
+    unknown: set[int] = set()
+    waiting = list(range(count))
+    while waiting:
+        refused = []
+        for part in parts(waiting):
+            try:
+                found, missing, resent = yield from send(part)
+            except DuewheelError as error:
+                if not keep or all(one is None for one in results):
+                    if unknown or any(isinstance(one, Enqueued) for one in results):
+                        error.members["outcome"] = "unknown"
+                    raise
+                found, missing, resent = [], error, False
+            if resent:
+                unknown.update(part)
+            for index in part[len(found) :]:
+                found.append(from_members({**missing.members, "code": missing.code, "detail": missing.detail}, missing.status))
+            for index, result in zip(part, found):
+                results[index] = result
+                if isinstance(result, DuewheelError):
+                    if result.outcome == "unknown":
+                        unknown.add(index)
+                    elif index in unknown:
+                        result.members["outcome"] = "unknown"
+                    if again(index, result):
+                        refused.append(index)
+        if refused:
+            pause = patience.pause(*(results[index] for index in refused))
+            if pause is None:
+                break
+            yield pause
+        waiting = refused
+    return results
+
+
+def _parts(waiting: list[int], most: int, size: Callable[[int], int] = lambda _: 0) -> Iterable[list[int]]:
+    """Batches within the limits of the server."""
     part: list[int] = []
-    lines: list[bytes] = []
-    size = 0
-    for index, line in numbered:
-        if part and (len(part) == LINES or size + len(line) > BATCH_BYTES):
-            yield part, lines
-            part, lines, size = [], [], 0
+    total = 0
+    for index in waiting:
+        if part and (len(part) == most or total + size(index) > BATCH_BYTES):
+            yield part
+            part, total = [], 0
         part.append(index)
-        lines.append(line)
-        size += len(line) + 1
+        total += size(index)
     if part:
-        yield part, lines
+        yield part
 
 
-def _lines(data: bytes, whole: bool) -> list[dict[str, Any]]:
+def _lines(data: bytes, whole: bool) -> list[Any]:
     """The results of a batch; of a part of an answer its whole lines."""
     lines = data.split(b"\n")
     last = lines.pop()
     if whole and last.strip():
         lines.append(last)
     try:
-        return [jsonlib.loads(line) for line in lines if line]
+        found = [jsonlib.loads(line) for line in lines if line]
     except ValueError as error:
         raise BadAnswer(f"a line of the answer is no JSON: {error}") from error
+    return [Enqueued.read(one) if one.get("status", 500) // 100 == 2 and "id" in one else from_members(one) for one in found]
 
 
 def _lost(error: BaseException) -> ConnectionFailed:
     failed = ConnectionFailed(f"{type(error).__name__}: {error}")
     failed.__cause__ = error
     return failed
-
-
-def _changes(changes: dict[str, Any]) -> dict[str, Any]:
-    fields: dict[str, Any] = {}
-    put_body(fields, changes.pop("body", None), changes.pop("json", None))
-    for name in ("delay", "lease"):
-        span(fields, name, changes.pop(name, None))
-    due_at = changes.pop("due_at", None)
-    if due_at is not None:
-        fields["due_at"] = instant("due_at", due_at)
-    for name in ("past", "headers", "priority", "max_attempts", "if_generation", "target_url"):
-        if changes.get(name) is not None:
-            fields[name] = changes[name]
-        changes.pop(name, None)
-    if changes:
-        raise TypeError(f"{sorted(changes)[0]}: a message has no such field to change")
-    return fields

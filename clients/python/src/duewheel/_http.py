@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import ssl
+from collections.abc import Generator
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
@@ -96,99 +97,94 @@ class AnswerParser:
 
     def __init__(self) -> None:
         self._data = bytearray()
-        self._head: tuple[int, dict[str, str], bool] | None = None
+        self._ended = False
+        self._status = 0
         self._body = bytearray()
-        self._left: int | None = None  # bytes of the body; None with chunks, -1 up to the end of the connection
+        self._reading = self._read()
         self.begun = False
 
     def feed(self, data: bytes) -> Answer | None:
         """The answer, when these bytes complete it. Empty bytes are the end of the connection."""
-        if data:
-            self.begun = True
-            self._data += data
-        if self._head is None and not self._read_head():
-            return self._ended() if not data else None
-        assert self._head is not None
-        if self._left is None:
-            done = self._read_chunks()
-        else:
-            take = len(self._data) if self._left < 0 else min(self._left, len(self._data))
-            self._body += self._data[:take]
-            del self._data[:take]
-            if self._left > 0:
-                self._left -= take
-            done = self._left == 0 or (self._left < 0 and not data)
-        if done:
-            return self._finish()
-        return self._ended() if not data else None
+        self.begun = self.begun or bool(data)
+        self._ended = not data
+        self._data += data
+        try:
+            next(self._reading)
+        except StopIteration as end:
+            self._status, self._body, self._reading, self.begun = 0, bytearray(), self._read(), bool(self._data)
+            return end.value
+        return None
 
     def partial(self) -> bytes:
         """What has come of the body of an answer 200 that is not complete."""
-        return bytes(self._body) if self._head is not None and self._head[0] == 200 else b""
+        return bytes(self._body) if self._status == 200 else b""
 
-    def _ended(self) -> None:
-        raise ConnectionResetError("the connection has ended before its answer was complete")
-
-    def _finish(self) -> Answer:
-        assert self._head is not None
-        status, headers, keep = self._head
-        answer = Answer(status, headers, bytes(self._body), keep and self._left != -1)
-        self._head, self._left, self.begun = None, None, bool(self._data)
-        self._body.clear()
-        return answer
-
-    def _read_head(self) -> bool:
-        while True:
-            end = self._data.find(b"\r\n\r\n")
-            if end < 0:
-                if len(self._data) > LARGEST_HEAD:
-                    raise BadAnswer("the head of the answer does not end")
-                return False
-            lines = self._data[:end].decode("latin-1").split("\r\n")
-            del self._data[: end + 4]
+    def _read(self) -> Generator[None, None, Answer]:
+        """Reads one answer, and yields where it needs more bytes."""
+        status = 100
+        while status // 100 == 1:  # an interim answer
+            lines = (yield from self._up_to(b"\r\n\r\n")).decode("latin-1").split("\r\n")
             words = lines[0].split(" ", 2)
             if len(words) < 2 or not words[0].startswith("HTTP/1.") or not words[1].isdigit():
                 raise BadAnswer(f"this is no HTTP: {lines[0][:80]!r}")
             status = int(words[1])
-            if status // 100 == 1:
-                continue  # an interim answer
-            break
         headers = {}
         for line in lines[1:]:
             name, _, value = line.partition(":")
             headers[name.strip().lower()] = value.strip()
+        self._status = status
         keep = words[0] != "HTTP/1.0" and headers.get("connection", "").lower() != "close"
-        self._head = status, headers, keep
+        length = headers.get("content-length")
         if status in (204, 304):
-            self._left = 0
+            pass
         elif "chunked" in headers.get("transfer-encoding", "").lower():
-            self._left = None
+            yield from self._chunks()
+        elif length is None:
+            keep = False
+            yield from self._take(None)
+        elif length.isdigit():
+            yield from self._take(int(length))
         else:
-            length = headers.get("content-length")
-            if length is not None and not length.isdigit():
-                raise BadAnswer(f"this is no length: {length[:40]!r}")
-            self._left = -1 if length is None else int(length)
-        return True
+            raise BadAnswer(f"this is no length: {length[:40]!r}")
+        return Answer(status, headers, bytes(self._body), keep)
 
-    def _read_chunks(self) -> bool:
-        while True:
-            end = self._data.find(b"\r\n")
-            if end < 0:
-                return False
+    def _chunks(self) -> Generator[None, None, None]:
+        size = -1
+        while size != 0:
+            line = yield from self._up_to(b"\r\n")
             try:
-                size = int(self._data[:end].split(b";")[0], 16)
+                size = int(line.split(b";")[0], 16)
             except ValueError:
                 raise BadAnswer("a chunk of the answer has no length") from None
-            if size == 0:
-                last = self._data.find(b"\r\n", end + 2)
-                if last < 0:
-                    return False
-                if last > end + 2:  # a trailer
-                    del self._data[end + 2 : last + 2]
-                    continue
-                del self._data[: last + 2]
-                return True
-            if len(self._data) < end + 2 + size + 2:
-                return False
-            self._body += self._data[end + 2 : end + 2 + size]
-            del self._data[: end + 2 + size + 2]
+            if size > 0:
+                yield from self._take(size)
+                yield from self._up_to(b"\r\n")
+        while (yield from self._up_to(b"\r\n")):
+            pass  # a trailer
+
+    def _up_to(self, mark: bytes) -> Generator[None, None, bytes]:
+        """The bytes before a mark, which is dropped."""
+        while (end := self._data.find(mark)) < 0:
+            if len(self._data) > LARGEST_HEAD:
+                raise BadAnswer("the head of the answer does not end")
+            yield from self._more()
+        found = bytes(self._data[:end])
+        del self._data[: end + len(mark)]
+        return found
+
+    def _take(self, count: int | None) -> Generator[None, None, None]:
+        """Moves so many bytes to the body; with None all up to the end of the connection."""
+        while True:
+            part = self._data[:count]
+            del self._data[: len(part)]
+            self._body += part
+            if count is not None:
+                count -= len(part)
+            if count == 0 or (count is None and self._ended):
+                return
+            yield from self._more()
+
+    def _more(self) -> Generator[None, None, None]:
+        if self._ended:
+            raise ConnectionResetError("the connection has ended before its answer was complete")
+        yield

@@ -6,7 +6,6 @@ They go on while the program's own thread works on a task, so that a message tha
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 import socket
 import threading
@@ -14,24 +13,19 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ._calls import Delivery, Request, decode, extend_fields, is_lost, nack_fields, passing, problem
+from ._calls import Delivery, Request, ack_fields, decode, extend_fields, nack_fields, passing, problem
+from ._extending import Lease, due_leases, log, lost_leases, report, until_due
 from ._http import request_bytes
 from .client import Client, Connection
 from .errors import BadAnswer, BadRequest, ConnectionFailed, DuewheelError
-
-log = logging.getLogger("duewheel.leases")
 
 PATIENCE = 10.0  # seconds for what is left to settle when a keeper is closed
 QUEUES = 100  # of one reserve
 
 
-class _Lease:
-    __slots__ = ("delivery", "extend_at", "half")
-
-    def __init__(self, delivery: Delivery):
-        self.delivery = delivery
-        self.half = delivery.lease_ms / 2000
-        self.extend_at = time.monotonic() + self.half
+def tag_of(delivery: Delivery) -> str:
+    """The name of a lease: a message that comes again has another one."""
+    return f"{delivery.id}.{delivery.lease_token}"
 
 
 _late: set[Keeper] = set()  # closed, and not everything is settled
@@ -49,7 +43,7 @@ class Keeper:
 
     def __init__(self, client: Client):
         self.client = client
-        self._leases: dict[str, _Lease] = {}
+        self._leases: dict[str, Lease] = {}
         self._settles: list[dict[str, Any]] = []
         self._sending = False
         self._changed = threading.Condition()
@@ -58,11 +52,14 @@ class Keeper:
         self._closed = False
         self._ended = threading.Event()
 
-    def add(self, tag: str, delivery: Delivery) -> None:
-        """Holds a lease from now on."""
+    def add(self, delivery: Delivery) -> str:
+        """Holds a lease from now on; its tag."""
+        tag = tag_of(delivery)
         with self._changed:
-            self._leases[tag] = _Lease(delivery)
-            self._start()
+            self._leases[tag] = Lease(delivery)
+            if not self._closed:
+                self._start()
+        return tag
 
     def holds(self, tag: str) -> bool:
         return tag in self._leases
@@ -86,24 +83,32 @@ class Keeper:
             lease = self._leases.pop(tag, None)
             if lease is None:
                 return
-            self._settles.append({"id": lease.delivery.id, "lease_token": lease.delivery.lease_token})
+            self._settles.append(ack_fields(lease.delivery))
             if os.getpid() == self._pid and not self._closed:
                 self._start()
                 return
         self.flush()  # a process that was forked, or one that ends, has no thread for it
 
     def nack(self, tags: Iterable[str], **how: Any) -> None:
-        """Gives messages back, and returns when that is done."""
+        """Nacks messages, and returns when that is done."""
         with self._changed:
             leases = [self._leases.pop(tag) for tag in list(tags) if tag in self._leases]
-        items = [nack_fields(it.delivery, how.get("delay"), how.get("reason"), how.get("dead", False), how.get("attempt", True), True)
-                 for it in leases]
-        if items:
-            self._look(self.client.settle_many("nack", items))
+        self._nack([it.delivery for it in leases], **how)
+
+    def requeue(self, tags: Iterable[str]) -> None:
+        """Gives messages back that were not worked on."""
+        self.nack(tags, delay=0, attempt=False)
 
     def give_back(self, deliveries: Iterable[Delivery]) -> None:
-        """Gives back what was never worked on."""
-        self._look(self.client.nack_many(deliveries, delay=0, attempt=False))
+        """Gives back what it has never held."""
+        self._nack(list(deliveries), delay=0, attempt=False)
+
+    def _nack(self, deliveries: list[Delivery], **how: Any) -> None:
+        if deliveries:
+            # As long as any call, not until it is answered: leases end by themselves.
+            results = self.client.settle_many("nack", [nack_fields(one, **how) for one in deliveries])
+            for one, result in zip(deliveries, results):
+                report(f"message {one.id}", result)
 
     def flush(self) -> None:
         """Returns when everything is settled, or patience ends."""
@@ -133,12 +138,10 @@ class Keeper:
             if self._settles or self._sending:
                 log.warning("%d messages are settled when the server is back", len(self._settles))
                 _late.add(self)
-                if self._thread is None or not self._thread.is_alive():
-                    self._thread = threading.Thread(target=self._run, name="duewheel-leases", daemon=True)
-                    self._thread.start()
+                self._start()
 
     def _start(self) -> None:
-        if (self._thread is None or not self._thread.is_alive()) and not self._closed and os.getpid() == self._pid:
+        if (self._thread is None or not self._thread.is_alive()) and os.getpid() == self._pid:
             self._thread = threading.Thread(target=self._run, name="duewheel-leases", daemon=True)
             self._thread.start()
         self._changed.notify_all()
@@ -147,11 +150,10 @@ class Keeper:
         while True:
             with self._changed:
                 while not self._closed and not self._settles:
-                    now = time.monotonic()
-                    nearest = min((it.extend_at - it.half / 5 for it in self._leases.values()), default=float("inf"))
-                    if nearest <= now:
+                    seconds = until_due(self._leases.values())
+                    if seconds == 0.0:
                         break
-                    self._changed.wait(None if nearest == float("inf") else nearest - now)
+                    self._changed.wait(seconds)
                 if self._closed and not self._settles:
                     _late.discard(self)
                     return
@@ -165,51 +167,39 @@ class Keeper:
             self._extend()
 
     def _send(self, batch: list[dict[str, Any]]) -> None:
-        error: DuewheelError | None = None
+        failed: DuewheelError | None = None
         try:
             results = self.client.settle_many("ack", batch, 1.0)
-            again = [item for item, result in zip(batch, results) if isinstance(result, DuewheelError) and passing(result.status, True)]
-            self._look([result for result in results if not (isinstance(result, DuewheelError) and passing(result.status, True))])
-        except BadRequest as refused:
-            self._look([refused] * len(batch))
-            return
-        except DuewheelError as failed:
-            error, again = failed, batch
+        except DuewheelError as error:
+            failed = None if isinstance(error, BadRequest) else error
+            results = [error] * len(batch)
+        again = []
+        for item, result in zip(batch, results):
+            if failed is not None or (isinstance(result, DuewheelError) and passing(result.status, True)):
+                again.append(item)
+            else:
+                report(f"message {item['id']}", result)
         if again:
-            log.warning("%d acks are not answered, trying again: %s", len(again), error or "they are refused for the moment")
+            log.warning("%d acks are not answered, trying again: %s", len(again), failed or "they are refused for the moment")
             with self._changed:
                 self._settles[:0] = again
             time.sleep(0.2)
 
     def _extend(self) -> None:
-        now = time.monotonic()
         with self._changed:
-            due = [(tag, lease) for tag, lease in self._leases.items() if lease.extend_at - lease.half / 5 <= now]
+            due = due_leases(self._leases.values())
         if not due:
             return
-        for _, lease in due:
-            lease.extend_at = now + lease.half
         try:
-            results = self.client.settle_many("extend", [extend_fields(lease.delivery) for _, lease in due], 1.0)
+            results = self.client.settle_many("extend", [extend_fields(lease.delivery) for lease in due], 1.0)
         except DuewheelError as error:
             log.warning("%d leases cannot be extended, trying again: %s", len(due), error)
-            for _, lease in due:
-                lease.extend_at = now + lease.half / 4
-            return
-        for (tag, lease), result in zip(due, results):
-            if is_lost(result) and self._leases.get(tag) is lease:
+            results = [error] * len(due)
+        for lease in lost_leases(due, results):
+            with self._changed:
+                held = self._leases.pop(tag_of(lease.delivery), None)
+            if held is not None:
                 log.warning("the lease of message %s of %s is lost; another worker may have it", lease.delivery.id, lease.delivery.queue)
-                with self._changed:
-                    self._leases.pop(tag, None)
-            elif isinstance(result, DuewheelError):
-                lease.extend_at = now + lease.half / 4
-
-    def _look(self, results: list[Any]) -> None:
-        for result in results:
-            if is_lost(result):
-                log.warning("a message was settled after its lease: it may be worked on again")
-            elif isinstance(result, DuewheelError):
-                log.error("a message cannot be settled, and comes again after its lease: %s", result)
 
 
 class Fetcher:
@@ -217,10 +207,11 @@ class Fetcher:
     room for, and `update` that it has changed; a reserve that does not fit any more is ended, and nothing that it has
     leased is lost."""
 
-    def __init__(self, client: Client, lease_ms: int, wait: float, patience: float, wanted: Callable[[], tuple[Iterable[str], int]],
-                 deliver: Callable[[list[Delivery]], None], give_back: Callable[[list[Delivery]], None], fail: Callable[[Exception], None]):
-        self.client, self.lease_ms, self.wait, self.patience = client, lease_ms, wait, patience
-        self.wanted, self.deliver, self.give_back, self.fail = wanted, deliver, give_back, fail
+    def __init__(self, keeper: Keeper, lease_ms: int, wait: float, patience: float, wanted: Callable[[], tuple[Iterable[str], int]],
+                 deliver: Callable[[list[Delivery]], None], fail: Callable[[Exception], None]):
+        self.keeper, self.client = keeper, keeper.client
+        self.lease_ms, self.wait, self.patience = lease_ms, wait, patience
+        self.wanted, self.deliver, self.fail = wanted, deliver, fail
         self._changed = threading.Condition()
         self._queues: tuple[str, ...] = ()
         self._room = 0
@@ -291,22 +282,23 @@ class Fetcher:
                     if not self._closed:
                         self._changed.wait(max(error.retry_after or 0, 0.5))
                 continue
-            if granted:
-                with self._changed:
-                    kept = [it for it in granted if it.queue in self._queues]
-                    # Before the next look at the room, which `deliver` updates.
-                    self._room -= len(kept)
-                if kept:
-                    try:
-                        self.deliver(kept)
-                    except Exception:  # noqa: BLE001: the messages come again after their leases, and others are leased
-                        log.exception("%d messages cannot be delivered", len(kept))
-                lost = [it for it in granted if it not in kept]
-                if lost:
-                    try:
-                        self.give_back(lost)
-                    except DuewheelError as error:
-                        log.warning("messages that nobody asks for any more come again after their lease: %s", error)
+            with self._changed:
+                kept = [it for it in granted if it.queue in self._queues and not it.late]
+                lost = [it for it in granted if it.queue not in self._queues and not it.late]
+                # Before the next look at the room, which `deliver` updates.
+                self._room -= len(kept)
+            if kept:
+                try:
+                    self.deliver(kept)
+                except Exception:  # noqa: BLE001: the messages come again after their leases, and others are leased
+                    log.exception("%d messages cannot be delivered", len(kept))
+            for one in granted:
+                if one.late:  # it has expired while it waited
+                    self.keeper.ack(self.keeper.add(one))
+            try:
+                self.keeper.give_back(lost)
+            except DuewheelError as error:
+                log.warning("messages that nobody asks for any more come again after their lease: %s", error)
 
     def _reserve(self, queues: tuple[str, ...], room: int) -> list[Delivery]:
         asked, wait = queues, self.wait
@@ -318,7 +310,7 @@ class Fetcher:
         data = request_bytes(self.client.address, request.method, request.path, request.body)
         try:
             connection = self._connection
-            if connection is None or time.monotonic() - connection.used > 20:
+            if connection is None or not connection.good():
                 self._disconnect()
                 connection = self.client.connect()
             with self._changed:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from ._calls import DEDUPE_WINDOW_MS, Outgoing, queue_path
+from ._calls import DEDUPE_WINDOW_MS, Outgoing
 from .client import Client
-from .errors import DuewheelError, KeyExists, Leased
+from .errors import KeyExists, Leased
 
 #: Attempts that never end, and the longest delay in seconds.
 FOREVER = 4_294_967_295
 DEFAULT_PRIORITY = 1024
 
 
-def publish(client: Client, queue: str, fields: dict[str, Any], once: str | None = None) -> dict[str, Any]:
-    """Enqueues a message with the fields of `Outgoing`; the answer.
+def publish(client: Client, queue: str, fields: dict[str, Any], once: str | None = None) -> None:
+    """Enqueues a message with the fields of `Outgoing`.
 
     Its key may be taken. A task that retries or replaces itself takes over the key of its own message, which a worker has
     leased. Any other message with the key is pending: then this one goes without a key, and only cannot be found by it.
@@ -24,23 +24,16 @@ def publish(client: Client, queue: str, fields: dict[str, Any], once: str | None
     fields = {"max_attempts": FOREVER, **fields}
     once = once or uuid.uuid4().hex
     try:
-        return _enqueue(client, queue, once, fields)
+        _enqueue(client, queue, once, fields)
     except (KeyExists, Leased) as error:
         if error.state == "leased":
             fields["if_exists"] = "supersede"
-            return _enqueue(client, queue, once + "-s", fields)
-        del fields["key"]
-        return _enqueue(client, queue, once + "-k", fields)
+            _enqueue(client, queue, once + "-s", fields)
+        else:
+            del fields["key"]
+            _enqueue(client, queue, once + "-k", fields)
 
 
-def _enqueue(client: Client, queue: str, once: str, fields: dict[str, Any]) -> dict[str, Any]:
-    outgoing = Outgoing(**fields, dedupe_id=f"task-{once}")
-    body = outgoing.fields()
-    body["dedupe_window_ms"] = DEDUPE_WINDOW_MS
-    path = queue_path(queue, "/messages")
-    try:
-        return client.request("POST", path, body)
-    except DuewheelError as error:
-        if not outgoing.without_window(error, body):
-            raise
-        return client.request("POST", path, body)
+def _enqueue(client: Client, queue: str, once: str, fields: dict[str, Any]) -> None:
+    message = Outgoing(**fields, dedupe_id=f"task-{once}")
+    client._run(client._calls.schedule(queue, message, {**message.fields(), "dedupe_window_ms": DEDUPE_WINDOW_MS}))

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import ssl
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar, overload
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
 
-from ._calls import Call, Calls, Deliveries, Duration, Request
-from ._http import Address, Answer, AnswerParser, request_bytes
-from .client import IDLE, default_url
+from ._api import IDLE, Api
+from ._calls import Call, Deliveries, Duration, Request
+from ._http import Answer, AnswerParser, request_bytes
 
-P = ParamSpec("P")
 R = TypeVar("R")
+
+
+class _Stopped(Exception):
+    """Raised by a call that `stop` has ended."""
 
 
 class _Stream:
@@ -51,74 +51,19 @@ class _Stream:
         else:
             self.writer.close()
 
+    def good(self) -> bool:
+        return time.monotonic() - self.used < IDLE and not self.reader.at_eof()
+
     def close(self) -> None:
         self.writer.close()
 
 
-def awaited(call: Callable[Concatenate[Calls, P], Call[R]]) -> Callable[Concatenate[AsyncClient, P], Awaitable[R]]:
-    """A coroutine method that runs a call."""
-
-    @wraps(call)
-    async def method(self: AsyncClient, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return await self._run(call(self._calls, *args, **kwargs))
-
-    return method
-
-
-class AsyncClient:
+class AsyncClient(Api):
     """`Client` for asyncio: the same calls, each to be awaited. It belongs to one event loop.
 
     A call that is cancelled closes its connection; a waiting reserve that is cancelled so loses no message, because the
     server takes back what it could not hand over. Any other call may have been applied.
     """
-
-    def __init__(
-        self,
-        url: str | None = None,
-        *,
-        token: str | None = None,
-        timeout: float = 10.0,
-        retry_for: float = 30.0,
-        ssl_context: ssl.SSLContext | None = None,
-    ):
-        self.address = Address.parse(default_url(url), token or os.environ.get("DUEWHEEL_TOKEN"))
-        self.timeout = timeout
-        self._calls = Calls(retry_for)
-        self._context = ssl_context or self.address.context()
-        self._idle: list[_Stream] = []
-
-    enqueue = awaited(Calls.enqueue)
-    enqueue_many = awaited(Calls.enqueue_many)
-    get = awaited(Calls.get)
-    get_key = awaited(Calls.get_key)
-    cancel = awaited(Calls.cancel)
-    cancel_key = awaited(Calls.cancel_key)
-    cancel_many = awaited(Calls.cancel_many)
-    change = awaited(Calls.change)
-    change_key = awaited(Calls.change_key)
-    postpone = awaited(Calls.postpone)
-    postpone_key = awaited(Calls.postpone_key)
-    fire = awaited(Calls.fire)
-    fire_key = awaited(Calls.fire_key)
-    replay = awaited(Calls.replay)
-    reserve = awaited(Calls.reserve)
-    ack = awaited(Calls.ack)
-    nack = awaited(Calls.nack)
-    extend = awaited(Calls.extend)
-    ack_many = awaited(Calls.ack_many)
-    nack_many = awaited(Calls.nack_many)
-    extend_many = awaited(Calls.extend_many)
-    settle_many = awaited(Calls.settle_many)
-    queues = awaited(Calls.queues)
-    queue = awaited(Calls.queue)
-    messages = awaited(Calls.messages)
-    config = awaited(Calls.config)
-    pause = awaited(Calls.pause)
-    resume = awaited(Calls.resume)
-    purge = awaited(Calls.purge)
-    redrive = awaited(Calls.redrive)
-    advance = awaited(Calls.advance)
-    request = awaited(Calls.request)
 
     async def reserve_until(
         self,
@@ -130,16 +75,17 @@ class AsyncClient:
         lease: Duration | None = None,
     ) -> Deliveries:
         """`reserve` that ends early, and without a loss, when `stop` is set."""
-        return await self._run(self._calls.reserve(queues, max, wait=wait, lease=lease), stop) or Deliveries()
+        try:
+            return await self._run(self._calls.reserve(queues, max, wait=wait, lease=lease), stop)
+        except _Stopped:
+            return Deliveries()
 
     async def close(self) -> None:
         """Closes the kept connections. The client may be used again."""
-        kept, self._idle = self._idle, []
-        for stream in kept:
-            stream.close()
-        for stream in kept:
+        while (kept := self._kept()) is not None:
+            kept.close()
             try:
-                await stream.writer.wait_closed()
+                await kept.writer.wait_closed()
             except OSError:
                 pass
 
@@ -149,12 +95,7 @@ class AsyncClient:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    @overload
-    async def _run(self, call: Call[R]) -> R: ...
-    @overload
-    async def _run(self, call: Call[R], stop: asyncio.Event) -> R | None: ...
-
-    async def _run(self, call: Call[R], stop: asyncio.Event | None = None) -> R | None:
+    async def _run(self, call: Call[R], stop: asyncio.Event | None = None) -> R:
         got: Any = None
         while True:
             try:
@@ -162,17 +103,13 @@ class AsyncClient:
             except StopIteration as end:
                 return end.value
             if stop is not None and stop.is_set():
-                return None
-            if isinstance(step, Request):
-                try:
-                    got = await self._exchange(step, stop)
-                except (OSError, asyncio.TimeoutError) as error:  # one class only since Python 3.11
-                    if stop is not None and stop.is_set():
-                        return None
-                    got = error
-            else:
-                await _sleep(step, stop)
-                got = None
+                raise _Stopped
+            try:
+                got = await (self._exchange(step, stop) if isinstance(step, Request) else _sleep(step, stop))
+            except (OSError, asyncio.TimeoutError) as error:  # one class only since Python 3.11
+                if stop is not None and stop.is_set():
+                    raise _Stopped from error
+                got = error
 
     async def _exchange(self, request: Request, stop: asyncio.Event | None) -> Answer:
         data = request_bytes(self.address, request.method, request.path, request.body, request.content_type)
@@ -200,14 +137,6 @@ class AsyncClient:
         else:
             stream.close()
         return answer
-
-    def _kept(self) -> _Stream | None:
-        while self._idle:
-            stream = self._idle.pop()
-            if time.monotonic() - stream.used < IDLE and not stream.reader.at_eof():
-                return stream
-            stream.close()
-        return None
 
 
 async def _sleep(seconds: float, stop: asyncio.Event | None) -> None:

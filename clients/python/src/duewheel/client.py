@@ -5,20 +5,14 @@ from __future__ import annotations
 import os
 import socket
 import ssl
-import threading
 import time
-from collections.abc import Callable
-from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
+from ._api import IDLE, Api
 from ._calls import Call, Calls, Request
 from ._http import Address, Answer, AnswerParser, request_bytes
 
-P = ParamSpec("P")
 R = TypeVar("R")
-
-#: A kept connection is not used again after this time: the server closes one that is idle for 30 s.
-IDLE = 20.0
 
 
 class Connection:
@@ -35,6 +29,7 @@ class Connection:
             raise
         self.parser = AnswerParser()
         self.made = self.used = time.monotonic()
+        self.pid = os.getpid()
 
     def exchange(self, data: bytes, timeout: float) -> Answer:
         """Sends a request and reads its answer, which may take `timeout` between two of its bytes."""
@@ -50,28 +45,18 @@ class Connection:
             error.partial = self.parser.partial()  # type: ignore[attr-defined]
             raise
 
+    def good(self) -> bool:
+        return self.pid == os.getpid() and time.monotonic() - self.used < IDLE
+
     def close(self) -> None:
         try:
-            self.sock.close()
+            # Those of the parent go on there: close() of a socket is not a shutdown.
+            self.sock.detach() if self.pid != os.getpid() and isinstance(self.sock, ssl.SSLSocket) else self.sock.close()
         except OSError:
             pass
 
 
-def default_url(url: str | None) -> str:
-    return url or os.environ.get("DUEWHEEL_SERVER") or "http://127.0.0.1:7788"
-
-
-def blocking(call: Callable[Concatenate[Calls, P], Call[R]]) -> Callable[Concatenate[Client, P], R]:
-    """A method that runs a call."""
-
-    @wraps(call)
-    def method(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return self._run(call(self._calls, *args, **kwargs))
-
-    return method
-
-
-class Client:
+class Client(Api):
     """A client that blocks. Threads may share it; a process that forks goes on with connections of its own.
 
     `url` is the server's address, by default `DUEWHEEL_SERVER` or http://127.0.0.1:7788, and `token` by default
@@ -82,62 +67,10 @@ class Client:
     >>> client.enqueue("close-review", "order 42", delay="48h", key="order-42")  # doctest: +SKIP
     """
 
-    def __init__(
-        self,
-        url: str | None = None,
-        *,
-        token: str | None = None,
-        timeout: float = 10.0,
-        retry_for: float = 30.0,
-        ssl_context: ssl.SSLContext | None = None,
-    ):
-        self.address = Address.parse(default_url(url), token or os.environ.get("DUEWHEEL_TOKEN"))
-        self.timeout = timeout
-        self._calls = Calls(retry_for)
-        self._context = ssl_context or self.address.context()
-        self._lock = threading.Lock()
-        self._idle: list[Connection] = []
-        self._pid = os.getpid()
-
-    enqueue = blocking(Calls.enqueue)
-    enqueue_many = blocking(Calls.enqueue_many)
-    get = blocking(Calls.get)
-    get_key = blocking(Calls.get_key)
-    cancel = blocking(Calls.cancel)
-    cancel_key = blocking(Calls.cancel_key)
-    cancel_many = blocking(Calls.cancel_many)
-    change = blocking(Calls.change)
-    change_key = blocking(Calls.change_key)
-    postpone = blocking(Calls.postpone)
-    postpone_key = blocking(Calls.postpone_key)
-    fire = blocking(Calls.fire)
-    fire_key = blocking(Calls.fire_key)
-    replay = blocking(Calls.replay)
-    reserve = blocking(Calls.reserve)
-    ack = blocking(Calls.ack)
-    nack = blocking(Calls.nack)
-    extend = blocking(Calls.extend)
-    ack_many = blocking(Calls.ack_many)
-    nack_many = blocking(Calls.nack_many)
-    extend_many = blocking(Calls.extend_many)
-    settle_many = blocking(Calls.settle_many)
-    queues = blocking(Calls.queues)
-    queue = blocking(Calls.queue)
-    messages = blocking(Calls.messages)
-    config = blocking(Calls.config)
-    pause = blocking(Calls.pause)
-    resume = blocking(Calls.resume)
-    purge = blocking(Calls.purge)
-    redrive = blocking(Calls.redrive)
-    advance = blocking(Calls.advance)
-    request = blocking(Calls.request)
-
     def close(self) -> None:
         """Closes the kept connections. The client may be used again."""
-        with self._lock:
-            kept, self._idle = self._idle, []
-        for connection in kept:
-            connection.close()
+        while (kept := self._kept()) is not None:
+            kept.close()
 
     def check(self) -> dict[str, Any]:
         """Asks once, without repetition, whether the server is there and takes the token; what the token allows."""
@@ -160,14 +93,14 @@ class Client:
                 step = call.send(got)
             except StopIteration as end:
                 return end.value
-            if isinstance(step, Request):
-                try:
-                    got = self._exchange(step)
-                except OSError as error:
-                    got = error
-            else:
+            if not isinstance(step, Request):
                 time.sleep(step)
                 got = None
+                continue
+            try:
+                got = self._exchange(step)
+            except OSError as error:
+                got = error
 
     def _exchange(self, request: Request) -> Answer:
         data = request_bytes(self.address, request.method, request.path, request.body, request.content_type)
@@ -191,22 +124,7 @@ class Client:
             connection.close()
             raise
         if answer.keep_alive:
-            with self._lock:
-                self._idle.append(connection)
+            self._idle.append(connection)
         else:
             connection.close()
         return answer
-
-    def _kept(self) -> Connection | None:
-        with self._lock:
-            if self._pid != os.getpid():
-                # The connections belong to the parent, which goes on with them: close() of a socket is not a shutdown.
-                self._pid, old, self._idle = os.getpid(), self._idle, []
-                for connection in old:
-                    connection.sock.detach() if isinstance(connection.sock, ssl.SSLSocket) else connection.close()
-            while self._idle:
-                connection = self._idle.pop()
-                if time.monotonic() - connection.used < IDLE:
-                    return connection
-                connection.close()
-        return None

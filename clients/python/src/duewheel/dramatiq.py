@@ -24,7 +24,7 @@ from dramatiq.message import Message
 from dramatiq.middleware import Middleware
 
 from ._calls import Delivery
-from ._leases import Fetcher, Keeper
+from ._leases import Fetcher, Keeper, tag_of
 from ._publish import DEFAULT_PRIORITY, publish
 from .client import Client
 from .errors import DuewheelError, Forbidden, NotFound
@@ -158,19 +158,13 @@ class _Consumer(Consumer):
         self.inbox: queues.Queue[Delivery | Exception] = queues.Queue()
         self.held: set[str] = set()
         self.closed = False
-        self.fetcher = Fetcher(broker.client, broker.lease_ms, 60.0, PATIENCE, self._wanted, self._take, self.keeper.give_back, self.inbox.put)
+        self.fetcher = Fetcher(self.keeper, broker.lease_ms, 60.0, PATIENCE, self._wanted, self._take, self.inbox.put)
         self._update()
 
     def _take(self, granted: list[Delivery]) -> None:
         for one in granted:
-            tag = f"{one.id}.{one.lease_token}"
-            self.keeper.add(tag, one)
-            self.held.add(tag)
-            if one.late:
-                self._settled(tag)
-                self.keeper.ack(tag)
-            else:
-                self.inbox.put(one)
+            self.held.add(self.keeper.add(one))
+            self.inbox.put(one)
         self._update()
 
     def _update(self) -> None:
@@ -213,7 +207,7 @@ class _Consumer(Consumer):
                 raise got
             if isinstance(got, Exception):
                 raise ConnectionClosed(got)
-            tag = f"{got.id}.{got.lease_token}"
+            tag = tag_of(got)
             if not self.keeper.holds(tag):
                 self._settled(tag)  # its lease was lost while it waited here
                 continue
@@ -234,9 +228,9 @@ class _Consumer(Consumer):
         while not self.inbox.empty():
             got = self.inbox.get_nowait()
             if isinstance(got, Delivery):
-                rest.append(f"{got.id}.{got.lease_token}")
+                rest.append(tag_of(got))
         try:
-            self.keeper.nack(rest, delay=0, attempt=False)
+            self.keeper.requeue(rest)
         except DuewheelError:
             pass  # they come again after their leases
         self.keeper.flush()

@@ -45,19 +45,8 @@ from ._leases import Fetcher, Keeper
 from ._publish import DEFAULT_PRIORITY, FOREVER, publish
 from .client import Client
 from .errors import (
-    BodyTooLarge,
-    ConnectionFailed,
-    Draining,
-    DuewheelError,
-    Forbidden,
-    GenerationMismatch,
-    InUse,
-    KeyExists,
-    Leased,
-    MessageNotFound,
-    NotFound,
-    Overloaded,
-    StorageUnavailable,
+    BodyTooLarge, ConnectionFailed, Draining, DuewheelError, Forbidden, GenerationMismatch, InUse, KeyExists, Leased,
+    MessageNotFound, NotFound, Overloaded, StorageUnavailable,
 )
 
 log = logging.getLogger("duewheel.kombu")
@@ -250,7 +239,7 @@ class QoS(virtual.QoS):
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
         keeper = self.channel.connection.keeper
         if requeue:
-            keeper.nack([delivery_tag], delay=0, attempt=False)
+            keeper.requeue([delivery_tag])
         else:
             keeper.nack([delivery_tag], dead=True, reason="rejected")
         super().ack(delivery_tag)
@@ -263,7 +252,7 @@ class QoS(virtual.QoS):
         # Those of the parent are the parent's.
         if tags and os.getpid() == self._pid and self.channel.connection is not None:
             try:
-                self.channel.connection.keeper.nack(tags, delay=0, attempt=False)
+                self.channel.connection.keeper.requeue(tags)
             except DuewheelError as error:
                 log.warning("%d messages come again after their lease: %s", len(tags), error)
         return []
@@ -595,14 +584,12 @@ class Transport(virtual.Transport):
         payload = loads(text_of(delivery))
         if not isinstance(payload, dict) or "body" not in payload:
             raise ValueError("it has no body of kombu")
-        tag = f"{delivery.id}.{delivery.lease_token}"
         for name in ("properties", "headers"):
             if payload.get(name) is None:
                 payload[name] = {}
             elif not isinstance(payload[name], dict):
                 raise ValueError(f"its {name} are no mapping")
         properties, headers = payload["properties"], payload["headers"]
-        properties["delivery_tag"] = tag
         info = properties.setdefault("delivery_info", {})
         info.setdefault("exchange", "")
         info.setdefault("routing_key", self._names.get(delivery.queue, delivery.queue))
@@ -613,16 +600,14 @@ class Transport(virtual.Transport):
         if delivery.attempt > 1:
             payload["redelivered"] = headers["redelivered"] = True
             info["redelivered"] = True
-        self.keeper.add(tag, delivery)
+        properties["delivery_tag"] = self.keeper.add(delivery)
         return payload
 
     def foreign(self, delivery: Delivery, error: Exception) -> None:
         """A message that is none of kombu's is dead at once: it can be read there, and redriven."""
         log.error("message %s of %s is not a task, and is dead now: %s", delivery.id, delivery.queue, error)
-        tag = f"{delivery.id}.{delivery.lease_token}"
-        self.keeper.add(tag, delivery)
         try:
-            self.keeper.nack([tag], dead=True, reason=f"not a task: {error}")
+            self.keeper.nack([self.keeper.add(delivery)], dead=True, reason=f"not a task: {error}")
         except DuewheelError as refused:
             log.warning("message %s comes again after its lease: %s", delivery.id, refused)
 
@@ -678,11 +663,6 @@ class Transport(virtual.Transport):
             items = []
             for one in granted:
                 queue = self._names[one.queue]
-                if one.late:
-                    # It has expired while it waited.
-                    self.keeper.add(f"{one.id}.{one.lease_token}", one)
-                    self.keeper.ack(f"{one.id}.{one.lease_token}")
-                    continue
                 try:
                     payload = self.payload(one)
                 except Exception as error:  # noqa: BLE001: whatever its content makes of it
@@ -696,7 +676,7 @@ class Transport(virtual.Transport):
                 self._inbox.extend(kept)
                 self._arrived.notify_all()
             if len(kept) < len(items):
-                self.keeper.nack([it[3] for it in items if it not in kept], delay=0, attempt=False)
+                self.keeper.requeue([it[3] for it in items if it not in kept])
             channel.update()
             self._woken()
 
@@ -706,7 +686,7 @@ class Transport(virtual.Transport):
                 self._arrived.notify_all()
             self._woken()
 
-        return Fetcher(self.duewheel, self.lease_ms, self.wait, self.reconnect_for, channel.wanted, deliver, self.keeper.give_back, fail)
+        return Fetcher(self.keeper, self.lease_ms, self.wait, self.reconnect_for, channel.wanted, deliver, fail)
 
     def cancelled(self, channel: Channel, queue: str | None) -> None:
         """Nobody consumes the queue any more: what was leased for it is given back."""
@@ -716,15 +696,13 @@ class Transport(virtual.Transport):
                 self._inbox.remove(one)
             channel._waiting -= len(gone)
         if gone:
-            self.keeper.nack([tag for *_, tag in gone], delay=0, attempt=False)
+            self.keeper.requeue([tag for *_, tag in gone])
 
     def drain(self, timeout: float | None) -> None:
         """Delivers everything that has arrived, and waits for it at most that long. Raises socket.timeout."""
         end = None if timeout is None else time.monotonic() + timeout
         while True:
-            if self._error is not None:
-                error, self._error = self._error, None
-                raise error
+            self._raise_error()
             if self._deliver_inbox():
                 return
             with self._arrived:
@@ -736,6 +714,11 @@ class Transport(virtual.Transport):
 
     def drain_events(self, connection: Any, timeout: float | None = None) -> None:
         self.drain(timeout)
+
+    def _raise_error(self) -> None:
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
 
     def _deliver_inbox(self) -> int:
         count = 0
@@ -749,7 +732,7 @@ class Transport(virtual.Transport):
                 channel.update()
                 continue  # the lease was lost while it waited here
             if channel.closed or queue not in channel._active_queues:
-                self.keeper.nack([tag], delay=0, attempt=False)
+                self.keeper.requeue([tag])
                 continue
             if queue in channel._no_ack:
                 self.keeper.ack(tag)
@@ -794,9 +777,7 @@ class Transport(virtual.Transport):
             read.recv(4096)
         except OSError:
             pass
-        if self._error is not None:
-            error, self._error = self._error, None
-            raise error
+        self._raise_error()
         self._deliver_inbox()
 
     # -- the connection

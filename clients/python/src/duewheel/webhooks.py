@@ -5,16 +5,14 @@ from __future__ import annotations
 import base64
 import binascii
 import hmac
-import json as jsonlib
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
 from urllib.parse import unquote
 
 from . import _ed25519
-from ._calls import moment
+from ._calls import Body, moment
 
 
 class WebhookError(Exception):
@@ -28,7 +26,7 @@ class WebhookError(Exception):
 
 
 @dataclass(frozen=True)
-class Webhook:
+class Webhook(Body):
     """A genuine webhook. Remember `id`: it is the same each time the message comes again."""
 
     id: str
@@ -39,13 +37,6 @@ class Webhook:
     due_at: datetime | None
     headers: dict[str, str] = field(repr=False)
     body: bytes = field(repr=False)
-
-    @property
-    def text(self) -> str:
-        return self.body.decode()
-
-    def json(self) -> Any:
-        return jsonlib.loads(self.body)
 
 
 def verify(

@@ -17,10 +17,10 @@ import signal
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime
 from typing import Any, TypeVar, Union
 
-from ._calls import Delivery, Duration, extend_fields, is_lost, milliseconds, nack_fields, passing, short
+from ._calls import Body, Delivery, Duration, ack_fields, extend_fields, milliseconds, nack_fields, passing
+from ._extending import Lease, due_leases, lost_leases, report, until_due
 from .aio import AsyncClient
 from .errors import BadAnswer, BadRequest, ConnectionFailed, DuewheelError
 
@@ -88,47 +88,15 @@ class CancelToken:
             self._event.set()
 
 
-class Job:
+class Job(Body):
     """A message that a handler works on."""
 
     def __init__(self, delivery: Delivery):
         self.delivery = delivery
         self.token = CancelToken()
-
-    @property
-    def id(self) -> str:
-        return self.delivery.id
-
-    @property
-    def queue(self) -> str:
-        return self.delivery.queue
-
-    @property
-    def key(self) -> str | None:
-        return self.delivery.key
-
-    @property
-    def attempt(self) -> int:
-        return self.delivery.attempt
-
-    @property
-    def due_at(self) -> datetime | None:
-        return self.delivery.due_at
-
-    @property
-    def headers(self) -> dict[str, str]:
-        return self.delivery.headers
-
-    @property
-    def body(self) -> bytes:
-        return self.delivery.body
-
-    @property
-    def text(self) -> str:
-        return self.delivery.text
-
-    def json(self) -> Any:
-        return self.delivery.json()
+        self.id, self.queue, self.key = delivery.id, delivery.queue, delivery.key
+        self.attempt, self.due_at = delivery.attempt, delivery.due_at
+        self.body, self.headers = delivery.body, delivery.headers
 
     def __repr__(self) -> str:
         return f"<Job {self.id} of {self.queue}, attempt {self.attempt}>"
@@ -194,13 +162,13 @@ class _Settler:
         task.add_done_callback(self.apart.discard)
 
 
-def _nack_fields(delivery: Delivery, delay: Duration | None, reason: str | None, dead: bool, attempt: bool) -> dict[str, Any]:
+def _nack_fields(delivery: Delivery, **how: Any) -> dict[str, Any]:
     """The fields of a nack. One with a delay that is none is plain: the message comes again after its backoff."""
     try:
-        return nack_fields(delivery, delay, reason, dead, attempt, True)
+        return nack_fields(delivery, **how)
     except (TypeError, ValueError) as error:
         log.error("message %s of %s comes again after its backoff: %s", delivery.id, delivery.queue, error)
-        return nack_fields(delivery, None, reason, dead, attempt, True)
+        return nack_fields(delivery, **{**how, "delay": None})
 
 
 def _called(function: Handler, job: Job) -> Any:
@@ -211,16 +179,16 @@ def _called(function: Handler, job: Job) -> Any:
         raise RuntimeError("the handler has raised StopIteration") from error
 
 
-class _Running:
-    """A job under way, and when its lease is to be extended."""
+class _Running(Lease):
+    """A job under way, under its lease."""
 
-    def __init__(self, job: Job, now: float):
+    task: asyncio.Task[None]
+
+    def __init__(self, job: Job):
+        super().__init__(job.delivery)
         self.job = job
-        self.task: asyncio.Task[None] | None = None
         self.handling: asyncio.Future[Any] | None = None
         self.sync = False
-        self.half = job.delivery.lease_ms / 2000
-        self.extend_at = now + self.half
 
     def cancel(self, reason: str) -> None:
         self.job.token.cancel(reason)
@@ -307,11 +275,9 @@ class Worker:
         self._stop = stop = asyncio.Event()
         if self._stopped:
             stop.set()
-        taken = []
-        if signals:
-            for number in (signal.SIGTERM, signal.SIGINT):
-                self._loop.add_signal_handler(number, self.stop)
-                taken.append(number)
+        taken = (signal.SIGTERM, signal.SIGINT) if signals else ()
+        for number in taken:
+            self._loop.add_signal_handler(number, self.stop)
         self._free, self._begun = asyncio.Event(), asyncio.Event()
         self._acks, self._nacks = _Settler(self.client, "ack"), _Settler(self.client, "nack")
         threads = ThreadPoolExecutor(self.jobs, thread_name_prefix="duewheel")
@@ -346,14 +312,10 @@ class Worker:
                     raise
                 pause = min(pause * 2 or 0.5, 10.0)
                 log.warning("no messages can be leased, trying again in %.1f s: %s", pause, error)
-                try:
-                    await asyncio.wait_for(stop.wait(), pause)
-                except asyncio.TimeoutError:
-                    pass
+                await _within(stop.wait(), pause)
                 continue
-            now = asyncio.get_running_loop().time()
             for delivery in granted:
-                one = _Running(Job(delivery), now)
+                one = _Running(Job(delivery))
                 self._running.add(one)
                 # After a stop what is still granted is given back, and none of its attempts is used up.
                 work = self._give_back(one) if stop.is_set() else self._work(one, threads)
@@ -362,7 +324,7 @@ class Worker:
 
     async def _give_back(self, one: _Running) -> None:
         try:
-            await self._settled(self._nacks, one, nack_fields(one.job.delivery, 0, None, False, False, True))
+            await self._settled(self._nacks, one, nack_fields(one.delivery, delay=0, attempt=False))
         finally:
             self._running.discard(one)
 
@@ -372,9 +334,9 @@ class Worker:
             try:
                 fields = await self._handle(one, threads)
             finally:
-                one.extend_at = float("inf")
+                one.end()
             if fields is None:
-                await self._settled(self._acks, one, {"id": delivery.id, "lease_token": delivery.lease_token})
+                await self._settled(self._acks, one, ack_fields(delivery))
             elif one.job.token.reason != "lease_lost":
                 await self._settled(self._nacks, one, fields)
         finally:
@@ -395,79 +357,71 @@ class Worker:
             # A handler may end its work in spite of a cancelled token: the settle says whether it counts.
             return None if job.token.reason != "lease_lost" else {}
         except NotYet as error:
-            return _nack_fields(delivery, error.delay, error.reason, False, False)
+            return _nack_fields(delivery, delay=error.delay, reason=error.reason, attempt=False)
         except Dead as error:
-            return _nack_fields(delivery, None, error.reason, True, True)
+            return _nack_fields(delivery, reason=error.reason, dead=True)
         except Retry as error:
-            return _nack_fields(delivery, error.delay, error.reason, False, True)
+            return _nack_fields(delivery, delay=error.delay, reason=error.reason)
         except (asyncio.CancelledError, Cancelled):
             if not job.token.cancelled:
                 if one.handling is None or not one.handling.cancelled():
                     raise  # the worker itself is cancelled
-                return nack_fields(delivery, None, "cancelled", False, True, True)
-            return nack_fields(delivery, 0, "the worker has stopped", False, False, True)
+                return nack_fields(delivery, reason="cancelled")
+            return nack_fields(delivery, delay=0, reason="the worker has stopped", attempt=False)
         except Exception as error:  # noqa: BLE001: whatever a handler raises is a failed attempt
             if not job.token.cancelled:
                 log.exception("%r has failed", job)
-            return nack_fields(delivery, None, str(error) or type(error).__name__, False, True, True)
+            return nack_fields(delivery, reason=str(error) or type(error).__name__)
 
     async def _settled(self, settler: _Settler, one: _Running, fields: dict[str, Any]) -> None:
         result = await settler.settle(fields)
         if isinstance(result, BadRequest) and fields.keys() & {"delay", "delay_ms"}:
             log.error("%r comes again after its backoff: %s", one.job, result)
             result = await settler.settle({name: value for name, value in fields.items() if name not in ("delay", "delay_ms")})
-        if is_lost(result):
-            log.warning("the lease of %r was over before it was settled; it may be worked on again", one.job)
-        elif isinstance(result, DuewheelError):
-            log.error("%r cannot be settled, and comes again after its lease: %s", one.job, result)
+        report(repr(one.job), result)
 
     async def _extend(self) -> None:
         """Extends each lease at half its time, those that are near in one call."""
-        loop = asyncio.get_running_loop()
         while True:
-            now = loop.time()
-            due = [one for one in self._running if one.extend_at <= now + one.half / 5]
+            due = due_leases(self._running)
             if due:
-                for one in due:
-                    one.extend_at = now + one.half
                 asyncio.ensure_future(self._extend_now(due))
-            nearest = min((one.extend_at - one.half / 5 for one in self._running), default=float("inf"))
             self._begun.clear()
-            try:
-                await asyncio.wait_for(self._begun.wait(), None if nearest == float("inf") else max(nearest - now, 0.0))
-            except asyncio.TimeoutError:
-                pass
+            await _within(self._begun.wait(), until_due(self._running))
 
     async def _extend_now(self, due: list[_Running]) -> None:
-        fields = [extend_fields(one.job.delivery) for one in due]
         patience = min(one.half for one in due) / 4
         try:
-            results = await self.client.settle_many("extend", fields, patience)
+            results = await self.client.settle_many("extend", [extend_fields(one.delivery) for one in due], patience)
         except DuewheelError as error:
             log.warning("leases cannot be extended, trying again: %s", error)
             results = [error] * len(due)
-        for one, result in zip(due, results):
-            if is_lost(result) and one in self._running and one.extend_at != float("inf"):
-                one.extend_at = float("inf")
+        for one in lost_leases(due, results):
+            if one in self._running:
                 log.warning("the lease of %r is lost", one.job)
                 one.cancel("lease_lost")
-            elif isinstance(result, DuewheelError) and one.extend_at != float("inf"):
-                one.extend_at = asyncio.get_running_loop().time() + one.half / 4
-                self._begun.set()
+        self._begun.set()
 
     async def _drain(self) -> None:
-        tasks = [one.task for one in self._running if one.task is not None]
-        if tasks:
-            await asyncio.wait(tasks, timeout=self.drain)
-        late = [one for one in self._running if one.task is not None and not one.task.done()]
-        for one in late:
-            log.warning("%r has not ended in time", one.job)
-            one.cancel("stopped")
+        running = {one.task: one for one in self._running}
+        if not running:
+            return
+        _, late = await asyncio.wait(running, timeout=self.drain)
+        for task in late:
+            log.warning("%r has not ended in time", running[task].job)
+            running[task].cancel("stopped")
         if late:
-            await asyncio.wait([one.task for one in late if one.task], timeout=5.0)
-            for one in late:
-                if one.task is not None:
-                    one.task.cancel()
+            await asyncio.wait(late, timeout=5.0)
+        for task in late:
+            task.cancel()
+
+
+async def _within(work: Awaitable[Any], seconds: float | None) -> None:
+    """Waits, for that long at most."""
+    try:
+        await asyncio.wait_for(work, seconds)
+    except asyncio.TimeoutError:
+        pass
 
 
 async def _either(*events: asyncio.Event) -> None:

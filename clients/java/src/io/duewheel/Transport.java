@@ -152,6 +152,10 @@ final class Transport {
     }
 
     static String escaped(String part) {
+        // An encoder would write half of a surrogate pair as "?", which is another key.
+        if (!StandardCharsets.UTF_8.newEncoder().canEncode(part)) {
+            throw new IllegalArgumentException("half of a surrogate pair cannot be a part of a URL; give whole characters");
+        }
         return URLEncoder.encode(part, StandardCharsets.UTF_8).replace("+", "%20");
     }
 

@@ -129,6 +129,13 @@ class FailuresTest {
     }
 
     @Test
+    void aKeyWithHalfOfASurrogatePairIsRefused() throws Exception {
+        Answering server = new Answering("{\"result\":\"cancelled\",\"id\":\"1\"}");
+        assertThrows(IllegalArgumentException.class, () -> server.wheel.cancel(Which.key("q", "a\ud800")));
+        assertEquals(List.of(), server.asked);
+    }
+
+    @Test
     void workersKeepALeaseOfWhichNothingIsKnown() throws Exception {
         Answering server = new Answering("{\"messages\":[{\"id\":\"1\",\"lease_token\":\"t\",\"lease_ms\":300}]}", "401", "404", "{\"result\":\"extended\"}");
         AtomicInteger reported = new AtomicInteger();
