@@ -52,9 +52,12 @@ const KEEP_BELIEVED: Duration = Duration::from_secs(10);
 /// How long a delivery waits for the settings of its queue.
 const WAIT: Duration = Duration::from_millis(500);
 
-/// The settings of each queue and when they were read last; `None`: the first look has failed.
+/// The settings of each queue, and when they were read last.
 #[derive(Debug, Default)]
-pub(crate) struct KnownSettings(Mutex<HashMap<QueueName, (Instant, Option<Arc<QueueSettings>>)>>);
+pub(crate) struct KnownSettings(Mutex<HashMap<QueueName, (Instant, MaybeRead)>>);
+
+/// Settings; `None`: the first look at them has failed.
+type MaybeRead = Option<Arc<QueueSettings>>;
 
 impl KnownSettings {
     /// The settings of a queue, at most as old as `believed`; the last ones, or the defaults, if the wheel does not tell

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::edits::{ReadyTarget, RowMark, Targets};
 use super::stages::StageRecord;
 use crate::limits::{CLOSE, TARGETS_LOOK, TARGETS_READ, WORKERS_WAIT};
-use crate::supervised::{Bugs, Supervised};
+use crate::supervised::{Supervised, TestBugs};
 use crate::tracer::PushTracer;
 use crate::workers::{
     BookReport, FailingTarget, PushWorkers, PushWorkersStart, TargetAttempt, TargetBook, TargetEntry,
@@ -43,7 +43,7 @@ struct ServiceInner {
     known: Mutex<Known>,
     edited: Notify,
     /// Those of the reader.
-    bugs: Bugs,
+    bugs: TestBugs,
 }
 
 /// The contents of the records as last read.
@@ -90,7 +90,7 @@ impl TargetService {
             workers: Mutex::new(None),
             known: Mutex::default(),
             edited: Notify::new(),
-            bugs: Bugs::new(bugs),
+            bugs: TestBugs::new(bugs),
         });
         let reader_restarts = Arc::new(AtomicU64::new(0));
         let followed = inner.clone();
