@@ -25,7 +25,7 @@ use crate::limits::{
 use crate::message_url::MessageUrl;
 use crate::origins::{UrlContext, UrlTargets};
 use crate::request::PushRequest;
-use crate::supervised::{Bugs, Stopped, Supervised, while_leased};
+use crate::supervised::{Stopped, Supervised, TestBugs, while_leased};
 use crate::tracer::{KnownSettings, PushTracer};
 use crate::workers::attempts::{AttemptLog, AttemptNote};
 use crate::workers::latest::{LatestAttempts, TargetAttempt};
@@ -278,7 +278,7 @@ pub(crate) struct PusherParts {
     pub(crate) tracer: Option<Arc<dyn PushTracer>>,
     /// How often a bug has ended a worker.
     pub(crate) restarts: Arc<AtomicU64>,
-    pub(crate) bugs: Bugs,
+    pub(crate) bugs: TestBugs,
 }
 
 #[derive(Debug)]

@@ -88,13 +88,13 @@ impl Drop for Supervised {
     }
 }
 
-/// Bugs that are to happen, for tests. Cheap to clone; clones share them.
+/// TestBugs that are to happen, for tests. Cheap to clone; clones share them.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Bugs(Arc<AtomicU64>);
+pub(crate) struct TestBugs(Arc<AtomicU64>);
 
-impl Bugs {
+impl TestBugs {
     pub(crate) fn new(number: u64) -> Self {
-        Bugs(Arc::new(AtomicU64::new(number)))
+        TestBugs(Arc::new(AtomicU64::new(number)))
     }
 
     /// A bug, if there are so many left.

@@ -18,7 +18,6 @@ mod names;
 #[cfg(test)]
 mod prose;
 #[cfg(test)]
-mod scripts;
 mod source;
 
 use std::path::Path;

@@ -36,12 +36,12 @@ pub(super) struct MessagePlace {
 /// The kind of place that a message takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PlaceStage {
-    /// One of the target's concurrent requests, until its answer is judged.
+    /// A place among the target's concurrent requests, until the answer is judged.
     Request,
-    /// One of the target's messages that are not settled: that takes a sync of the store, which does not concern the
-    /// target.
+    /// A place among the target's messages that are not settled: that takes a sync of the store, which does not concern
+    /// the target.
     Settling,
-    /// None of the target's: the message goes to another origin.
+    /// No place of the target's: the message goes to another origin.
     Elsewhere,
 }
 

@@ -28,7 +28,7 @@ pub(super) struct PushRoute {
     pub(super) uri: Uri,
     pub(super) breaker: SharedBreaker,
     pub(super) mark: RequestMark,
-    /// One of the requests to URLs of messages that may run.
+    /// The right to send a request to a URL of a message.
     slot: Option<OwnedSemaphorePermit>,
 }
 

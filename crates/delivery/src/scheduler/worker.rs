@@ -13,7 +13,7 @@ use super::edits::Schedules;
 use crate::limits::{HELD, LOOKS};
 use crate::records::{RecordStore, StoredRecord};
 use crate::schedule::{LookFacts, PreviousRun, ScheduleCounts, ScheduleRecord};
-use crate::supervised::{Bugs, Supervised};
+use crate::supervised::{Supervised, TestBugs};
 
 /// The pause after the schedules could not all be read.
 const COMPUTE_AGAIN: Duration = Duration::from_secs(2);
@@ -55,7 +55,7 @@ struct WorkerInner {
     active: watch::Sender<bool>,
     counts: Mutex<WorkerCounts>,
     restarts: Arc<AtomicU64>,
-    bugs: Bugs,
+    bugs: TestBugs,
 }
 
 impl ScheduleWorker {
@@ -71,7 +71,7 @@ impl ScheduleWorker {
             active: watch::Sender::new(true),
             counts: Mutex::default(),
             restarts: Arc::default(),
-            bugs: Bugs::new(bugs),
+            bugs: TestBugs::new(bugs),
         });
         let of_work = inner.clone();
         let worker =

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::edits::{ReadyTarget, RowMark, Targets};
 use super::stages::StageRecord;
 use crate::limits::{CLOSE, TARGETS_LOOK, TARGETS_READ, WORKERS_WAIT};
-use crate::supervised::{Bugs, Supervised};
+use crate::supervised::{Supervised, TestBugs};
 use crate::tracer::PushTracer;
 use crate::workers::{
     BookReport, FailingTarget, PushWorkers, PushWorkersStart, TargetAttempt, TargetBook, TargetEntry,
@@ -42,8 +42,8 @@ struct ServiceInner {
     workers: Mutex<Option<PushWorkers>>,
     known: Mutex<Known>,
     edited: Notify,
-    /// Those of the reader.
-    bugs: Bugs,
+    /// Bugs of the reader, which tests provoke.
+    bugs: TestBugs,
 }
 
 /// The contents of the records as last read.
@@ -90,7 +90,7 @@ impl TargetService {
             workers: Mutex::new(None),
             known: Mutex::default(),
             edited: Notify::new(),
-            bugs: Bugs::new(bugs),
+            bugs: TestBugs::new(bugs),
         });
         let reader_restarts = Arc::new(AtomicU64::new(0));
         let followed = inner.clone();

@@ -21,7 +21,7 @@ use crate::limits::{
     CLOSE, REPORT_AGAIN, TICKET_CHECK, TICKET_PASSED, TICKET_STRANGE, WORKERS_TICK, WORKERS_WAIT,
 };
 use crate::pusher::{PusherError, PusherParts, check_store};
-use crate::supervised::{Bugs, Supervised};
+use crate::supervised::{Supervised, TestBugs};
 use crate::tracer::PushTracer;
 
 /// The parameters of a node's workers.
@@ -103,7 +103,7 @@ struct WorkersInner {
     status: Mutex<BTreeMap<String, TargetStatus>>,
     /// How long requests under way may take when the workers are stopped.
     leave_within: OnceLock<Duration>,
-    bugs: Bugs,
+    bugs: TestBugs,
 }
 
 impl PushWorkers {
@@ -129,7 +129,7 @@ impl PushWorkers {
             attempts: Some(log),
             tracer: start.tracer.clone(),
             restarts: restarts.clone(),
-            bugs: Bugs::new(runners),
+            bugs: TestBugs::new(runners),
             ..PusherParts::default()
         };
         let (store, latest) = (start.store.clone(), LatestOfTargets::default());
@@ -139,7 +139,7 @@ impl PushWorkers {
             start,
             status: Mutex::default(),
             leave_within: OnceLock::new(),
-            bugs: Bugs::new(own),
+            bugs: TestBugs::new(own),
         });
         let of_work = inner.clone();
         let running =
