@@ -36,8 +36,7 @@ mod to_url;
 mod to_url_tests;
 
 pub use slots::PushCounts;
-use slots::{CyclePart, MessagePlace, PlaceCounts, PushEnd, QueueRotation, RateBucket};
-use to_url::PushRoute;
+use slots::{CyclePart, MessagePlace, PlaceCounts, PushEnd, PushRoute, QueueRotation, RateBucket};
 
 /// Delivers the messages of one or several queues to a target, until it is stopped or the wheel is closed.
 ///
@@ -514,7 +513,7 @@ impl PushWorker {
     async fn push(&self, job: &PushJob, grant: Grant, mark: Option<RequestMark>, mut place: MessagePlace) {
         let leased_until = EngineMs(self.now().0.saturating_add(grant.lease_ms));
         let route = match mark {
-            Some(mark) => Ok(PushRoute::to_target(job, mark)),
+            Some(mark) => Ok(PushRoute::to_target(&job.client, &job.breaker, mark)),
             None => self.route_to_url(job, &grant, &mut place).await,
         };
         let sent = match route {

@@ -1,4 +1,4 @@
-//! The leaves of a pusher: places of messages, ends of deliveries and their counts, the rotation of queues, and the limit
+//! The leaves of a pusher: ways and places of messages, ends of deliveries and their counts, the rotation of queues, and the limit
 //! of requests a second.
 
 use std::collections::HashSet;
@@ -10,8 +10,12 @@ use duewheel::core::engine::Settled;
 use duewheel::core::message::MaxAttempts;
 use duewheel::core::name::QueueName;
 use duewheel::core::time::EngineMs;
-use tokio::sync::Notify;
+use hyper::Uri;
+use tokio::sync::{Notify, OwnedSemaphorePermit};
 
+use crate::answer::PushVerdict;
+use crate::breaker::{RequestMark, SharedBreaker};
+use crate::client::{PushClient, PushOutcome};
 use crate::target::PushRate;
 
 /// Counters of a target's unfinished requests and unsettled messages.
@@ -215,6 +219,36 @@ impl RateBucket {
     /// When the next request may begin.
     pub(super) fn next(&self) -> EngineMs {
         EngineMs(self.at.0 + ONE.saturating_sub(self.held).max(0).unsigned_abs().div_ceil(self.per_second))
+    }
+}
+
+/// The receiver of a message, whose breaker knows of the request.
+pub(super) struct PushRoute {
+    pub(super) client: PushClient,
+    pub(super) uri: Uri,
+    pub(super) breaker: SharedBreaker,
+    pub(super) mark: RequestMark,
+    /// The right to send a request to a URL of a message.
+    pub(super) slot: Option<OwnedSemaphorePermit>,
+}
+
+impl PushRoute {
+    /// The way to the target.
+    pub(super) fn to_target(client: &PushClient, breaker: &SharedBreaker, mark: RequestMark) -> Self {
+        let (client, uri) = (client.clone(), client.target().uri.clone());
+        PushRoute { client, uri, breaker: breaker.clone(), mark, slot: None }
+    }
+
+    /// The outcome for the message. A URL that takes no more messages concerns this message alone, which is dead: nobody
+    /// could resume the URL.
+    pub(super) fn outcome(&self, outcome: PushOutcome) -> PushOutcome {
+        match (&self.slot, outcome.verdict) {
+            (None, _) => outcome,
+            (Some(_), PushVerdict::Refused) => {
+                PushOutcome { verdict: PushVerdict::Dead, disable: false, ..outcome }
+            }
+            (Some(_), _) => PushOutcome { disable: false, ..outcome },
+        }
     }
 }
 

@@ -1,14 +1,9 @@
-//! Where a message goes: to the target of its queue, or to a URL of its own under the breaker of the URL's origin.
+//! Messages with a URL of their own, under the breaker of the URL's origin.
 
 use duewheel::core::engine::Grant;
-use hyper::Uri;
-use tokio::sync::OwnedSemaphorePermit;
 
-use super::slots::{MessagePlace, PushEnd};
+use super::slots::{MessagePlace, PushEnd, PushRoute};
 use super::{PushJob, PushWorker};
-use crate::answer::PushVerdict;
-use crate::breaker::{RequestMark, SharedBreaker};
-use crate::client::{PushClient, PushOutcome};
 use crate::limits::FORGIVEN_DELAY;
 use crate::message_url::MessageUrl;
 use crate::origins::UrlTargets;
@@ -21,36 +16,6 @@ const BAD_URL: &str = "bad_target_url";
 const ORIGIN_WAITS: &str = "origin_waits";
 /// The note of an attempt that sent nothing, because as many requests to URLs of messages run as may.
 const URLS_BUSY: &str = "urls_busy";
-
-/// The receiver of a message, whose breaker knows of the request.
-pub(super) struct PushRoute {
-    pub(super) client: PushClient,
-    pub(super) uri: Uri,
-    pub(super) breaker: SharedBreaker,
-    pub(super) mark: RequestMark,
-    /// The right to send a request to a URL of a message.
-    slot: Option<OwnedSemaphorePermit>,
-}
-
-impl PushRoute {
-    /// The way to the target.
-    pub(super) fn to_target(job: &PushJob, mark: RequestMark) -> Self {
-        let (client, uri) = (job.client.clone(), job.client.target().uri.clone());
-        PushRoute { client, uri, breaker: job.breaker.clone(), mark, slot: None }
-    }
-
-    /// The outcome for the message. A URL that takes no more messages concerns this message alone, which is dead: nobody
-    /// could resume the URL.
-    pub(super) fn outcome(&self, outcome: PushOutcome) -> PushOutcome {
-        match (&self.slot, outcome.verdict) {
-            (None, _) => outcome,
-            (Some(_), PushVerdict::Refused) => {
-                PushOutcome { verdict: PushVerdict::Dead, disable: false, ..outcome }
-            }
-            (Some(_), _) => PushOutcome { disable: false, ..outcome },
-        }
-    }
-}
 
 impl PushWorker {
     /// The way of a message to its own URL; or what becomes of it if it is not sent, and why. The breaker of the target is

@@ -8,10 +8,9 @@ use std::collections::VecDeque;
 use std::mem;
 use std::sync::Arc;
 
-use duewheel::core::engine::QueueView;
 use duewheel::core::engine::{
-    Applied, Attempt, ChangeRefusal, Enqueue, EnqueueRefusal, Hold, IfExists, Op, Proof, Reply, Reserve,
-    Reserved, Settled, Target, WaiterId, When,
+    Applied, Attempt, ChangeRefusal, DedupeId, Enqueue, EnqueueRefusal, Hold, IfExists, Op, Proof, QueueView,
+    Reply, Reserve, Reserved, Settled, Target, WaiterId, When,
 };
 use duewheel::core::message::{MaxAttempts, Options, QueueLimit, State};
 use duewheel::core::policy::ReadyOrder;
@@ -333,14 +332,8 @@ impl Session {
             Command::ListTubeUsed => parts.push(BatchStep::Line(format!("USING {}\r\n", self.used))),
             Command::ListTubesWatched => parts.push(BatchStep::Block(stats::list(&self.watched))),
             Command::DeleteKey(key) => {
-                ask(
-                    BatchStep::DeleteKey,
-                    Op::Cancel {
-                        keep: None,
-                        dedupe_id: duewheel::core::engine::DedupeId::Stays,
-                        target: Target::Key(self.used.clone(), key),
-                    },
-                );
+                let target = Target::Key(self.used.clone(), key);
+                ask(BatchStep::DeleteKey, Op::Cancel { keep: None, dedupe_id: DedupeId::Stays, target });
             }
             Command::PeekKey(key) => {
                 ask(BatchStep::Found, Op::Get { target: Target::Key(self.used.clone(), key) });
