@@ -391,5 +391,5 @@ fn fuzz_seeds_cover_every_wire_kind() {
         };
         assert_eq!(&written.unwrap()[LENGTH..], &seed[1..], "the bytes of protocol {PROTOCOL}");
     }
-    assert_eq!((ops.len(), replies.len()), (38, 20));
+    assert_eq!((ops.len(), replies.len()), (41, 21));
 }
