@@ -170,7 +170,9 @@ impl ShardsHere {
                     VolatileStore::Tables => VolatileStore::Tables,
                     VolatileStore::Log(log) => VolatileStore::Log(of_shard(log)),
                 };
-                ShardMedium::Memory(Mutex::new(store.opener(&common.policy)))
+                ShardMedium::Memory(
+                    (0..self.shards).map(|_| Mutex::new(store.clone().opener(&common.policy))).collect(),
+                )
             }
             DataPlace::Folder(data, log) => {
                 let log = of_shard(log);
@@ -205,8 +207,13 @@ struct Alone {
 }
 
 enum ShardMedium {
-    Memory(Mutex<OpenStore>),
-    Folder { data: PathBuf, log: LogOptions, newest: Arc<Newest> },
+    /// An opener for each shard.
+    Memory(Vec<Mutex<OpenStore>>),
+    Folder {
+        data: PathBuf,
+        log: LogOptions,
+        newest: Arc<Newest>,
+    },
 }
 
 #[derive(Default)]
@@ -323,8 +330,10 @@ impl Coordinator for Alone {
             (early, state.folders.as_ref().map(|folders| folders.folder(shard)))
         };
         let (store, epoch): (Box<dyn Store>, _) = match &self.medium {
-            // Each is a new one.
-            ShardMedium::Memory(opener) => ((lock(opener))(waker)?, Epoch(1)),
+            ShardMedium::Memory(openers) => {
+                let opener = openers.get(at).ok_or_else(closed)?;
+                ((lock(opener))(waker)?, Epoch(1))
+            }
             ShardMedium::Folder { log, newest, .. } => {
                 // The former store is gone, and its handle should not keep its data in memory.
                 newest.set(shard, None);

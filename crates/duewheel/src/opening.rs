@@ -110,16 +110,16 @@ pub(crate) enum VolatileStore {
 }
 
 impl VolatileStore {
-    /// Opens a new store, without data, at each call.
+    /// Opens the store of a shard, which has its data until the opener is dropped: also after a failure of the store.
     pub(crate) fn opener(self, policy: &Policy) -> OpenStore {
-        let bytes = policy.least_group();
+        let (bytes, disk) = (policy.least_group(), Arc::new(RamDisk::default()));
         Box::new(move |waker| {
             Ok(match &self {
                 VolatileStore::Tables => {
                     Box::new(MemoryStore::with_waker(waker).taking(bytes)) as Box<dyn Store>
                 }
                 VolatileStore::Log(options) => {
-                    Box::new(LogStore::open_on(Arc::new(RamDisk::default()), options.clone(), waker)?)
+                    Box::new(LogStore::open_on(disk.clone(), options.clone(), waker)?)
                 }
             })
         })

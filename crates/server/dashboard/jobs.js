@@ -15,7 +15,7 @@ export function filterWords({ state, key_prefix: prefix, due_from: from, due_to:
     state && t("where-state", { state: t(state) }), prefix && t("where-key", { prefix }),
     ...Object.entries(headers).map(([name, value]) => t("where-header", { name: name.replace(/^header\./, ""), value })),
     (from || to) && t("where-due", { from: from ? exact(from) : "…", to: to ? exact(to) : "…" }),
-    (reason || note || part) && t("where-dead", { reason: [reason, note, part].filter(Boolean).join(": ") }),
+    (reason || note !== undefined || part) && t("where-dead", { reason: [reason, note === "" ? t("no-note") : note, part].filter(Boolean).join(": ") }),
   ].filter(Boolean);
 }
 

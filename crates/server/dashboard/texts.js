@@ -99,7 +99,7 @@ export default {
   "history-part": ["Not all of it: the oldest points of the least active queues are gone.", "不完整：最不活跃队列的旧数据点已丢弃。"], "spark-label": ["{n} granted in the last hour", "最近一小时派发 {n} 条"],
   "a-minute": ["Messages a minute", "每分钟消息数"], "a-second": ["Messages a second", "每秒消息数"], flow: ["Flow", "流量"], settled: ["Settled", "已处理"], "where-state": ["state {state}", "状态为{state}"],
   "where-key": ["key begins with “{prefix}”", "业务键以“{prefix}”开头"], "where-header": ["header {name} is “{value}”", "头部 {name} 为“{value}”"], "where-due": ["due from {from} to {to}", "到期时间从 {from} 到 {to}"],
-  "where-dead": ["died of {reason}", "死信原因：{reason}"], "bulk-where": ["Messages of {queue}: {where}.", "{queue} 的消息：{where}。"], "bulk-all": ["All messages of {queue}, without a filter.", "{queue} 的所有消息，没有筛选条件。"],
+  "no-note": ["without a note", "没有备注"], "where-dead": ["died of {reason}", "死信原因：{reason}"], "bulk-where": ["Messages of {queue}: {where}.", "{queue} 的消息：{where}。"], "bulk-all": ["All messages of {queue}, without a filter.", "{queue} 的所有消息，没有筛选条件。"],
   "bulk-leased": ["{n|more is|more are} leased and left to consumers.", "另有 {n} 条处理中，留给消费者。"], counting: ["Counting…", "正在统计…"], "search-due": ["Due from {from} to {to}", "到期时间从 {from} 到 {to}"],
   searching: ["{n} of {all} queues, {found} found", "已查看 {all} 个队列中的 {n} 个，找到 {found} 条"], stop: ["Stop", "停止"], "first-found": ["The first {n} are shown.", "显示前 {n} 条。"],
   "nothing-due": ["Nothing is due in this span.", "此时段内没有到期的消息。"], "none-so-far": ["None in what was looked at.", "已查看的部分中没有。"], "first-steps": ["The first messages", "第一条消息"],

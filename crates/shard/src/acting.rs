@@ -7,7 +7,7 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use duewheel_core::act::Act;
-use duewheel_core::engine::{Answered, Op, Reply};
+use duewheel_core::engine::{Op, Reply};
 use duewheel_core::name::QueueName;
 
 tokio::task_local! {
@@ -112,7 +112,7 @@ pub(crate) fn count(reply: &Reply) {
         (Reply::Count(count), _) => count.what,
         (Reply::Change(changed), Some(true)) => u64::from(changed.is_ok()),
         (Reply::Enqueue(entered), Some(false)) => {
-            u64::from(entered.as_ref().is_ok_and(|entered| entered.answered == Answered::Now))
+            u64::from(entered.as_ref().is_ok_and(|entered| entered.is_new()))
         }
         _ => return,
     };

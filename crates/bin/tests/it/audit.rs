@@ -121,7 +121,7 @@ async fn act_of_job_gets_its_outcome() {
     let find = |acts: &[Value], name: &str| acts.iter().find(|act| act["act"] == name).cloned();
     let act = find(&begun, "bulk_cancel").expect("recorded");
     assert_eq!((&act["job"], &act["count"]), (&ended["id"], &Value::Null), "it is running");
-    assert!(find(&begun, "bulk_fire").is_some() && find(&begun, "cancel_job").is_some());
+    assert!(find(&begun, "bulk_fire").is_some() && find(&begun, "cancelJob").is_some());
     server.app.start_jobs();
     server.ended(&ended, "").await;
     let act = find(&acts(&server).await, "bulk_cancel").expect("recorded");
@@ -129,7 +129,7 @@ async fn act_of_job_gets_its_outcome() {
     // What has ended without a change leaves none.
     let fired = |audit: &Value| find(audit["acts"].as_array().expect("acts"), "bulk_fire");
     server.until("the job is cleaned up", "/v1/audit", |audit| fired(audit).is_none()).await;
-    assert!(find(&acts(&server).await, "cancel_job").is_some());
+    assert!(find(&acts(&server).await, "cancelJob").is_some());
 }
 
 /// Story: a purge that was refused because messages had arrived after the count was in the audit trail.
@@ -173,8 +173,8 @@ async fn messages_that_an_act_brings_are_counted() {
     }
     let mut found: Vec<_> = acts(&server).await.iter().map(|act| json!([act["act"], act["count"]])).collect();
     found.sort_by_key(Value::to_string);
-    let [backfill, put] = [json!(["backfill_schedule", 10]), json!(["put_schedule", null])];
-    assert_eq!(found, [backfill, put, json!(["redrive", 1]), json!(["redrive", 2])]);
+    let [backfill, put] = [json!(["backfillSchedule", 10]), json!(["putSchedule", null])];
+    assert_eq!(found, [backfill, put, json!(["redriveMessages", 1]), json!(["redriveMessages", 2])]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -16,7 +16,7 @@ use crate::time::Due;
 
 use super::Engine;
 use super::operation::Op;
-use super::reply::Reply;
+use super::reply::{Enqueued, Reply};
 
 impl Engine {
     /// Makes the request that begins part of an act.
@@ -31,6 +31,10 @@ impl Engine {
         let Some(Acting { act, before, is_note, is_of_one, .. }) = self.acting.take() else { return };
         let count = match reply {
             Some(Reply::Count(count)) => Some(count.what),
+            // It may have made room for an answer before it was refused, or kept the message that there was.
+            Some(Reply::Enqueue(entered)) if is_of_one && !entered.as_ref().is_ok_and(Enqueued::is_new) => {
+                return;
+            }
             _ => is_of_one.then_some(1).or(act.count),
         };
         if is_note || self.last > before {
@@ -44,14 +48,14 @@ impl Engine {
     }
 
     /// Records an act, or that a former step of it has changed more. A full store has no room for it. Of a job that has
-    /// ended without a change no record is left.
+    /// ended without a change, and was refused none, no record is left.
     pub(super) fn record_act(&mut self, act: &Act, count: Option<u64>) {
         if !self.takes_changes() {
             return;
         }
         let former = self.acts.kept.iter().rev().find(|(_, kept)| kept.nonce == act.nonce);
         let former = former.map(|(id, kept)| (*id, kept.clone()));
-        if act.job.is_some() && count == Some(0) && !self.acts.is_loading {
+        if act.job.is_some() && count == Some(0) && act.refused.is_none() && !self.acts.is_loading {
             return former.into_iter().for_each(|(id, _)| self.forget_act(id));
         }
         if former.is_some() && count.is_none() {

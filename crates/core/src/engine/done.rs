@@ -166,7 +166,7 @@ impl Engine {
         }
         self.count(idx, &record);
         let lsn = self.append(record);
-        self.remember_done(was_id, id, keep_ms);
+        self.append_answer(self.done_id_row(was_id, id, keep_ms));
         if self.has_too_many_done() && !message.queue.is_of_act() {
             self.check_dead_at(now.engine, idx);
         } else {
@@ -176,8 +176,8 @@ impl Engine {
     }
 
     /// Leads from the id that a done message had to it, or from that of a kept message to the one that was put back.
-    fn remember_done(&mut self, was: MessageId, id: MessageId, keep_ms: u64) {
-        let row = DedupeRow {
+    fn done_id_row(&self, was: MessageId, id: MessageId, keep_ms: u64) -> DedupeRow {
+        DedupeRow {
             queue: QueueName::done_ids(),
             dedupe_id: was.0.to_string().into(),
             content: 0,
@@ -189,8 +189,7 @@ impl Engine {
             generation: 0,
             created: Created::Kept,
             position: Some(AnswerPosition { nth: self.last.next(), at: self.now.engine }),
-        };
-        self.append_answer(row);
+        }
     }
 
     fn may_keep(&self, name: &QueueName, bytes: usize) -> bool {
@@ -418,7 +417,11 @@ impl Engine {
         let (kept, id) = (id, MessageId(self.next_id));
         self.next_id = self.ids.after(self.next_id);
         self.put_new(Arc::new(MessageContent { id, ..content }), life);
-        self.remember_done(kept, id, RESTORED_MS);
+        let size = self.done_id_row(kept, id, RESTORED_MS).size();
+        // Without a place for it, a repeated restore takes the message for lost.
+        if self.make_place_for_answer(&QueueName::done_ids(), Some(size)).is_ok() {
+            self.append_answer(self.done_id_row(kept, id, RESTORED_MS));
+        }
         self.meet(self.fresh.by_id(id));
         let slot = self.live(id).ok_or(ChangeRefusal::NotFound)?;
         Ok(Box::new(self.outline(slot)))

@@ -211,6 +211,13 @@ pub struct Enqueued {
     pub level: Level,
 }
 
+impl Enqueued {
+    /// Whether this enqueue has brought a message.
+    pub fn is_new(&self) -> bool {
+        self.answered == Answered::Now && self.created != Created::Kept
+    }
+}
+
 /// The message that has a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]

@@ -181,7 +181,7 @@ impl StoreTerms {
     }
 }
 
-/// Work that a store does while its owner goes on ([`Store::ask`]). No two open requests have the same ticket.
+/// Work that a store does while its owner goes on ([`Store::ask`]). No two open requests of one kind have the same ticket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreRequest {
     /// Reads the data of a look-up from a slow medium into memory. Its ticket arrives when that has ended, well or not.

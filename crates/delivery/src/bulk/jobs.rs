@@ -16,7 +16,7 @@ use super::filter::{BulkFilter, filter_step};
 use super::index::{IndexedJob, JobIndex, JobRoom};
 use super::part::{JobPart, part_name};
 use super::record::{BulkCounts, BulkPhase, BulkRecord, BulkTenant};
-use crate::limits::{BULK_EDIT_TRIES, MAX_JOBS};
+use crate::limits::{BULK_EDIT_TRIES, BULK_HELD, MAX_JOBS};
 use crate::random::random_text;
 use crate::records::{NextLook, NotWritten, RecordStore, StoredRecord};
 
@@ -262,8 +262,12 @@ impl BulkJobs {
                 if let Ok(mut record) = BulkRecord::read(&row.body) {
                     self.remove_parts(&name, record.at.0..=record.parts).await?;
                     if !record.act.is_empty() {
-                        let soon = NextLook::After(Duration::ZERO);
-                        self.write(&name, (row.id, row.generation), &mut record, soon).await?;
+                        // Its worker may write at the same time: then all is read again.
+                        let at = (row.id, row.generation);
+                        match self.write(&name, at, &mut record, NextLook::After(BULK_HELD)).await {
+                            Err(NotWritten::Lost) => continue,
+                            written => written?,
+                        };
                     }
                 }
                 self.jobs.remove(row.id).await?;

@@ -188,14 +188,20 @@ impl BulkRecord {
         (self.phase, self.ended) = (phase, Some(now));
     }
 
-    /// Takes the act of a job that has ended, with its outcome.
+    /// Takes the act of a job that has ended, with its outcome. Of a cancelled job, whose last messages may not be counted,
+    /// it says that none or some were refused, so that its record stays.
     pub(super) fn ended_act(&mut self) -> Option<Arc<Act>> {
         if !self.phase.is_end() || self.act.is_empty() {
             return None;
         }
         let BulkCounts { done, refused, .. } = self.counts;
         let act = Act::of(&std::mem::take(&mut self.act));
-        Some(Arc::new(Act { count: Some(done), refused: (refused > 0).then_some(refused), ..act }))
+        let is_sure = self.phase == BulkPhase::Done;
+        Some(Arc::new(Act {
+            count: Some(done),
+            refused: (refused > 0 || !is_sure).then_some(refused),
+            ..act
+        }))
     }
 }
 

@@ -1,6 +1,7 @@
 //! The workers of one node.
 
 use std::collections::{BTreeMap, HashMap};
+use std::panic::resume_unwind;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -11,7 +12,7 @@ use duewheel::core::engine::Grant;
 use duewheel::core::time::{EngineMs, ceil_ms};
 use duewheel::{CallError, Duewheel};
 use tokio::sync::watch;
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 
 use super::attempts::{AttemptLog, AttemptWriter};
 use super::latest::{LatestOfTargets, TargetAttempt};
@@ -188,12 +189,22 @@ impl PushWorkers {
 
 type Free<'a> = Pin<Box<dyn Future<Output = Result<Vec<Grant>, CallError>> + Send + 'a>>;
 
-async fn work(inner: Arc<WorkersInner>, mut stop: watch::Receiver<bool>) {
-    let tickets = &inner.tickets;
-    if inner.context.parts.restarts.load(Ordering::Relaxed) > 0 {
-        // Those of the workers that a bug has ended.
-        tickets.close().await;
+async fn work(inner: Arc<WorkersInner>, stop: watch::Receiver<bool>) {
+    let mut run = JoinSet::new();
+    run.spawn(work_until(inner.clone(), stop));
+    let ended = run.join_next().await;
+    // Also after a bug other nodes may have the targets at once.
+    inner.tickets.close().await;
+    inner.status().clear();
+    if let Some(Err(bug)) = ended.map(|ended| ended.map_err(JoinError::try_into_panic))
+        && let Ok(bug) = bug
+    {
+        resume_unwind(bug);
     }
+}
+
+async fn work_until(inner: Arc<WorkersInner>, mut stop: watch::Receiver<bool>) {
+    let tickets = &inner.tickets;
     let mut book = inner.start.book.watch();
     let mut round = Round::new(&inner);
     let ended = inner.context.wheel.ended();
@@ -222,8 +233,6 @@ async fn work(inner: Arc<WorkersInner>, mut stop: watch::Receiver<bool>) {
     // Tickets that are granted from now on go back.
     drop(free);
     round.leave(inner.leave_within.get().copied().unwrap_or_default()).await;
-    tickets.close().await;
-    inner.status().clear();
 }
 
 async fn free_after(tickets: &Tickets, pause: Duration) -> Result<Vec<Grant>, CallError> {

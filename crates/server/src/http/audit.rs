@@ -202,7 +202,7 @@ pub(crate) struct AuditAnswer<'a> {
 #[schemars(rename = "Act")]
 pub(crate) struct ActAnswer<'a> {
     pub(super) at: InstantText,
-    /// The `operationId` of the call.
+    /// The `operationId` of the call; of a job `bulk_` and its action.
     pub(super) act: &'a str,
     /// The queue, target, schedule or job; else what the path of the call names.
     pub(super) object: &'a str,

@@ -41,7 +41,7 @@ fn escaped(segments: &[&str], routes: &[&str]) -> Option<String> {
         }
         (_, Some((queue, key @ [_, ..]))) => format!("{}/keys/{}", queue.join("%2F"), key.join("%2F")),
         ([queue @ .., call], _) if is_call(call) => format!("{}/{call}", queue.join("%2F")),
-        (queue, _) => queue.join("%2F"),
+        _ => return None,
     };
     let is_other = meant.split('/').count() < segments.len() && !segments.contains(&"");
     (is_other && meant.len() <= LONGEST).then_some(meant)
@@ -57,14 +57,15 @@ mod tests {
             ["/v1/queues/{queue}/messages", "/v1/queues/{queue}", "/v1/queues/{queue}/keys/{key}/fire"];
         for (asked, meant) in [
             ("shop/mail/messages", Some("shop%2Fmail/messages")),
-            ("shop/mail", Some("shop%2Fmail")),
+            ("shop/mail", None),
             ("a/b/c/messages", Some("a%2Fb%2Fc/messages")),
             ("shop/mail/keys/k", Some("shop%2Fmail/keys/k")),
             ("shop/keys/order/7", Some("shop/keys/order%2F7")),
             ("shop/keys/order/7/fire", Some("shop/keys/order%2F7/fire")),
             ("shop/mail/keys/order/7/fire", Some("shop%2Fmail/keys/order%2F7/fire")),
-            ("shop/mail/keys", Some("shop%2Fmail%2Fkeys")),
-            ("shop%20/mail/message", Some("shop%20%2Fmail%2Fmessage")),
+            ("shop/mail/keys", None),
+            ("shop%20/mail/messages", Some("shop%20%2Fmail/messages")),
+            ("shop/message", None),
             ("shop//messages", None),
             ("shop/mail/", None),
             ("shop", None),

@@ -84,7 +84,7 @@ fn errors_are_one_line_with_advice() {
         (
             "enqueue",
             2,
-            "the following required arguments were not provided: <QUEUE>; usage: duewheel enqueue <QUEUE> [BODY]",
+            "the following required arguments were not provided: <QUEUE>; usage: duewheel enqueue ",
         ),
         ("nonsense", 2, "unrecognized subcommand 'nonsense'; usage: duewheel [COMMAND]"),
         (
