@@ -695,7 +695,7 @@ fn the_command_line_of_targets() {
         ],
         format!("{SECRET}\n").as_bytes(),
     );
-    assert!(made.contains("state           active") && made.contains("secrets         LaSw"), "{made}");
+    assert!(made.contains("state           active") && made.contains("secrets         …LaSw"), "{made}");
     assert!(made.contains("timeout_ms      5000") && made.contains("headers         x-a"), "{made}");
     let tested = shell.ok(&["target", "test", "shop"]);
     assert!(tested.contains("class           status_200"), "{tested}");

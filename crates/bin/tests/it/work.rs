@@ -152,7 +152,7 @@ fn a_result_outlives_a_restart_of_the_server() {
     shell.server.kill();
     std::fs::write(shell.dir.path().join("go"), "").expect("write");
     let told = lines.next().expect("a line").expect("text");
-    assert!(told.starts_with("waiting for the server"), "{told}");
+    assert!(told.starts_with("duewheel: waiting for the server"), "{told}");
     let mut again = serve();
     again.args(["--http", &address, "--data"]).arg(shell.dir.path().join("data"));
     shell.server = Process::spawn(again);
