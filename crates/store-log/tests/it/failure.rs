@@ -174,7 +174,7 @@ fn fail(plan: fn(u64) -> Plan, n: u64, seen: &mut Failures) -> Reached {
         for _ in 0..16 {
             let appended = store.append(&history.group(9));
             let asked = appended.and_then(|()| match dice.below(8) {
-                0 => store.find_many(&history.lookups(), &mut Found::default()),
+                0 => store.find_many(&history.lookups(), &mut Found::default()).map(drop),
                 1 => read_all(&mut store, &history),
                 _ => Ok(()),
             });
