@@ -162,9 +162,14 @@ mod tests {
                 let Some(long) = arg.get_long() else { continue };
                 let variable = arg.get_env().map(|name| name.to_string_lossy().into_owned());
                 let name = command.get_name();
-                // The variable of `serve --beanstalk` names an address to listen on, that of `--wait` is for the server.
-                let is_without =
-                    [("import", "beanstalk"), ("import", "wait"), ("bulk", "wait")].contains(&(name, long));
+                // The variable of `serve --beanstalk` names an address to listen on, that of `--wait` is for the server,
+                // those of `--reason` and `--note` are for a nack and a schedule.
+                let is_without = match long {
+                    "beanstalk" => name == "import",
+                    "wait" => ["import", "bulk", "reserve"].contains(&name),
+                    "reason" | "note" => ["list", "dead", "redrive", "bulk"].contains(&name),
+                    _ => false,
+                };
                 let expected = (!is_without)
                     .then(|| format!("DUEWHEEL_{}", long.to_ascii_uppercase().replace('-', "_")));
                 assert_eq!(variable, expected, "{name} --{long}");

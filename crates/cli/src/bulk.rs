@@ -66,10 +66,10 @@ pub(super) struct RedriveArgs {
     #[serde(skip)]
     queue: QueueName,
     /// Only this message; may be given several times
-    #[arg(long = "id", value_name = "ID", conflicts_with_all = ["max", "reason", "note"])]
+    #[arg(long = "id", value_name = "ID", conflicts_with_all = ["max", "reason", "note", "dead_reason", "dead_note"])]
     ids: Vec<String>,
     /// At most this number of messages, in the order in which they died
-    #[arg(long, value_name = "N", conflicts_with_all = ["reason", "note"])]
+    #[arg(long, value_name = "N", conflicts_with_all = ["reason", "note", "dead_reason", "dead_note"])]
     max: Option<u64>,
     /// With --id: the messages become new ones of this queue
     #[arg(long, value_name = "QUEUE", requires = "ids", value_parser = queue_text)]

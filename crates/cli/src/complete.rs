@@ -1,7 +1,6 @@
 //! Completions of shells. The script of `duewheel completions` asks this program at each Tab, so names of queues,
 //! targets and schedules of the server complete as well.
 
-use std::ffi::OsString;
 use std::io::{self, Write as _};
 use std::time::Duration;
 
@@ -11,7 +10,6 @@ use clap_complete::env::{CompleteEnv, Shells};
 use clap_complete::{ArgValueCandidates, CompletionCandidate};
 
 use super::failure::CommandFailure;
-use super::invocation;
 use super::remote::{Remote, ServerArgs};
 use super::session::RunCommand;
 use super::table::elements;
@@ -33,11 +31,9 @@ pub(super) struct CompletionsArgs {
 impl RunCommand for CompletionsArgs {
     fn run(self) -> Result<(), CommandFailure> {
         let mut script = Vec::new();
-        let shells = Shells::builtins();
-        let shell = shells.completer(&self.shell.to_string());
-        let shell =
-            shell.ok_or_else(|| CommandFailure::Usage(format!("no completions of {}", self.shell)))?;
-        shell.write_registration(VARIABLE, "duewheel", "duewheel", "duewheel", &mut script)?;
+        if let Some(shell) = Shells::builtins().completer(&self.shell.to_string()) {
+            shell.write_registration(VARIABLE, "duewheel", "duewheel", "duewheel", &mut script)?;
+        }
         if self.shell == Shell::Zsh {
             script.extend_from_slice(AT_FIRST_CALL);
         }
@@ -98,31 +94,23 @@ fn schedules() -> Vec<CompletionCandidate> {
 
 /// The names in a list of the server; none if there is no server, or it does not tell them in time.
 fn names(path: &str, list: &str, name: &str) -> Vec<CompletionCandidate> {
-    let server =
-        server_of(std::env::args_os()).and_then(|server| Remote::new(&server, Some(Duration::ZERO)).ok());
+    let server = server_of_environment().and_then(|server| Remote::new(&server, Some(Duration::ZERO)).ok());
     let Some(answer) = server.and_then(|server| server.get_within(path, LIMIT).ok()) else {
         return Vec::new();
     };
-    elements(&answer, list).filter_map(|one| one[name].as_str()).map(CompletionCandidate::new).collect()
+    let names = elements(&answer, list).filter_map(|one| one[name].as_str());
+    names.filter(|name| is_harmless(name)).map(CompletionCandidate::new).collect()
 }
 
-/// The server of a command line that is not finished.
-fn server_of(args: impl Iterator<Item = OsString>) -> Option<ServerArgs> {
-    let command = ServerArgs::augment_args(Command::new("duewheel").no_binary_name(true).ignore_errors(true));
-    let command = invocation::with_variables(command);
-    let (mut ours, mut is_value) = (Vec::new(), false);
-    for arg in args {
-        let text = arg.to_string_lossy();
-        let (name, value) = text.split_once('=').map_or((&*text, None), |(name, value)| (name, Some(value)));
-        let is_option = ["--server", "--token", "--token-file", "--ca-cert", "--insecure"].contains(&name);
-        if is_option || is_value {
-            ours.push(arg.clone());
-        }
-        // The value of --insecure stands behind a `=`.
-        is_value = is_option && value.is_none() && name != "--insecure";
-    }
-    let matches = command.try_get_matches_from(ours).ok()?;
-    ServerArgs::from_arg_matches(&matches).ok()
+/// Whether a name means the same to a shell without quotes: bash inserts it as it is.
+fn is_harmless(name: &str) -> bool {
+    name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-+/._".contains(&b))
+}
+
+/// The server that the environment names. A shell may have split an address on the line into words.
+fn server_of_environment() -> Option<ServerArgs> {
+    let command = ServerArgs::augment_args(Command::new("duewheel"));
+    ServerArgs::from_arg_matches(&command.try_get_matches_from(["duewheel"]).ok()?).ok()
 }
 
 #[cfg(test)]
@@ -130,16 +118,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn server_of_unfinished_line_is_found() {
-        let server = |line: &str| {
-            let args = line.split(' ').map(OsString::from);
-            server_of(args).map(|server| server.server).unwrap_or_default()
-        };
-        assert_eq!(server("duewheel pause --server http://127.0.0.1:1 "), "http://127.0.0.1:1");
-        assert_eq!(
-            server("duewheel list --state dead --server=http://127.0.0.1:2 --insecure s"),
-            "http://127.0.0.1:2"
-        );
+    fn names_that_shells_would_run_are_dropped() {
+        assert!(["orders/close", "a-b+c.d_e", "7"].into_iter().all(is_harmless));
+        assert!(!["orders$(id)", "a;b", "a:b", "a b", "ä", "`x`"].into_iter().any(is_harmless));
     }
 
     #[test]

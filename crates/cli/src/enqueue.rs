@@ -151,20 +151,21 @@ impl DueArgs {
             (None, None) => None,
         };
         match read {
-            Some((option, text, read)) => {
-                match when::time_of(option, text, read)? {
-                    GivenTime::After(ms) => request.insert("delay_ms".into(), ms.into()),
-                    GivenTime::At(instant) => request.insert("due_at".into(), instant.into()),
-                };
-            }
+            Some((option, text, read)) => match when::time_of(option, text, read)? {
+                // A time that counts from now has not passed.
+                GivenTime::After(ms) => drop(request.insert("delay_ms".into(), ms.into())),
+                GivenTime::At(instant) => {
+                    request.insert("due_at".into(), instant.into());
+                    if let Some(past) = self.past {
+                        request.insert("past".into(), json!(past));
+                    }
+                }
+            },
             None => {
                 if let Some(ms) = default {
                     request.insert("delay_ms".into(), ms.into());
                 }
             }
-        }
-        if let Some(past) = self.past {
-            request.insert("past".into(), json!(past));
         }
         Ok(())
     }
@@ -264,13 +265,11 @@ fn enqueued_before(remote: &Remote, answer: &Value) -> String {
 
 /// Reads an instant as people write it.
 fn expires_at(text: &str) -> Result<Value, CommandFailure> {
-    match when::time_of("--expires-at", text, when::at(text, &Zoned::now()))? {
-        GivenTime::At(instant) => Ok(instant.into()),
-        GivenTime::After(_) => {
-            let why = "must be an instant; for a time after the due time say --expires-in";
-            Err(CommandFailure::Usage(format!("--expires-at {text:?}: {why}")))
-        }
+    if when::strip_in(text).is_some() {
+        let why = "must be an instant; for a time after the due time say --expires-in";
+        return Err(CommandFailure::Usage(format!("--expires-at {text:?}: {why}")));
     }
+    Ok(when::instant_of("--expires-at", text, &Zoned::now())?.into())
 }
 
 /// Reads `NAME=VALUE`.

@@ -30,6 +30,13 @@ pub(super) fn note_missing(remote: &Remote, queue: &QueueName, otherwise: &str) 
     }
 }
 
+/// As [`note_missing`], of a queue that is `shown` already.
+pub(super) fn note_unknown(remote: &Remote, queue: &QueueName, shown: &Value) {
+    if let Ok(Some(words)) = unknown(remote, queue, shown) {
+        invocation::note(words);
+    }
+}
+
 fn with(words: String, otherwise: &str) -> String {
     match (otherwise.split_at_checked(1), words.ends_with('?')) {
         (None, _) => words,
@@ -41,16 +48,19 @@ fn with(words: String, otherwise: &str) -> String {
 
 /// `no queue "smss"; did you mean "sms"?` for a queue that does not exist. A caller that may not look learns nothing.
 fn missing(remote: &Remote, queue: &QueueName) -> Result<Option<String>, ApiError> {
-    let names = match remote.get(&format!("/v1/queues/{}", segment(queue.as_str()))) {
-        Ok(shown) if is_in_use(&shown) => return Ok(None),
-        Ok(_) => names(remote),
-        Err(trouble) => Err(trouble),
-    };
-    let names = match names {
-        Ok(Some(names)) => names,
-        Ok(None) | Err(ApiError::Refused(_)) => return Ok(None),
-        Err(trouble) => return Err(trouble),
-    };
+    let shown = remote.get(&format!("/v1/queues/{}", segment(queue.as_str())));
+    match shown.and_then(|shown| unknown(remote, queue, &shown)) {
+        Err(ApiError::Refused(_)) => Ok(None),
+        other => other,
+    }
+}
+
+/// The same of a queue that is `shown`.
+fn unknown(remote: &Remote, queue: &QueueName, shown: &Value) -> Result<Option<String>, ApiError> {
+    if is_in_use(shown) {
+        return Ok(None);
+    }
+    let Some(names) = names(remote)? else { return Ok(None) };
     if names.iter().any(|name| name == queue.as_str()) {
         return Ok(None);
     }
@@ -61,10 +71,11 @@ fn missing(remote: &Remote, queue: &QueueName) -> Result<Option<String>, ApiErro
     }))
 }
 
-/// Whether a queue has messages or is paused. Others may exist as well, such as one with settings.
+/// Whether a queue has or had messages or consumers, or is paused. Others may exist as well, such as one with settings.
 fn is_in_use(queue: &Value) -> bool {
-    let states = ["scheduled", "ready", "leased", "dead"];
-    queue["paused"] == true || states.iter().any(|state| queue["counts"][state].as_u64().unwrap_or(0) > 0)
+    let mut numbers = ["counts", "totals"].into_iter().filter_map(|name| queue[name].as_object());
+    let has_number = numbers.any(|all| all.values().any(|number| number.as_u64().unwrap_or(0) > 0));
+    has_number || queue["paused"] == true || queue["attended"] == true
 }
 
 /// The names of all queues that the caller may see; `None` if there are too many.
@@ -83,7 +94,7 @@ fn names(remote: &Remote) -> Result<Option<Vec<String>>, ApiError> {
 }
 
 /// The most similar of these names, if one is similar.
-pub(super) fn similar<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+fn similar<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let likeness = |known: &str| strsim::normalized_damerau_levenshtein(name, known);
     let best = known.map(|known| (likeness(known), known)).max_by(|(a, _), (b, _)| a.total_cmp(b));
     best.filter(|(likeness, _)| *likeness >= SIMILAR).map(|(_, known)| known)
@@ -92,6 +103,21 @@ pub(super) fn similar<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> O
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Story: a queue whose messages were all done counted as one that does not exist.
+    #[test]
+    fn drained_queue_is_in_use() {
+        let shown = |paused: bool, attended: bool, acked: u64| {
+            serde_json::json!({
+                "counts": {"scheduled": 0, "ready": 0, "leased": 0, "dead": 0}, "paused": paused,
+                "attended": attended, "totals": {"enqueued": acked, "acked": acked},
+            })
+        };
+        assert!(!is_in_use(&shown(false, false, 0)));
+        for queue in [shown(true, false, 0), shown(false, true, 0), shown(false, false, 1)] {
+            assert!(is_in_use(&queue), "{queue}");
+        }
+    }
 
     #[test]
     fn only_similar_names_are_suggested() {

@@ -109,7 +109,7 @@ const NOT_REPEATED: [&str; 8] =
     ["body", "body_base64", "ca_pem", "client_pem", "headers", "secrets", "target_url", "url"];
 
 /// Options that are sent as the field of another one.
-const INSTEAD: [(&str, &str); 1] = [("--at", "--delay")];
+const INSTEAD: [(&str, &str); 2] = [("--at", "--delay"), ("--reason", "--dead-reason")];
 
 /// How the command line calls a field of a request: `--dead-ttl` for `dead_ttl_ms`, if the command has that option.
 fn flag_of(field: &str, request: Option<&Value>, typed: &Invocation) -> Option<String> {

@@ -130,7 +130,7 @@ const EXAMPLES: [(&str, &[&str]); 28] = [
 ];
 
 /// Words that other systems have for commands, and the commands.
-const WORDS: [(&str, &str); 53] = [
+const WORDS: [(&str, &str); 52] = [
     ("add", "enqueue"),
     ("bury", "nack --dead"),
     ("clear", "purge"),
@@ -140,7 +140,6 @@ const WORDS: [(&str, &str); 53] = [
     ("delay", "enqueue --delay"),
     ("delete", "cancel"),
     ("dlq", "dead"),
-    ("drain", "purge"),
     ("drop", "queue rm"),
     ("dump", "export"),
     ("empty", "purge"),

@@ -150,8 +150,16 @@ pub(super) fn tell_rest() {
 }
 
 /// Options whose variable is another command's: that of `serve` names the address where it listens, and an import would
-/// move the jobs of the server to itself. `--wait` of all others is for the server.
-const WITHOUT: [(&str, &str); 3] = [("import", "beanstalk"), ("import", "wait"), ("bulk", "wait")];
+/// move the jobs of the server to itself. `--wait` of all others is for the server, `--reason` and `--note` are those of
+/// a nack and of a schedule.
+const WITHOUT: [(&str, &[&str]); 6] = [
+    ("import", &["beanstalk", "wait"]),
+    ("reserve", &["wait"]),
+    ("bulk", &["wait", "reason", "note"]),
+    ("redrive", &["reason", "note"]),
+    ("dead", &["reason", "note"]),
+    ("list", &["reason", "note"]),
+];
 
 /// Options that are of use with another argument only. A variable alone is not read: it would make each command wrong that
 /// has no use for it.
@@ -167,7 +175,9 @@ pub(super) fn with_variables(command: Command) -> Command {
 
 fn with_names(command: Command, is_ours: &impl Fn(&str) -> bool) -> Command {
     let name = command.get_name().to_owned();
-    let is_without = |arg: &Arg| arg.get_long().is_some_and(|long| WITHOUT.contains(&(&*name, long)));
+    let without = WITHOUT.iter().filter(|(command, _)| *command == name).flat_map(|(_, options)| *options);
+    let without: Vec<&str> = without.copied().collect();
+    let is_without = |arg: &Arg| arg.get_long().is_some_and(|long| without.contains(&long));
     let command = command.mut_args(|arg| if is_without(&arg) { arg } else { with_name(arg, is_ours) });
     command.mut_subcommands(|command| with_names(command, is_ours))
 }

@@ -59,7 +59,7 @@ pub use invocation::{note, print_json};
 pub use queue::queue_name;
 pub use session::{ClientArgs, RunCommand, print_answer};
 pub use status::{ListTokensArgs, ShowClusterArgs};
-use wait::{NoWait, WaitOfVariable};
+use wait::{NoWait, ReserveWait, WaitOfVariable};
 
 /// Durable delayed messages: said once, done when due, cancellable by your own key.
 #[derive(Debug, Parser)]
@@ -132,8 +132,7 @@ commands! {
         /// Print what happens to messages, live
         Tail(ClientArgs<tail::TailArgs>),
         /// Lease messages that are due
-        #[command(mut_arg("wait", message::of_reserve))]
-        Reserve(ClientArgs<message::ReserveArgs>),
+        Reserve(ClientArgs<message::ReserveArgs, ReserveWait>),
         /// Settle a leased message: it is done
         Ack(ClientArgs<message::AckArgs>),
         /// Give a leased message back, for another attempt or as dead

@@ -4,7 +4,7 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
-use clap::{Arg, Args, ValueEnum};
+use clap::{Args, ValueEnum};
 use duewheel_core::QueueName;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -20,6 +20,8 @@ use super::when::{self, GivenInstant, Millis};
 
 /// Number of messages of one request.
 const PAGE: usize = 1_000;
+/// The longest wait for a message that a server takes.
+const LONGEST_WAIT: Duration = Duration::from_secs(600);
 /// Largest number of characters of a body that is shown.
 const BODY_CHARS: usize = 2_000;
 
@@ -271,6 +273,9 @@ impl ClientCommand for ListArgs {
                 break;
             }
         }
+        if messages.is_empty() && filter.is_empty() {
+            note_missing(&session.remote, queue, "");
+        }
         let answer = json!({"messages": messages, "next": next});
         let state = |message: &Value| match message["outcome"].as_str() {
             Some(outcome) => format!("done, {outcome}"),
@@ -319,12 +324,18 @@ pub(super) struct FilterArgs {
 #[derive(Args, Debug, Serialize)]
 pub(super) struct DeadFilter {
     /// Only dead messages with this reason
-    #[arg(long, alias = "dead-reason", value_name = "R")]
+    #[arg(long, value_name = "R")]
     reason: Option<DeadReasonArg>,
+    /// The same by its former name, which has a variable
+    #[arg(long, value_name = "R", hide = true, conflicts_with = "reason")]
+    dead_reason: Option<DeadReasonArg>,
     /// Only dead messages whose last attempt has this text in its note (what a nack gave as its reason), in capitals or
     /// not; `duewheel dead` shows the notes
-    #[arg(long, alias = "dead-note", value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT")]
     note: Option<String>,
+    /// Only dead messages whose last attempt has exactly this note
+    #[arg(long, value_name = "TEXT", hide = true, conflicts_with = "note")]
+    dead_note: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, Serialize, ValueEnum)]
@@ -398,18 +409,9 @@ pub(super) struct ReserveArgs {
     lease_ms: Option<Millis>,
 }
 
-/// `--wait` of `reserve`, which also waits for a message.
-pub(super) fn of_reserve(wait: Arg) -> Arg {
-    wait.help(
-        "How long to wait for a message, and for a server [default: 0s, for a server of this machine 5s]",
-    )
-    .help_heading(None::<&'static str>)
-}
-
 impl ClientCommand for ReserveArgs {
     fn run(self, session: &ClientSession) -> Result<(), CommandFailure> {
-        // The time that is given for the server counts for a message, too.
-        let wait = session.wait.unwrap_or(Duration::ZERO);
+        let wait = session.wait_for_message.min(LONGEST_WAIT);
         if !wait.is_zero() {
             note_missing(&session.remote, &self.queue, "waiting for it");
         }
@@ -418,9 +420,6 @@ impl ClientCommand for ReserveArgs {
         let path = format!("{}/reserve", path(&self.queue));
         let answer = session.remote.post_waiting(&path, &Value::Object(request), wait)?;
         let is_empty = elements(&answer, "messages").next().is_none();
-        if is_empty && wait.is_zero() {
-            note_missing(&session.remote, &self.queue, "");
-        }
         session.print(&answer, |out| {
             if is_empty {
                 let is_held = answer.get("held_back").is_some();

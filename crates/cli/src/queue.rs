@@ -11,7 +11,7 @@ use jiff::Zoned;
 use serde::{Deserialize as _, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::existing::{must_exist, note_missing};
+use super::existing::{must_exist, note_missing, note_unknown};
 use super::failure::CommandFailure;
 use super::invocation::print_json;
 use super::remote::{ApiError, segment};
@@ -100,7 +100,7 @@ impl ClientCommand for ShownArgs {
     fn run(self, session: &ClientSession) -> Result<(), CommandFailure> {
         let name = self.queue.ok_or_else(|| CommandFailure::Usage("name a queue".to_owned()))?;
         let queue = session.remote.get(&path(&name))?;
-        note_missing(&session.remote, &name, "");
+        note_unknown(&session.remote, &name, &queue);
         session.print(&queue, |out| show(out, &queue))?;
         if session.is_json {
             return Ok(());

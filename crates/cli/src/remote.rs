@@ -15,11 +15,11 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{CertificateError, Error as TlsFailure, InvalidMessage};
 use serde_json::Value;
+use ureq::Timeout;
 use ureq::http::header::AUTHORIZATION;
 use ureq::http::request::Builder;
-use ureq::http::{HeaderValue, Request, Response, StatusCode};
+use ureq::http::{HeaderValue, Request, StatusCode};
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
-use ureq::{Body, Timeout};
 
 use super::failure::CommandFailure;
 use super::failure::with_flags;
@@ -138,7 +138,7 @@ impl Remote {
     }
 
     pub(super) fn get(&self, path: &str) -> Result<Value, ApiError> {
-        self.json(Request::get(self.url(path)).body(()), ANSWER, None)
+        self.get_within(path, ANSWER)
     }
 
     /// The answer to a request that may take this time.
@@ -180,23 +180,26 @@ impl Remote {
             request = request.header("last-event-id", id);
         }
         let request = self.authorized(request.body(()))?;
-        let connect = || {
+        let connect = || -> Result<Result<EventSource, (StatusCode, Vec<u8>)>, ureq::Error> {
             let request = self.agent.configure_request(request.clone()).timeout_recv_response(Some(ANSWER));
-            self.agent.run(request.build())
+            let mut response = self.agent.run(request.build())?;
+            if response.status().is_success() {
+                return Ok(Ok(EventSource(response.into_body().into_reader())));
+            }
+            let body = response.body_mut().with_config().limit(MAX_ANSWER).read_to_vec()?;
+            Ok(Err((response.status(), body)))
         };
-        // A request that only reads may be repeated whatever the reason is.
-        let is_away = |made: &Result<Response<Body>, ureq::Error>| match made {
-            Ok(response) => response.status() == StatusCode::SERVICE_UNAVAILABLE,
+        let is_away = |made: &Result<Result<_, (StatusCode, Vec<u8>)>, ureq::Error>| match made {
+            Ok(Ok(_)) => false,
+            Ok(Err((status, body))) => is_not_ready(*status, body),
             Err(error) => is_unsent(error),
         };
-        let response = self.contact.make(&self.base, connect, is_away);
-        let mut response = response.map_err(|error| self.unreachable(&error))?;
-        if response.status().is_success() {
-            return Ok(EventSource(response.into_body().into_reader()));
-        }
-        let body = response.body_mut().with_config().limit(MAX_ANSWER).read_to_vec();
-        let body = body.map_err(|error| self.unreachable(&error))?;
-        match self.refused(response.status(), &body) {
+        let made = self.contact.make(&self.base, connect, is_away);
+        let (status, body) = match made.map_err(|error| self.unreachable(&error))? {
+            Ok(source) => return Ok(source),
+            Err(refused) => refused,
+        };
+        match self.refused(status, &body) {
             ApiError::Refused(refusal) => Err(ApiError::Refused(with_flags(refusal, None))),
             other => Err(other),
         }
@@ -302,7 +305,7 @@ impl Remote {
             Ok((response.status(), body))
         };
         let is_away = |made: &Result<(StatusCode, Vec<u8>), ureq::Error>| match made {
-            Ok((status, body)) => *status == StatusCode::SERVICE_UNAVAILABLE && is_not_ready(body),
+            Ok((status, body)) => is_not_ready(*status, body),
             Err(error) => is_unsent(error),
         };
         self.contact.make(&self.base, exchange, is_away).map_err(|error| self.unreachable(&error))
@@ -356,14 +359,13 @@ fn is_unsent(error: &ureq::Error) -> bool {
     }
 }
 
-/// Whether a server has refused a request, and done nothing of it, because it is about to stop, or has no store yet.
-fn is_not_ready(body: &[u8]) -> bool {
+/// Whether a server has refused a request, and done nothing of it, because it has no store yet. One that drains may do
+/// so for hours.
+fn is_not_ready(status: StatusCode, body: &[u8]) -> bool {
     let problem: Value = serde_json::from_slice(body).unwrap_or(Value::Null);
-    match problem["code"].as_str() {
-        Some("draining") => true,
-        Some("storage_unavailable") => problem["outcome"] == "not_applied",
-        _ => false,
-    }
+    status == StatusCode::SERVICE_UNAVAILABLE
+        && problem["code"] == "storage_unavailable"
+        && problem["outcome"] == "not_applied"
 }
 
 /// Whether a command that waits for its server tries again: it is away, or will take requests a little later.
@@ -404,8 +406,16 @@ fn with_scheme(server: &str) -> Result<String, CommandFailure> {
         let what = "say http:// or https:// before it; only on this machine it may be left out";
         return Err(CommandFailure::Usage(format!("--server {server}: {what}")));
     }
-    let has_port = here.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-    Ok(format!("http://{here}{}", if has_port || here.contains('/') { "" } else { ":7788" }))
+    let authority = here.split('/').next().unwrap_or_default();
+    // The last colon of [::1] is within the brackets.
+    let port = authority.rsplit_once(':').map(|(_, port)| port).filter(|port| !port.ends_with(']'));
+    match port {
+        Some(port) if port.parse::<u16>().is_err() => {
+            Err(CommandFailure::Usage(format!("--server {server}: the port must be a number up to 65535")))
+        }
+        None if !here.contains('/') => Ok(format!("http://{here}:7788")),
+        Some(_) | None => Ok(format!("http://{here}")),
+    }
 }
 
 /// Whether nothing leaves this machine on the way to `HOST:PORT`.
@@ -529,6 +539,10 @@ mod tests {
             let Err(CommandFailure::Usage(why)) = with_scheme(elsewhere) else { panic!("{elsewhere}") };
             assert!(why.contains("say http:// or https://"), "{why}");
         }
+        for wrong in ["localhost:99999", ":99999/", "[::1]:99999", "localhost:"] {
+            let Err(CommandFailure::Usage(why)) = with_scheme(wrong) else { panic!("{wrong}") };
+            assert!(why.contains("the port must be"), "{why}");
+        }
     }
 
     #[test]
@@ -543,15 +557,16 @@ mod tests {
 
     /// Story: `duewheel serve &` and a command behind it failed: the server listens before it has read its folder.
     #[test]
-    fn starting_and_stopping_servers_are_waited_for() {
+    fn only_starting_servers_are_waited_for() {
         for (problem, expected) in [
             (r#"{"code": "storage_unavailable", "detail": "starting: …", "outcome": "not_applied"}"#, true),
             (r#"{"code": "storage_unavailable", "outcome": "unknown"}"#, false),
-            (r#"{"code": "draining"}"#, true),
+            (r#"{"code": "draining", "outcome": "not_applied"}"#, false),
             (r#"{"code": "overloaded"}"#, false),
             ("bad gateway", false),
         ] {
-            assert_eq!(is_not_ready(problem.as_bytes()), expected, "{problem}");
+            let status = StatusCode::SERVICE_UNAVAILABLE;
+            assert_eq!(is_not_ready(status, problem.as_bytes()), expected, "{problem}");
         }
     }
 

@@ -67,8 +67,9 @@ impl<C: Args, W: ServerWait> ClientArgs<C, W> {
     ) -> Result<(), CommandFailure> {
         let wait = self.wait.given()?;
         let remote = Remote::new(&self.server, wait)?;
+        let wait_for_message = self.wait.for_message();
         let ServerArgs { json: is_json, server, .. } = self.server;
-        run(self.command, &ClientSession { remote, server, is_json, wait })
+        run(self.command, &ClientSession { remote, server, is_json, wait_for_message })
     }
 }
 
@@ -88,8 +89,8 @@ pub(super) struct ClientSession {
     /// The address of the server, as it was given.
     pub(super) server: String,
     pub(super) is_json: bool,
-    /// The time of `--wait`, if it was given.
-    pub(super) wait: Option<Duration>,
+    /// The time of `reserve --wait`.
+    pub(super) wait_for_message: Duration,
 }
 
 impl ClientSession {

@@ -29,7 +29,8 @@ pub fn of_file(path: &Path, error: &io::Error) -> String {
         }
         (io::ErrorKind::NotFound, None) => "there is no such file or folder; is the name right?".to_owned(),
         (io::ErrorKind::IsADirectory, _) => "is a folder; name a file".to_owned(),
-        (io::ErrorKind::NotADirectory, _) => "is a file, or lies in one; name a folder".to_owned(),
+        (io::ErrorKind::NotADirectory, _) if path.is_file() => "is a file; name a folder".to_owned(),
+        (io::ErrorKind::NotADirectory, _) => "lies in a file, not in a folder".to_owned(),
         _ => error.to_string(),
     };
     format!("{}: {why}", path.display())
@@ -63,6 +64,6 @@ mod tests {
         assert!(said("none/x").ends_with("none; make it first"), "{}", said("none/x"));
         assert!(said("none").ends_with("is the name right?"), "{}", said("none"));
         assert!(said("").ends_with("is a folder; name a file"), "{}", said(""));
-        assert!(said("file/x").ends_with("name a folder"), "{}", said("file/x"));
+        assert!(said("file/x").ends_with("not in a folder"), "{}", said("file/x"));
     }
 }

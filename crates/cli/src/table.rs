@@ -127,9 +127,13 @@ pub(super) fn cell_counted(object: &Value, name: &str, noun: &str) -> String {
         .map_or_else(|| format!("{} {noun}s", cell(object, name)), |count| counted(count, noun))
 }
 
-/// A rate of an answer, a number a second, in the unit in which people read it: `1.2/s`, `0.3/min`.
+/// A rate of an answer, as [`per_second`] shows it.
 pub(super) fn rate(object: &Value, name: &str) -> String {
-    let Some(per_second) = object[name].as_f64() else { return cell(object, name) };
+    object[name].as_f64().map_or_else(|| cell(object, name), per_second)
+}
+
+/// A number a second in the unit in which people read it: `1.2/s`, `0.3/min`.
+pub(super) fn per_second(per_second: f64) -> String {
     let (mut number, mut unit) = (per_second, "s");
     for (longer, of) in [("min", 60.0), ("h", 60.0)] {
         // Below this it would be shown as 0.

@@ -43,10 +43,10 @@ pub(super) struct TailArgs {
 
 impl ClientCommand for TailArgs {
     fn run(self, session: &ClientSession) -> Result<(), CommandFailure> {
-        let interrupt = Interrupt::watch()?;
         let mut tail = TailSession { position: self.since.clone(), queues: self.queues, session };
         // A wrong address, token or id is an error of the command. Later the server may be away.
         let mut lines = tail.connect()?;
+        let interrupt = Interrupt::watch()?;
         loop {
             tail.print_until_it_ends(&lines, &interrupt)?;
             let Some(again) = tail.connect_again(&interrupt)? else { return tail.say_position() };

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::failure::segment;
 use super::remote::Remote;
+use super::table::per_second;
 
 /// The oldest history of the whole server that is shown, and of a queue. The server has a point for each ten seconds.
 const STALE: Duration = Duration::from_secs(10);
@@ -38,15 +39,10 @@ impl PastHour {
         }
     }
 
-    /// The rate a second of the latest step that is known.
+    /// The rate of the latest step that is known.
     pub(super) fn rate(&self, series: &[Option<u64>]) -> String {
-        series.iter().rev().find_map(|count| *count).map_or_else(
-            || "-".to_owned(),
-            |count| {
-                let tenths = count.saturating_mul(10_000) / self.step_ms;
-                format!("{}.{}", tenths / 10, tenths % 10)
-            },
-        )
+        let count = series.iter().rev().find_map(|count| *count);
+        count.map_or("-".to_owned(), |count| per_second(count as f64 * 1_000.0 / self.step_ms as f64))
     }
 }
 

@@ -242,7 +242,7 @@ fn head_lines(screen: &TopScreen, now: Instant) -> Vec<Line<'static>> {
     }
     if let Some(hour) = screen.figures.past.get("") {
         let rates = [("in", &hour.enqueued), ("granted", &hour.granted), ("settled", &hour.settled)];
-        let said = rates.map(|(word, series)| format!("{word} {}/s  ", hour.rate(series))).concat();
+        let said = rates.map(|(word, series)| format!("{word} {}  ", hour.rate(series))).concat();
         second.push(Span::styled(said, palette.faint()));
         second.push(Span::styled(line_of(hour), palette.style(Color::Cyan)));
     }
@@ -504,7 +504,7 @@ mod tests {
         let all = rows.join("\n");
         for words in [
             "duewheel http://h:1  2 queues",
-            "scheduled 12.3M  ready 17  leased 1  dead 3  in 1.5/s  granted 1.4/s  settled -/s            ▄█",
+            "scheduled 12.3M  ready 17  leased 1  dead 3  in 1.5/s  granted 1.4/s  settled -            ▄█",
             "LAST HOUR",
             " next 1h: 7 ",
             " due within 1d: 48, each column 30m; later 5 ",

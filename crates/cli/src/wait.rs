@@ -29,6 +29,11 @@ pub trait ServerWait: Args {
     /// # Errors
     /// The variable has no length of time.
     fn given(&self) -> Result<Option<Duration>, CommandFailure>;
+
+    /// How long the command waits for a message.
+    fn for_message(&self) -> Duration {
+        Duration::ZERO
+    }
 }
 
 /// The option of most client commands.
@@ -65,6 +70,27 @@ impl ServerWait for WaitOfVariable {
         let Ok(text) = env::var(VARIABLE) else { return Ok(None) };
         let time = text.parse().map(|Millis(ms)| Some(Duration::from_millis(ms)));
         time.map_err(|what| CommandFailure::Usage(format!("{VARIABLE}={text:?}: {what}")))
+    }
+}
+
+/// The option of `reserve`, which also waits for a message; the variable is for the server alone.
+#[derive(Args, Debug)]
+pub(super) struct ReserveWait {
+    /// How long to wait for a message, at most 10 min, and for a server [default: 0s, for a server of this machine 5s]
+    #[arg(long, value_name = "TIME", help_heading = None::<&'static str>)]
+    wait: Option<Millis>,
+}
+
+impl ServerWait for ReserveWait {
+    fn given(&self) -> Result<Option<Duration>, CommandFailure> {
+        match self.wait {
+            Some(Millis(ms)) => Ok(Some(Duration::from_millis(ms))),
+            None => WaitOfVariable {}.given(),
+        }
+    }
+
+    fn for_message(&self) -> Duration {
+        self.wait.map_or(Duration::ZERO, |Millis(ms)| Duration::from_millis(ms))
     }
 }
 

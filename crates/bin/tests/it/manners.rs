@@ -65,6 +65,10 @@ fn without_a_wait_the_answer_comes_at_once() {
     command.args(["bulk", "cancel", "q", "--all", "--yes", "--server", &url]);
     let output = command.env("DUEWHEEL_WAIT", "0").output().expect("output");
     assert_eq!(output.status.code(), Some(5), "{}", stderr_of(&output));
+    let shell = Shell::new();
+    let mut reserve = shell.command(&["reserve", "q"]);
+    let output = reserve.env("DUEWHEEL_WAIT", "300 days").output().expect("output");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "no message\n", "{}", stderr_of(&output));
     let output = command.env("DUEWHEEL_WAIT", "soon").output().expect("output");
     assert!(output.status.code() == Some(2) && stderr_of(&output).contains("DUEWHEEL_WAIT"), "{output:?}");
 }
@@ -92,7 +96,7 @@ fn a_mistyped_queue_is_not_paused() {
         &["bulk", "cancel", "smss", "--all", "--yes"],
         &["dead", "smss"],
         &["queue", "smss"],
-        &["reserve", "smss"],
+        &["list", "smss"],
         &["work", "smss", "--until-empty", "--", "true"],
         &["config", "smss"],
         &["queue", "set", "smss", "--lease", "1m"],
@@ -103,6 +107,12 @@ fn a_mistyped_queue_is_not_paused() {
         assert!(told.starts_with("no queue \"smss\"; did you mean \"sms\"?"), "{args:?}: {told}");
     }
     assert_eq!(stderr_of(&shell.run(&["queue", "smss"])), "", "its settings made it");
+    // Story: a queue without messages could not be paused.
+    shell.ok(&["work", "sms", "--until-empty", "--", "true"]);
+    let (purge, remove) = (["purge", "sms", "--yes"], ["queue", "rm", "sms", "--yes"]);
+    for args in [&purge[..], &["redrive", "sms"], &["pause", "sms"], &remove] {
+        shell.ok(args);
+    }
     let quiet = shell.run(&["queue", "set", "later", "--lease", "1m", "--create"]);
     assert_eq!((quiet.status.code(), stderr_of(&quiet)), (Some(0), String::new()));
 }
@@ -179,7 +189,7 @@ fn completed(words: &[&str], server: &str) -> Vec<String> {
 #[test]
 fn names_of_the_server_complete() {
     let shell = Shell::new();
-    for queue in ["orders", "orders/close", "sms"] {
+    for queue in ["orders", "orders/close", "orders$(id)", "sms"] {
         shell.ok(&["enqueue", queue, "x"]);
     }
     shell.ok(&["target", "put", "shop", "https://shop.example/"]);
@@ -193,7 +203,6 @@ fn names_of_the_server_complete() {
     assert!(completed(&["enq"], url).contains(&"enqueue".to_owned()));
     let nobody = format!("http://{}", free_address());
     assert_eq!(completed(&["pause", "ord"], &nobody), Vec::<String>::new());
-    assert_eq!(completed(&["pause", "--server", url, "ord"], &nobody), ["orders", "orders/close"]);
 
     // The whole way, where there is bash: the script, and what it finds.
     let bin = std::path::Path::new(BINARY).parent().expect("folder");

@@ -40,6 +40,9 @@ fn instants_are_now_or_seconds_since_1970() {
     let id = shell.json(&["enqueue", "q", "b", "--at", "now", "--json"]);
     assert_eq!(shell.json(&["get", id["id"].as_str().expect("id"), "--json"])["state"], "ready");
     shell.ok(&["postpone", id["id"].as_str().expect("id"), "--at", "now"]);
+    shell.ok(&["enqueue", "q", "b", "--at", "now", "--past", "refuse"]);
+    let told = shell.run(&["enqueue", "q", "b", "--expires-at", "now"]).stderr;
+    assert!(!text(&told).contains("must be an instant"), "{}", text(&told));
     for wrong in ["410244480000", "@4102444800000"] {
         let told = shell.fails(&["enqueue", "q", "b", "--at", wrong], 2);
         assert!(told.starts_with(&format!("duewheel: --at {wrong:?}: ")), "{told}");
@@ -126,6 +129,13 @@ fn notes_of_nacks_are_found_by_parts() {
     assert_eq!(bodies(&["--note", "no such user"]), ["a"]);
     assert_eq!(bodies(&["--note", "550", "--reason", "buried"]), ["a", "b"]);
     assert_eq!(bodies(&["--note", ""]), ["c"]);
+    // `--dead-note` compares the whole note, as it always did.
+    assert_eq!(bodies(&["--dead-note", "550 no such domain", "--dead-reason", "buried"]), ["b"]);
+    assert!(bodies(&["--dead-note", "550"]).is_empty());
+    shell.fails(&["list", "mail", "--dead-note", "550", "--note", "550"], 2);
+    shell.fails(&["redrive", "mail", "--id", "1", "--dead-note", "550"], 2);
+    let listed = shell.command(&["list", "mail"]).env("DUEWHEEL_NOTE", "none").output().expect("output");
+    assert!(text(&listed.stdout).contains("dead"), "{}", text(&listed.stderr));
     assert!(bodies(&["--reason", "expired"]).is_empty());
     let counted = shell.json(&["dead", "mail", "--note", "SUCH", "--json"]);
     assert_eq!((&counted["counted"], counted["reasons"].as_array().map(Vec::len)), (&json!(2), Some(2)));
