@@ -45,7 +45,8 @@ struct StoresPage;
 ///
 /// 1. **Atomic and ordered.** A group is applied as a whole or not at all; groups keep their order; after a reopen the
 ///    surviving groups form a prefix of those appended, without a hole.
-/// 2. **Durable when it says so.** A group at or below [`Progress::durable`] survives whatever [`StoreTerms::level`] claims.
+/// 2. **Durable when it says so.** A group at or below [`Progress::durable`] survives whatever its
+///    [level](StoreTerms::level) claims.
 /// 3. **Reads see appends.** [`Store::find_many`] reflects every group appended before, durable or not.
 /// 4. **Loads are snapshots.** A [`Loaded`] shows the state as of one LSN, in order of (due, id) within its sequence,
 ///    without a gap between pages. Groups appended after the request may be included, or not.
@@ -155,7 +156,8 @@ pub trait Store: Send {
 }
 
 impl<S: Store + ?Sized> Store for Box<S> {
-    pass_on!(*: recovered append sync sync_here progress room room_error terms find_many ask arrived idle close figures);
+    pass_on!(*: recovered append sync sync_here progress room room_error terms find_many ask arrived);
+    pass_on!(*: idle close figures);
 }
 
 /// Properties of an open store ([`Store::terms`]).

@@ -3,8 +3,8 @@
 /// Implements methods of a [`Store`](crate::store::Store) that wraps another one, by calls of the same methods there.
 ///
 /// The first word names the store within: `store:` is the field of this name. `in called:` is a method of the wrapper,
-/// `fn called<T>(&mut self, call: impl FnOnce(&mut Within) -> T) -> T`, around each call; `T` may be a result. It is for
-/// methods that take `&mut self`.
+/// `fn called<T>(&mut self, call: impl FnOnce(&mut Within) -> T) -> T`, around each call; `T` may be a result. It is
+/// for methods that take `&mut self`.
 ///
 /// ```
 /// # use duewheel_core::store::{Capacity, MemoryStore, Store};
