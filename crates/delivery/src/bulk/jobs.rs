@@ -400,6 +400,7 @@ impl BulkJobs {
             if record.phase.is_end() {
                 return Ok(BulkView::of(id, record));
             }
+            record.is_cut = record.phase == BulkPhase::Running;
             record.end(BulkPhase::Cancelled, self.jobs.now());
             let soon = NextLook::After(Duration::ZERO);
             match self.jobs.write((row.id, row.generation), record.bytes(), Some(soon), None).await {

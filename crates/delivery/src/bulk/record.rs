@@ -37,6 +37,9 @@ pub(super) struct BulkRecord {
     /// The act that the job does, until its record has the outcome ([`Act::texts`]).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) act: Headers,
+    /// Whether it was cancelled while it changed messages: the last ones may not be counted.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) is_cut: bool,
     /// When it began, in ms since 1970.
     pub(super) created: u64,
     pub(super) phase: BulkPhase,
@@ -144,6 +147,7 @@ impl BulkRecord {
             expect: None,
             keep_ms: None,
             act: Headers::new(),
+            is_cut: false,
             created,
             phase: BulkPhase::Waiting,
             ended: None,
@@ -188,20 +192,16 @@ impl BulkRecord {
         (self.phase, self.ended) = (phase, Some(now));
     }
 
-    /// Takes the act of a job that has ended, with its outcome. Of a cancelled job, whose last messages may not be counted,
-    /// it says that none or some were refused, so that its record stays.
+    /// Takes the act of a job that has ended, with its outcome. Of one that was cut it says how many were refused, also if
+    /// none were, so that its record stays.
     pub(super) fn ended_act(&mut self) -> Option<Arc<Act>> {
         if !self.phase.is_end() || self.act.is_empty() {
             return None;
         }
         let BulkCounts { done, refused, .. } = self.counts;
         let act = Act::of(&std::mem::take(&mut self.act));
-        let is_sure = self.phase == BulkPhase::Done;
-        Some(Arc::new(Act {
-            count: Some(done),
-            refused: (refused > 0 || !is_sure).then_some(refused),
-            ..act
-        }))
+        let refused = (refused > 0 || self.is_cut).then_some(refused);
+        Some(Arc::new(Act { count: Some(done), refused, ..act }))
     }
 }
 

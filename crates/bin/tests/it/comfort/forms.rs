@@ -202,7 +202,7 @@ async fn answers_end_lines_and_explain_slashes() {
     }
     for (method, path, meant) in [
         ("POST", "/v1/queues/shop/mail/messages", "shop%2Fmail/messages"),
-        ("GET", "/v1/queues/shop/mail", "shop%2Fmail"),
+        ("GET", "/v1/queues/shop/mail/messages", "shop%2Fmail/messages"),
         ("DELETE", "/v1/queues/shop/mail/keys/a/b", "shop%2Fmail/keys/a%2Fb"),
     ] {
         let unknown = server.call(method, path, "").await;
