@@ -301,7 +301,7 @@ fn restarted(
         }
         Err(why) => {
             let said = read(&stage.log())[logged..].to_owned();
-            if !said.contains("No space left") && !said.contains("no room") {
+            if !said.to_lowercase().contains("no space left") && !said.contains("no room") {
                 return Err(format!("started on the full disk: {why}: {said}"));
             }
             seen.not_started += 1;
@@ -345,7 +345,7 @@ fn start_on_a_full_disk(stage: &Stage<'_>, ballast: &Path) -> Result<u64, String
     }
     let said = read(&stage.log())[logged..].to_owned();
     let code = server.ended().map_err(|e| e.to_string())?.and_then(|status| status.code());
-    if code != Some(1) || !said.contains("No space left") {
+    if code != Some(1) || !said.to_lowercase().contains("no space left") {
         return Err(format!("a start on a full disk ended with {code:?}, and says: {said}"));
     }
     let removed = std::fs::remove_file(ballast).and_then(|()| std::fs::remove_dir_all(&data));

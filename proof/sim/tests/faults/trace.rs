@@ -383,8 +383,8 @@ fn begin(stage: &Stage<'_>, case: &Case, data: &Path) -> Result<Began, String> {
         return Ok(if injected > 0 { Began::Serving } else { Began::Untouched });
     }
     let code = young.ended().map_err(|e| e.to_string())?.and_then(|status| status.code());
-    let said = read(&stage.log())[logged..].to_owned();
-    let is_clear = said.contains("Input/output error") || said.contains("No space left");
+    let said = read(&stage.log())[logged..].to_lowercase();
+    let is_clear = said.contains("input/output error") || said.contains("no space left");
     if said.contains("error while loading shared libraries") {
         Ok(Began::Not)
     } else if code == Some(1) && said.contains("duewheel: ") && is_clear && injected > 0 {
