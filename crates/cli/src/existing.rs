@@ -30,7 +30,7 @@ pub(super) fn note_missing(remote: &Remote, queue: &QueueName, otherwise: &str) 
     }
 }
 
-/// As [`note_missing`], of a queue that is `shown` already.
+/// Notes that a queue, whose answer of the server is `shown`, does not exist.
 pub(super) fn note_unknown(remote: &Remote, queue: &QueueName, shown: &Value) {
     if let Ok(Some(words)) = unknown(remote, queue, shown) {
         invocation::note(words);
@@ -55,7 +55,7 @@ fn missing(remote: &Remote, queue: &QueueName) -> Result<Option<String>, ApiErro
     }
 }
 
-/// The same of a queue that is `shown`.
+/// The words for a queue that does not exist, of which the server has `shown` this.
 fn unknown(remote: &Remote, queue: &QueueName, shown: &Value) -> Result<Option<String>, ApiError> {
     if is_in_use(shown) {
         return Ok(None);

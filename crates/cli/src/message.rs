@@ -326,7 +326,7 @@ pub(super) struct DeadFilter {
     /// Only dead messages with this reason
     #[arg(long, value_name = "R")]
     reason: Option<DeadReasonArg>,
-    /// The same by its former name, which has a variable
+    /// Only dead messages with this reason, by the former name, which has a variable
     #[arg(long, value_name = "R", hide = true, conflicts_with = "reason")]
     dead_reason: Option<DeadReasonArg>,
     /// Only dead messages whose last attempt has this text in its note (what a nack gave as its reason), in capitals or
