@@ -1,4 +1,4 @@
-//! The store that keeps everything in memory: durability level `memory`, and the model in tests.
+//! The store of plain tables in memory: for tests, and the model in them.
 
 use std::collections::VecDeque;
 use std::fmt;
