@@ -310,7 +310,7 @@ async fn paused_or_removed_target_is_released() {
         rig.turns().await;
         let counts = rig.wheel.stats().await.unwrap().counts;
         assert_eq!((counts.ready, counts.leased, receiver.requests().len()), (3, 0, before));
-        assert_eq!(node.status("t"), None);
+        until("its status is gone", async || node.status("t").is_none()).await;
         rig.put("t", &["q"], None, &receiver.target());
         until("it is delivered again", async || rig.left().await == 0).await;
         assert_eq!(receiver.requests().len(), before + 3);
