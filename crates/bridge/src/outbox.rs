@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use duewheel::core::name::{BadName, QueueName};
+use duewheel::core::name::QueueName;
 use duewheel::core::store::StoreError;
 use duewheel::{CallError, Duewheel, Policy};
 use duewheel_delivery::{NotWritten, Stopped, Supervised};
@@ -35,7 +35,6 @@ mod row;
 pub use database::{OutboxStatus, install, install_sql, status};
 pub use drain::DrainStep;
 pub use figures::OutboxFigures;
-pub use row::ROW_HEADER;
 
 use drain::Drain;
 use intent::IntentRecord;
@@ -48,6 +47,8 @@ const MAX_NAME: usize = 63;
 pub struct OutboxSettings {
     name: String,
     options: Options,
+    /// The system queue of its record, under which its rows are recorded.
+    source: QueueName,
     prefixes: Option<Vec<QueueName>>,
     on_step: Option<StepHook>,
 }
@@ -67,7 +68,8 @@ impl OutboxSettings {
             return Err(BadOption::new("name", what));
         }
         let options = Options::parse(url)?;
-        Ok(OutboxSettings { name: name.to_owned(), options, prefixes: None, on_step: None })
+        let source = QueueName::system(&format!("#outbox/{name}")).map_err(|what| BadOption::new("name", what))?;
+        Ok(OutboxSettings { name: name.to_owned(), options, source, prefixes: None, on_step: None })
     }
 
     /// The prefixes with which the queues begin that the database may name; without them it may name all.
@@ -116,30 +118,21 @@ pub struct OutboxService {
 impl OutboxService {
     /// Starts to drain on the runtime of the caller. `policy` is that of the wheel, and `node` the name of this node, which
     /// `duewheel pg status` shows.
-    ///
-    /// # Errors
-    /// A name cannot be that of a system queue.
-    pub fn start(
-        wheel: &Duewheel,
-        policy: &Policy,
-        node: &str,
-        all: &[OutboxSettings],
-    ) -> Result<Self, BadName> {
+    pub fn start(wheel: &Duewheel, policy: &Policy, node: &str, all: &[OutboxSettings]) -> Self {
         let start = |settings: &OutboxSettings| {
             let figures = Arc::new(OutboxFigures::new(&settings.name));
-            let queue = IntentRecord::queue(&settings.name)?;
             let (wheel, policy, node) = (wheel.clone(), policy.clone(), node.to_owned());
             let (settings, theirs) = (settings.clone(), Arc::clone(&figures));
             let worker = format!("the drain of the outbox of {}", settings.name);
             let work = move |stop| {
                 let writer = RandomState::new().build_hasher().finish();
                 let figures = Arc::clone(&theirs);
-                let intent = IntentRecord::new(&wheel, &policy, queue.clone(), writer);
+                let intent = IntentRecord::new(&wheel, &policy, settings.source.clone(), writer);
                 Drain::new(&wheel, intent, (&node, &settings), figures).run(stop)
             };
-            Ok((Supervised::start(worker, Arc::new(AtomicU64::new(0)), work), figures))
+            (Supervised::start(worker, Arc::new(AtomicU64::new(0)), work), figures)
         };
-        Ok(OutboxService { drains: all.iter().map(start).collect::<Result<_, _>>()? })
+        OutboxService { drains: all.iter().map(start).collect() }
     }
 
     /// The figures of each database.

@@ -1,11 +1,11 @@
 //! The drain of one database: a loop of transactions, of which each applies one batch of rows.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use duewheel::core::engine::{Answered, Op};
+use duewheel::core::engine::Answered;
 use duewheel::{CallError, Client, Duewheel};
 use duewheel_shard::random::doubled;
 use duewheel_store_postgres::PgConnection;
@@ -25,8 +25,8 @@ const LOCK: i64 = 0x6475_6577_6865_656c;
 const FIRST_ROWS: usize = 1_000;
 const MOST_ROWS: usize = 4_096;
 const MOST_BYTES: i64 = 16 * 1024 * 1024;
-/// How often operations of a batch are submitted, each time with one for each key.
-const WAVES: usize = 64;
+/// How long a batch is applied: the rest of its rows comes with the next one.
+const LONG: Duration = Duration::from_secs(2);
 /// Pauses between looks: after rows, and without.
 const BUSY: Duration = Duration::from_millis(20);
 const IDLE: Duration = Duration::from_millis(250);
@@ -231,17 +231,17 @@ impl Drain {
         self.is_open = true;
         self.intent.write(&rows.iter().map(|row| row.name).collect()).await?;
         self.step(DrainStep::Intended);
-        let (verdicts, error) = self.apply(&rows, read_at).await;
-        if let Some(error) = error {
+        let verdicts = match self.apply(&rows, read_at).await {
+            Ok(verdicts) => verdicts,
             // What was applied is recorded, and what is unknown may be: the same rows are met again.
-            rollback(connection).await?;
-            self.figures.errors.fetch_add(1, Relaxed);
-            tracing::debug!(database = self.settings.name, %error, "a batch of the outbox is applied again");
-            return match error {
-                OutboxError::Call(error) if error.may_pass() => Ok(Look::Again(ALL_WAIT)),
-                error => Err(error),
-            };
-        }
+            Err(OutboxError::Call(error)) if error.may_pass() => {
+                rollback(connection).await?;
+                self.figures.errors.fetch_add(1, Relaxed);
+                tracing::debug!(database = self.settings.name, %error, "a batch of the outbox is applied again");
+                return Ok(Look::Again(ALL_WAIT));
+            }
+            Err(error) => return Err(error),
+        };
         self.step(DrainStep::Applied);
         let done = self.delete(connection, &rows, &verdicts).await?;
         self.step(DrainStep::Deleted);
@@ -278,73 +278,50 @@ impl Drain {
         Ok(found.iter().map(OutboxRow::read).collect::<Result<_, _>>()?)
     }
 
-    /// Applies rows, and returns what became of them. Rows of one key come one after the other, each when the answer to the
-    /// one before is there: behind one that waits the others of its queue wait. With an error the outcome is unknown.
-    async fn apply(&mut self, rows: &[OutboxRow], read_at: u64) -> (Vec<Verdict>, Option<OutboxError>) {
-        let mut verdicts: Vec<Option<Verdict>> = vec![None; rows.len()];
-        let mut waves: Vec<Vec<usize>> = Vec::new();
-        let mut next_of: HashMap<(&str, &str), usize> = HashMap::new();
-        for (i, row) in rows.iter().enumerate() {
-            let wave = row.key.as_deref().map_or(0, |key| {
-                let next = next_of.entry((&row.queue, key)).or_default();
-                *next += 1;
-                *next - 1
-            });
-            if wave >= WAVES {
-                break; // the rest comes with the next batch
+    /// Applies rows in order, and returns what became of them; those behind the last verdict were not applied. Rows without a
+    /// repeated key are submitted together. A row whose key was there before waits for the answers: if its queue waits by
+    /// then, it also does.
+    async fn apply(&mut self, rows: &[OutboxRow], read_at: u64) -> Result<Vec<Verdict>, OutboxError> {
+        let since = Instant::now();
+        let mut verdicts = Vec::with_capacity(rows.len());
+        while let Some(left) = rows.get(verdicts.len()..).filter(|left| !left.is_empty()) {
+            let is_late = self.client.now().engine.0.saturating_sub(read_at) > FRESH_MS;
+            if self.client.is_routed() && is_late {
+                return Err(OutboxError::Stale);
             }
-            if waves.len() <= wave {
-                waves.resize_with(wave + 1, Vec::new);
+            if since.elapsed() > LONG || verdicts.contains(&Verdict::AllWait) {
+                break;
             }
-            waves[wave].push(i);
+            let (run, _) = left.split_at(without_repeated_key(left));
+            verdicts.extend(self.apply_run(run).await?);
         }
-        for wave in waves {
-            if self.client.is_routed() && self.client.now().engine.0.saturating_sub(read_at) > FRESH_MS {
-                return (Vec::new(), Some(OutboxError::Stale));
-            }
-            let (mut ops, mut places) = (Vec::new(), Vec::new());
-            for i in wave {
-                let row = &rows[i];
-                if self.waiting.contains_key(&row.queue) {
-                    continue;
-                }
-                match row.to_op(self.settings.prefixes.as_deref()) {
-                    Ok(op) => {
-                        ops.push(self.intent.once(op, row.name));
-                        places.push(i);
-                    }
-                    Err(verdict) => verdicts[i] = Some(verdict),
-                }
-            }
-            if let Err(error) = self.submit(ops, &places, rows, &mut verdicts).await {
-                return (Vec::new(), Some(error.into()));
-            }
-        }
-        // Those without a verdict were not submitted.
-        let verdicts = verdicts.into_iter().map(|verdict| verdict.unwrap_or(Verdict::QueueWaits(0)));
-        (verdicts.collect(), None)
+        Ok(verdicts)
     }
 
-    async fn submit(
-        &mut self,
-        ops: Vec<Op>,
-        places: &[usize],
-        rows: &[OutboxRow],
-        verdicts: &mut [Option<Verdict>],
-    ) -> Result<(), CallError> {
-        if ops.is_empty() {
-            return Ok(());
+    /// Applies rows of which no two have the same key.
+    async fn apply_run(&mut self, rows: &[OutboxRow]) -> Result<Vec<Verdict>, OutboxError> {
+        let (mut ops, mut verdicts) = (Vec::new(), Vec::new());
+        for row in rows {
+            let op = match self.waiting.contains_key(&row.queue) {
+                true => Err(Verdict::QueueWaits(0)),
+                false => row.to_op(self.settings.prefixes.as_deref()),
+            };
+            verdicts.push(op.map(|op| ops.push(self.intent.once(op, row.name))));
         }
-        let answers = self.client.submit(ops)?.await;
-        for (i, answer) in places.iter().zip(answers) {
-            let verdict = Verdict::of(&answer?);
-            if let Verdict::QueueWaits(ms) = verdict {
-                let until = Instant::now() + Duration::from_millis(ms);
-                self.waiting.insert(rows[*i].queue.clone(), until);
+        let answers = if ops.is_empty() { Vec::new() } else { self.client.submit(ops)?.await };
+        let mut answers = answers.into_iter();
+        let mut all = Vec::with_capacity(rows.len());
+        for (row, verdict) in rows.iter().zip(verdicts) {
+            let verdict = match verdict {
+                Ok(()) => Verdict::of(&answers.next().unwrap_or(Err(CallError::NO_ANSWER))?),
+                Err(verdict) => verdict,
+            };
+            if let Verdict::QueueWaits(ms @ 1..) = verdict {
+                self.waiting.insert(row.queue.clone(), Instant::now() + Duration::from_millis(ms));
             }
-            verdicts[*i] = Some(verdict);
+            all.push(verdict);
         }
-        Ok(())
+        Ok(all)
     }
 
     /// Deletes the rows that are applied or rejected, and returns them.
@@ -430,6 +407,14 @@ impl Drain {
             hook(step);
         }
     }
+}
+
+/// The number of rows before the first one that has the key of one before it.
+fn without_repeated_key(rows: &[OutboxRow]) -> usize {
+    let mut keys = HashSet::new();
+    rows.iter()
+        .take_while(|row| row.key.as_deref().is_none_or(|key| keys.insert((row.queue.as_str(), key))))
+        .count()
 }
 
 /// A parameter of a statement, with its type: no statement is prepared by name, so a pooler may stand in between.

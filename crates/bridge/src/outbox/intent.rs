@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use duewheel::core::MessageId;
-use duewheel::core::name::{BadName, QueueName};
+use duewheel::core::name::QueueName;
 use duewheel::core::engine::Op;
 use duewheel::{Client, Duewheel, Policy};
 use duewheel_delivery::{NotWritten, RecordStore};
@@ -50,11 +50,6 @@ impl IntentRecord {
     pub(super) fn new(wheel: &Duewheel, policy: &Policy, queue: QueueName, writer: u64) -> Self {
         let store = RecordStore::new(wheel, queue.clone(), policy);
         IntentRecord { store, queue, max_body: policy.max_body, writer, place: None }
-    }
-
-    /// The system queue of a database: it has the record, and rows are recorded under it.
-    pub(super) fn queue(database: &str) -> Result<QueueName, BadName> {
-        QueueName::system(&format!("#outbox/{database}"))
     }
 
     /// The number of rows that a record can name.

@@ -5,14 +5,11 @@ use std::fmt;
 use duewheel::core::engine::{
     Answered, Ask, ChangeRefusal, Edit, Enqueue, EnqueueRefusal, IfExists, Op, Past, Reply, Target, When,
 };
-use duewheel::core::message::Headers;
+use duewheel::core::message::{Headers, ROW_HEADER};
 use duewheel::core::time::WallMs;
 use duewheel::core::{Key, QueueName};
 use duewheel_api::error_code::ErrorCode;
 use tokio_postgres::Row;
-
-/// The header with the id of a message's row.
-pub const ROW_HEADER: &str = "duewheel-row";
 
 /// How long a queue waits whose quota is used up, at least and at most, in ms.
 const WAITS_MS: (u64, u64) = (250, 5_000);
