@@ -64,7 +64,7 @@ impl RunCommand for OutboxStatusArgs {
     fn run(self) -> Result<(), CommandFailure> {
         let found = database(&self.store.options()?, self.database.as_deref())?;
         let status = wait_for(status(found.options()))?;
-        let since = status.since.map(|s| rfc3339::string(WallMs((s * 1_000.0) as u64)));
+        let since = status.since.and_then(|ms| u64::try_from(ms).ok()).map(|ms| rfc3339::string(WallMs(ms)));
         let answer = json!({
             "version": status.version, "waiting": status.waiting, "oldest_seconds": status.oldest_seconds,
             "rejected": status.rejected, "bytes": status.bytes, "drainer": status.drainer, "since": since,
@@ -91,7 +91,8 @@ fn database(options: &Options, named: Option<&str>) -> Result<OutboxSettings, Co
         (Some(named), _) => named,
         (None, [only]) => &only.name,
         (None, _) => {
-            let what = "say which database: --database URL, or --config FILE with --database NAME of a [[postgres]]";
+            let what =
+                "say which database: --database URL, or --config FILE with --database NAME of a [[postgres]]";
             return Err(CommandFailure::Usage(what.to_owned()));
         }
     };

@@ -15,7 +15,6 @@
 //! still in the table.
 
 use std::fmt;
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -68,7 +67,8 @@ impl OutboxSettings {
             return Err(BadOption::new("name", what));
         }
         let options = Options::parse(url)?;
-        let source = QueueName::system(&format!("#outbox/{name}")).map_err(|what| BadOption::new("name", what))?;
+        let source =
+            QueueName::system(&format!("#outbox/{name}")).map_err(|what| BadOption::new("name", what))?;
         Ok(OutboxSettings { name: name.to_owned(), options, source, prefixes: None, on_step: None })
     }
 
@@ -125,9 +125,8 @@ impl OutboxService {
             let (settings, theirs) = (settings.clone(), Arc::clone(&figures));
             let worker = format!("the drain of the outbox of {}", settings.name);
             let work = move |stop| {
-                let writer = RandomState::new().build_hasher().finish();
                 let figures = Arc::clone(&theirs);
-                let intent = IntentRecord::new(&wheel, &policy, settings.source.clone(), writer);
+                let intent = IntentRecord::new(&wheel, &policy, settings.source.clone());
                 Drain::new(&wheel, intent, (&node, &settings), figures).run(stop)
             };
             (Supervised::start(worker, Arc::new(AtomicU64::new(0)), work), figures)

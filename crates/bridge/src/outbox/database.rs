@@ -57,8 +57,8 @@ pub struct OutboxStatus {
     pub bytes: i64,
     /// The node that drains or has drained last.
     pub drainer: Option<String>,
-    /// When it began, in seconds since 1970.
-    pub since: Option<f64>,
+    /// When it began, in ms since 1970.
+    pub since: Option<i64>,
 }
 
 /// Reads the state of an outbox.
@@ -74,7 +74,7 @@ pub async fn status(options: &Options) -> Result<OutboxStatus, OutboxError> {
     let sql = "SELECT (SELECT count(*) FROM duewheel.outbox), \
         (SELECT extract(epoch FROM clock_timestamp() - called_at)::float8 FROM duewheel.outbox ORDER BY seq LIMIT 1), \
         (SELECT count(*) FROM duewheel.rejected), pg_total_relation_size('duewheel.outbox'), \
-        drainer, extract(epoch FROM since)::float8 FROM duewheel.outbox_state";
+        drainer, (extract(epoch FROM since) * 1000)::bigint FROM duewheel.outbox_state";
     let rows = in_time(connection.client.query_typed(sql, &[])).await?;
     let row = rows.first().ok_or(OutboxError::NotInstalled)?;
     Ok(OutboxStatus {

@@ -38,10 +38,9 @@ const RECONNECT: (Duration, Duration) = (Duration::from_millis(100), Duration::f
 const WAITING_QUEUES: usize = 1_000;
 /// The interval of figures that need a query.
 const LOOK: Duration = Duration::from_secs(5);
-/// With several nodes: a batch is applied within the first of these times of its read, by elapsed time, and a node that
-/// takes over from one with a batch in flight waits for the second.
-const FRESH_MS: u64 = 5_000;
-const TAKE_OVER: Duration = Duration::from_secs(10);
+/// Operations of a batch are submitted at most this long after its read, by elapsed time. If another node drains by then, it
+/// may have applied and confirmed the same rows: these are remembered for five minutes more.
+const FRESH_MS: u64 = 60_000;
 
 /// A transaction that the server ends by itself. A commit counts when it is as durable as the server can make it. The index
 /// alone finds the first rows behind those that are deleted and not yet cleaned away.
@@ -73,8 +72,6 @@ pub(super) struct Drain {
     settings: OutboxSettings,
     intent: IntentRecord,
     figures: Arc<OutboxFigures>,
-    /// Whether the intent names rows.
-    is_open: bool,
     /// The queues that wait, and until when.
     waiting: HashMap<String, Instant>,
     /// The number of rows of the next batch.
@@ -105,7 +102,6 @@ impl Drain {
             settings: settings.clone(),
             intent,
             figures,
-            is_open: false,
             waiting: HashMap::new(),
             rows: FIRST_ROWS,
             next_look: Instant::now(),
@@ -141,7 +137,6 @@ impl Drain {
     ) -> Result<(), OutboxError> {
         let connection = connect_to_outbox(&self.settings.options).await?;
         let mut is_drainer = false;
-        let mut idle = 0_u32;
         while !*stop.borrow() {
             let look = if is_drainer {
                 self.look(&connection).await?
@@ -159,17 +154,8 @@ impl Drain {
                     is_drainer = false;
                     IDLE
                 }
-                Look::Nothing => {
-                    idle = idle.saturating_add(1);
-                    if idle > 4 {
-                        self.close_intent().await?;
-                    }
-                    IDLE
-                }
-                Look::Again(pause) => {
-                    idle = 0;
-                    pause
-                }
+                Look::Nothing => IDLE,
+                Look::Again(pause) => pause,
             };
             if is_drainer && Instant::now() >= self.next_look {
                 self.next_look = Instant::now() + LOOK;
@@ -178,9 +164,6 @@ impl Drain {
             if wait(stop, pause).await {
                 break;
             }
-        }
-        if is_drainer {
-            self.close_intent().await?;
         }
         Ok(())
     }
@@ -192,10 +175,7 @@ impl Drain {
             return Ok(Look::Standby);
         }
         let intent = self.intent.read().await?;
-        if intent.is_foreign && !intent.rows.is_empty() && self.client.is_routed() {
-            tokio::time::sleep(TAKE_OVER).await;
-        }
-        let named: Vec<i64> = intent.rows.iter().map(|row| row.seq).collect();
+        let named: Vec<i64> = intent.iter().map(|row| row.seq).collect();
         let sql = "SELECT seq, id::text FROM duewheel.outbox WHERE seq = ANY($1)";
         let mut here = BTreeSet::new();
         for row in query(connection, sql, &[(&named, Type::INT8_ARRAY)]).await? {
@@ -204,11 +184,9 @@ impl Drain {
         let sql = "UPDATE duewheel.outbox_state SET drainer = $1, since = clock_timestamp()";
         query(connection, sql, &[(&self.node, Type::TEXT)]).await?;
         commit(connection).await?;
-        self.intent.release(&self.client, intent.rows.difference(&here).copied().collect()).await?;
+        // Rows that are still here will be named again before they can go.
+        self.intent.release(&self.client, intent.difference(&here)).await?;
         self.waiting.clear();
-        // Rows that are still here will be named again before they can go. The record also says who drains from now on.
-        self.intent.write(&BTreeSet::new()).await?;
-        self.is_open = false;
         Ok(Look::Again(Duration::ZERO))
     }
 
@@ -228,7 +206,6 @@ impl Drain {
         }
         let is_full = rows.len() >= self.rows;
         self.step(DrainStep::Read);
-        self.is_open = true;
         self.intent.write(&rows.iter().map(|row| row.name).collect()).await?;
         self.step(DrainStep::Intended);
         let verdicts = match self.apply(&rows, read_at).await {
@@ -248,7 +225,7 @@ impl Drain {
         commit(connection).await?;
         self.step(DrainStep::Committed);
         let all_wait = verdicts.contains(&Verdict::AllWait);
-        self.intent.release(&self.client, done).await?;
+        self.intent.release(&self.client, &done).await?;
         self.tally(&verdicts);
         self.step(DrainStep::Released);
         self.rows = if is_full { (self.rows * 2).min(MOST_ROWS) } else { FIRST_ROWS };
@@ -285,8 +262,7 @@ impl Drain {
         let since = Instant::now();
         let mut verdicts = Vec::with_capacity(rows.len());
         while let Some(left) = rows.get(verdicts.len()..).filter(|left| !left.is_empty()) {
-            let is_late = self.client.now().engine.0.saturating_sub(read_at) > FRESH_MS;
-            if self.client.is_routed() && is_late {
+            if self.client.now().engine.0.saturating_sub(read_at) > FRESH_MS {
                 return Err(OutboxError::Stale);
             }
             if since.elapsed() > LONG || verdicts.contains(&Verdict::AllWait) {
@@ -331,30 +307,29 @@ impl Drain {
         rows: &[OutboxRow],
         verdicts: &[Verdict],
     ) -> Result<Vec<RowName>, OutboxError> {
-        let (mut done, mut rejected, mut codes, mut reasons) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (mut done, mut rejected, mut codes, mut reasons) =
+            (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for (row, verdict) in rows.iter().zip(verdicts) {
             match verdict {
                 Verdict::Applied(_) => done.push(row.name),
                 Verdict::Rejected(code, reason) => {
                     done.push(row.name);
                     rejected.push(row.name.seq);
-                    codes.push(code.as_str());
+                    codes.push(*code);
                     reasons.push(reason.as_str());
                 }
                 Verdict::QueueWaits(_) | Verdict::AllWait => {}
             }
         }
         if !rejected.is_empty() {
-            let all = "seq, id, called_at, op, queue, key, body, due_at, delay_s, if_exists, headers, dedupe_id";
+            let all =
+                "seq, id, called_at, op, queue, key, body, due_at, delay_s, if_exists, headers, dedupe_id";
             let sql = format!(
                 "INSERT INTO duewheel.rejected ({all}, code, reason) SELECT {all}, code, reason FROM duewheel.outbox \
                  JOIN unnest($1, $2, $3) AS refused (seq, code, reason) USING (seq) ON CONFLICT (seq) DO NOTHING"
             );
-            let params: [Param<'_>; 3] = [
-                (&rejected, Type::INT8_ARRAY),
-                (&codes, Type::TEXT_ARRAY),
-                (&reasons, Type::TEXT_ARRAY),
-            ];
+            let params: [Param<'_>; 3] =
+                [(&rejected, Type::INT8_ARRAY), (&codes, Type::TEXT_ARRAY), (&reasons, Type::TEXT_ARRAY)];
             query(connection, &sql, &params).await?;
             let sql = "DELETE FROM duewheel.rejected WHERE seq < \
                 (SELECT seq FROM duewheel.rejected ORDER BY seq DESC OFFSET $1 LIMIT 1)";
@@ -389,15 +364,6 @@ impl Drain {
             let number = |n: Option<i64>| n.and_then(|n| u64::try_from(n).ok()).unwrap_or(0);
             self.figures.waiting.store(number(row.try_get(0)?), Relaxed);
             self.figures.oldest_ms.store(number(row.try_get(1)?), Relaxed);
-        }
-        Ok(())
-    }
-
-    /// Says in the record that no row is in flight, so that another node need not wait.
-    async fn close_intent(&mut self) -> Result<(), OutboxError> {
-        if self.is_open {
-            self.intent.write(&BTreeSet::new()).await?;
-            self.is_open = false;
         }
         Ok(())
     }

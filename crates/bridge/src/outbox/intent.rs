@@ -2,7 +2,6 @@
 //!
 //! ```text
 //! version  u8    1
-//! writer   u64   drawn at random by the process that wrote it
 //! rows     (seq i64, id u128) each
 //! ```
 //!
@@ -12,8 +11,8 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use duewheel::core::MessageId;
-use duewheel::core::name::QueueName;
 use duewheel::core::engine::Op;
+use duewheel::core::name::QueueName;
 use duewheel::{Client, Duewheel, Policy};
 use duewheel_delivery::{NotWritten, RecordStore};
 
@@ -21,7 +20,7 @@ use super::OutboxError;
 use super::row::RowName;
 
 const VERSION: u8 = 1;
-const HEAD: usize = 9;
+const HEAD: usize = 1;
 const ROW: usize = 24;
 /// The name of the record in the queue of its database.
 const NAME: &str = "intent";
@@ -33,23 +32,14 @@ pub(super) struct IntentRecord {
     /// Its system queue, under which rows are recorded.
     pub(super) queue: QueueName,
     max_body: usize,
-    writer: u64,
     /// The message of the record and its generation, as they were read or written last.
     place: Option<(MessageId, u32)>,
 }
 
-/// What the record says.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Intent {
-    /// Whether another process wrote it.
-    pub(super) is_foreign: bool,
-    pub(super) rows: BTreeSet<RowName>,
-}
-
 impl IntentRecord {
-    pub(super) fn new(wheel: &Duewheel, policy: &Policy, queue: QueueName, writer: u64) -> Self {
+    pub(super) fn new(wheel: &Duewheel, policy: &Policy, queue: QueueName) -> Self {
         let store = RecordStore::new(wheel, queue.clone(), policy);
-        IntentRecord { store, queue, max_body: policy.max_body, writer, place: None }
+        IntentRecord { store, queue, max_body: policy.max_body, place: None }
     }
 
     /// The number of rows that a record can name.
@@ -58,20 +48,20 @@ impl IntentRecord {
     }
 
     /// Reads the record, and creates it if it is missing.
-    pub(super) async fn read(&mut self) -> Result<Intent, OutboxError> {
+    pub(super) async fn read(&mut self) -> Result<BTreeSet<RowName>, OutboxError> {
         loop {
             if let Some(found) = self.store.read(NAME).await? {
                 self.place = Some((found.id, found.generation));
-                return decoded(&found.body, self.writer);
+                return decoded(&found.body);
             }
-            self.store.create(NAME, encoded(self.writer, &BTreeSet::new())).await?;
+            self.store.create(NAME, encoded(&BTreeSet::new())).await?;
         }
     }
 
     /// Writes the record. It is durable when this returns. Refused if another process has written it since.
     pub(super) async fn write(&mut self, rows: &BTreeSet<RowName>) -> Result<(), OutboxError> {
         let Some(place) = self.place else { return Err(NotWritten::Lost.into()) };
-        let generation = self.store.write(place, encoded(self.writer, rows), None, None).await?;
+        let generation = self.store.write(place, encoded(rows), None, None).await?;
         self.place = Some((place.0, generation));
         Ok(())
     }
@@ -79,20 +69,33 @@ impl IntentRecord {
 
 impl IntentRecord {
     /// The operation, applied once for its row: a replay gets the first outcome, until the row is released.
-    pub(super) fn once(&self, op: Op, _row: RowName) -> Op {
+    pub(super) fn once(&self, op: Op, row: RowName) -> Op {
+        let _ = row;
         op
     }
 
     /// Forgets rows that are gone from the table. It is durable when this returns.
-    pub(super) async fn release(&self, _client: &Client, _rows: Vec<RowName>) -> Result<(), OutboxError> {
+    pub(super) async fn release(
+        &self,
+        client: &Client,
+        rows: impl IntoIterator<Item = &RowName>,
+    ) -> Result<(), OutboxError> {
+        let rows: Vec<Box<str>> = rows.into_iter().map(|row| recorded(*row)).collect();
+        if !rows.is_empty() {
+            client.ask(Op::queue(self.queue.clone())).await?;
+        }
         Ok(())
     }
 }
 
-fn encoded(writer: u64, rows: &BTreeSet<RowName>) -> Bytes {
+/// The id under which a row is recorded.
+fn recorded(row: RowName) -> Box<str> {
+    format!("{:032x}", row.id).into()
+}
+
+fn encoded(rows: &BTreeSet<RowName>) -> Bytes {
     let mut bytes = Vec::with_capacity(HEAD + rows.len() * ROW);
     bytes.push(VERSION);
-    bytes.extend(writer.to_le_bytes());
     for row in rows {
         bytes.extend(row.seq.to_le_bytes());
         bytes.extend(row.id.to_le_bytes());
@@ -100,10 +103,9 @@ fn encoded(writer: u64, rows: &BTreeSet<RowName>) -> Bytes {
     bytes.into()
 }
 
-fn decoded(bytes: &[u8], reader: u64) -> Result<Intent, OutboxError> {
-    let (head, rows) = bytes.split_at_checked(HEAD).ok_or(OutboxError::BadRecord)?;
+fn decoded(bytes: &[u8]) -> Result<BTreeSet<RowName>, OutboxError> {
+    let (version, rows) = bytes.split_first().ok_or(OutboxError::BadRecord)?;
     let (rows, rest) = rows.as_chunks::<ROW>();
-    let (version, writer) = head.split_first().ok_or(OutboxError::BadRecord)?;
     if *version != VERSION || !rest.is_empty() {
         return Err(OutboxError::BadRecord);
     }
@@ -111,7 +113,7 @@ fn decoded(bytes: &[u8], reader: u64) -> Result<Intent, OutboxError> {
         seq: bytes.first_chunk().map_or(0, |seq| i64::from_le_bytes(*seq)),
         id: bytes.last_chunk().map_or(0, |id| u128::from_le_bytes(*id)),
     };
-    Ok(Intent { is_foreign: writer != reader.to_le_bytes(), rows: rows.iter().map(row).collect() })
+    Ok(rows.iter().map(row).collect())
 }
 
 #[cfg(test)]
@@ -120,13 +122,13 @@ mod tests {
 
     #[test]
     fn intents_survive_their_bytes() {
-        let rows = [(1, 7), (i64::MAX, u128::MAX), (-1, 1 << 127)].map(|(seq, id)| RowName { seq, id }).into();
-        let bytes = encoded(5, &rows);
+        let rows =
+            [(1, 7), (i64::MAX, u128::MAX), (-1, 1 << 127)].map(|(seq, id)| RowName { seq, id }).into();
+        let bytes = encoded(&rows);
         assert_eq!(bytes.len(), HEAD + 3 * ROW);
-        assert_eq!(decoded(&bytes, 5).unwrap(), Intent { is_foreign: false, rows });
-        assert!(decoded(&bytes, 6).unwrap().is_foreign);
-        for broken in [&bytes[..8], &bytes[..10], &[2; HEAD][..], &[]] {
-            assert!(matches!(decoded(broken, 5), Err(OutboxError::BadRecord)), "{broken:?}");
+        assert_eq!(decoded(&bytes).unwrap(), rows);
+        for broken in [&bytes[..2], &[2], &[]] {
+            assert!(matches!(decoded(broken), Err(OutboxError::BadRecord)), "{broken:?}");
         }
     }
 }

@@ -44,7 +44,7 @@ pub(super) enum Verdict {
     /// Its effect is durable, now or since an earlier try.
     Applied(Answered),
     /// It can never be applied, for this reason.
-    Rejected(ErrorCode, String),
+    Rejected(&'static str, String),
     /// It was not applied: its queue waits for this many ms.
     QueueWaits(u64),
     /// It was not applied: all queues wait for a moment.
@@ -95,7 +95,7 @@ impl OutboxRow {
         let queue = QueueName::new(&self.queue).map_err(|what| bad("queue", what))?;
         if prefixes.is_some_and(|all| !all.iter().any(|one| queue.as_str().starts_with(one.as_str()))) {
             let what = "the queue does not begin with a prefix that this database may use";
-            return Err(Verdict::Rejected(ErrorCode::Forbidden, what.to_owned()));
+            return Err(rejected(ErrorCode::Forbidden, what));
         }
         let key = self.key.as_deref().map(Key::new).transpose().map_err(|what| bad("key", what))?;
         match (&*self.op, key) {
@@ -129,7 +129,8 @@ impl OutboxRow {
     }
 
     fn headers(&self) -> Result<Headers, Verdict> {
-        let given = self.headers.as_deref().map(serde_json::from_str::<std::collections::BTreeMap<String, String>>);
+        let given =
+            self.headers.as_deref().map(serde_json::from_str::<std::collections::BTreeMap<String, String>>);
         let given = given.transpose().map_err(|_| bad("headers", "must be an object of strings"))?;
         let mut headers: Headers = vec![(ROW_HEADER.into(), self.id.as_str().into())];
         for (name, value) in given.into_iter().flatten() {
@@ -150,18 +151,22 @@ impl Verdict {
             // Nothing is there to be changed: the application's change of mind came too late, or was not needed.
             Reply::Change(Ok(_) | Err(ChangeRefusal::NotFound)) => Verdict::Applied(Answered::Now),
             Reply::Change(Err(refusal)) => of_change(refusal),
-            other => Verdict::Rejected(ErrorCode::Internal, format!("a bug in duewheel: {other:?}")),
+            other => rejected(ErrorCode::Internal, format!("a bug in duewheel: {other:?}")),
         }
     }
 }
 
+fn rejected(code: ErrorCode, why: impl Into<String>) -> Verdict {
+    Verdict::Rejected(code.as_str(), why.into())
+}
+
 fn bad(field: &str, what: impl fmt::Display) -> Verdict {
-    Verdict::Rejected(ErrorCode::BadRequest, format!("{field}: {what}"))
+    rejected(ErrorCode::BadRequest, format!("{field}: {what}"))
 }
 
 /// A refusal whose code says it all.
 fn plain(code: ErrorCode) -> Verdict {
-    Verdict::Rejected(code, code.summary().to_owned())
+    rejected(code, code.summary())
 }
 
 fn queue_waits(retry_ms: Option<u64>) -> Verdict {
@@ -171,17 +176,17 @@ fn queue_waits(retry_ms: Option<u64>) -> Verdict {
 
 fn of_enqueue(refusal: &EnqueueRefusal) -> Verdict {
     match refusal {
-        EnqueueRefusal::KeyExists(holder) => Verdict::Rejected(
+        EnqueueRefusal::KeyExists(holder) => rejected(
             ErrorCode::KeyExists,
             format!("message {} has this key, and is {}", holder.id, holder.state.as_str()),
         ),
-        EnqueueRefusal::Leased(id) => Verdict::Rejected(
+        EnqueueRefusal::Leased(id) => rejected(
             ErrorCode::Leased,
             format!("message {id} has this key, is leased to a consumer and cannot be replaced"),
         ),
         EnqueueRefusal::InThePast | EnqueueRefusal::Expired => plain(ErrorCode::InThePast),
         EnqueueRefusal::TooFar(ms) => bad("delay", format_args!("must be at most {ms} ms")),
-        EnqueueRefusal::DedupeMismatch(id) => Verdict::Rejected(
+        EnqueueRefusal::DedupeMismatch(id) => rejected(
             ErrorCode::DedupeMismatch,
             format!("message {id} was enqueued with this dedupe_id and another content"),
         ),
@@ -217,5 +222,5 @@ fn of_change(refusal: &ChangeRefusal) -> Verdict {
 
 fn too_large(part: &str, most: usize) -> Verdict {
     let code = if part == "body" { ErrorCode::BodyTooLarge } else { ErrorCode::BadRequest };
-    Verdict::Rejected(code, format!("{part}: must have at most {most} bytes"))
+    rejected(code, format!("{part}: must have at most {most} bytes"))
 }

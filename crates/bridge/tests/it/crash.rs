@@ -65,7 +65,8 @@ async fn drain_that_ends_at_any_step_replays_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn connection_that_ends_at_any_step_replays_nothing() {
     for step in STEPS {
-        let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'duewheel'";
+        let end =
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'duewheel'";
         with_fault(step, "the end of a connection", |place, _| drop(place.psql(end))).await;
     }
 }

@@ -16,16 +16,17 @@ use crate::place::{Place, until};
 /// A figure by its name.
 fn figure(service: &OutboxService, name: &str) -> u64 {
     let all = service.figures().flat_map(OutboxFigures::all);
-    all.filter(|(of, ..)| *of == name).map(|(.., value)| value.to_string().parse::<u64>().expect("whole")).sum()
+    all.filter(|(of, ..)| *of == name)
+        .map(|(.., value)| value.to_string().parse::<u64>().expect("whole"))
+        .sum()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn committed_calls_arrive_as_made() {
     let place = Place::new().await;
     let app = place.connect().await;
-    let id: String = place.psql(
-        r#"SELECT duewheel.enqueue('q', 'one', '1 h', key => 'k', headers => '{"b": "2", "A": "1"}')"#,
-    );
+    let id: String = place
+        .psql(r#"SELECT duewheel.enqueue('q', 'one', '1 h', key => 'k', headers => '{"b": "2", "A": "1"}')"#);
     let at = place.psql("SELECT extract(epoch FROM due_at)::text FROM duewheel.outbox");
     app.client
         .batch_execute(
@@ -52,7 +53,9 @@ async fn committed_calls_arrive_as_made() {
     assert_eq!(of(&messages[2]).0, [0, 255]);
     assert!(of(&messages[2]).1 > 1_700_000_000_000, "an overdue one fires now");
     // A change of mind, and a caller's own dedupe id, in later transactions.
-    place.psql("SELECT duewheel.postpone('q', 'k', due_at => '2101-01-01+00'); SELECT duewheel.cancel('q', 'none')");
+    place.psql(
+        "SELECT duewheel.postpone('q', 'k', due_at => '2101-01-01+00'); SELECT duewheel.cancel('q', 'none')",
+    );
     place.psql("SELECT duewheel.enqueue('d', 'x', '1 h', dedupe_id => 'mine')");
     place.drained().await;
     place.psql("SELECT duewheel.enqueue('d', 'x', '1 h', dedupe_id => 'mine')");
@@ -195,9 +198,7 @@ async fn used_up_quota_blocks_its_queue_only() {
 #[tokio::test(flavor = "multi_thread")]
 async fn one_of_two_nodes_drains() {
     let place = Place::new().await;
-    let node = |name: &str| {
-        OutboxService::start(&place.wheel, &Policy::default(), name, &[place.settings()])
-    };
+    let node = |name: &str| OutboxService::start(&place.wheel, &Policy::default(), name, &[place.settings()]);
     let (first, second) = (node("a"), node("b"));
     let mut drainers = Vec::new();
     for n in 0..20 {

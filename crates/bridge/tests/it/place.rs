@@ -23,7 +23,8 @@ pub(crate) struct Place {
 impl Place {
     /// With the outbox installed, and a wheel in memory.
     pub(crate) async fn new() -> Place {
-        let postgres = tokio::task::block_in_place(|| Postgres::start(Settings::default())).expect("a server");
+        let postgres =
+            tokio::task::block_in_place(|| Postgres::start(Settings::default())).expect("a server");
         install(&options(&postgres.url()), MAX_BODY).await.expect("installed");
         let wheel = Duewheel::builder().in_memory().open().await.expect("a wheel");
         Place { postgres, wheel }
@@ -53,7 +54,8 @@ impl Place {
 
     /// Waits until the outbox is empty.
     pub(crate) async fn drained(&self) {
-        until("the outbox is empty", || async { self.psql("SELECT count(*) FROM duewheel.outbox") == "0" }).await;
+        until("the outbox is empty", || async { self.psql("SELECT count(*) FROM duewheel.outbox") == "0" })
+            .await;
     }
 
     /// The messages of a queue, by id, which is their order.

@@ -41,7 +41,8 @@ async fn bad_arguments_are_refused_by_name() {
         assert!(refusal.message().starts_with(&format!("{argument}: ")), "{call}: {}", refusal.message());
         assert_eq!((refusal.code().code(), refusal.hint().is_some()), ("22023", true), "{call}");
     }
-    for call in ["enqueue('größe/+:;.$_()-9', 'x')", "enqueue('a', '')", "enqueue('a', repeat('x', 262144))"] {
+    for call in ["enqueue('größe/+:;.$_()-9', 'x')", "enqueue('a', '')", "enqueue('a', repeat('x', 262144))"]
+    {
         app.client.batch_execute(&format!("SELECT duewheel.{call}")).await.expect(call);
     }
     assert_eq!(place.psql("SELECT count(*) FROM duewheel.outbox"), "3");
@@ -109,6 +110,7 @@ async fn delay_counts_from_the_call() {
     app.client.batch_execute("BEGIN; SELECT now()").await.expect("begun");
     tokio::time::sleep(Duration::from_millis(50)).await;
     app.client.batch_execute("SELECT duewheel.enqueue('q', 'x', '1 h'); COMMIT").await.expect("committed");
-    let after = place.psql("SELECT due_at > called_at + interval '1 h' - interval '5 ms' FROM duewheel.outbox");
+    let after =
+        place.psql("SELECT due_at > called_at + interval '1 h' - interval '5 ms' FROM duewheel.outbox");
     assert_eq!(after, "t");
 }

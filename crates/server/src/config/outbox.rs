@@ -57,7 +57,11 @@ impl Options {
         }
         let tables = self.postgres.as_deref().unwrap_or_default();
         let found = tables.iter().find(|table| table.name == named);
-        let missing = || ConfigError::Value(format!("--database {named}: is no [[postgres]] of the configuration, and no URL"));
+        let missing = || {
+            ConfigError::Value(format!(
+                "--database {named}: is no [[postgres]] of the configuration, and no URL"
+            ))
+        };
         found.ok_or_else(missing)?.settings()
     }
 }
@@ -72,7 +76,10 @@ mod tests {
         for (toml, says) in [
             ("name = 'a b'\nurl = 'postgres://u@localhost/d'", "postgres \"a b\": name: "),
             ("name = 'a'\nurl = 'mysql://u:hunter2@localhost/d'", "postgres \"a\": url: must begin with"),
-            ("name = 'a'\nurl = 'postgres://u:hunter2@db.internal/d?sslmode=disable'", "postgres \"a\": url: sslmode"),
+            (
+                "name = 'a'\nurl = 'postgres://u:hunter2@db.internal/d?sslmode=disable'",
+                "postgres \"a\": url: sslmode",
+            ),
         ] {
             let refused = settings(&format!("[[postgres]]\n{toml}")).unwrap_err().to_string();
             assert!(refused.starts_with(says) && !refused.contains("hunter2"), "{refused}");
