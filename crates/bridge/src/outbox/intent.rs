@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use duewheel::core::MessageId;
-use duewheel::core::engine::Op;
+use duewheel::core::engine::{Op, SourceRow};
 use duewheel::core::name::QueueName;
 use duewheel::{Client, Duewheel, Policy};
 use duewheel_delivery::{NotWritten, RecordStore};
@@ -32,6 +32,8 @@ pub(super) struct IntentRecord {
     /// Its system queue, under which rows are recorded.
     pub(super) queue: QueueName,
     max_body: usize,
+    /// The number of rows that one operation releases.
+    max_step: usize,
     /// The message of the record and its generation, as they were read or written last.
     place: Option<(MessageId, u32)>,
 }
@@ -39,7 +41,13 @@ pub(super) struct IntentRecord {
 impl IntentRecord {
     pub(super) fn new(wheel: &Duewheel, policy: &Policy, queue: QueueName) -> Self {
         let store = RecordStore::new(wheel, queue.clone(), policy);
-        IntentRecord { store, queue, max_body: policy.max_body, place: None }
+        IntentRecord {
+            store,
+            queue,
+            max_body: policy.max_body,
+            max_step: policy.max_step.max(1),
+            place: None,
+        }
     }
 
     /// The number of rows that a record can name.
@@ -70,8 +78,7 @@ impl IntentRecord {
 impl IntentRecord {
     /// The operation, applied once for its row: a replay gets the first outcome, until the row is released.
     pub(super) fn once(&self, op: Op, row: RowName) -> Op {
-        let _ = row;
-        op
+        op.once(SourceRow { source: self.queue.clone(), id: recorded(row) })
     }
 
     /// Forgets rows that are gone from the table. It is durable when this returns.
@@ -81,8 +88,9 @@ impl IntentRecord {
         rows: impl IntoIterator<Item = &RowName>,
     ) -> Result<(), OutboxError> {
         let rows: Vec<Box<str>> = rows.into_iter().map(|row| recorded(*row)).collect();
-        if !rows.is_empty() {
-            client.ask(Op::queue(self.queue.clone())).await?;
+        let confirm = |rows: &[Box<str>]| Op::confirm(self.queue.clone(), rows.to_vec());
+        for answer in client.ask_many(rows.chunks(self.max_step).map(confirm).collect()).await? {
+            answer?;
         }
         Ok(())
     }

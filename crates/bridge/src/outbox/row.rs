@@ -3,7 +3,8 @@
 use std::fmt;
 
 use duewheel::core::engine::{
-    Answered, Ask, ChangeRefusal, Edit, Enqueue, EnqueueRefusal, IfExists, Op, Past, Reply, Target, When,
+    Answered, Ask, ChangeRefusal, Edit, Enqueue, EnqueueRefusal, IfExists, Op, Past, Reply, RowOutcome,
+    Target, When,
 };
 use duewheel::core::message::{Headers, ROW_HEADER};
 use duewheel::core::time::WallMs;
@@ -148,6 +149,11 @@ impl Verdict {
         match reply {
             Reply::Enqueue(Ok(done)) => Verdict::Applied(done.answered),
             Reply::Enqueue(Err(refusal)) => of_enqueue(refusal),
+            Reply::Recorded(RowOutcome::Applied) => Verdict::Applied(Answered::Before),
+            Reply::Recorded(RowOutcome::Refused(refusal)) => {
+                let what = "refused before the delete of its row was confirmed".to_owned();
+                Verdict::Rejected(refusal.as_str(), what)
+            }
             // Nothing is there to be changed: the application's change of mind came too late, or was not needed.
             Reply::Change(Ok(_) | Err(ChangeRefusal::NotFound)) => Verdict::Applied(Answered::Now),
             Reply::Change(Err(refusal)) => of_change(refusal),
