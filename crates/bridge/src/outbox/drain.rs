@@ -36,8 +36,16 @@ const ALL_WAIT: Duration = Duration::from_secs(1);
 const RECONNECT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
 /// The number of queues that may wait at a time; with more of them all wait.
 const WAITING_QUEUES: usize = 1_000;
-/// The interval of figures that need a query.
-const LOOK: Duration = Duration::from_secs(5);
+/// The interval at which the drainer says that it drains, and of figures that need a query.
+const LOOK: Duration = Duration::from_secs(3);
+/// Takes the place of the drainer, if it is free, this node's own, or left.
+const CLAIM: &str = "UPDATE duewheel.outbox_state SET drainer = $1, since = clock_timestamp(), seen = clock_timestamp() \
+    WHERE seen IS NULL OR drainer = $1 OR seen < clock_timestamp() - interval '10s' RETURNING one";
+/// Keeps the place, if it is still this node's.
+const KEEP: &str =
+    "UPDATE duewheel.outbox_state SET seen = clock_timestamp() WHERE drainer = $1 RETURNING one";
+/// Leaves it to others at once.
+const LEAVE: &str = "UPDATE duewheel.outbox_state SET seen = NULL WHERE drainer = $1";
 /// Operations of a batch are submitted at most this long after its read, by elapsed time. If another node drains by then, it
 /// may have applied and confirmed the same rows: these are remembered for five minutes more.
 const FRESH_MS: u64 = 60_000;
@@ -159,11 +167,15 @@ impl Drain {
             };
             if is_drainer && Instant::now() >= self.next_look {
                 self.next_look = Instant::now() + LOOK;
+                is_drainer = !query(&connection, KEEP, &[(&self.node, Type::TEXT)]).await?.is_empty();
                 self.count(&connection).await?;
             }
             if wait(stop, pause).await {
                 break;
             }
+        }
+        if is_drainer {
+            query(&connection, LEAVE, &[(&self.node, Type::TEXT)]).await?;
         }
         Ok(())
     }
@@ -174,6 +186,10 @@ impl Drain {
         if !begin(connection).await? {
             return Ok(Look::Standby);
         }
+        if query(connection, CLAIM, &[(&self.node, Type::TEXT)]).await?.is_empty() {
+            rollback(connection).await?;
+            return Ok(Look::Standby);
+        }
         let intent = self.intent.read().await?;
         let named: Vec<i64> = intent.iter().map(|row| row.seq).collect();
         let sql = "SELECT seq, id::text FROM duewheel.outbox WHERE seq = ANY($1)";
@@ -181,8 +197,6 @@ impl Drain {
         for row in query(connection, sql, &[(&named, Type::INT8_ARRAY)]).await? {
             here.insert(RowName::read(row.try_get(0)?, row.try_get(1)?));
         }
-        let sql = "UPDATE duewheel.outbox_state SET drainer = $1, since = clock_timestamp()";
-        query(connection, sql, &[(&self.node, Type::TEXT)]).await?;
         commit(connection).await?;
         // Rows that are still here will be named again before they can go.
         self.intent.release(&self.client, intent.difference(&here)).await?;

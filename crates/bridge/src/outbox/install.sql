@@ -30,7 +30,8 @@ CREATE TABLE IF NOT EXISTS duewheel.outbox_state (
   one     boolean PRIMARY KEY DEFAULT true CHECK (one),
   version integer NOT NULL,
   drainer text,
-  since   timestamptz
+  since   timestamptz,
+  seen    timestamptz -- when it has said last that it drains; others wait until that is long ago
 );
 INSERT INTO duewheel.outbox_state (version) VALUES ({version})
   ON CONFLICT (one) DO UPDATE SET version = excluded.version;

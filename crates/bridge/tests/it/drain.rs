@@ -207,6 +207,7 @@ async fn one_of_two_nodes_drains() {
         drainers.push(place.psql("SELECT drainer FROM duewheel.outbox_state"));
     }
     let drainer = drainers[19].clone();
+    assert!(drainers.iter().all(|of| *of == drainer), "it stays: {drainers:?}");
     let (gone, other) = if drainer == "a" { (first, second) } else { (second, first) };
     gone.stop(Duration::from_secs(10)).await;
     place.psql("SELECT duewheel.enqueue('q', '20')");

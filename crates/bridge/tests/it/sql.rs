@@ -107,10 +107,10 @@ async fn install_repeats_and_refuses_newer_schema() {
 async fn delay_counts_from_the_call() {
     let place = Place::new().await;
     let app = place.connect().await;
-    app.client.batch_execute("BEGIN; SELECT now()").await.expect("begun");
+    app.client.batch_execute("BEGIN; CREATE TABLE begun AS SELECT now() AS at").await.expect("begun");
     tokio::time::sleep(Duration::from_millis(50)).await;
     app.client.batch_execute("SELECT duewheel.enqueue('q', 'x', '1 h'); COMMIT").await.expect("committed");
-    let after =
-        place.psql("SELECT due_at > called_at + interval '1 h' - interval '5 ms' FROM duewheel.outbox");
+    let counts = "due_at BETWEEN at + interval '1 h 50 ms' AND called_at + interval '1 h'";
+    let after = place.psql(&format!("SELECT {counts} FROM duewheel.outbox, begun"));
     assert_eq!(after, "t");
 }
