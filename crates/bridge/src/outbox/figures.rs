@@ -25,6 +25,11 @@ impl OutboxFigures {
         &self.database
     }
 
+    /// Rows whose calls are done, by this node.
+    pub fn applied(&self) -> u64 {
+        self.applied.load(Relaxed)
+    }
+
     /// The name, the kind and the help of each figure in Prometheus' format, with its value now.
     pub fn all(&self) -> [(&'static str, &'static str, &'static str, f64); 7] {
         let count = |counter: &AtomicU64| counter.load(Relaxed) as f64;
