@@ -7,7 +7,7 @@ use duewheel::core::WallMs;
 use duewheel_api::rfc3339;
 use duewheel_bridge::outbox::{OutboxError, OutboxSettings, install, install_sql, status};
 use duewheel_cli::{CommandFailure, RunCommand, commands, print_answer};
-use duewheel_server::config::Options;
+use duewheel_server::config::{self, Options};
 use serde_json::json;
 
 use crate::options::{StoreOptions, failure};
@@ -87,7 +87,8 @@ impl RunCommand for OutboxStatusArgs {
 
 /// The database that is named, or the only one of the configuration.
 fn database(options: &Options, named: Option<&str>) -> Result<OutboxSettings, CommandFailure> {
-    let named = match (named, options.postgres.as_deref().unwrap_or_default()) {
+    let tables = options.postgres.as_deref().unwrap_or_default();
+    let named = match (named, tables) {
         (Some(named), _) => named,
         (None, [only]) => &only.name,
         (None, _) => {
@@ -96,7 +97,7 @@ fn database(options: &Options, named: Option<&str>) -> Result<OutboxSettings, Co
             return Err(CommandFailure::Usage(what.to_owned()));
         }
     };
-    options.database(named).map_err(failure)
+    config::database(tables, named).map_err(failure)
 }
 
 fn wait_for<T>(work: impl Future<Output = Result<T, OutboxError>>) -> Result<T, CommandFailure> {

@@ -39,16 +39,16 @@ pub(super) struct OutboxRow {
     dedupe_id: Option<String>,
 }
 
-/// What becomes of a row.
+/// The outcome of a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Its effect is durable, now or since an earlier try.
+    /// The effect is durable, now or since an earlier try.
     Applied(Answered),
-    /// It can never be applied, for this reason.
+    /// The row can never be applied, for this reason.
     Rejected(&'static str, String),
-    /// It was not applied: its queue waits for this many ms.
+    /// The row was not applied: its queue waits for this many ms.
     QueueWaits(u64),
-    /// It was not applied: all queues wait for a moment.
+    /// The row was not applied: all queues wait for a moment.
     AllWait,
 }
 

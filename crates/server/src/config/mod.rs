@@ -29,7 +29,7 @@ mod values;
 
 pub use options::Options;
 pub use otlp::{ClientFiles, OtlpSettings, SamplerOption};
-pub use outbox::PostgresTable;
+pub use outbox::{PostgresTable, database};
 pub use store::{NodeSettings, PeerFiles, PostgresSettings, RedisSettings, StoreChoice};
 pub use values::{
     ConfigError, Endpoint, Insecure, LevelOption, Listen, LogFormat, QuotaTable, RedisCreate, RedisWaitFor,

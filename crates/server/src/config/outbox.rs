@@ -3,7 +3,7 @@
 use duewheel_bridge::outbox::OutboxSettings;
 use serde::{Deserialize, Serialize};
 
-use super::{ConfigError, Options, Secret};
+use super::{ConfigError, Secret};
 use crate::auth::Prefixes;
 
 /// A database with an outbox, as the file has it.
@@ -12,7 +12,7 @@ use crate::auth::Prefixes;
 pub struct PostgresTable {
     /// The name of the database, under which its rows in flight are recorded.
     pub name: String,
-    /// Its address: `postgres://USER[:PASSWORD]@HOST[:PORT]/DATABASE`.
+    /// The address: `postgres://USER[:PASSWORD]@HOST[:PORT]/DATABASE`.
     pub url: Secret,
     /// Prefixes of the queues that it may name; without them all.
     pub queues: Option<Prefixes>,
@@ -45,29 +45,25 @@ pub(super) fn checked(tables: Option<Vec<PostgresTable>>) -> Result<Vec<Postgres
     Ok(tables)
 }
 
-impl Options {
-    /// The database of a name, or of a URL.
-    ///
-    /// # Errors
-    /// There is none of this name, or the URL is not valid.
-    pub fn database(&self, named: &str) -> Result<OutboxSettings, ConfigError> {
-        if named.contains("://") {
-            let table = PostgresTable { name: "database".to_owned(), url: Secret::from(named), queues: None };
-            return table.settings();
-        }
-        let tables = self.postgres.as_deref().unwrap_or_default();
-        let found = tables.iter().find(|table| table.name == named);
-        let missing = || {
-            ConfigError::Value(format!(
-                "--database {named}: is no [[postgres]] of the configuration, and no URL"
-            ))
-        };
-        found.ok_or_else(missing)?.settings()
+/// The database of a name among these, or of a URL.
+///
+/// # Errors
+/// There is none of this name, or the URL is not valid.
+pub fn database(tables: &[PostgresTable], named: &str) -> Result<OutboxSettings, ConfigError> {
+    if named.contains("://") {
+        let table = PostgresTable { name: "database".to_owned(), url: Secret::from(named), queues: None };
+        return table.settings();
     }
+    let missing = || {
+        let what = format!("--database {named}: is no [[postgres]] of the configuration, and no URL");
+        ConfigError::Value(what)
+    };
+    tables.iter().find(|table| table.name == named).ok_or_else(missing)?.settings()
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::Options;
     use super::*;
 
     #[test]
@@ -89,9 +85,9 @@ mod tests {
         let settings = settings(one).unwrap();
         let shown = toml::to_string(&settings.to_options().without_secrets()).unwrap();
         assert!(shown.contains("url = \"postgres://u@localhost/d\""), "{shown}");
-        let options = settings.to_options();
-        assert_eq!(options.database("a").unwrap().name(), "a");
-        assert!(options.database("postgres://u@localhost/d").is_ok());
-        assert!(options.database("b").unwrap_err().to_string().contains("--database b: is no [[postgres]]"));
+        let named = |name: &str| database(&settings.outboxes, name);
+        assert_eq!(named("a").unwrap().name(), "a");
+        assert!(named("postgres://u@localhost/d").is_ok());
+        assert!(named("b").unwrap_err().to_string().contains("--database b: is no [[postgres]]"));
     }
 }
