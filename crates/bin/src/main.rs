@@ -11,6 +11,7 @@ use duewheel_cli::{CommandFailure, RunCommand, command, commands};
 mod cluster;
 mod offline;
 mod options;
+mod pg;
 mod serve;
 mod token;
 
@@ -41,6 +42,9 @@ commands! {
         /// Prepare the store that nodes share
         #[command(subcommand)]
         Store(cluster::StoreCommand),
+        /// Install and show the outbox in a database of PostgreSQL
+        #[command(subcommand)]
+        Pg(pg::PgCommand),
         /// Make, list and revoke tokens of a server that requires them
         #[command(subcommand)]
         Token(token::TokenCommand),

@@ -33,7 +33,7 @@ const GROUPS: [(&str, &[&str]); 7] = [
             "help",
         ],
     ),
-    ("Data", &["export", "import", "backup", "restore", "verify", "inspect", "salvage", "store"]),
+    ("Data", &["export", "import", "backup", "restore", "verify", "inspect", "salvage", "store", "pg"]),
 ];
 
 /// Lines that can be typed, by command.

@@ -36,11 +36,15 @@ pub struct MessageContent {
 /// Headers of a message, in the order given.
 pub type Headers = Vec<(Box<str>, Box<str>)>;
 
-/// Whether a header names the trace in which its message was created (W3C Trace Context). Such headers travel with the
-/// message as all others do; the same content in another trace is still the same content.
-pub fn is_of_a_trace(name: &str) -> bool {
-    name.eq_ignore_ascii_case("traceparent") || name.eq_ignore_ascii_case("tracestate")
+/// Whether a header names the try that has brought a message, and not its content: its trace (W3C Trace Context), or its
+/// row in an outbox. Such headers travel with the message as all others do; the same content in another try is still the
+/// same content.
+pub fn is_of_the_try(name: &str) -> bool {
+    ["traceparent", "tracestate", ROW_HEADER].iter().any(|of_try| name.eq_ignore_ascii_case(of_try))
 }
+
+/// The header with the id of the outbox's row that has brought a message.
+pub const ROW_HEADER: &str = "duewheel-row";
 
 /// A message's own settings. `None`: the queue's setting applies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -58,6 +58,8 @@ pub enum Mutant {
     SupersededReturns,
     /// A message that an act has removed is put back, and can be put back once more.
     RestoredTwice,
+    /// Of the rows of an outbox only those that enqueue are recorded.
+    OnlyEnqueuesRecorded,
     /// A request to another node whose outcome is unknown is sent again, whatever it is.
     LostRetried,
 }

@@ -18,7 +18,7 @@ use crate::auth::Guard;
 use crate::beanstalk::{self, SocketMode};
 use crate::bug::Bugs;
 use crate::claim::Claim;
-use crate::config::{LevelOption, Settings, StoreChoice, VirtualClockOption};
+use crate::config::{LevelOption, PostgresTable, Settings, StoreChoice, VirtualClockOption};
 use crate::drain::Drain;
 use crate::http::{App, Audience, HttpListener, ServerFacts, StartWords, Starting};
 use crate::log::warnings_of_start;
@@ -175,10 +175,19 @@ pub async fn serve(
     app.start_schedules();
     app.start_jobs();
     app.start_delivery();
+    start_outboxes(&settings, &app)?;
     manager.ready(&addresses);
     let _pulse = manager.watch(&app)?;
     let server = RunningServer { app, settings, wheel, drain, manager, is_given, traces };
     server.until_stopped(&mut stop, &mut bugs, &mut listeners).await
+}
+
+/// Drains the databases of the settings from now on.
+fn start_outboxes(settings: &Settings, app: &App) -> Result<(), ServeError> {
+    let all: Vec<_> = settings.outboxes.iter().map(PostgresTable::settings).collect::<Result<_, _>>()?;
+    let node = settings.store.node().map_or("duewheel", |node| &node.name);
+    app.start_outboxes(node, &all);
+    Ok(())
 }
 
 /// Facts of the start, for `/v1/status`.
@@ -266,7 +275,8 @@ impl RunningServer {
         tokio::join!(
             self.app.stop_schedules(schedules),
             self.app.stop_jobs(schedules),
-            self.app.stop_delivery(delivery)
+            self.app.stop_delivery(delivery),
+            self.app.stop_outboxes(delivery)
         );
         self.wheel.shutdown(time).await
     }

@@ -362,9 +362,10 @@ pub(crate) fn spawn(work: impl Future<Output = ()> + Send + 'static) -> Result<(
     Ok(())
 }
 
-/// A connection of the pool.
-pub(crate) struct PgConnection {
-    pub(crate) client: Client,
+/// A connection to a server that takes changes. It ends when it is dropped.
+pub struct PgConnection {
+    /// The client of the connection.
+    pub client: Client,
     /// Whether the server has warned. A commit whose wait for a standby was cancelled returns with a warning.
     warned: Arc<AtomicBool>,
     /// As they were when the connection was made.
@@ -393,10 +394,29 @@ impl PgConnection {
         }); // without the runtime there is no connection either
     }
 
-    /// Whether the server has warned since the last call.
-    pub(crate) fn has_warned(&self) -> bool {
+    /// Whether the server has warned since the last call: a commit may not have reached its level.
+    pub fn has_warned(&self) -> bool {
         self.warned.swap(false, SeqCst)
     }
+}
+
+impl fmt::Debug for PgConnection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PgConnection").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+/// Connects to a server that takes changes: by TLS, unless it is on this machine. The connection lives on the runtime of
+/// the caller.
+///
+/// # Errors
+/// [`ErrorKind::Corrupt`] if an operator must act, else [`ErrorKind::Unavailable`].
+///
+/// # Cancel safety
+/// When the future is dropped, no connection is left.
+pub async fn connect(options: &Options) -> Result<PgConnection, StoreError> {
+    let manager = PgManager { options: options.clone() };
+    Ok(managed::Manager::create(&manager).await?)
 }
 
 /// Makes connections.

@@ -3,6 +3,7 @@
 //! * [`PostgresCoordinator`] gives nodes their shards, each with a store.
 //! * [`Options`] has the address and the settings.
 //! * [`SCHEMA`] has the tables.
+//! * [`connect`] makes a connection for others, by the same rules.
 //!
 //! A shard is a folder of the log store whose files are rows. `docs/postgres.md` describes the tables, and
 //! `docs/adr/0037-one-store-over-any-medium.md` the decisions.
@@ -18,6 +19,7 @@ mod reading;
 mod reign;
 mod schema;
 
+pub use calls::{PgConnection, connect};
 pub use coordinator::PostgresCoordinator;
 pub use duewheel_store_medium::BadOption;
 pub use options::Options;

@@ -38,6 +38,7 @@ mod nodes;
 mod operations;
 #[cfg(feature = "otel")]
 mod otel;
+mod outbox;
 mod peer;
 mod postgres;
 mod probes;

@@ -4,7 +4,7 @@
 //! | operation | when a shard fails |
 //! |---|---|
 //! | reads: queues, figures, histogram, ring, peek, list, next due | an error that names the shard, never an incomplete answer |
-//! | configure, pause, resume, purge | an error, outcome unknown: the other shards have applied it. Each may be repeated |
+//! | configure, pause, resume, purge, confirm | an error, outcome unknown: the other shards have applied it. Each may be repeated |
 //! | purge at most so many | the same. The messages of all shards are counted first; then one shard after the other may remove what is left of the number |
 //! | fire or redrive many | the same. Shards are asked one after the other, each in its own order, until enough messages are done |
 //! | a session has closed | the shard is notified in the background, for a bounded time; leases end by themselves |
@@ -136,6 +136,9 @@ impl Router {
                     sum
                 });
                 Ok(sum.ok_or(CallError::NO_ANSWER)?.into())
+            }
+            Op::Confirm { source, rows } => {
+                Ok(Reply::Count(merge::sum(self.all(Op::confirm(source, rows), patience).await?)))
             }
             Op::EraseHistory { queue } => Ok(switched(&self.all(Op::erase_history(queue), patience).await?)),
             // The test `operations_are_routed_as_declared` calls each of these.

@@ -5,6 +5,7 @@
 //! | on an id | [`ShardId::of`] the id |
 //! | on a key, and the enqueue of a message with one | XXH3-64 of queue, a zero byte, key; modulo the number of shards |
 //! | the enqueue of a message without a key, with a `dedupe_id` | the same, of queue, a zero byte, `dedupe_id` |
+//! | the enqueue of a message without both, of a row of an outbox | the same, of the source, a zero byte, id of the row |
 //! | any other enqueue | any shard; those of this node first |
 //! | on a queue, on a session, on everything | all |
 //! | for the events of a shard | the shard that it names |
@@ -41,7 +42,7 @@ pub(crate) fn placement(op: &Op, shards: u32) -> Placement {
         Routing::Message => match op.names() {
             Named::Id(id) => Placement::To(ShardId::of(id, shards)),
             Named::Key(queue, key) => Placement::To(of_name(queue, key.as_str(), shards)),
-            Named::Nothing => match op.dedupe_id() {
+            Named::Nothing => match op.dedupe_id().or_else(|| op.row()) {
                 Some((queue, id)) => Placement::To(of_name(queue, id, shards)),
                 None => Placement::Any,
             },
@@ -112,12 +113,12 @@ impl ExhaustedShards {
 #[cfg(test)]
 mod tests {
     use duewheel_core::Key;
-    use duewheel_core::engine::{Enqueue, Target};
+    use duewheel_core::engine::{Enqueue, SourceRow, Target};
 
     use super::*;
 
     fn queue(name: &str) -> QueueName {
-        QueueName::new(name).unwrap()
+        QueueName::stored(name).unwrap()
     }
 
     #[test]
@@ -143,6 +144,8 @@ mod tests {
         }
         let any = Op::Enqueue(Box::new(Enqueue::new(queue("q"), "")));
         assert_eq!(placement(&any, 7), Placement::Any);
+        let row = SourceRow { source: queue("#outbox"), id: "7".into() };
+        assert_eq!(placement(&any.once(row), 7), Placement::To(of_name(&queue("#outbox"), "7", 7)));
         assert_eq!(
             placement(&Op::Redrive { id: MessageId(9), delay_ms: None }, 7),
             Placement::To(ShardId(1))

@@ -7,7 +7,8 @@
 //! | … | as many *parts* as the head says, each an operation or an answer |
 //!
 //! A part is its length (a varint), the operation or the answer in postcard, and a section of tagged fields, as
-//! records have it ([`find_bytes`]). An operation has the field 1, optional: the [`Act`] that it is part of, in postcard.
+//! records have it ([`find_bytes`]). An operation has the fields 1, optional: the [`Act`] that it is part of, and 2,
+//! required: the row of an outbox that it is of ([`SourceRow`]), both in postcard.
 //! A later addition to an operation or an answer is a field here, or one of the message's options or the queue's settings, which are sections themselves. New kinds go behind
 //! the existing ones. So a part of a later build can be one that this build cannot read: nothing of a request with
 //! such an operation is applied, and such an answer is lost for its call alone.
@@ -24,8 +25,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use duewheel_core::act::Act;
-use duewheel_core::engine::{Op, Reply};
+use duewheel_core::engine::{Op, Reply, SourceRow};
 use duewheel_core::id::ShardId;
+use duewheel_core::name::QueueName;
 use duewheel_core::policy::Policy;
 use duewheel_core::record::{Writer, find_bytes, varint};
 use duewheel_core::store::{ErrorKind, StoreError};
@@ -215,7 +217,7 @@ pub(crate) fn request(
     let mut frame = begin(&PeerFrameHead::Request { id, shard, patience, ops: parts })?;
     for op in ops {
         let act = if let Op::Audited(act, _) = op { Some(&**act) } else { None };
-        push_part(&mut frame, op.inner(), act)?;
+        push_part(&mut frame, op.inner(), act, op.row())?;
     }
     finish(frame, limits.bytes)
 }
@@ -232,7 +234,7 @@ pub(crate) fn answers(
     let parts = count(answers.len(), limits)?;
     let mut frame = begin(&PeerFrameHead::Answers { id, answers: parts })?;
     for answer in answers {
-        push_part(&mut frame, &answer.as_ref().map_err(WireFailure::from), None)?;
+        push_part(&mut frame, &answer.as_ref().map_err(WireFailure::from), None, None)?;
     }
     finish(frame, limits.bytes)
 }
@@ -252,17 +254,24 @@ pub(crate) fn read(bytes: &[u8], limits: FrameLimits) -> Result<ReceivedFrame, W
     }
     let answer = |answer: Result<Reply, WireFailure>| answer.map_err(CallError::from);
     head.with(
-        |ops| Ok(parts(rest, ops, limits, of_act)?.into_iter().collect()),
-        |answers| parts(rest, answers, limits, |failure, _| answer(failure)),
+        |ops| Ok(parts(rest, ops, limits, with_fields)?.into_iter().collect()),
+        |answers| parts(rest, answers, limits, |failure, _| Some(answer(failure))),
     )
 }
 
-/// An operation with the field that has its act; without one that cannot be read.
-fn of_act(op: Op, act: Option<&[u8]>) -> Op {
-    match act.and_then(|act| postcard::from_bytes::<Act>(act).ok()) {
+/// An operation with its fields; without an act that cannot be read. `None` if it cannot be that of its row.
+fn with_fields(op: Op, [act, row]: [Option<&[u8]>; 2]) -> Option<Op> {
+    let op = match row {
+        Some(row) => op.once(postcard::from_bytes::<SourceRow>(row).ok()?),
+        None => op,
+    };
+    if row.is_some() && op.row().is_none() {
+        return None;
+    }
+    Some(match act.and_then(|act| postcard::from_bytes::<Act>(act).ok()) {
         Some(act) => Op::Audited(Arc::new(act), Box::new(op)),
         None => op,
-    }
+    })
 }
 
 /// A part of a greeting, with its length.
@@ -313,22 +322,26 @@ fn push(to: &mut Writer, value: &impl Serialize) -> Result<(), WireError> {
     Ok(())
 }
 
-/// The number of the field that has the act of an operation.
+/// The numbers of the fields that have the act and the row of an operation.
 const ACT: u64 = 1;
+const ROW: u64 = 2;
 
-fn push_part(frame: &mut Writer, value: &impl Serialize, act: Option<&Act>) -> Result<(), WireError> {
+fn push_part(
+    frame: &mut Writer,
+    value: &impl Serialize,
+    act: Option<&Act>,
+    row: Option<(&QueueName, &str)>,
+) -> Result<(), WireError> {
+    let act = act.map(postcard::to_allocvec).transpose().map_err(|_| WireError::Damaged)?;
+    let row = row.as_ref().map(postcard::to_allocvec).transpose().map_err(|_| WireError::Damaged)?;
     frame.with_length(|part| {
         push(part, value)?;
-        if let Some(act) = act {
-            part.optional_bytes(ACT, &postcard::to_allocvec(act).map_err(|_| WireError::Damaged)?);
-            return Ok(());
-        }
         #[cfg(debug_assertions)]
-        if is_next() {
+        if is_next() && act.is_none() && row.is_none() {
             part.bytes.extend(FIELD_OF_NEXT);
             return Ok(());
         }
-        part.no_fields();
+        part.bytes_fields(act.as_deref().map(|act| (ACT, act)), row.as_deref().map(|row| (ROW, row)));
         Ok(())
     })
 }
@@ -347,7 +360,7 @@ fn parts<W: DeserializeOwned, T>(
     mut bytes: &[u8],
     n: u32,
     limits: FrameLimits,
-    convert: impl Fn(W, Option<&[u8]>) -> T,
+    convert: impl Fn(W, [Option<&[u8]>; 2]) -> Option<T>,
 ) -> Result<Vec<Option<T>>, WireError> {
     let n = usize::try_from(n).map_err(|_| WireError::TooLarge)?;
     if n > limits.parts {
@@ -361,18 +374,20 @@ fn parts<W: DeserializeOwned, T>(
         let length = varint(&mut bytes).map_err(|_| WireError::Damaged)?;
         let length = usize::try_from(length).map_err(|_| WireError::Damaged)?;
         let (part, rest) = bytes.split_at_checked(length).ok_or(WireError::Damaged)?;
-        parts.push(read_part(part).map(|(value, act)| convert(value, act)));
+        parts.push(read_part(part).and_then(|(value, fields)| convert(value, fields)));
         bytes = rest;
     }
     if bytes.is_empty() { Ok(parts) } else { Err(WireError::Damaged) }
 }
 
-/// Reads the bytes of a part, with the field that has an act; `None` if this build does not know its kind or a required
-/// field of it.
-fn read_part<T: DeserializeOwned>(bytes: &[u8]) -> Option<(T, Option<&[u8]>)> {
+/// Reads the bytes of a part, with the fields that have an act and a row; `None` if this build does not know its kind or a
+/// required field of it.
+fn read_part<T: DeserializeOwned>(bytes: &[u8]) -> Option<(T, [Option<&[u8]>; 2])> {
     let (value, mut rest) = postcard::take_from_bytes(bytes).ok()?;
-    let act = find_bytes(&mut rest, 0, ACT)?;
-    rest.is_empty().then_some((value, act))
+    let mut section: &[u8] = rest;
+    let act = find_bytes(&mut section, ROW, ACT)?;
+    let row = find_bytes(&mut rest, ROW, ROW)?;
+    rest.is_empty().then_some((value, [act, row]))
 }
 
 /// The newest version.

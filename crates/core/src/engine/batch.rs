@@ -18,7 +18,17 @@ impl Engine {
     /// [`Engine::adopt`], and adopt again.
     pub fn look_up(&mut self, op: Option<&Op>, lookups: &mut Lookups) {
         lookups.bytes = self.policy.found_bytes;
-        let Some(op) = op.map(Op::inner) else { return self.look_up_own(lookups) };
+        let Some(op) = op else { return self.look_up_own(lookups) };
+        if let Some((source, id)) = op.row()
+            && !self.dedupe.knows(source, id)
+        {
+            lookups.answers.push((source.clone(), id.into()));
+        }
+        let op = op.inner();
+        if let Op::Confirm { source, rows } = op {
+            let unknown = rows.iter().take(self.policy.max_step).filter(|id| !self.dedupe.knows(source, id));
+            lookups.answers.extend(unknown.map(|id| (source.clone(), id.clone())));
+        }
         if let Some((queue, id)) = op.dedupe_id()
             && !self.dedupe.knows(queue, id)
         {

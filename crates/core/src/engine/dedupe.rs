@@ -15,7 +15,7 @@ use crate::answers::{AnswerLog, AnswerSpan};
 use crate::growing::SplitTable;
 use crate::hash_key::HashKey;
 use crate::id::{LeaseToken, MessageId};
-use crate::message::{Expiry, Options, is_of_a_trace};
+use crate::message::{Expiry, Options, is_of_the_try};
 use crate::name::QueueName;
 use crate::policy::Policy;
 use crate::record::{DedupeRow, EnqueueDefaults};
@@ -55,7 +55,7 @@ impl Dedupe {
 }
 
 /// A fingerprint of the meaning of an enqueue: the same meaning gives the same number, however it is written. `defaults`
-/// are those of the first decision. No part of it are the headers that name a trace (each try has a span of its own),
+/// are those of the first decision. No part of it are the headers that name the try (each has a span, or a row, of its own),
 /// and how long the answer is remembered.
 ///
 /// Half of a SHA-256: with a hash that is not collision-resistant, a caller could get another content's answer. Texts
@@ -81,7 +81,7 @@ pub(super) fn content(e: &Enqueue, defaults: &EnqueueDefaults) -> u128 {
     let mut h = ContentHash(Sha256::new());
     h.text(body);
     h.text(key.as_ref().map_or("", |k| k.as_str()).as_bytes());
-    let headers = headers.iter().filter(|(name, _)| !is_of_a_trace(name));
+    let headers = headers.iter().filter(|(name, _)| !is_of_the_try(name));
     let mut headers: Vec<(String, &str)> =
         headers.map(|(name, value)| (name.to_ascii_lowercase(), &**value)).collect();
     headers.sort_by(|(one, _), (other, _)| one.cmp(other)); // stable: repeated names keep their order

@@ -40,6 +40,7 @@ mod input;
 mod inspect;
 mod limits;
 mod load;
+mod once;
 mod operation;
 mod place;
 mod points;
@@ -68,6 +69,7 @@ pub use input::{
     Attempt, DedupeId, Edit, Enqueue, Hold, IfExists, InitialState, KeptFor, ListCursor, Past, Proof,
     Reserve, Target, WaiterId, When,
 };
+pub use once::{RowOutcome, RowRefusal, SourceRow};
 pub use operation::{Ask, FromReply, Named, OnLease, Op, Operation, Routing, Typed};
 pub use quota::{ANSWERS_PER_MESSAGE, BadQuota, OverQuota, Pace, Quota, QuotaUse, Quotas, Resource};
 pub use reply::{
@@ -388,7 +390,7 @@ impl Engine {
         let (act, op) = op.apart();
         self.meet_fresh(&op);
         self.end_overdue(&op);
-        self.end_before_return(&op);
+        self.end_before_return(op.inner());
         self.begin_acting(act, to, &op);
         self.decide(to, op);
         self.end_acting(None);
@@ -396,7 +398,9 @@ impl Engine {
 
     fn decide(&mut self, to: ReplyTo, op: Op) {
         let reply = match op {
-            Op::Enqueue(e) => Reply::Enqueue(self.enqueue(*e)),
+            Op::Enqueue(_) | Op::Cancel { .. } | Op::Postpone { .. } => self.decide_on_one(op),
+            Op::Once(row, op) => self.once(row, *op),
+            Op::Confirm { source, rows } => Reply::Count(self.confirm(&source, &rows).into()),
             Op::Reserve(r) => return self.reserve(to, r),
             Op::ReserveOne { id, session, lease_ms } => {
                 return self.reserve_one(to, id, session, lease_ms);
@@ -421,12 +425,6 @@ impl Engine {
                 Reply::Extend(self.extend(id, proof, lease_ms).map(Applied::from))
             }
             Op::Delete { id, session } => Reply::Settle(self.delete(id, session).map(Applied::from)),
-            Op::Cancel { target, dedupe_id, keep } => {
-                Reply::Change(self.cancel(&target, dedupe_id, keep).map(Applied::from))
-            }
-            Op::Postpone { target, edit, if_generation } => {
-                Reply::Change(self.postpone(&target, *edit, if_generation).map(Applied::from))
-            }
             Op::Fire { target } => Reply::Change(self.fire(&target).map(Applied::from)),
             Op::FireMany { queue, max } => return self.change_many(ToMany::Fire, to, &queue, max),
             Op::Redrive { id, delay_ms } => Reply::Change(self.redrive(id, delay_ms).map(Applied::from)),

@@ -25,6 +25,7 @@ use crate::time::WallMs;
 use super::input::{
     Attempt, DedupeId, Edit, Enqueue, Hold, KeptFor, ListCursor, Proof, Reserve, Target, WaiterId,
 };
+use super::once::SourceRow;
 use super::quota::QuotaUse;
 use super::reply::{
     Applied, ChangeRefusal, EnqueueRefusal, Enqueued, Grant, Histogram, Outline, Page, QueueView, Reply,
@@ -106,6 +107,11 @@ macro_rules! ops {
             /// An operation whose effect is recorded as part of an act, and answered as without it ([`Op::of_act`]).
             #[cfg_attr(feature = "serde", serde(skip))] // between nodes the act is a field of the operation
             Audited(Arc<Act>, Box<Op>),
+            /// The operation of a row of an outbox. It is applied once, with the outcome recorded in its group: if the row is
+            /// recorded, the answer is [`Reply::Recorded`], and otherwise that to the operation itself. A refusal that may
+            /// pass (a limit, a quota, no room) is not recorded ([`Op::once`]).
+            #[cfg_attr(feature = "serde", serde(skip))] // between nodes the row is a field of the operation
+            Once(SourceRow, Box<Op>),
         }
 
         impl Op {
@@ -122,7 +128,7 @@ macro_rules! ops {
                         ops!(@named $($names)?),
                     ),
                 )*
-                    Op::Audited(_, op) => op.entry(),
+                    Op::Audited(_, op) | Op::Once(_, op) => op.entry(),
                 }
             }
 
@@ -333,6 +339,12 @@ ops! {
 
     /// Forgets the history of a queue.
     fn erase_history "erase_history" EraseHistory { queue: QueueName } -> Applied<()>, All, grows;
+
+    /// Ends the records of rows of an outbox whose delete is confirmed ([`Op::Once`]), of at most `Policy::max_step` rows. The
+    /// answer is the number of those that were recorded and not confirmed yet.
+    fn confirm "confirm" Confirm {
+            source ("The system queue of the outbox."): QueueName, rows ("The ids of the rows."): Vec<Box<str>>
+        } -> Applied<u64>, All, grows, repeatable;
 }
 
 /// The properties of an operation that are known before it is decided: a row of the table.
@@ -467,6 +479,15 @@ impl Op {
         Some((&e.queue, e.dedupe_id.as_deref()?))
     }
 
+    /// The source and the id of the row that the operation is of.
+    pub fn row(&self) -> Option<(&QueueName, &str)> {
+        match self {
+            Op::Once(row, _) => Some((&row.source, &row.id)),
+            Op::Audited(_, op) => op.row(),
+            _ => None,
+        }
+    }
+
     /// Whether the operation changes or brings one message of a caller, which an act counts.
     pub fn is_of_one(&self) -> bool {
         match self.inner() {
@@ -514,10 +535,23 @@ impl Op {
         }
     }
 
-    /// The operation without the act that it is part of.
+    /// The operation as that of a row of an outbox, if it can be one: an enqueue, a cancel or a postpone.
+    #[must_use]
+    pub fn once(self, row: SourceRow) -> Op {
+        match self {
+            Op::Enqueue(_) | Op::Cancel { .. } | Op::Postpone { .. } => Op::Once(row, Box::new(self)),
+            Op::Audited(act, op) => Op::Audited(act, Box::new(op.once(row))),
+            _ => self,
+        }
+    }
+
+    /// The operation without the act and the row that it is of.
     #[inline]
     pub fn inner(&self) -> &Op {
-        if let Op::Audited(_, op) = self { op } else { self }
+        match self {
+            Op::Audited(_, op) | Op::Once(_, op) => op.inner(),
+            _ => self,
+        }
     }
 
     /// The act and the operation, apart.
@@ -629,6 +663,12 @@ impl<R> Typed<R> {
             Some(act) => Typed::new(self.op.of_act(act)),
             None => self,
         }
+    }
+
+    /// The operation as that of a row of an outbox: see [`Op::once`].
+    #[must_use]
+    pub fn once(self, row: SourceRow) -> Op {
+        self.op.once(row)
     }
 }
 

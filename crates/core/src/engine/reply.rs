@@ -13,6 +13,7 @@ use crate::store::{EventPage, Level};
 use crate::time::WallMs;
 
 use super::input::ListCursor;
+use super::once::RowOutcome;
 use super::quota::{OverQuota, QuotaUse};
 
 /// An answer.
@@ -46,7 +47,7 @@ pub enum Reply {
     Wheel(Box<WheelView>),
     /// To [`super::Op::Stats`].
     Stats(Box<Stats>),
-    /// To [`super::Op::Purge`], [`super::Op::FireMany`], [`super::Op::RedriveMany`].
+    /// To [`super::Op::Purge`], [`super::Op::FireMany`], [`super::Op::RedriveMany`], [`super::Op::Confirm`].
     Count(Applied<u64>),
     /// To [`super::Op::SessionDeadline`]: ms until then.
     Deadline(Option<u64>),
@@ -63,6 +64,8 @@ pub enum Reply {
     Events(Box<ShardEvents>),
     /// To [`super::Op::History`].
     History(Box<QueueHistory>),
+    /// To [`super::Op::Once`] of a row that is recorded: nothing was changed.
+    Recorded(RowOutcome),
 }
 
 impl From<QueueHistory> for Reply {
@@ -151,7 +154,8 @@ impl Reply {
             | Reply::NextDue(_)
             | Reply::Done
             | Reply::Configured(_)
-            | Reply::History(_) => 0,
+            | Reply::History(_)
+            | Reply::Recorded(_) => 0,
         }
     }
 }

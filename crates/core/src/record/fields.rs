@@ -260,11 +260,15 @@ impl Writer {
         self.bytes[at] = count;
     }
 
-    /// Writes a section with one field of bytes, which a reader that does not know it may skip.
-    pub fn optional_bytes(&mut self, number: u64, value: &[u8]) {
-        self.byte(1);
-        self.varint(number << BITS | BYTES);
-        self.blob(value);
+    /// Writes a section of fields of bytes, by ascending number. A reader that does not know an optional one may skip it.
+    pub fn bytes_fields<'a>(&mut self, optional: Option<(u64, &'a [u8])>, required: Option<(u64, &'a [u8])>) {
+        self.byte(u8::from(optional.is_some()) + u8::from(required.is_some()));
+        let fields =
+            optional.map(|field| (field, 0)).into_iter().chain(required.map(|field| (field, REQUIRED)));
+        for ((number, value), required) in fields {
+            self.varint(number << BITS | required | BYTES);
+            self.blob(value);
+        }
     }
 
     /// Writes the section of tagged fields of a structure that has none yet.

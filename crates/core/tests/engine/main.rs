@@ -17,6 +17,7 @@ mod literal;
 mod loading;
 mod model;
 mod neighbours;
+mod once;
 mod operations;
 mod quotas;
 mod random;

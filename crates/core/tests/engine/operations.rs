@@ -5,7 +5,7 @@ use std::fmt::Debug;
 
 use duewheel_core::engine::{
     Ask, Attempt, ChangeRefusal, DedupeId, Edit, Enqueue, Hold, IfExists, Named, OnLease, Op, Operation,
-    Proof, Reply, Reserve, Reserved, Routing, Target, WaiterId, When,
+    Proof, Reply, Reserve, Reserved, Routing, SourceRow, Target, WaiterId, When,
 };
 use duewheel_core::history::HistoryStep;
 use duewheel_core::id::{Epoch, LeaseToken, MessageId, SessionId, ShardId};
@@ -94,6 +94,7 @@ pub fn each_operation(name: &QueueName, key: &Key, id: MessageId, proof: Proof) 
         Op::Restore { id },
         Op::History { queue: None, from: WallMs(0), until: WallMs(1), step: HistoryStep::TenSeconds },
         Op::EraseHistory { queue: q() },
+        Op::Confirm { source: q(), rows: vec!["7".into()] },
     ]
 }
 
@@ -112,7 +113,7 @@ fn those(is: impl Fn(&Operation) -> bool) -> String {
 #[test]
 fn every_operation_has_its_table_row() {
     let names: BTreeSet<&str> = one_of_each().iter().map(|op| op.operation().name).collect();
-    assert_eq!(names.len(), 41);
+    assert_eq!(names.len(), 42);
 }
 
 #[test]
@@ -120,9 +121,9 @@ fn operation_table_states_each_property() {
     let settles = "cancel_reserve undelivered ack nack bury delete extend cancel stats hold let_go \
                    session_closed quotas remove_dead";
     let repeatable = "cancel_reserve undelivered get outline peek list queue queues histogram wheel stats \
-                      session_closed session_deadline next_due quotas recall events history";
+                      session_closed session_deadline next_due quotas recall events history confirm";
     let grows = "reserve reserve_one nack bury extend postpone fire fire_many redrive redrive_many configure \
-                 pause resume restore erase_history";
+                 pause resume restore erase_history confirm";
     assert_eq!(those(|o| o.settles), settles);
     assert_eq!(those(|o| o.repeatable), repeatable);
     assert_eq!(those(|o| o.grows), grows);
@@ -164,6 +165,11 @@ fn routed_operation_names_its_message() {
     let deduped = new(None, Some("d".into()));
     assert_eq!((deduped.names(), deduped.dedupe_id()), (Named::Nothing, Some((&queue("q"), "d"))));
     assert_eq!(new(None, None).dedupe_id(), None);
+    let source = QueueName::system("#outbox").unwrap();
+    let of_row = by_key.once(SourceRow { source: source.clone(), id: "7".into() });
+    assert_eq!(of_row.row(), None, "no change of a producer");
+    let of_row = new(Some(key("k")), None).once(SourceRow { source: source.clone(), id: "7".into() });
+    assert_eq!((of_row.names(), of_row.row()), (Named::Key(&queue("q"), &key("k")), Some((&source, "7"))));
 }
 
 #[test]
@@ -255,6 +261,7 @@ fn typed_operations_return_typed_answers() {
     let history = Op::history(Some(q()), WallMs(0), WallMs(10_001), HistoryStep::TenSeconds);
     assert_eq!(ask(&mut rig, history).points, [None, None]);
     ask(&mut rig, Op::erase_history(q()));
+    assert_eq!(ask(&mut rig, Op::confirm(q(), vec!["7".into()])).what, 0);
     ask(&mut rig, Op::session_closed(SessionId(3)));
     let ack = ask(&mut rig, Op::ack(id, token));
     assert!(ack.is_err(), "the message is gone");

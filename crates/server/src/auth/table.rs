@@ -236,6 +236,11 @@ impl Prefixes {
     pub fn reach(&self, queue: &QueueName) -> bool {
         reach(&self.0, queue)
     }
+
+    /// The prefixes.
+    pub fn names(&self) -> &[QueueName] {
+        &self.0
+    }
 }
 
 /// Whether the name of a queue begins with one of these.

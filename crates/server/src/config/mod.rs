@@ -23,11 +23,13 @@ use crate::toml_text::{self, BadToml};
 mod listener_tests;
 mod options;
 mod otlp;
+mod outbox;
 mod store;
 mod values;
 
 pub use options::Options;
 pub use otlp::{ClientFiles, OtlpSettings, SamplerOption};
+pub use outbox::{PostgresTable, database};
 pub use store::{NodeSettings, PeerFiles, PostgresSettings, RedisSettings, StoreChoice};
 pub use values::{
     ConfigError, Endpoint, Insecure, LevelOption, Listen, LogFormat, QuotaTable, RedisCreate, RedisWaitFor,
@@ -98,6 +100,8 @@ pub struct Settings {
     pub virtual_clock: VirtualClockOption,
     /// Quotas of tenants.
     pub quotas: Vec<Quota>,
+    /// Databases whose outboxes are drained.
+    pub outboxes: Vec<PostgresTable>,
     /// The file from which quotas are read again.
     pub file: Option<PathBuf>,
 }
@@ -280,6 +284,7 @@ impl Options {
             otlp_endpoint: self.otlp_endpoint,
             virtual_clock,
             quotas: values::checked(self.quota, &policy)?,
+            outboxes: outbox::checked(self.postgres)?,
             file: None,
             policy,
             limits,
@@ -469,6 +474,7 @@ impl Settings {
             header_timeout: span(self.limits.header_timeout),
             body_timeout: span(self.limits.body_timeout),
             quota: (!self.quotas.is_empty()).then(|| self.quotas.iter().map(QuotaTable::from).collect()),
+            postgres: (!self.outboxes.is_empty()).then(|| self.outboxes.clone()),
             ..self.store.clone().into_options()
         }
     }
@@ -517,7 +523,7 @@ mod tests {
             wheel_tick = '10ms'\nmax_body = 1\nmax_messages = 2\nmax_message_bytes = 3\nmax_connections = 4\n\
             header_timeout = '5s'\nbody_timeout = '6s'";
         let quotas = "[[quota]]\nprefix = 'acme.'\nmessages = 1\nbytes = 2\nleases = 3\nenqueues_per_second = 4\nburst = 5\n\
-            [[quota]]\nprefix = 'b'\n";
+            [[quota]]\nprefix = 'b'\n[[postgres]]\nname = 'shop'\nurl = 'postgres://u:p@localhost/shop'\nqueues = ['shop/']\n";
         let log = format!("{all}\nvirtual_clock = 'force'\nstore = 'log'\n{quotas}");
         let redis = "store = 'redis://h:1/3'\nredis_user = 'u'\nredis_password = 'p'\nredis_prefix = 'x'\nredis_wait = 2\nredis_wait_for = 'synced'\nredis_without_aof = true\nredis_create = 'never'\nredis_start_timeout = '5m'\nredis_ca = '/a'\n\
             redis_cert = '/c'\nredis_key = '/k'\nnode = 'n'\nadvertise = 'h:2'\npeer_listen = '0.0.0.0:2'\npeer_cert = '/pc'\npeer_key = '/pk'\npeer_ca = '/pa'\nshards = 7\nshard_lease = '3s'\nsettle_delay = '9s'";

@@ -8,7 +8,7 @@ use clap::{Arg, Args};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Insecure, LevelOption, Listen, LogFormat, QuotaTable, RedisCreate, RedisWaitFor, Secret,
+    Insecure, LevelOption, Listen, LogFormat, PostgresTable, QuotaTable, RedisCreate, RedisWaitFor, Secret,
     VirtualClockOption,
 };
 use crate::auth::{Hosts, Prefixes};
@@ -205,6 +205,8 @@ options! {
         ; // In the file alone.
         /// Quotas of tenants; in the file alone, as `[[quota]]`; read again like `tokens`.
         quota: Vec<QuotaTable>,
+        /// Databases whose outboxes are drained; in the file alone, as `[[postgres]]`.
+        postgres: Vec<PostgresTable>,
     }
 }
 
@@ -317,8 +319,8 @@ mod tests {
 
 Each option is a flag, a variable and a key of the file of `--config`: `--drain-delay 5s`, `DUEWHEEL_DRAIN_DELAY=5s`,
 `drain_delay = \"5s\"`. Flags win over variables, variables over the file, the file over the defaults; `duewheel serve
---print-config` tells what counts. Quotas stand in the file alone ([operations](operations.md#quotas)). This page is made
-of the list of options; a test compares it with what the server takes, and the defaults with those that count.
+--print-config` tells what counts. Quotas ([operations](operations.md#quotas)) and databases with an outbox
+([outbox](outbox.md)) stand in the file alone. This page is made of the list of options; a test compares it with what the server takes, and the defaults with those that count.
 
 | option | default | what |
 |---|---|---|

@@ -87,20 +87,21 @@ impl Options {
     pub fn without_secrets(mut self) -> Options {
         self.redis_password = None;
         self.postgres_password = None;
-        if let Some(store) = &mut self.store
-            && let Some((scheme, rest)) = store.expose().split_once("://")
-            && let Some((who, hosts)) = rest.rsplit_once('@')
-        {
-            let user = who.split_once(':').map_or(who, |(user, _)| user);
-            let shown = if user.is_empty() {
-                format!("{scheme}://{hosts}")
-            } else {
-                format!("{scheme}://{user}@{hosts}")
-            };
-            *store = Secret::from(shown.as_str());
+        let databases = self.postgres.iter_mut().flatten().map(|table| &mut table.url);
+        for url in self.store.iter_mut().chain(databases) {
+            *url = without_password(url);
         }
         self
     }
+}
+
+/// A URL with its user alone; other texts stay as they are.
+fn without_password(url: &Secret) -> Secret {
+    let Some((scheme, rest)) = url.expose().split_once("://") else { return url.clone() };
+    let Some((who, hosts)) = rest.rsplit_once('@') else { return url.clone() };
+    let user = who.split_once(':').map_or(who, |(user, _)| user);
+    let at = if user.is_empty() { "" } else { "@" };
+    Secret::from(format!("{scheme}://{user}{at}{hosts}").as_str())
 }
 
 impl StoreChoice {

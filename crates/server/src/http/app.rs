@@ -13,6 +13,7 @@ use duewheel::core::engine::Ask;
 use duewheel::core::name::BadName;
 use duewheel::core::{Policy, WallMs};
 use duewheel::{Client, Duewheel, VirtualClock};
+use duewheel_bridge::outbox::{OutboxService, OutboxSettings};
 use duewheel_delivery::{
     BulkJobs, BulkWorker, ScheduleWorker, Schedules, Sealing, TargetAttempt, TargetService, TargetStatus,
     Targets, WorkerCounts,
@@ -70,6 +71,8 @@ pub struct AppState {
     pub(super) targets: OnceLock<Targets>,
     /// The service that delivers to the targets, while it runs.
     pub(super) delivery: Mutex<Option<TargetService>>,
+    /// The drains of outboxes, while they run.
+    outboxes: Mutex<Option<OutboxService>>,
     /// The tracer, if tracing is enabled.
     pub(super) traces: OnceLock<Arc<dyn Traces>>,
     /// The start, for `/v1/status`.
@@ -184,6 +187,7 @@ impl App {
             jobs: Mutex::new(None),
             targets: OnceLock::new(),
             delivery: Mutex::new(None),
+            outboxes: Mutex::new(None),
             traces: OnceLock::new(),
             start: OnceLock::new(),
             last_backup: tokio::sync::Mutex::new(None),
@@ -306,6 +310,24 @@ impl App {
         if let Some(service) = service {
             service.stop(deadline).await;
         }
+    }
+
+    /// Drains these outboxes from now on.
+    pub(crate) fn start_outboxes(&self, node: &str, all: &[OutboxSettings]) {
+        *self.outboxes() = Some(OutboxService::start(&self.wheel, &self.policy, node, all));
+    }
+
+    /// Begins no further batch of an outbox, and waits for those under way.
+    pub(crate) async fn stop_outboxes(&self, deadline: Duration) {
+        let service = self.outboxes().take();
+        if let Some(service) = service {
+            service.stop(deadline).await;
+        }
+    }
+
+    /// The drains of outboxes, while they run.
+    pub(super) fn outboxes(&self) -> MutexGuard<'_, Option<OutboxService>> {
+        self.0.outboxes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The targets of the store. Without a sealing mode, targets with secrets are refused.

@@ -194,6 +194,7 @@ fn names(ops: &[(ReplyTo, Op)]) -> impl Iterator<Item = LookupName> + '_ {
         Named::Key(queue, key) => Some(LookupName::Key(queue.clone(), key.clone())),
         Named::Nothing => None,
     };
-    let answer = |op: &Op| op.dedupe_id().map(|(queue, id)| LookupName::Answer(queue.clone(), id.into()));
-    ops.iter().flat_map(move |(_, op)| message(op).into_iter().chain(answer(op)))
+    let answer = |(queue, id): (&QueueName, &str)| LookupName::Answer(queue.clone(), id.into());
+    let answers = move |op: &Op| [op.dedupe_id().map(answer), op.row().map(answer)].into_iter().flatten();
+    ops.iter().flat_map(move |(_, op)| message(op).into_iter().chain(answers(op)))
 }

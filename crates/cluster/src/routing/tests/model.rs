@@ -143,6 +143,7 @@ impl Side {
             | Reply::Quotas(_)
             | Reply::Events(_)
             | Reply::History(_)
+            | Reply::Recorded(_)
             | Reply::Done) => format!("{other:?}"),
         }
     }

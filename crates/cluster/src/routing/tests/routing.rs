@@ -43,7 +43,7 @@ fn some_of_each() -> BTreeMap<&'static str, Vec<Op>> {
 async fn operations_are_routed_as_declared() {
     let rig = rig(SHARDS);
     let samples = some_of_each();
-    assert_eq!(samples.len(), 41);
+    assert_eq!(samples.len(), 42);
     for op in samples.into_values().flatten() {
         let before = rig.local.all_asked();
         let answer = rig.client.call(op.clone()).await;

@@ -6,6 +6,7 @@ use std::fs;
 use std::io::Read as _;
 use std::path::Path;
 
+use duewheel_core::engine::Target;
 use duewheel_core::name::{Key, QueueName};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -222,10 +223,33 @@ fn act_is_a_field_of_its_operation() {
     let act = postcard::to_allocvec(&act).unwrap();
     let part = [&[28, 1, b'q', 0, 1, 1 << 2 | 1, act.len() as u8][..], &act].concat();
     assert!(frame.windows(part.len()).any(|bytes| bytes == part), "{frame:?}");
-    let Some((Op::Purge { .. }, Some(_))) = read_part::<Op>(&part) else { panic!("{part:?}") };
+    let Some((Op::Purge { .. }, [Some(_), None])) = read_part::<Op>(&part) else { panic!("{part:?}") };
     let damaged = [28, 1, b'q', 0, 1, 1 << 2 | 1, 1, 0xff];
-    let (op, field) = read_part::<Op>(&damaged).unwrap();
-    assert_eq!(of_act(op, field), purge, "an act that cannot be read is left out");
+    let (op, fields) = read_part::<Op>(&damaged).unwrap();
+    assert_eq!(with_fields(op, fields), Some(purge), "an act that cannot be read is left out");
+}
+
+/// A row is a field of its operation that an earlier build refuses: without it the operation would be applied again.
+#[test]
+fn row_is_required_field_of_its_operation() {
+    let target = Target::Key(QueueName::new("q").unwrap(), Key::new("k").unwrap());
+    let cancel = || Op::cancel(target.clone()).into_op();
+    let row = SourceRow { source: QueueName::system("#outbox/a").unwrap(), id: "7".into() };
+    let act = Arc::new(Act { nonce: 300, ..Act::default() });
+    let ops = [cancel().once(row.clone()), cancel().once(row).of_act(&act), cancel()];
+    let frame = asked(&ops);
+    assert!(
+        matches!(read(&frame[LENGTH..], LIMITS), Ok(PeerFrame::Request { ops: Some(read), .. }) if read == ops)
+    );
+    let (plain, fields) = (postcard::to_allocvec(&cancel()).unwrap(), b"\x0c\x09#outbox/a\x017");
+    let part = [&*plain, &[1, 2 << 2 | 3], fields].concat();
+    assert!(frame.windows(part.len()).any(|bytes| bytes == part), "{frame:?}");
+    let other = [&*postcard::to_allocvec(&Op::NextDue).unwrap(), &[1, 2 << 2 | 3], fields].concat();
+    for (part, is_read) in [(part, true), (other, false), ([&*plain, &[1, 2 << 2 | 3, 1, 9]].concat(), false)]
+    {
+        let op = read_part::<Op>(&part).and_then(|(op, fields)| with_fields(op, fields));
+        assert_eq!(op.is_some(), is_read, "{part:?}");
+    }
 }
 
 /// Replaces the section of the last part of a frame; `bytes` is the length of that part.
@@ -240,7 +264,7 @@ fn with_section(frame: &[u8], bytes: usize, section: &[u8]) -> Vec<u8> {
 /// Optional fields: a number, and two bytes behind it.
 const OPTIONAL: [&[u8]; 2] = [&FIELD_OF_NEXT, &[2, 1 << 2, 9, 2 << 2 | 1, 2, 8, 8]];
 /// Required fields: a number, and one byte behind an optional field.
-const REQUIRED: [&[u8]; 2] = [&[1, 1 << 2 | 2, 9], &[2, 1 << 2, 9, 2 << 2 | 3, 1, 8]];
+const REQUIRED: [&[u8]; 2] = [&[1, 3 << 2 | 2, 9], &[2, 1 << 2, 9, 3 << 2 | 3, 1, 8]];
 
 #[test]
 fn unknown_optional_fields_are_skipped() {
@@ -391,5 +415,5 @@ fn fuzz_seeds_cover_every_wire_kind() {
         };
         assert_eq!(&written.unwrap()[LENGTH..], &seed[1..], "the bytes of protocol {PROTOCOL}");
     }
-    assert_eq!((ops.len(), replies.len()), (41, 21));
+    assert_eq!((ops.len(), replies.len()), (42, 22));
 }

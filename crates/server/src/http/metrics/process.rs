@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
+use duewheel_bridge::outbox::{OutboxFigures, OutboxService};
 use duewheel_delivery::TargetStage;
 
 use super::super::App;
@@ -35,6 +36,7 @@ pub(super) fn write_server(page: &mut MetricsPage, app: &App) {
     write_schedules(page, app);
     write_jobs(page, app);
     write_targets(page, app);
+    write_outboxes(page, app);
     let counters = &app.counters;
     page.one(
         "duewheel_http_connections",
@@ -204,4 +206,15 @@ fn write_targets(page: &mut MetricsPage, app: &App) {
         "Attempts that are not shown with their messages, because too many waited or the store was behind.",
         not_kept,
     );
+}
+
+/// Writes the figures of the outboxes that this node drains or stands by for.
+fn write_outboxes(page: &mut MetricsPage, app: &App) {
+    let outboxes = app.outboxes();
+    let all = || outboxes.iter().flat_map(OutboxService::figures);
+    let families = all().next().map(OutboxFigures::all).into_iter().flatten();
+    for (i, (name, kind, help, _)) in families.enumerate() {
+        let line = |of: &OutboxFigures| Some((format!("database={:?}", of.database()), of.all().get(i)?.3));
+        page.family((&format!("duewheel_outbox_{name}"), kind, help), all().filter_map(line));
+    }
 }

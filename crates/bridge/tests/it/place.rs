@@ -1,0 +1,98 @@
+//! What the tests need: a server of PostgreSQL with an outbox, a wheel, and a drain between them.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::time::{Duration, Instant};
+
+use duewheel::core::QueueName;
+use duewheel::core::engine::View;
+use duewheel::{Duewheel, Policy};
+use duewheel_bridge::outbox::{OutboxService, OutboxSettings, install};
+use duewheel_postgres_rig::{Postgres, Settings};
+use duewheel_store_postgres::{Options, PgConnection, connect};
+
+/// Longer than anything here takes; reached only when a test fails.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const MAX_BODY: usize = 262_144;
+
+pub(crate) struct Place {
+    pub(crate) postgres: Postgres,
+    pub(crate) wheel: Duewheel,
+}
+
+impl Place {
+    /// With the outbox installed, and a wheel in memory.
+    pub(crate) async fn new() -> Place {
+        let postgres =
+            tokio::task::block_in_place(|| Postgres::start(Settings::default())).expect("a server");
+        install(&options(&postgres.url()), MAX_BODY).await.expect("installed");
+        let wheel = Duewheel::builder().in_memory().open().await.expect("a wheel");
+        Place { postgres, wheel }
+    }
+
+    pub(crate) fn settings(&self) -> OutboxSettings {
+        OutboxSettings::new("shop", &self.postgres.url()).expect("settings")
+    }
+
+    pub(crate) fn drain(&self, settings: OutboxSettings) -> OutboxService {
+        OutboxService::start(&self.wheel, &Policy::default(), "a", &[settings])
+    }
+
+    /// A connection of the application.
+    pub(crate) async fn connect(&self) -> PgConnection {
+        connect(&options(&self.postgres.url())).await.expect("a connection")
+    }
+
+    /// Makes statements by `psql`.
+    pub(crate) fn psql(&self, sql: &str) -> String {
+        tokio::task::block_in_place(|| self.postgres.query(sql)).expect("an answer")
+    }
+
+    pub(crate) fn try_psql(&self, sql: &str) -> String {
+        tokio::task::block_in_place(|| self.postgres.query(sql)).unwrap_or_else(|error| error.to_string())
+    }
+
+    /// Waits until the outbox is empty.
+    pub(crate) async fn drained(&self) {
+        until("the outbox is empty", || async { self.psql("SELECT count(*) FROM duewheel.outbox") == "0" })
+            .await;
+    }
+
+    /// The messages of a queue, by id, which is their order.
+    pub(crate) async fn messages(&self, queue: &str) -> Vec<View> {
+        let queue = QueueName::new(queue).expect("a name");
+        let (mut all, mut after) = (BTreeMap::new(), None);
+        loop {
+            let page = self.wheel.client().list(queue.clone(), None, after, 1_000).await.expect("a page");
+            all.extend(page.views.into_iter().map(|view| (view.message.id, view)));
+            after = page.next;
+            if after.is_none() {
+                return all.into_values().collect();
+            }
+        }
+    }
+
+    pub(crate) async fn bodies(&self, queue: &str) -> Vec<String> {
+        let text = |view: View| String::from_utf8(view.message.body.to_vec()).expect("a text");
+        self.messages(queue).await.into_iter().map(text).collect()
+    }
+}
+
+pub(crate) fn options(url: &str) -> Options {
+    Options::parse(url).expect("a URL")
+}
+
+/// Waits until something is so.
+#[track_caller]
+pub(crate) fn until<F: Future<Output = bool>>(
+    what: &str,
+    mut is_so: impl FnMut() -> F,
+) -> impl Future<Output = ()> {
+    let (what, deadline) = (what.to_owned(), Instant::now() + PATIENCE);
+    async move {
+        while !is_so().await {
+            assert!(Instant::now() < deadline, "not within a minute: {what}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
