@@ -51,6 +51,8 @@ pub struct Facts {
     pub large_calls: u64,
     /// Requests that name many messages, and were sent again.
     pub repeats: u64,
+    /// Rows of the outbox that were recorded, and came again.
+    pub replayed_rows: u64,
     /// The largest number of the driver's rounds in which a request waited for its answer.
     pub most_rounds: u64,
     /// What the disk has seen.
@@ -65,7 +67,8 @@ impl Facts {
         let Facts {
             slews, slewed_us, at_the_limit, large_groups, ready_queues, fitting, flush_troubles, ..
         } = other;
-        let Facts { large_calls, repeats, most_rounds, .. } = other;
+        let Facts { large_calls, repeats, replayed_rows, most_rounds, .. } = other;
+        self.replayed_rows += replayed_rows;
         self.large_calls += large_calls;
         self.repeats += repeats;
         self.most_rounds = self.most_rounds.max(*most_rounds);
@@ -127,6 +130,7 @@ impl Facts {
             ("look-ups that waited for the disk", self.fetches, runs),
             ("requests larger than a batch", self.large_calls, runs),
             ("repeated requests of many messages", self.repeats, runs),
+            ("rows of the outbox that came again", self.replayed_rows, runs),
             ("failed calls", self.disk.failed, runs / 2),
             ("failed syncs", self.disk.failed_syncs, runs / 20),
             ("short writes", self.disk.short, runs),

@@ -73,7 +73,7 @@ impl Sim {
     /// Begins to list.
     pub(super) fn look(&mut self) {
         self.manager.forget();
-        let flying = self.people.iter().any(|person| person.flight.is_some());
+        let flying = self.people.iter().any(|person| person.flight.is_some()) || self.outbox.is_open();
         if self.serving().is_none() || (self.stage == Stage::Stop && flying) {
             return self.at(self.now + 20 * MS, Action::Look);
         }

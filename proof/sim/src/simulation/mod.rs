@@ -18,6 +18,7 @@ mod cluster;
 mod facts;
 mod faults;
 mod manager;
+mod outbox;
 mod process;
 mod store;
 mod style;
@@ -52,6 +53,7 @@ pub use cluster::{
 pub use facts::Facts;
 use faults::Down;
 use manager::Manager;
+use outbox::Outbox;
 use process::{HANDS, Process};
 use store::{Shared, StoreBug, lock};
 use style::{RULES, Style};
@@ -82,7 +84,7 @@ enum Inside {
 }
 
 /// All bugs, by name.
-pub const BUGS: [(&str, Bug); 35] = [
+pub const BUGS: [(&str, Bug); 36] = [
     ("ack before fsync", Bug(Inside::Code(Mutant::AckBeforeSync))),
     ("skip every 50th fsync", Bug(Inside::Disk(Lie::SkipSync(50)))),
     ("no directory sync", Bug(Inside::Disk(Lie::NoDirSync))),
@@ -113,6 +115,7 @@ pub const BUGS: [(&str, Bug); 35] = [
     ("rate forgets the burst limit", Bug(Inside::Code(Mutant::BurstUnlimited))),
     ("concurrency off by one after restart", Bug(Inside::Code(Mutant::OneLeaseMore))),
     ("a superseded message returns", Bug(Inside::Code(Mutant::SupersededReturns))),
+    ("only enqueues of an outbox recorded", Bug(Inside::Code(Mutant::OnlyEnqueuesRecorded))),
     ("cut before the manifest", Bug(Inside::Code(Mutant::CutBeforeManifest))),
     ("a position before its sync", Bug(Inside::Code(Mutant::ProvenUnsynced))),
     ("a look-up as of its asking", Bug(Inside::Code(Mutant::LookUpAsOfAsking))),
@@ -198,6 +201,7 @@ enum Action {
     /// Flushes can be written again.
     TroubleEnds,
     Census,
+    Drain,
     Resume,
     Heal,
     Look,
@@ -256,6 +260,7 @@ struct Sim {
     people: Vec<Person>,
     gossip: Gossip,
     manager: Manager,
+    outbox: Outbox,
     stage: Stage,
     done: bool,
     /// The machine is to stop in the middle of a call, like this.
@@ -307,6 +312,7 @@ impl Sim {
             people,
             gossip: Gossip::default(),
             manager: Manager::default(),
+            outbox: Outbox::new(seed),
             stage: Stage::Work,
             done: false,
             armed: None,
@@ -324,6 +330,7 @@ impl Sim {
         for i in 0..self.people.len() {
             self.at(MS, Action::Wake(i));
         }
+        self.at(MS, Action::Drain);
         self.at(self.style.work_ns, Action::Heal);
         for part in if self.style.fits { &[1][..] } else { &[30, 60, 90] } {
             self.at(self.style.work_ns / 100 * *part, Action::Census);
@@ -360,9 +367,10 @@ impl Sim {
             Ok(report) if !report.problems.is_empty() => {
                 self.broken = Some(format!("the folder is damaged: {:?}", report.problems));
             }
-            Ok(report) if report.messages != self.manager.shown() => {
+            Ok(report) if report.messages != self.manager.shown() + self.outbox.messages() => {
+                let (shown, outbox) = (self.manager.shown(), self.outbox.messages());
                 let what =
-                    format!("{} messages are in the folder, {} show", report.messages, self.manager.shown());
+                    format!("{} messages are in the folder, {shown} and {outbox} show", report.messages);
                 self.broken = Some(what);
             }
             Ok(_) => {}
@@ -373,6 +381,7 @@ impl Sim {
     fn outcome(mut self) -> Outcome {
         self.facts.disk = self.disk.seen();
         self.facts.repeats = self.gossip.repeats();
+        self.facts.replayed_rows = self.outbox.replayed();
         self.facts.large_groups += self.large_groups.load(Relaxed);
         let title = format!("simulation, seed {}, bug {:?}", self.seed, self.bug);
         let mut trace = self.trace.unwrap_or_default();
@@ -441,6 +450,7 @@ impl Sim {
             Action::SlewGoesOn => self.slew_goes_on(),
             Action::TroubleEnds => self.disk.trouble(None),
             Action::Census => self.take_census(),
+            Action::Drain => self.drain_outbox(),
             Action::Resume => self.fault(Fault::Stalled),
             Action::Heal => self.heal(),
             Action::Look => self.look(),
@@ -464,6 +474,7 @@ impl Sim {
         }
         self.poll();
         self.manage();
+        self.hear_outbox();
     }
 
     fn wake(&mut self, i: usize) {

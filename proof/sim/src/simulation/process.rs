@@ -267,6 +267,9 @@ impl Sim {
         if self.manager.forget() {
             self.soon(20_000, 40_000, Action::Look);
         }
+        if self.outbox.forget() {
+            self.soon(20_000, 40_000, Action::Drain);
+        }
         let mut lost = Vec::new();
         for (i, person) in self.people.iter_mut().enumerate() {
             if let Some(flight) = person.flight.take() {
