@@ -182,7 +182,7 @@ pub enum OutboxError {
     #[error(transparent)]
     Call(#[from] CallError),
     /// The intent was not written.
-    #[error("the record of rows in flight was not written: {0}")]
+    #[error(transparent)]
     Intent(#[from] NotWritten),
     /// The record of rows in flight is not readable.
     #[error("the record of rows in flight is not one that this version knows")]

@@ -61,15 +61,15 @@ const BEGIN: &str = "BEGIN; SET LOCAL idle_in_transaction_session_timeout = '30s
 pub enum DrainStep {
     /// Rows were read.
     Read,
-    /// Their intent is durable.
+    /// The intent that names the rows is durable.
     Intended,
-    /// Their effects are durable.
+    /// The effects of the rows are durable.
     Applied,
-    /// They are deleted, and the commit comes next.
+    /// The rows are deleted, and the commit comes next.
     Deleted,
-    /// The commit is confirmed, and they are still recorded.
+    /// The commit is confirmed, and the rows are still recorded.
     Committed,
-    /// They are forgotten.
+    /// The rows are released.
     Released,
 }
 
@@ -269,7 +269,7 @@ impl Drain {
         Ok(found.iter().map(OutboxRow::read).collect::<Result<_, _>>()?)
     }
 
-    /// Applies rows in order, and returns what became of them; those behind the last verdict were not applied. Rows without a
+    /// Applies rows in order, and returns their verdicts; those behind the last verdict were not applied. Rows without a
     /// repeated key are submitted together. A row whose key was there before waits for the answers: if its queue waits by
     /// then, it also does.
     async fn apply(&mut self, rows: &[OutboxRow], read_at: u64) -> Result<Vec<Verdict>, OutboxError> {

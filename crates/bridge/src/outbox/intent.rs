@@ -29,7 +29,7 @@ const NAME: &str = "intent";
 #[derive(Debug)]
 pub(super) struct IntentRecord {
     store: RecordStore,
-    /// Its system queue, under which rows are recorded.
+    /// The system queue of the record, under which rows are recorded.
     pub(super) queue: QueueName,
     max_body: usize,
     /// The number of rows that one operation releases.

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 use duewheel_bridge::outbox::{DrainStep, OutboxSettings};
+use duewheel_postgres_rig::{Postgres, Settings};
 use duewheel_redis_rig::{Mode, Proxy};
 
 use crate::place::{Place, until};
@@ -110,4 +111,43 @@ async fn killed_server_is_drained_when_it_is_back() {
         check(&place, &format!("round {round}")).await;
         place.wheel.queue("free").purge().await.expect("purged");
     }
+}
+
+/// A standby that has every commit takes over while the application and the drain are busy: nothing is lost, nothing comes
+/// twice, and what was rolled back does not come.
+#[tokio::test(flavor = "multi_thread")]
+async fn promoted_synchronous_standby_is_drained() {
+    let mut place = Place::new().await;
+    let standby =
+        tokio::task::block_in_place(|| Postgres::standby(&place.postgres, "s", Settings::default()));
+    let mut standby = standby.expect("a standby");
+    place.psql("ALTER SYSTEM SET synchronous_standby_names = 's'");
+    place.psql("SELECT pg_reload_conf()");
+    let synchronous = "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'";
+    until("the standby counts", || async { place.psql(synchronous) == "1" }).await;
+    let ports = [place.postgres.port(), standby.port()];
+    let url = format!(
+        "postgres://postgres@127.0.0.1:{},127.0.0.1:{}/postgres?target_session_attrs=read-write",
+        ports[0], ports[1]
+    );
+    let service = place.drain(OutboxSettings::new("shop", &url).expect("settings"));
+    let mut committed = Vec::new();
+    for n in 0..40 {
+        let end = if n % 4 == 3 { "ROLLBACK" } else { "COMMIT" };
+        place.psql(&format!(
+            "BEGIN; SELECT duewheel.enqueue('q', 'first', '1 h', key => '{n}'); SELECT duewheel.cancel('q', '{n}'); \
+             SELECT duewheel.enqueue('q', '{n}', '1 h', key => '{n}'); {end}"
+        ));
+        if end == "COMMIT" {
+            committed.push(n.to_string());
+        }
+    }
+    place.postgres.kill().expect("killed");
+    tokio::task::block_in_place(|| standby.promote()).expect("promoted");
+    std::mem::swap(&mut place.postgres, &mut standby);
+    place.psql("ALTER SYSTEM RESET synchronous_standby_names");
+    place.psql("SELECT pg_reload_conf()");
+    place.drained().await;
+    assert_eq!(place.bodies("q").await, committed);
+    service.stop(Duration::from_secs(10)).await;
 }
