@@ -7,7 +7,8 @@
 //! | … | as many *parts* as the head says, each an operation or an answer |
 //!
 //! A part is its length (a varint), the operation or the answer in postcard, and a section of tagged fields, as
-//! records have it ([`find_bytes`]). An operation has the field 1, optional: the [`Act`] that it is part of, in postcard.
+//! records have it ([`find_bytes`]). An operation has the field 1, optional: the [`Act`] that it is part of, in postcard;
+//! an ack has the field 2, optional: its result, which an earlier build leaves out.
 //! A later addition to an operation or an answer is a field here, or one of the message's options or the queue's settings, which are sections themselves. New kinds go behind
 //! the existing ones. So a part of a later build can be one that this build cannot read: nothing of a request with
 //! such an operation is applied, and such an answer is lost for its call alone.
@@ -66,7 +67,8 @@ impl FrameLimits {
     /// The limits that hold the largest request and the largest answer that the policy allows.
     pub(crate) fn of(policy: &Policy) -> Self {
         let batch = policy.max_batch_bytes.max(policy.max_reserve_bytes).max(policy.load_bytes);
-        let one = policy.max_body.saturating_add(policy.max_headers).saturating_add(4_096);
+        let one =
+            policy.max_body.saturating_add(policy.max_headers + policy.max_result).saturating_add(4_096);
         // Views and grants carry some hundred bytes besides the body.
         let beside =
             policy.max_batch_messages.max(policy.max_reserve).max(policy.max_page).saturating_mul(1_024);
@@ -214,8 +216,16 @@ pub(crate) fn request(
     let parts = count(ops.len(), limits)?;
     let mut frame = begin(&PeerFrameHead::Request { id, shard, patience, ops: parts })?;
     for op in ops {
-        let act = if let Op::Audited(act, _) = op { Some(&**act) } else { None };
-        push_part(&mut frame, op.inner(), act)?;
+        match op {
+            Op::Audited(act, op) => {
+                let act = postcard::to_allocvec(&**act).map_err(|_| WireError::Damaged)?;
+                push_part(&mut frame, &**op, Some((ACT, &act)))?;
+            }
+            Op::Ack { result: Some(result), .. } => {
+                push_part(&mut frame, op, Some((RESULT, result.as_bytes())))?;
+            }
+            _ => push_part(&mut frame, op, None)?,
+        }
     }
     finish(frame, limits.bytes)
 }
@@ -252,14 +262,18 @@ pub(crate) fn read(bytes: &[u8], limits: FrameLimits) -> Result<ReceivedFrame, W
     }
     let answer = |answer: Result<Reply, WireFailure>| answer.map_err(CallError::from);
     head.with(
-        |ops| Ok(parts(rest, ops, limits, of_act)?.into_iter().collect()),
+        |ops| Ok(parts(rest, ops, limits, with_fields)?.into_iter().collect()),
         |answers| parts(rest, answers, limits, |failure, _| answer(failure)),
     )
 }
 
-/// An operation with the field that has its act; without one that cannot be read.
-fn of_act(op: Op, act: Option<&[u8]>) -> Op {
-    match act.and_then(|act| postcard::from_bytes::<Act>(act).ok()) {
+/// An operation with the fields that have its act and its result; without those that cannot be read.
+fn with_fields(mut op: Op, section: &[u8]) -> Op {
+    let field = |wanted| find_bytes(&mut &*section, 0, wanted).flatten();
+    if let Op::Ack { result, .. } = &mut op {
+        *result = field(RESULT).and_then(|bytes| std::str::from_utf8(bytes).ok()).map(Box::from);
+    }
+    match field(ACT).and_then(|act| postcard::from_bytes::<Act>(act).ok()) {
         Some(act) => Op::Audited(Arc::new(act), Box::new(op)),
         None => op,
     }
@@ -315,12 +329,18 @@ fn push(to: &mut Writer, value: &impl Serialize) -> Result<(), WireError> {
 
 /// The number of the field that has the act of an operation.
 const ACT: u64 = 1;
+/// The number of the field that has the result of an ack.
+const RESULT: u64 = 2;
 
-fn push_part(frame: &mut Writer, value: &impl Serialize, act: Option<&Act>) -> Result<(), WireError> {
+fn push_part(
+    frame: &mut Writer,
+    value: &impl Serialize,
+    field: Option<(u64, &[u8])>,
+) -> Result<(), WireError> {
     frame.with_length(|part| {
         push(part, value)?;
-        if let Some(act) = act {
-            part.optional_bytes(ACT, &postcard::to_allocvec(act).map_err(|_| WireError::Damaged)?);
+        if let Some((number, value)) = field {
+            part.optional_bytes(number, value);
             return Ok(());
         }
         #[cfg(debug_assertions)]
@@ -347,7 +367,7 @@ fn parts<W: DeserializeOwned, T>(
     mut bytes: &[u8],
     n: u32,
     limits: FrameLimits,
-    convert: impl Fn(W, Option<&[u8]>) -> T,
+    convert: impl Fn(W, &[u8]) -> T,
 ) -> Result<Vec<Option<T>>, WireError> {
     let n = usize::try_from(n).map_err(|_| WireError::TooLarge)?;
     if n > limits.parts {
@@ -361,18 +381,19 @@ fn parts<W: DeserializeOwned, T>(
         let length = varint(&mut bytes).map_err(|_| WireError::Damaged)?;
         let length = usize::try_from(length).map_err(|_| WireError::Damaged)?;
         let (part, rest) = bytes.split_at_checked(length).ok_or(WireError::Damaged)?;
-        parts.push(read_part(part).map(|(value, act)| convert(value, act)));
+        parts.push(read_part(part).map(|(value, section)| convert(value, section)));
         bytes = rest;
     }
     if bytes.is_empty() { Ok(parts) } else { Err(WireError::Damaged) }
 }
 
-/// Reads the bytes of a part, with the field that has an act; `None` if this build does not know its kind or a required
-/// field of it.
-fn read_part<T: DeserializeOwned>(bytes: &[u8]) -> Option<(T, Option<&[u8]>)> {
-    let (value, mut rest) = postcard::take_from_bytes(bytes).ok()?;
-    let act = find_bytes(&mut rest, 0, ACT)?;
-    rest.is_empty().then_some((value, act))
+/// Reads the bytes of a part, with its section of fields; `None` if this build does not know its kind or a required field
+/// of it.
+fn read_part<T: DeserializeOwned>(bytes: &[u8]) -> Option<(T, &[u8])> {
+    let (value, section) = postcard::take_from_bytes(bytes).ok()?;
+    let mut rest = section;
+    find_bytes(&mut rest, 0, 0)?;
+    rest.is_empty().then_some((value, section))
 }
 
 /// The newest version.

@@ -222,10 +222,25 @@ fn act_is_a_field_of_its_operation() {
     let act = postcard::to_allocvec(&act).unwrap();
     let part = [&[28, 1, b'q', 0, 1, 1 << 2 | 1, act.len() as u8][..], &act].concat();
     assert!(frame.windows(part.len()).any(|bytes| bytes == part), "{frame:?}");
-    let Some((Op::Purge { .. }, Some(_))) = read_part::<Op>(&part) else { panic!("{part:?}") };
+    let Some((Op::Purge { .. }, [1, ..])) = read_part::<Op>(&part) else { panic!("{part:?}") };
     let damaged = [28, 1, b'q', 0, 1, 1 << 2 | 1, 1, 0xff];
-    let (op, field) = read_part::<Op>(&damaged).unwrap();
-    assert_eq!(of_act(op, field), purge, "an act that cannot be read is left out");
+    let (op, section) = read_part::<Op>(&damaged).unwrap();
+    assert_eq!(with_fields(op, section), purge, "an act that cannot be read is left out");
+}
+
+/// The result of an ack is a field of it: an ack without one has the bytes that it always had.
+#[test]
+fn result_is_a_field_of_its_ack() {
+    let ack = |result: Option<&str>| Op::Ack {
+        id: duewheel_core::MessageId(7),
+        proof: duewheel_core::engine::Proof::Session(duewheel_core::id::SessionId(3)),
+        result: result.map(Box::from),
+    };
+    let ops = [ack(Some("[1]")), ack(None), Op::NextDue];
+    assert_eq!(again(&ops), ops);
+    let (with, without) = (asked(&ops[..1]), asked(&ops[1..2]));
+    assert!(with.ends_with(&[1, 2 << 2 | 1, 3, b'[', b'1', b']']), "{with:?}");
+    assert_eq!(with.len(), without.len() + 5);
 }
 
 /// Replaces the section of the last part of a frame; `bytes` is the length of that part.
