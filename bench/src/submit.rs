@@ -85,6 +85,7 @@ pub async fn take(client: &Client, queue: QueueName, max: usize, wait_ms: u64, l
 /// # Panics
 /// When the driver accepts nothing.
 pub fn ack(client: &Client, grants: &[Grant]) -> Pending {
-    let ops = grants.iter().map(|g| Op::Ack { id: g.message.id, proof: g.token.into() }).collect();
+    let ops =
+        grants.iter().map(|g| Op::Ack { id: g.message.id, proof: g.token.into(), result: None }).collect();
     client.submit(ops).expect("submitted")
 }

@@ -280,7 +280,10 @@ async fn drain(args: &Args, dir: &Path) {
             break;
         }
         drained += grants.len() as u64;
-        let ops = grants.iter().map(|g| Op::Ack { id: g.message.id, proof: g.token.into() }).collect();
+        let ops = grants
+            .iter()
+            .map(|g| Op::Ack { id: g.message.id, proof: g.token.into(), result: None })
+            .collect();
         acks = Some(client.submit(ops).expect("submitted"));
     }
     let rate = drained as f64 / began.elapsed().as_secs_f64();

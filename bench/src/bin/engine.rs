@@ -76,7 +76,10 @@ fn main() {
                 panic!("{answers:?}")
             };
             granted += grants.len() as u64;
-            acks = grants.iter().map(|g| Op::Ack { id: g.message.id, proof: g.token.into() }).collect();
+            acks = grants
+                .iter()
+                .map(|g| Op::Ack { id: g.message.id, proof: g.token.into(), result: None })
+                .collect();
         }
         step(now, acks);
         report("fire + reserve + ack", n, start);

@@ -155,7 +155,10 @@ async fn drain(client: &Client, messages: u64) {
             acks.await;
         }
         drained += grants.len() as u64;
-        let ops = grants.iter().map(|g| Op::Ack { id: g.message.id, proof: g.token.into() }).collect();
+        let ops = grants
+            .iter()
+            .map(|g| Op::Ack { id: g.message.id, proof: g.token.into(), result: None })
+            .collect();
         acks = Some(client.submit(ops).expect("submitted"));
     }
     if let Some(acks) = acks {
@@ -219,7 +222,8 @@ fn granted(reserved: Result<Reserved, CallError>) -> Vec<Grant> {
 }
 
 async fn ack(client: &Client, grants: &[Grant]) {
-    let ops = grants.iter().map(|g| Op::Ack { id: g.message.id, proof: g.token.into() }).collect();
+    let ops =
+        grants.iter().map(|g| Op::Ack { id: g.message.id, proof: g.token.into(), result: None }).collect();
     for answer in client.submit(ops).expect("submitted").await {
         assert!(matches!(answer, Ok(Reply::Settle(Ok(_)))), "{answer:?}");
     }

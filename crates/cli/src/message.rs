@@ -481,11 +481,15 @@ pub(super) fn settled_words(answer: &Value) -> String {
 pub(super) struct AckArgs {
     #[command(flatten)]
     target: LeaseArgs,
+    /// A result, which is kept with the done message if its queue keeps those
+    #[arg(long, value_name = "JSON")]
+    result: Option<Value>,
 }
 
 impl ClientCommand for AckArgs {
     fn run(self, session: &ClientSession) -> Result<(), CommandFailure> {
-        self.target.settle("ack", Map::new(), session, settled_words)
+        let request = self.result.map(|result| ("result".to_owned(), result)).into_iter().collect();
+        self.target.settle("ack", request, session, settled_words)
     }
 }
 

@@ -406,7 +406,20 @@ impl DeadReason {
     }
 }
 
+/// The header of a done message with the result of its ack. No caller's header has this name: `#` is in no name of HTTP.
+pub const RESULT_HEADER: &str = "#result";
+
 impl MessageContent {
+    /// The result that the ack of a done message brought, as JSON.
+    pub fn result(&self) -> Option<&str> {
+        self.headers.iter().find(|(name, _)| **name == *RESULT_HEADER).map(|(_, result)| &**result)
+    }
+
+    /// The headers that the producer has given: all but the result.
+    pub fn given_headers(&self) -> impl Iterator<Item = &(Box<str>, Box<str>)> {
+        self.headers.iter().filter(|(name, _)| **name != *RESULT_HEADER)
+    }
+
     /// The bytes that count against limits: body, key, headers.
     pub fn weight(&self) -> usize {
         let headers: usize = self.headers.iter().map(|(k, v)| k.len() + v.len()).sum();

@@ -479,7 +479,7 @@ pub fn same_content(view: &View, to: QueueName, now: WallMs, delay_ms: u64) -> E
         Expiry::At(at) => at.0 >= due,
     });
     Enqueue {
-        headers: message.headers.clone(),
+        headers: message.given_headers().cloned().collect(),
         when: When::After(delay_ms),
         priority: Some(view.priority),
         options: Options { spread_ms: None, expiry, ..message.options.clone() },

@@ -2,6 +2,7 @@
 
 use base64::display::Base64Display;
 use base64::engine::general_purpose::STANDARD;
+use duewheel::core::message::RESULT_HEADER;
 use duewheel::core::{LeaseToken, MessageId, WallMs};
 use duewheel_delivery::TARGET_URL_HEADER;
 use serde::{Serialize, Serializer};
@@ -90,7 +91,8 @@ pub(crate) struct HeaderPairs<'a>(pub(crate) &'a [(Box<str>, Box<str>)]);
 
 impl Serialize for HeaderPairs<'_> {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        let shown = self.0.iter().filter(|(name, _)| &**name != TARGET_URL_HEADER);
+        let has_member = |name: &str| [TARGET_URL_HEADER, RESULT_HEADER].contains(&name);
+        let shown = self.0.iter().filter(|(name, _)| !has_member(name));
         s.collect_map(shown.map(|(name, value)| (name, value)))
     }
 }

@@ -128,7 +128,7 @@ impl Seen {
             16 => Op::Undelivered { leases: vec![self.token(c)] },
             17..=18 => {
                 let (id, proof) = self.proof(c);
-                Op::Ack { id, proof }
+                Op::Ack { id, proof, result: None }
             }
             19..=20 => {
                 let (id, proof) = self.proof(c);

@@ -93,6 +93,68 @@ async fn done_messages_report_their_outcome() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn ack_result_is_kept_with_done_message() {
+    let server = keeping(2, &["orders"]).await;
+    let leased = async |queue: &str, n: usize| {
+        for n in 0..n {
+            server.enqueue(queue, &json!({"body": n.to_string(), "delay_ms": 0}).to_string()).await;
+        }
+        let mut grants = Vec::new();
+        while grants.len() < n {
+            grants.extend(server.reserve(queue, r#"{"max": 9, "wait_ms": 10000}"#).await);
+        }
+        grants
+    };
+    let ack = |grant: &Value, result: &str| {
+        let path = format!("/v1/messages/{}/ack", grant["id"].as_str().expect("id"));
+        (path, format!(r#"{{"lease_token": {}, "result": {result}}}"#, grant["lease_token"]))
+    };
+    let of = |grant: &Value| format!("/v1/messages/{}", grant["id"].as_str().expect("id"));
+    let grants = leased("orders", 5).await;
+
+    let long = format!("\"{}\"", "x".repeat(16 * 1024 - 2));
+    let (path, too_long) = ack(&grants[0], &long.replacen('x', "xx", 1));
+    let refused = server.call("POST", &path, &too_long).await;
+    assert_eq!((refused.status, &refused.json()["field"]), (400, &json!("result")));
+    let (_, broken) = ack(&grants[0], "{1}");
+    assert_eq!(server.call("POST", &path, &broken).await.status, 400);
+    let (_, longest) = ack(&grants[0], &long);
+    assert_eq!(server.ok("POST", &path, &longest).await["result"], "acked");
+    let (_, other) = ack(&grants[0], "2");
+    assert_eq!(server.ok("POST", &path, &other).await["result"], "already");
+    let shown = server.ok("GET", &of(&grants[0]), "").await;
+    assert_eq!(
+        (shown["result"].to_string(), &shown["headers"]),
+        (long, &json!({})),
+        "a repeated ack leaves it"
+    );
+
+    let result = json!({"sum": 1.5, "of": [null, "ä"]});
+    let item = |grant: &Value, result: &Value| json!({"id": grant["id"], "lease_token": grant["lease_token"], "result": result});
+    let none = json!({"id": grants[3]["id"], "lease_token": grants[3]["lease_token"]});
+    let items = json!({"messages": [item(&grants[1], &result), item(&grants[2], &Value::Null), none]});
+    server.ok("POST", "/v1/ack", &items.to_string()).await;
+    let items = json!({"messages": [item(&grants[4], &json!("x".repeat(20_000)))]});
+    let refused = server.call("POST", "/v1/ack", &items.to_string()).await;
+    assert_eq!((refused.status, &refused.json()["field"]), (400, &json!("messages[0].result")));
+    let page = server.ok("GET", "/v1/queues/orders/messages?state=done&limit=10", "").await;
+    let with: Vec<&Value> =
+        page["messages"].as_array().expect("messages").iter().filter_map(|m| m.get("result")).collect();
+    assert_eq!((with.len(), ids(&page).len(), with.contains(&&result)), (2, 4, true));
+
+    let again = server.ok("POST", &format!("{}/replay", of(&grants[1])), "{}").await;
+    let again = server.ok("GET", &of(&again), "").await;
+    assert_eq!(
+        (again.get("result"), again["headers"].as_object().map(serde_json::Map::len)),
+        (None, Some(1))
+    );
+    let other = leased("other", 1).await;
+    let (path, done) = ack(&other[0], "1");
+    assert_eq!(server.ok("POST", &path, &done).await["result"], "acked");
+    assert_eq!(server.call("GET", &of(&other[0]), "").await.status, 404, "a queue that keeps nothing");
+}
+
 async fn ids_of_queues(server: &Server) -> Vec<String> {
     let queues = server.ok("GET", "/v1/queues", "").await;
     let name = |queue: &Value| queue["queue"].as_str().expect("name").to_owned();
@@ -318,8 +380,10 @@ fn kill_9_loses_no_done_message() {
         }
         let (_, grants) = server.call("POST", "/v1/queues/q/reserve", r#"{"max": 500, "wait_ms": 5000}"#);
         let grants = grants["messages"].as_array().expect("messages");
-        let acks: Vec<Value> =
-            grants.iter().map(|g| json!({"id": g["id"], "lease_token": g["lease_token"]})).collect();
+        let acks: Vec<Value> = grants
+            .iter()
+            .map(|g| json!({"id": g["id"], "lease_token": g["lease_token"], "result": g["id"]}))
+            .collect();
         assert_eq!(server.call("POST", "/v1/ack", &json!({"messages": acks}).to_string()).0, 200);
         ended.extend(grants.iter().map(|g| (g["id"].as_str().expect("id").to_owned(), "acked")));
         let address = server.url.trim_start_matches("http://").to_owned();
@@ -327,6 +391,8 @@ fn kill_9_loses_no_done_message() {
         for (id, outcome) in ended.iter().rev().take(200) {
             let (status, shown) = server.call("GET", &format!("/v1/messages/{id}"), "");
             assert_eq!((status, shown["outcome"].as_str()), (200, Some(*outcome)), "{id}: {shown}");
+            let result = (*outcome == "acked").then_some(&**id);
+            assert_eq!(shown.get("result").and_then(Value::as_str), result, "{shown}");
         }
     }
     let (_, queue) = server.call("GET", "/v1/queues/q", "");
@@ -351,6 +417,21 @@ fn nodes_show_what_others_keep() {
     for message in &put {
         let id = message["id"].as_str().expect("id");
         assert_eq!(nodes[1].call("DELETE", &format!("/v1/messages/{id}"), "").0, 200);
+    }
+    let line = |n| format!("{{\"body\": \"x\", \"delay_ms\": 0, \"key\": \"r{n}\"}}\n");
+    nodes[0].lines("results", &(0..32).map(line).collect::<String>());
+    assert_eq!(nodes[0].call("PATCH", "/v1/queues/results/config", KEEP).0, 200);
+    let mut acked = 0;
+    while acked < 32 {
+        let reserve = r#"{"max": 32, "wait_ms": 5000}"#;
+        let (_, granted) = nodes[1].call("POST", "/v1/queues/results/reserve", reserve);
+        for grant in granted["messages"].as_array().expect("messages") {
+            let path = format!("/v1/messages/{}", grant["id"].as_str().expect("id"));
+            let done = json!({"lease_token": grant["lease_token"], "result": grant["key"]}).to_string();
+            assert_eq!(nodes[acked % 2].call("POST", &format!("{path}/ack"), &done).0, 200);
+            assert_eq!(nodes[1 - acked % 2].call("GET", &path, "").1["result"], grant["key"]);
+            acked += 1;
+        }
     }
     for server in &nodes {
         for (n, message) in put.iter().enumerate() {

@@ -218,7 +218,7 @@ mod tests {
         let watch = sessions.watch(&extend, ShardId(0)).unwrap();
         sessions.answered(watch, &Ok(Reply::Extend(Ok(WallMs(0).into()))), 250 * MS);
         assert_eq!(first(0), Some(300), "100 ms from 250 on, and the other one");
-        let ack = Op::Ack { id: MessageId(2), proof };
+        let ack = Op::Ack { id: MessageId(2), proof, result: None };
         let watch = sessions.watch(&ack, ShardId(0)).unwrap();
         sessions.answered(watch, &Err(CallError::Overloaded), 0);
         assert_eq!(first(0), Some(300), "not settled");

@@ -7,8 +7,8 @@
 //! | … | as many *parts* as the head says, each an operation or an answer |
 //!
 //! A part is its length (a varint), the operation or the answer in postcard, and a section of tagged fields, as
-//! records have it ([`find_bytes`]). An operation has the fields 1, optional: the [`Act`] that it is part of, and 2,
-//! required: the row of an outbox that it is of ([`SourceRow`]), both in postcard.
+//! records have it ([`find_bytes`]). An operation has the fields 1, optional: the [`Act`] that it is part of; 2, required:
+//! the row of an outbox that it is of ([`SourceRow`]), both in postcard; and an ack 3, optional: its result.
 //! A later addition to an operation or an answer is a field here, or one of the message's options or the queue's settings, which are sections themselves. New kinds go behind
 //! the existing ones. So a part of a later build can be one that this build cannot read: nothing of a request with
 //! such an operation is applied, and such an answer is lost for its call alone.
@@ -68,7 +68,8 @@ impl FrameLimits {
     /// The limits that hold the largest request and the largest answer that the policy allows.
     pub(crate) fn of(policy: &Policy) -> Self {
         let batch = policy.max_batch_bytes.max(policy.max_reserve_bytes).max(policy.load_bytes);
-        let one = policy.max_body.saturating_add(policy.max_headers).saturating_add(4_096);
+        let one =
+            policy.max_body.saturating_add(policy.max_headers + policy.max_result).saturating_add(4_096);
         // Views and grants carry some hundred bytes besides the body.
         let beside =
             policy.max_batch_messages.max(policy.max_reserve).max(policy.max_page).saturating_mul(1_024);
@@ -216,8 +217,7 @@ pub(crate) fn request(
     let parts = count(ops.len(), limits)?;
     let mut frame = begin(&PeerFrameHead::Request { id, shard, patience, ops: parts })?;
     for op in ops {
-        let act = if let Op::Audited(act, _) = op { Some(&**act) } else { None };
-        push_part(&mut frame, op.inner(), act, op.row())?;
+        push_part(&mut frame, op.inner(), &fields_of(op)?)?;
     }
     finish(frame, limits.bytes)
 }
@@ -234,7 +234,7 @@ pub(crate) fn answers(
     let parts = count(answers.len(), limits)?;
     let mut frame = begin(&PeerFrameHead::Answers { id, answers: parts })?;
     for answer in answers {
-        push_part(&mut frame, &answer.as_ref().map_err(WireFailure::from), None, None)?;
+        push_part(&mut frame, &answer.as_ref().map_err(WireFailure::from), &[])?;
     }
     finish(frame, limits.bytes)
 }
@@ -259,16 +259,32 @@ pub(crate) fn read(bytes: &[u8], limits: FrameLimits) -> Result<ReceivedFrame, W
     )
 }
 
-/// An operation with its fields; without an act that cannot be read. `None` if it cannot be that of its row.
-fn with_fields(op: Op, [act, row]: [Option<&[u8]>; 2]) -> Option<Op> {
-    let op = match row {
-        Some(row) => op.once(postcard::from_bytes::<SourceRow>(row).ok()?),
-        None => op,
-    };
-    if row.is_some() && op.row().is_none() {
-        return None;
+/// The fields of an operation, by ascending number, and whether each is required.
+fn fields_of(op: &Op) -> Result<Vec<(u64, bool, Vec<u8>)>, WireError> {
+    let mut fields = Vec::new();
+    if let Op::Audited(act, _) = op {
+        fields.push((ACT, false, postcard::to_allocvec(&**act).map_err(|_| WireError::Damaged)?));
     }
-    Some(match act.and_then(|act| postcard::from_bytes::<Act>(act).ok()) {
+    if let Some(row) = op.row() {
+        fields.push((ROW, true, postcard::to_allocvec(&row).map_err(|_| WireError::Damaged)?));
+    }
+    if let Op::Ack { result: Some(result), .. } = op.inner() {
+        fields.push((RESULT, false, result.as_bytes().to_vec()));
+    }
+    Ok(fields)
+}
+
+/// An operation with its fields; without an act or a result that cannot be read. `None` if it cannot be that of its row.
+fn with_fields(mut op: Op, section: &[u8]) -> Option<Op> {
+    let field = |wanted| find_bytes(&mut &*section, ROW, wanted).flatten();
+    if let Op::Ack { result, .. } = &mut op {
+        *result = field(RESULT).and_then(|bytes| std::str::from_utf8(bytes).ok()).map(Box::from);
+    }
+    if let Some(row) = field(ROW) {
+        op = op.once(postcard::from_bytes::<SourceRow>(row).ok()?);
+        op.row()?;
+    }
+    Some(match field(ACT).and_then(|act| postcard::from_bytes::<Act>(act).ok()) {
         Some(act) => Op::Audited(Arc::new(act), Box::new(op)),
         None => op,
     })
@@ -325,23 +341,22 @@ fn push(to: &mut Writer, value: &impl Serialize) -> Result<(), WireError> {
 /// The numbers of the fields that have the act and the row of an operation.
 const ACT: u64 = 1;
 const ROW: u64 = 2;
+/// The number of the field that has the result of an ack.
+const RESULT: u64 = 3;
 
 fn push_part(
     frame: &mut Writer,
     value: &impl Serialize,
-    act: Option<&Act>,
-    row: Option<(&QueueName, &str)>,
+    fields: &[(u64, bool, Vec<u8>)],
 ) -> Result<(), WireError> {
-    let act = act.map(postcard::to_allocvec).transpose().map_err(|_| WireError::Damaged)?;
-    let row = row.as_ref().map(postcard::to_allocvec).transpose().map_err(|_| WireError::Damaged)?;
     frame.with_length(|part| {
         push(part, value)?;
         #[cfg(debug_assertions)]
-        if is_next() && act.is_none() && row.is_none() {
+        if is_next() && fields.is_empty() {
             part.bytes.extend(FIELD_OF_NEXT);
             return Ok(());
         }
-        part.bytes_fields(act.as_deref().map(|act| (ACT, act)), row.as_deref().map(|row| (ROW, row)));
+        part.bytes_fields(fields);
         Ok(())
     })
 }
@@ -360,7 +375,7 @@ fn parts<W: DeserializeOwned, T>(
     mut bytes: &[u8],
     n: u32,
     limits: FrameLimits,
-    convert: impl Fn(W, [Option<&[u8]>; 2]) -> Option<T>,
+    convert: impl Fn(W, &[u8]) -> Option<T>,
 ) -> Result<Vec<Option<T>>, WireError> {
     let n = usize::try_from(n).map_err(|_| WireError::TooLarge)?;
     if n > limits.parts {
@@ -374,20 +389,19 @@ fn parts<W: DeserializeOwned, T>(
         let length = varint(&mut bytes).map_err(|_| WireError::Damaged)?;
         let length = usize::try_from(length).map_err(|_| WireError::Damaged)?;
         let (part, rest) = bytes.split_at_checked(length).ok_or(WireError::Damaged)?;
-        parts.push(read_part(part).and_then(|(value, fields)| convert(value, fields)));
+        parts.push(read_part(part).and_then(|(value, section)| convert(value, section)));
         bytes = rest;
     }
     if bytes.is_empty() { Ok(parts) } else { Err(WireError::Damaged) }
 }
 
-/// Reads the bytes of a part, with the fields that have an act and a row; `None` if this build does not know its kind or a
-/// required field of it.
-fn read_part<T: DeserializeOwned>(bytes: &[u8]) -> Option<(T, [Option<&[u8]>; 2])> {
-    let (value, mut rest) = postcard::take_from_bytes(bytes).ok()?;
-    let mut section: &[u8] = rest;
-    let act = find_bytes(&mut section, ROW, ACT)?;
-    let row = find_bytes(&mut rest, ROW, ROW)?;
-    rest.is_empty().then_some((value, [act, row]))
+/// Reads the bytes of a part, with its section of fields; `None` if this build does not know its kind or a required field
+/// of it.
+fn read_part<T: DeserializeOwned>(bytes: &[u8]) -> Option<(T, &[u8])> {
+    let (value, section) = postcard::take_from_bytes(bytes).ok()?;
+    let mut rest = section;
+    find_bytes(&mut rest, ROW, 0)?;
+    rest.is_empty().then_some((value, section))
 }
 
 /// The newest version.

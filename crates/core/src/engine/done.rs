@@ -14,7 +14,9 @@ use std::sync::Arc;
 use crate::answers::AnswerPosition;
 use crate::history::HistoryStep;
 use crate::id::MessageId;
-use crate::message::{DeadReason, Died, DoneOutcome, Kind, Life, MessageContent, Row, Stage, State};
+use crate::message::{
+    DeadReason, Died, DoneOutcome, Kind, Life, MessageContent, RESULT_HEADER, Row, Stage, State,
+};
 use crate::mutant::{self, Mutant};
 use crate::name::QueueName;
 use crate::policy::{Lasting, OF_RECORD, QueueSettings};
@@ -81,6 +83,8 @@ pub(super) struct EndedMessage {
     message: Arc<MessageContent>,
     life: Life,
     outcome: DoneOutcome,
+    /// The result that its ack brought.
+    result: Option<Box<str>>,
     /// The system queue that keeps it.
     queue: QueueName,
     keep_ms: u64,
@@ -141,13 +145,22 @@ impl Engine {
         };
         let (message, life, queue) =
             (entry.message.clone(), entry.life.clone(), entry.message.queue.of_done());
-        Some(EndedMessage { message, life, outcome, queue, keep_ms })
+        Some(EndedMessage { message, life, outcome, result: None, queue, keep_ms })
+    }
+
+    /// Removes a message that was acked, and keeps it with the result if its queue keeps done messages.
+    pub(super) fn remove_acked(&mut self, slot: RowIdx, result: Option<Box<str>>) {
+        let queue = self.rows.get(slot).queue;
+        let ended = self.ended(slot, Gone::Acked).map(|ended| EndedMessage { result, ..ended });
+        self.end(slot, Gone::Acked, ended, 0);
+        self.release(queue);
     }
 
     /// Keeps a message that was removed. `brought` is the size of what the same operation puts besides.
     pub(super) fn keep(&mut self, ended: EndedMessage, brought: usize) {
-        let EndedMessage { message, life, outcome, queue: name, keep_ms } = ended;
+        let EndedMessage { message, life, outcome, result, queue: name, keep_ms } = ended;
         let now = self.now;
+        let brought = brought.saturating_add(result.as_ref().map_or(0, |result| result.len()));
         if !self.may_keep(&name, message.weight().saturating_add(brought)) {
             self.done.not_kept += 1;
             return;
@@ -156,6 +169,7 @@ impl Engine {
         self.next_id = self.ids.after(self.next_id);
         let key = life.key_of(&message).cloned();
         let mut content = MessageContent { id, queue: name, key, ..(*message).clone() };
+        content.headers.extend(result.map(|result| (RESULT_HEADER.into(), result)));
         content.headers.push((ID_HEADER.into(), origin(was_id, &life.stage)));
         let (message, at) = (Arc::new(content), self.dies());
         let life = Life { stage: Stage::Dead { reason: DeadReason::Done(outcome), at, token: None }, ..life };
@@ -371,7 +385,7 @@ impl Engine {
         }
         let queue_ms = self.queues.get(entry.queue).settings.keep_done_ms.unwrap_or(0);
         let keep_ms = keep.keep_ms.max(queue_ms);
-        Ok(EndedMessage { message, life, outcome: DoneOutcome::Cancelled, queue, keep_ms })
+        Ok(EndedMessage { message, life, outcome: DoneOutcome::Cancelled, result: None, queue, keep_ms })
     }
 
     /// Says with the first message of an act how long its queue keeps them. The setting goes with the last one.

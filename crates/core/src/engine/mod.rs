@@ -413,7 +413,7 @@ impl Engine {
                 self.undelivered(&leases);
                 Reply::Done
             }
-            Op::Ack { id, proof } => Reply::Settle(self.ack(id, proof).map(Applied::from)),
+            Op::Ack { id, proof, result } => Reply::Settle(self.ack(id, proof, result).map(Applied::from)),
             Op::Nack { id, proof, attempt, delay_ms, priority, note } => {
                 let nacked = self.nack(id, proof, attempt, delay_ms, priority, &note);
                 Reply::Settle(nacked.map(Applied::from))

@@ -93,7 +93,7 @@ macro_rules! ops {
         $(#[$doc:meta])*
         $(fn $make:ident)? $name:literal $Op:ident
         $(($inner:ident: $boxed:ty))?
-        $({ $($field:ident $(($text:literal))?: $type:ty),* })?
+        $({ $($(#[$form:meta])* $field:ident $(($text:literal))?: $type:ty),* })?
         -> $answer:ty, $routing:ident $(of $names:expr)? $(, $flag:ident $(= $lease:ident)?)*;
     )*) => {
         /// An operation. Every one is answered exactly once.
@@ -102,7 +102,9 @@ macro_rules! ops {
         pub enum Op {$(
             $(#[$doc])*
             #[doc = concat!("\n\nAnswer: `", stringify!($answer), "`.")]
-            $Op $(($boxed))? $({ $(#[doc = argument!($field $($text)?)] $field: $type),* })?,
+            $Op $(($boxed))? $({ $(
+                #[doc = argument!($field $($text)?)] $(#[$form])* $field: $type
+            ),* })?,
         )*
             /// An operation whose effect is recorded as part of an act, and answered as without it ([`Op::of_act`]).
             #[cfg_attr(feature = "serde", serde(skip))] // between nodes the act is a field of the operation
@@ -167,9 +169,12 @@ ops! {
     fn undelivered "undelivered" Undelivered { leases ("The leases."): Vec<(MessageId, LeaseToken)> }
         -> (), Leases, settles, repeatable;
 
-    /// Settles a message as done.
-    "ack" Ack { id: MessageId, proof: Proof }
-        -> SettleAnswer, Message of id, settles, lease = Ends;
+    /// Settles a message as done. Between nodes the result is a field of the operation.
+    "ack" Ack {
+            id: MessageId, proof: Proof,
+            #[cfg_attr(feature = "serde", serde(skip))]
+            result ("What a consumer has to say of the message: JSON, which is kept with a done message."): Option<Box<str>>
+        } -> SettleAnswer, Message of id, settles, lease = Ends;
 
     /// Settles a message as not done: it comes again after a delay, or dies.
     "nack" Nack {
@@ -520,6 +525,7 @@ impl Op {
         let brought = match self.inner() {
             Op::Enqueue(e) => e.brings(),
             Op::Postpone { edit, .. } => edit.weight(),
+            Op::Ack { result, .. } => result.as_ref().map_or(0, |result| result.len()),
             _ => 0,
         };
         brought + size_of::<Op>()
@@ -561,7 +567,12 @@ impl Op {
 
     /// [`Op::Ack`]
     pub fn ack(id: MessageId, proof: impl Into<Proof>) -> Typed<SettleAnswer> {
-        Typed::new(Op::Ack { id, proof: proof.into() })
+        Op::ack_with(id, proof, None)
+    }
+
+    /// [`Op::Ack`], with a result.
+    pub fn ack_with(id: MessageId, proof: impl Into<Proof>, result: Option<Box<str>>) -> Typed<SettleAnswer> {
+        Typed::new(Op::Ack { id, proof: proof.into(), result })
     }
 
     /// [`Op::Nack`], with the priority that the message has.

@@ -16,7 +16,7 @@ use super::{Engine, push_history};
 type Refused<T> = Result<T, SettleRefusal>;
 
 impl Engine {
-    pub(super) fn ack(&mut self, id: MessageId, proof: Proof) -> Refused<Settled> {
+    pub(super) fn ack(&mut self, id: MessageId, proof: Proof, result: Option<Box<str>>) -> Refused<Settled> {
         if let Some(queue) = self.acked_before(id, proof) {
             return Ok(Settled::Already { queue });
         }
@@ -26,7 +26,7 @@ impl Engine {
             let queue = entry.message.queue.clone();
             self.acked.insert(&self.policy, self.now.engine, id, token, queue);
         }
-        self.remove(slot, Gone::Acked);
+        self.remove_acked(slot, result);
         Ok(Settled::Acked)
     }
 
@@ -39,7 +39,7 @@ impl Engine {
     pub(super) fn delete(&mut self, id: MessageId, session: SessionId) -> Refused<Settled> {
         let Some(slot) = self.shown(id) else { return Err(SettleRefusal::LeaseLost) };
         match self.rows.get(slot).life.lease() {
-            Some(lease) if lease.is_of(session) => return self.ack(id, Proof::Session(session)),
+            Some(lease) if lease.is_of(session) => return self.ack(id, Proof::Session(session), None),
             Some(_) => return Err(SettleRefusal::LeaseLost),
             None => {}
         }
@@ -58,7 +58,7 @@ impl Engine {
         note: &str,
     ) -> Refused<Settled> {
         if mutant::is(Mutant::NackDroppedWhenFull) && self.room == Capacity::SettleOnly {
-            return self.ack(id, proof);
+            return self.ack(id, proof, None);
         }
         let (slot, lease) = self.held(id, proof)?;
         // As far as `When::Seconds` goes.

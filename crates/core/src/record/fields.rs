@@ -260,13 +260,12 @@ impl Writer {
         self.bytes[at] = count;
     }
 
-    /// Writes a section of fields of bytes, by ascending number. A reader that does not know an optional one may skip it.
-    pub fn bytes_fields<'a>(&mut self, optional: Option<(u64, &'a [u8])>, required: Option<(u64, &'a [u8])>) {
-        self.byte(u8::from(optional.is_some()) + u8::from(required.is_some()));
-        let fields =
-            optional.map(|field| (field, 0)).into_iter().chain(required.map(|field| (field, REQUIRED)));
-        for ((number, value), required) in fields {
-            self.varint(number << BITS | required | BYTES);
+    /// Writes a section of fields of bytes, by ascending number: number, whether a reader that does not know it must refuse
+    /// the structure, and value.
+    pub fn bytes_fields(&mut self, fields: &[(u64, bool, Vec<u8>)]) {
+        self.byte(u8::try_from(fields.len()).unwrap_or(u8::MAX)); // an operation has three at most
+        for (number, is_required, value) in fields {
+            self.varint(number << BITS | BYTES | if *is_required { REQUIRED } else { 0 });
             self.blob(value);
         }
     }

@@ -272,7 +272,7 @@ fn leases_survive_purge() {
     };
     assert!(matches!(rig.call(nack(0, 60_000)), Reply::Settle(Ok(_))));
     assert!(matches!(rig.call(nack(1, 0)), Reply::Settle(Ok(_))));
-    let ack = Op::Ack { id: grants[2].message.id, proof: Proof::Session(SessionId(3)) };
+    let ack = Op::Ack { id: grants[2].message.id, proof: Proof::Session(SessionId(3)), result: None };
     assert!(matches!(rig.call(ack), Reply::Settle(Ok(_))));
     rig.call(Op::SessionClosed { session: SessionId(3) });
     rig.call(Op::Purge { at_most: None, queue: queue("nothing") });

@@ -39,7 +39,7 @@ fn cancel(rig: &mut Rig, id: MessageId) {
 
 fn ack_one(rig: &mut Rig, name: &str) -> MessageId {
     let grant = rig.reserve(name, 1).pop().expect("a message");
-    let acked = rig.call(Op::Ack { id: grant.message.id, proof: grant.token.into() });
+    let acked = rig.call(Op::Ack { id: grant.message.id, proof: grant.token.into(), result: None });
     assert_eq!(acked, Reply::Settle(Ok(Settled::Acked.into())));
     grant.message.id
 }
@@ -112,6 +112,38 @@ fn done_outcomes_survive_restart() {
         panic!()
     };
     assert_eq!(holder.state, State::Scheduled);
+}
+
+#[test]
+fn result_of_an_ack_stays_with_its_message() {
+    let mut rig = Rig::new(Policy::default());
+    keep(&mut rig, "q", Some(10_000));
+    let bytes = |rig: &Rig| rig.engine.done_counts().bytes;
+    let result = "[1, \"two\"]";
+    let acked = |rig: &mut Rig, name: &str, result: Option<&str>| {
+        rig.put(name, 0, None);
+        let grant = rig.reserve(name, 1).pop().expect("a message");
+        let (id, proof) = (grant.message.id, grant.token.into());
+        let before = bytes(rig);
+        rig.call(Op::Ack { id, proof, result: result.map(Box::from) });
+        let took = bytes(rig) - before;
+        let again = rig.call(Op::Ack { id, proof, result: Some("2".into()) });
+        assert!(
+            matches!(again, Reply::Settle(Ok(Applied { what: Settled::Already { .. }, .. }))),
+            "{again:?}"
+        );
+        (id, took)
+    };
+    let ((with, took), (without, less)) = (acked(&mut rig, "q", Some(result)), acked(&mut rig, "q", None));
+    let (not_kept, _) = acked(&mut rig, "other", Some(result));
+    assert!(took >= less + result.len() as u64, "{took} {less}");
+    for _ in 0..2 {
+        let view = recall(&mut rig, with).unwrap();
+        assert_eq!((view.message.result(), view.message.given_headers().count()), (Some(result), 0));
+        assert_eq!(recall(&mut rig, without).unwrap().message.result(), None);
+        assert!(recall(&mut rig, not_kept).is_none());
+        rig.restart();
+    }
 }
 
 /// Story: an order that had died once was shown as dead by its key, although the same order was done since.

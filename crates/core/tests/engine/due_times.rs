@@ -73,7 +73,7 @@ fn compare_all(rig: &mut Rig) {
 fn ack_ready(rig: &mut Rig) {
     for name in ["a", "b"] {
         for grant in rig.reserve(name, 1_000) {
-            rig.call(Op::Ack { id: grant.message.id, proof: grant.token.into() });
+            rig.call(Op::Ack { id: grant.message.id, proof: grant.token.into(), result: None });
         }
     }
 }

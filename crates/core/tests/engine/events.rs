@@ -132,7 +132,7 @@ fn events_cover_whole_message_life() {
     fails(&mut rig, id, 0, "never");
     rig.call(Op::Redrive { id, delay_ms: None });
     let grant = rig.reserve("q", 1).remove(0);
-    rig.call(Op::Ack { id, proof: grant.token.into() });
+    rig.call(Op::Ack { id, proof: grant.token.into(), result: None });
     let life = told(&mut rig);
     assert_eq!(
         life,

@@ -151,7 +151,7 @@ fn expiry_never_ends_leases() {
     rig.pass(10_000);
     rig.timeout();
     assert_eq!(view(&mut rig, id).unwrap().state, State::Leased);
-    let acked = rig.call(Op::Ack { id, proof: grant.token.into() });
+    let acked = rig.call(Op::Ack { id, proof: grant.token.into(), result: None });
     assert!(matches!(acked, Reply::Settle(Ok(_))), "{acked:?}");
 
     let id = put_one(&mut rig, expiring("q", 0, Expiry::In(10)));

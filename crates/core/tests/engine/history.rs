@@ -50,7 +50,7 @@ fn depths(history: &QueueHistory) -> Vec<Option<(u64, u64)>> {
 fn use_once(rig: &mut Rig, name: &str) {
     rig.put(name, 0, None);
     let grant = rig.reserve(name, 1).pop().unwrap();
-    rig.call(Op::Ack { id: grant.message.id, proof: grant.token.into() });
+    rig.call(Op::Ack { id: grant.message.id, proof: grant.token.into(), result: None });
 }
 
 /// A queue that is dropped when its last message ends, and made anew by the next one, waits once for its points to be stored.
@@ -72,7 +72,7 @@ fn points_hold_events_depth_and_lateness() {
     let grant = rig.reserve("q", 1).pop().unwrap();
     rig.pass(20 * SECOND);
     rig.timeout();
-    rig.call(Op::Ack { id: grant.message.id, proof: grant.token.into() });
+    rig.call(Op::Ack { id: grant.message.id, proof: grant.token.into(), result: None });
     let grant = rig.reserve("q", 1).pop().unwrap();
     let bury = Op::Bury { id: grant.message.id, proof: grant.token.into(), priority: None, note: "".into() };
     rig.call(bury);

@@ -61,7 +61,7 @@ fn drain(rig: &mut Rig, name: &str, max: usize, ms: u64) -> Vec<(u64, MessageId)
             let Reply::Reserve(Reserved::Grants(grants)) = reply else { panic!("{reply:?}") };
             for grant in grants {
                 got.push((rig.now.engine.0, grant.message.id));
-                rig.call(Op::Ack { id: grant.message.id, proof: grant.token.into() });
+                rig.call(Op::Ack { id: grant.message.id, proof: grant.token.into(), result: None });
             }
             let demand = rig.demand(&[name], max, 1_000_000);
             waits = rig.step(Op::Reserve(demand));
@@ -190,7 +190,7 @@ fn concurrency_frees_as_leases_end() {
     assert_eq!(grants.len(), 3);
     assert_eq!(reserved(&mut rig, &["q"], 9), Reserved::HeldBack(HeldBack::Leases));
     let ends = [
-        Op::Ack { id: grants[0].message.id, proof: grants[0].token.into() },
+        Op::Ack { id: grants[0].message.id, proof: grants[0].token.into(), result: None },
         Op::Bury { id: grants[1].message.id, proof: grants[1].token.into(), priority: None, note: "".into() },
         Op::Nack {
             id: grants[2].message.id,

@@ -18,7 +18,7 @@ fn single_row_pages_load_everything() {
     rig.restart();
     let Reply::Stats(stats) = rig.call(Op::Stats) else { panic!() };
     assert_eq!(stats.counts, Counts { scheduled: 3, ready: 0, leased: 1, dead: 1, estimated: false });
-    let ack = rig.call(Op::Ack { id: grant.message.id, proof: grant.token.into() });
+    let ack = rig.call(Op::Ack { id: grant.message.id, proof: grant.token.into(), result: None });
     assert_eq!(ack, Reply::Settle(Ok(Settled::Acked.into())));
 }
 
@@ -44,7 +44,7 @@ fn stats(rig: &mut Rig) -> Stats {
 
 fn ack_all(rig: &mut Rig, grants: &[Grant]) {
     for grant in grants {
-        let ack = Op::Ack { id: grant.message.id, proof: grant.token.into() };
+        let ack = Op::Ack { id: grant.message.id, proof: grant.token.into(), result: None };
         assert_eq!(rig.call(ack), Reply::Settle(Ok(Settled::Acked.into())));
     }
 }
@@ -292,7 +292,7 @@ fn late_pages_lose_no_message() {
                 let Reply::Reserve(Reserved::Grants(grants)) = reply else { panic!("{reply:?}") };
                 for grant in grants {
                     if rng.chance(80) {
-                        rig.call(Op::Ack { id: grant.message.id, proof: grant.token.into() });
+                        rig.call(Op::Ack { id: grant.message.id, proof: grant.token.into(), result: None });
                         done += 1;
                     } else if rng.chance(50) {
                         let note = "".into();
@@ -349,7 +349,7 @@ fn ended_lease_serves_waiting_consumer() {
     let (to, _) = rig.raw(Op::Reserve(demand));
     rig.timeout();
     assert_eq!(rig.reply(to), None, "one lease is all there may be");
-    rig.call(Op::Ack { id: first.message.id, proof: first.token.into() });
+    rig.call(Op::Ack { id: first.message.id, proof: first.token.into(), result: None });
     let Some(Reply::Reserve(Reserved::Grants(grants))) = rig.reply(to) else { panic!("served") };
     assert_eq!(grants.len(), 1);
 }

@@ -433,7 +433,9 @@ impl Case {
 
     fn ack(&mut self) {
         let Some((id, token)) = self.a_token() else { return };
-        let Reply::Settle(reply) = self.rig.call(Op::Ack { id, proof: token.into() }) else { panic!() };
+        let Reply::Settle(reply) = self.rig.call(Op::Ack { id, proof: token.into(), result: None }) else {
+            panic!()
+        };
         match self.held(id, token) {
             Some((at, _)) => {
                 assert_eq!(reply, Ok(Settled::Acked.into()));

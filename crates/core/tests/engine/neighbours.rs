@@ -19,7 +19,7 @@ fn put_raw(rig: &mut Rig, name: &str, bytes: usize) {
 
 fn ack_all(rig: &mut Rig, grants: &[Grant]) {
     for grant in grants {
-        rig.raw(Op::Ack { id: grant.message.id, proof: grant.token.into() });
+        rig.raw(Op::Ack { id: grant.message.id, proof: grant.token.into(), result: None });
     }
 }
 
@@ -467,7 +467,7 @@ fn unblocked_queue_loads_despite_full_memory() {
             None => rig.engine.handle(rig.now, Input::Room(Capacity::Enough), &mut fx),
             Some(grants) => {
                 for grant in grants {
-                    let ack = Op::Ack { id: grant.message.id, proof: grant.token.into() };
+                    let ack = Op::Ack { id: grant.message.id, proof: grant.token.into(), result: None };
                     assert!(matches!(rig.call(ack), Reply::Settle(Ok(_))));
                 }
             }

@@ -58,7 +58,7 @@ pub fn each_operation(name: &QueueName, key: &Key, id: MessageId, proof: Proof) 
         Op::ReserveOne { id, session, lease_ms: None },
         Op::CancelReserve { waiter: WaiterId(1) },
         Op::Undelivered { leases: vec![(id, token)] },
-        Op::Ack { id, proof },
+        Op::Ack { id, proof, result: None },
         Op::Nack { id, proof, attempt: Attempt::Failed, delay_ms: None, priority: None, note: "".into() },
         Op::Bury { id, proof, priority: None, note: "".into() },
         Op::Delete { id, session },

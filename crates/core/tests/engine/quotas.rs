@@ -151,7 +151,7 @@ fn quota_refuses_superseding_message() {
     let holder = Op::Get { target: Target::Key(queue("acme.a"), key("k")) };
     let Reply::View(Some(holder)) = rig.call(holder) else { panic!() };
     assert_eq!((holder.message.id, holder.marks.superseded_by), (id, None));
-    rig.call(Op::Ack { id, proof: grant.token.into() });
+    rig.call(Op::Ack { id, proof: grant.token.into(), result: None });
     put(&mut rig, keyed(IfExists::Supersede)).unwrap();
 }
 
@@ -191,7 +191,7 @@ fn lease_quota_holds_back_only_tenant() {
     rig.timeout();
     assert_eq!(rig.reply(waits[0]), None);
     put(&mut rig, message("t.a", 0)).unwrap();
-    rig.call(Op::Ack { id: grants[0].message.id, proof: grants[0].token.into() });
+    rig.call(Op::Ack { id: grants[0].message.id, proof: grants[0].token.into(), result: None });
     assert!(matches!(rig.reply(waits[0]), Some(Reply::Reserve(Reserved::Grants(g))) if g.len() == 1));
     rig.pass(1_000);
     rig.timeout();
@@ -257,7 +257,7 @@ fn new_quotas_count_existing_messages() {
     let demand = rig.demand(&["t.a"], 1, 60_000);
     let waits = rig.step(Op::Reserve(demand));
     rig.timeout();
-    rig.call(Op::Ack { id: leased[0].message.id, proof: leased[0].token.into() });
+    rig.call(Op::Ack { id: leased[0].message.id, proof: leased[0].token.into(), result: None });
     assert_eq!(rig.reply(waits), None, "one lease is as many as there may be");
     set(&mut rig, &[Quota { leases: Some(2), ..quota("t.") }]);
     assert_eq!(rig.engine.next_wakeup(), Some(rig.now.engine));
@@ -375,7 +375,7 @@ fn history(seed: u64) -> u64 {
             }
             7 => {
                 let (id, token) = tokens.pop().unwrap_or(NO_LEASE);
-                Op::Ack { id, proof: Proof::Token(token) }
+                Op::Ack { id, proof: Proof::Token(token), result: None }
             }
             8 => {
                 let (id, token) = tokens.pop().unwrap_or(NO_LEASE);

@@ -9,7 +9,7 @@ use crate::harness::*;
 fn use_once(rig: &mut Rig, name: &str) {
     rig.put(name, 0, None);
     let grant = rig.reserve(name, 1).pop().unwrap();
-    rig.call(Op::Ack { id: grant.message.id, proof: grant.token.into() });
+    rig.call(Op::Ack { id: grant.message.id, proof: grant.token.into(), result: None });
 }
 
 /// Enqueued and acked ones, if the queue or its totals are known.

@@ -246,7 +246,7 @@ fn expired_lease_does_not_hold_key() {
 
     // Whoever had the lease settles by its proof, as long as nobody else has the message.
     let grant = &grants[24];
-    let (to, _) = rig.raw(Op::Ack { id: grant.message.id, proof: grant.token.into() });
+    let (to, _) = rig.raw(Op::Ack { id: grant.message.id, proof: grant.token.into(), result: None });
     assert_eq!(rig.reply(to), Some(Reply::Settle(Ok(Settled::Acked.into()))));
     let (to, _) =
         rig.raw(Op::Extend { id: grants[23].message.id, proof: grants[23].token.into(), lease_ms: None });
@@ -424,7 +424,7 @@ fn overfull_wheel_shrinks_in_steps() {
             assert!(grants.iter().all(|grant| grant.due_at <= at));
             for grant in grants {
                 seen.push((grant.due_at, grant.message.id));
-                rig.raw(Op::Ack { id: grant.message.id, proof: grant.token.into() });
+                rig.raw(Op::Ack { id: grant.message.id, proof: grant.token.into(), result: None });
             }
         }
         let first = seen.iter().zip(&due).position(|(seen, due)| seen != due);

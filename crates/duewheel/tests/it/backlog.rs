@@ -41,7 +41,10 @@ async fn consume(client: Client, queue: QueueName, seen: Arc<Mutex<BTreeMap<u64,
         for grant in grants {
             n += 1;
             if !n.is_multiple_of(5) {
-                acks.push((grant.message.id, Op::Ack { id: grant.message.id, proof: grant.token.into() }));
+                acks.push((
+                    grant.message.id,
+                    Op::Ack { id: grant.message.id, proof: grant.token.into(), result: None },
+                ));
             }
         }
         if acks.is_empty() {

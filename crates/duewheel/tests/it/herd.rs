@@ -62,7 +62,8 @@ async fn reserve(client: &Client, queue: &QueueName, max: usize, wait_ms: u64) -
 }
 
 async fn ack(client: &Client, grants: &[Grant]) {
-    let acks = grants.iter().map(|g| Op::Ack { id: g.message.id, proof: g.token.into() }).collect();
+    let acks =
+        grants.iter().map(|g| Op::Ack { id: g.message.id, proof: g.token.into(), result: None }).collect();
     for answer in client.submit(acks).unwrap().await {
         assert!(matches!(answer, Ok(Reply::Settle(Ok(_)))), "{answer:?}");
     }

@@ -139,7 +139,7 @@ fn cancel_or_grant_wins_when_due() {
                 }
                 granted.extend(more);
             }
-            let acks = granted.iter().map(|(&id, &token)| Op::Ack { id, proof: token.into() });
+            let acks = granted.iter().map(|(&id, &token)| Op::Ack { id, proof: token.into(), result: None });
             for ack in client.submit(acks.collect()).unwrap().await {
                 assert!(
                     matches!(ack, Ok(Reply::Settle(Ok(Applied { what: Settled::Acked, .. })))),
@@ -245,7 +245,7 @@ fn only_current_token_settles() {
 fn ask(holder: usize, id: MessageId, token: LeaseToken, kind: u64) -> Op {
     let proof = token.into();
     match (holder, kind) {
-        (2, _) | (_, 0) => Op::Ack { id, proof },
+        (2, _) | (_, 0) => Op::Ack { id, proof, result: None },
         (_, 1) => Op::Nack {
             id,
             proof,

@@ -38,7 +38,12 @@ impl Rig {
             if some.is_empty() {
                 return all;
             }
-            self.submit(some.iter().map(|m| Op::Ack { id: m.id(), proof: m.lease_token().into() })).await;
+            self.submit(some.iter().map(|m| Op::Ack {
+                id: m.id(),
+                proof: m.lease_token().into(),
+                result: None,
+            }))
+            .await;
             all.extend(some);
         }
     }

@@ -343,6 +343,10 @@ pub(crate) struct MessageAnswer<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<DoneOutcomeSchema>")]
     pub(super) outcome: Option<&'static str>,
+    /// The result that its ack brought, if it is done.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<AnyJsonSchema>")]
+    pub(super) result: Option<&'a RawValue>,
     /// When it ended, if it is done.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) ended_at: Option<InstantText>,
@@ -394,6 +398,7 @@ impl<'a> MessageAnswer<'a> {
             content: ContentAnswer::of(&view.message),
             state: view.state.as_str(),
             outcome: done.map(|(outcome, _)| outcome.as_str()),
+            result: done.and(view.message.result()).and_then(|result| serde_json::from_str(result).ok()),
             ended_at: done.map(|(_, at)| InstantText(at)),
             due_at: InstantText(view.due_at),
             due_in_ms: view.due_in_ms,

@@ -6,6 +6,7 @@ use duewheel::core::engine::{Applied, Ask, Attempt, Op, SettleRefusal, Settled, 
 use duewheel::core::{LeaseToken, MessageId, QueueName, WallMs};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 
 use super::call::Call;
 use super::reach::{apply_within, within};
@@ -15,7 +16,7 @@ use super::{Answer, App, check_batch, reply};
 use crate::auth::Caller;
 use crate::error::{ItemProblem, Problem};
 use crate::json::{IdText, InstantText};
-use crate::schema::{DeadReasonSchema, DelaySchema, LevelSchema, TokenSchema};
+use crate::schema::{AnyJsonSchema, DeadReasonSchema, DelaySchema, LevelSchema, TokenSchema};
 use crate::span::SpanText;
 use crate::traces::LeaseCall;
 
@@ -112,7 +113,13 @@ lease_calls! {
     AckedItem settled;
     /// Leases whose messages are done.
     AckMany => AckResult in AckResults;
-    {}
+    {
+        /// What the consumer has to say of it: any JSON but null, of at most 16 KiB. It is kept with the done message,
+        /// and left out if the queue keeps none.
+        #[serde(borrow)]
+        #[schemars(with = "Option<AnyJsonSchema>")]
+        result: Option<&'a RawValue>,
+    }
 
     /// The lease whose message is not done, and what happens to the message.
     Nack => SettledAnswer;
@@ -168,12 +175,12 @@ type ItemResults<T> = Vec<(MessageId, Result<T, Problem>)>;
 
 pub(crate) async fn ack(mut call: Call) -> Answer {
     let id = call.id()?;
-    let token = {
+    let asked = {
         let bytes = call.json_bytes(call.app.policy.max_batch_bytes).await?;
-        token(&strict::parse::<Ack<'_>>(&bytes)?.lease_token)?
+        strict::parse::<Ack<'_>>(&bytes)?.into_ask(id, call.app.policy.max_result)?
     };
     let traced = TracedCall::begin(&call.app, call.headers());
-    let done = acks(&call.app, &call.caller, vec![(id, token)]).await;
+    let done = acks(&call.app, &call.caller, vec![(id, asked)]).await;
     let done = done.and_then(|mut done| done.pop().unwrap_or_else(|| Err(CallError::NO_ANSWER.into())));
     Ok(reply(StatusCode::OK, &SettledAnswer::of(&one(traced, LeaseCall::Ack, id, done)?)))
 }
@@ -213,13 +220,18 @@ fn one<T>(
 }
 
 pub(crate) async fn ack_many(mut call: Call) -> Answer {
-    let asked: ItemResults<LeaseToken> = {
+    let asked: ItemResults<Typed<Settlement>> = {
         let bytes = call.json_bytes(call.app.policy.max_batch_bytes).await?;
         let items = strict::parse::<AckMany<'_>>(&bytes)?.items(&call.app)?;
+        let longest = call.app.policy.max_result;
         let read = |(n, (id, ack)): (usize, (MessageId, Ack<'_>))| {
-            (id, token(&ack.lease_token).map_err(|problem| within_item(problem, n)))
+            if let Err(problem) = token(&ack.lease_token) {
+                return Ok((id, Err(within_item(problem, n))));
+            }
+            let ask = ack.into_ask(id, longest).map_err(|problem| within_item(problem, n))?;
+            Ok((id, Ok(ask)))
         };
-        items.enumerate().map(read).collect()
+        items.enumerate().map(read).collect::<Result<_, Problem>>()?
     };
     let traced = TracedCall::begin(&call.app, call.headers());
     let (valid, slots) = split(asked);
@@ -314,11 +326,10 @@ async fn settle<A: Ask>(
 async fn acks(
     app: &App,
     caller: &Caller,
-    leases: Vec<(MessageId, LeaseToken)>,
+    leases: Vec<(MessageId, Typed<Settlement>)>,
 ) -> Result<Vec<Result<Settlement, Problem>>, Problem> {
-    let ask = |&(id, token): &(MessageId, LeaseToken)| Op::ack(id, token);
     if caller.limits().is_none() {
-        return app.ask_many(leases.iter().map(ask).collect()).await;
+        return app.ask_many(leases.into_iter().map(|(_, ask)| ask).collect()).await;
     }
     let ids: Vec<MessageId> = leases.iter().map(|(id, _)| *id).collect();
     let reaches = |queue: &QueueName| caller.reaches(queue);
@@ -332,8 +343,8 @@ async fn acks(
     let is_asked = |found: &Result<QueueVerdict, Problem>| {
         matches!(found, Ok(QueueVerdict::Within | QueueVerdict::Nothing))
     };
-    let asked = leases.iter().zip(&found).filter(|(_, found)| is_asked(found));
-    let mut done = app.ask_many(asked.map(|(lease, _)| ask(lease)).collect()).await?.into_iter();
+    let asked = leases.into_iter().zip(&found).filter(|(_, found)| is_asked(found));
+    let mut done = app.ask_many(asked.map(|((_, ask), _)| ask).collect()).await?.into_iter();
     let result = |found| {
         let found = found?;
         if found == QueueVerdict::Beyond {
@@ -355,6 +366,18 @@ enum QueueVerdict {
     Within,
     Beyond,
     Nothing,
+}
+
+impl Ack<'_> {
+    fn into_ask(self, id: MessageId, longest: usize) -> Result<Typed<Settlement>, Problem> {
+        let proof = token(&self.lease_token)?;
+        let result = self.result.map(RawValue::get);
+        if result.is_some_and(|result| result.len() > longest) {
+            return Err(Problem::field("result", format_args!("must be at most {longest} bytes of JSON")));
+        }
+        // Line breaks in JSON are between values. A list may have a message on each line.
+        Ok(Op::ack_with(id, proof, result.map(|result| result.replace(['\n', '\r'], " ").into())))
+    }
 }
 
 impl Nack<'_> {

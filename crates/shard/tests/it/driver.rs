@@ -297,7 +297,7 @@ fn failed_segment_creation_is_not_full() {
             }
         }
     }
-    let ack = Op::Ack { id: granted[0].message.id, proof };
+    let ack = Op::Ack { id: granted[0].message.id, proof, result: None };
     assert!(matches!(rig.submit(vec![ack]).try_recv().unwrap()[0], Ok(Reply::Settle(Ok(_)))));
     // A disk that is full later is reported as full.
     rig.disk.set_room(Capacity::SettleOnly);
@@ -388,7 +388,7 @@ fn full_store_takes_removals_only() {
     let answers = rig.submit(vec![put(0)]).try_recv().unwrap();
     assert!(matches!(answers[0], Ok(Reply::Enqueue(Err(duewheel_core::engine::EnqueueRefusal::DiskFull)))));
     assert_eq!(rig.disk.groups().len(), before);
-    let ack = Op::Ack { id: proofs[1].0, proof: proofs[1].1.into() };
+    let ack = Op::Ack { id: proofs[1].0, proof: proofs[1].1.into(), result: None };
     assert!(matches!(rig.submit(vec![ack]).try_recv().unwrap()[0], Ok(Reply::Settle(Ok(_)))));
     let cancel = Op::Cancel {
         keep: None,

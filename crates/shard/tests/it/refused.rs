@@ -94,7 +94,7 @@ impl Rig {
 }
 
 fn ack(grant: &Grant) -> Op {
-    Op::Ack { id: grant.message.id, proof: grant.token.into() }
+    Op::Ack { id: grant.message.id, proof: grant.token.into(), result: None }
 }
 
 fn is_refused(answer: &Result<Reply, CallError>) -> bool {

@@ -67,7 +67,7 @@ pub(super) fn op(call: &Call) -> Op {
         },
         Call::Fire(t) => Op::Fire { target: target(t) },
         Call::Get(t) => Op::Get { target: target(t) },
-        Call::Ack(p) => Op::Ack { id: MessageId(p.id.0), proof: proof(p) },
+        Call::Ack(p) => Op::Ack { id: MessageId(p.id.0), proof: proof(p), result: None },
         Call::Nack { proof: p, delay_ms } => Op::Nack {
             id: MessageId(p.id.0),
             proof: proof(p),

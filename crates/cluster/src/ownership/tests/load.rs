@@ -112,7 +112,7 @@ impl Load {
                 continue;
             };
             for grant in grants {
-                let op = Op::Ack { id: grant.message.id, proof: Proof::Token(grant.token) };
+                let op = Op::Ack { id: grant.message.id, proof: Proof::Token(grant.token), result: None };
                 let answer = fleet.submit(shard, vec![op], WhenBusy::Refuse).await.pop().unwrap();
                 match answer {
                     Ok(Reply::Settle(Ok(_))) => drop(self.acked.lock().unwrap().insert(body(&grant))),

@@ -159,7 +159,7 @@ async fn reserve(node: &Started, shard: ShardId, waiter: u64, wait_ms: u64) -> R
 }
 
 async fn ack(node: &Started, shard: ShardId, grant: &Grant) -> Result<Reply, CallError> {
-    call(node, shard, Op::Ack { id: grant.message.id, proof: Proof::Token(grant.token) }).await
+    call(node, shard, Op::Ack { id: grant.message.id, proof: Proof::Token(grant.token), result: None }).await
 }
 
 fn body(grant: &Grant) -> String {

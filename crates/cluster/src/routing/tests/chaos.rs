@@ -33,7 +33,7 @@ async fn consume(
             continue;
         };
         for grant in grants {
-            let ack = Op::Ack { id: grant.message.id, proof: grant.token.into() };
+            let ack = Op::Ack { id: grant.message.id, proof: grant.token.into(), result: None };
             let acking = tokio::time::timeout(Duration::from_millis(100), client.call(ack));
             match acking.await {
                 Ok(Ok(Reply::Settle(Ok(_)))) => {

@@ -264,7 +264,7 @@ fn any_op(random: &mut Random, tags: &mut u64, wall: u64) -> Ask {
                 deadline_margin_ms: Some(1_000),
             }))
         }
-        10 | 11 => Ask::Proved(tag, by, |id, proof| Op::Ack { id, proof }),
+        10 | 11 => Ask::Proved(tag, by, |id, proof| Op::Ack { id, proof, result: None }),
         12 => Ask::Proved(tag, by, |id, proof| Op::Nack {
             id,
             proof,

@@ -49,7 +49,7 @@ async fn any_shard_serves_waiting_consumer() {
         let id = rig.put_at(shard, "q", "x").await;
         let Reserved::Grants(grants) = waiting.await.unwrap().unwrap() else { panic!() };
         assert_eq!((grants[0].message.id, grants[0].attempt), (id, 1));
-        let ack = Op::Ack { id, proof: grants[0].token.into() };
+        let ack = Op::Ack { id, proof: grants[0].token.into(), result: None };
         assert!(matches!(rig.call(ack).await, Reply::Settle(Ok(_))));
     }
     assert_eq!(rig.local.asked("undelivered"), 0);
@@ -249,13 +249,13 @@ async fn a_cancelled_reserve_loses_nothing() {
         // Somewhere between told and granted.
         waiting.abort();
         if let Ok(Ok(Reserved::Grants(grants))) = waiting.await {
-            let ack = Op::Ack { id: grants[0].message.id, proof: grants[0].token.into() };
+            let ack = Op::Ack { id: grants[0].message.id, proof: grants[0].token.into(), result: None };
             assert!(matches!(rig.call(ack).await, Reply::Settle(Ok(_))));
             continue;
         }
         let grants = rig.reserve(demand("q", 1, LONG)).await;
         assert_eq!((grants.len(), grants[0].attempt), (1, 1), "a grant that nobody received does not count");
-        let ack = Op::Ack { id: grants[0].message.id, proof: grants[0].token.into() };
+        let ack = Op::Ack { id: grants[0].message.id, proof: grants[0].token.into(), result: None };
         assert!(matches!(rig.call(ack).await, Reply::Settle(Ok(_))));
     }
 }

@@ -70,7 +70,7 @@ async fn session_is_warned_of_lease_end() {
     let third = lease(&rig, session).await;
 
     let proof = Proof::Session(session);
-    assert!(matches!(rig.call(Op::Ack { id: first, proof }).await, Reply::Settle(Ok(_))));
+    assert!(matches!(rig.call(Op::Ack { id: first, proof, result: None }).await, Reply::Settle(Ok(_))));
     assert_eq!(rig.call(deadline.clone()).await, Reply::Deadline(Some(3_000)));
     assert!(is_empty(&reserved(&rig, session, 0).await));
     // While it waits.
@@ -98,7 +98,7 @@ async fn settled_lease_causes_no_deadline_warning() {
     rig.pass(9_500);
     // Another node has passed this on.
     let shard = duewheel_core::ShardId::of(id, 4);
-    let ack = Op::Ack { id, proof: Proof::Session(session) };
+    let ack = Op::Ack { id, proof: Proof::Session(session), result: None };
     rig.local.client(shard.0).call(ack).await.unwrap();
     assert!(is_empty(&reserved(&rig, session, 0).await));
     let client = rig.client.clone();

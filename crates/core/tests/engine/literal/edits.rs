@@ -96,7 +96,7 @@ fn edited_message_refuses_expired_lease_ack() {
     assert_eq!(edit(&mut rig, id, body("new")), Err(ChangeRefusal::Leased));
     rig.pass(30_000);
     edit(&mut rig, id, body("new")).unwrap();
-    let ack = Op::Ack { id, proof: grant.token.into() };
+    let ack = Op::Ack { id, proof: grant.token.into(), result: None };
     assert_eq!(rig.call(ack), Reply::Settle(Err(SettleRefusal::LeaseLost)));
     let grant = rig.reserve("q", 1).remove(0);
     let bury = Op::Bury { id, proof: grant.token.into(), priority: None, note: "".into() };

@@ -111,7 +111,7 @@ fn replace_is_atomic_and_raises_generation() {
 fn shard_issues_only_its_own_ids() {
     let mut rig = Rig::of_shard(Policy::default(), Ids::of(ShardId(2), 5));
     assert_eq!([rig.put("q", 0, None).0, rig.put("q", 0, None).0], [3, 8]);
-    let never = rig.call(Op::Ack { id: MessageId(13), proof: token(1).into() });
+    let never = rig.call(Op::Ack { id: MessageId(13), proof: token(1).into(), result: None });
     assert_eq!(never, Reply::Settle(Err(SettleRefusal::NeverIssued)));
     rig.call(Op::Purge { at_most: None, queue: queue("q") });
     rig.restart();
@@ -150,7 +150,7 @@ fn m4_past_and_far_times_refused() {
     assert!(rig.reserve("q", 9).is_empty());
     rig.call(at(WallMs(WALL - 1), Past::Fire));
     let overdue = rig.reserve("q", 9).remove(0);
-    rig.call(Op::Ack { id: overdue.message.id, proof: overdue.token.into() });
+    rig.call(Op::Ack { id: overdue.message.id, proof: overdue.token.into(), result: None });
     let mut seen = 0;
     while let Reply::NextDue(Some(due)) = rig.call(Op::NextDue) {
         rig.pass(due.0 - rig.now.wall.0 - 1);
@@ -159,7 +159,7 @@ fn m4_past_and_far_times_refused() {
         let grants = rig.reserve("q", 9);
         seen += grants.len();
         for g in grants {
-            rig.call(Op::Ack { id: g.message.id, proof: g.token.into() });
+            rig.call(Op::Ack { id: g.message.id, proof: g.token.into(), result: None });
         }
     }
     assert_eq!(seen, 5, "each one in the right turn of the ring, 136 years included");
@@ -207,7 +207,10 @@ fn full_disk_refuses_only_enqueues() {
     let refused = rig.call(Op::Enqueue(Box::new(message("q", 0))));
     assert_eq!(refused, Reply::Enqueue(Err(EnqueueRefusal::DiskFull)));
     let grant = rig.reserve("q", 1).remove(0);
-    assert_eq!(rig.call(Op::Ack { id, proof: grant.token.into() }), Reply::Settle(Ok(Settled::Acked.into())));
+    assert_eq!(
+        rig.call(Op::Ack { id, proof: grant.token.into(), result: None }),
+        Reply::Settle(Ok(Settled::Acked.into()))
+    );
     rig.engine.handle(rig.now, Input::Room(Capacity::Enough), &mut fx);
     rig.put("q", 0, None);
 }
@@ -222,7 +225,7 @@ fn dedupe_answer_outlives_its_message() {
     assert_eq!(accepted.answered, Answered::Now);
     let again = Enqueued { answered: Answered::Before, ..accepted.clone() };
     let grant = rig.reserve("q", 1).remove(0);
-    rig.call(Op::Ack { id: grant.message.id, proof: grant.token.into() });
+    rig.call(Op::Ack { id: grant.message.id, proof: grant.token.into(), result: None });
     rig.pass(5_000);
     rig.restart();
     assert_eq!(rig.call(Op::Enqueue(Box::new(e.clone()))), Reply::Enqueue(Ok(again)));

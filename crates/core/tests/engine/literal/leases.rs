@@ -57,7 +57,7 @@ fn ack_removes_and_is_final() {
     let mut rig = rig();
     let id = rig.put("q", 0, None);
     let grant = rig.reserve("q", 1).remove(0);
-    let (to, fx) = rig.raw(Op::Ack { id, proof: grant.token.into() });
+    let (to, fx) = rig.raw(Op::Ack { id, proof: grant.token.into(), result: None });
     assert_eq!(
         fx,
         [
@@ -65,9 +65,9 @@ fn ack_removes_and_is_final() {
             Effect::Respond { to, reply: Reply::Settle(Ok(Settled::Acked.into())), after: durable(3) },
         ]
     );
-    let again = rig.call(Op::Ack { id, proof: grant.token.into() });
+    let again = rig.call(Op::Ack { id, proof: grant.token.into(), result: None });
     assert_eq!(again, Reply::Settle(Ok(Settled::Already { queue: queue("q") }.into())));
-    let never = rig.call(Op::Ack { id: MessageId(99), proof: grant.token.into() });
+    let never = rig.call(Op::Ack { id: MessageId(99), proof: grant.token.into(), result: None });
     assert_eq!(never, Reply::Settle(Err(SettleRefusal::NeverIssued)));
 }
 
@@ -79,7 +79,10 @@ fn expired_lease_allows_ack_not_extend() {
     rig.pass(30_000);
     let extend = rig.call(Op::Extend { id, proof: grant.token.into(), lease_ms: None });
     assert_eq!(extend, Reply::Extend(Err(SettleRefusal::LeaseLost)));
-    assert_eq!(rig.call(Op::Ack { id, proof: grant.token.into() }), Reply::Settle(Ok(Settled::Acked.into())));
+    assert_eq!(
+        rig.call(Op::Ack { id, proof: grant.token.into(), result: None }),
+        Reply::Settle(Ok(Settled::Acked.into()))
+    );
 }
 
 #[test]
@@ -92,7 +95,7 @@ fn stale_token_stays_refused_after_restart() {
     let new = rig.reserve("q", 1).remove(0);
     assert!(new.token > old.token && new.attempt == 2);
     for op in [
-        Op::Ack { id, proof: old.token.into() },
+        Op::Ack { id, proof: old.token.into(), result: None },
         Op::Nack {
             id,
             proof: old.token.into(),
@@ -105,7 +108,10 @@ fn stale_token_stays_refused_after_restart() {
     ] {
         assert_eq!(rig.call(op), Reply::Settle(Err(SettleRefusal::LeaseLost)));
     }
-    assert_eq!(rig.call(Op::Ack { id, proof: new.token.into() }), Reply::Settle(Ok(Settled::Acked.into())));
+    assert_eq!(
+        rig.call(Op::Ack { id, proof: new.token.into(), result: None }),
+        Reply::Settle(Ok(Settled::Acked.into()))
+    );
 }
 
 #[test]
@@ -139,7 +145,7 @@ fn session_leases_end_on_disconnect() {
     let first = take(&mut rig);
     assert_eq!(rig.call(Op::SessionDeadline { session: SessionId(5) }), Reply::Deadline(Some(30_000)));
     rig.call(Op::SessionClosed { session: SessionId(5) });
-    let late = rig.call(Op::Ack { id: first.message.id, proof: first.token.into() });
+    let late = rig.call(Op::Ack { id: first.message.id, proof: first.token.into(), result: None });
     assert_eq!(late, Reply::Settle(Err(SettleRefusal::LeaseLost)));
     assert_eq!(take(&mut rig).attempt, 2);
     rig.restart();

@@ -187,7 +187,7 @@ fn repeated_ack_is_answered_already_done() {
     let mut rig = rig();
     let id = rig.put("q", 0, None);
     let grant = rig.reserve("q", 1).remove(0);
-    let ack = || Op::Ack { id, proof: grant.token.into() };
+    let ack = || Op::Ack { id, proof: grant.token.into(), result: None };
     let already = Reply::Settle(Ok(Settled::Already { queue: queue("q") }.into()));
     let lost = Reply::Settle(Err(SettleRefusal::LeaseLost));
     assert_eq!(rig.call(ack()), Reply::Settle(Ok(Settled::Acked.into())));
@@ -197,7 +197,7 @@ fn repeated_ack_is_answered_already_done() {
     assert_eq!((stats.lease_lost, stats.totals.acked), (0, 1), "it was not lost, and acked once");
 
     let other = LeaseToken { counter: grant.token.counter + 1, ..grant.token };
-    assert_eq!(rig.call(Op::Ack { id, proof: other.into() }), lost, "another token");
+    assert_eq!(rig.call(Op::Ack { id, proof: other.into(), result: None }), lost, "another token");
     assert_eq!(rig.call(nack(id, grant.token, Attempt::Failed)), lost, "it cannot come again");
     rig.pass(299_999);
     assert_eq!(rig.call(ack()), already);
@@ -212,7 +212,7 @@ fn remembered_acks_are_bounded() {
         rig.put("q", 0, None);
     }
     let grants = rig.reserve("q", 4);
-    let ack = |grant: &Grant| Op::Ack { id: grant.message.id, proof: grant.token.into() };
+    let ack = |grant: &Grant| Op::Ack { id: grant.message.id, proof: grant.token.into(), result: None };
     for grant in &grants {
         assert_eq!(rig.call(ack(grant)), Reply::Settle(Ok(Settled::Acked.into())));
     }
@@ -235,7 +235,7 @@ fn late_ack_of_cancelled_is_lost() {
         rig.call(Op::Cancel { keep: None, dedupe_id: DedupeId::Stays, target: Target::Id(id) }),
         Reply::Change(Ok(_))
     ));
-    let ack = Op::Ack { id, proof: grant.token.into() };
+    let ack = Op::Ack { id, proof: grant.token.into(), result: None };
     assert_eq!(rig.call(ack), Reply::Settle(Err(SettleRefusal::LeaseLost)));
 }
 
@@ -266,8 +266,8 @@ fn late_settles_of_the_last_attempt_are_taken() {
         assert_eq!(extend, Reply::Extend(Err(SettleRefusal::LeaseLost)));
         let other = LeaseToken { counter: token.counter + 1, ..token };
         let lost = Reply::Settle(Err(SettleRefusal::LeaseLost));
-        assert_eq!(rig.call(Op::Ack { id, proof: other.into() }), lost);
-        let ack = || Op::Ack { id, proof: token.into() };
+        assert_eq!(rig.call(Op::Ack { id, proof: other.into(), result: None }), lost);
+        let ack = || Op::Ack { id, proof: token.into(), result: None };
         assert_eq!(rig.call(ack()), Reply::Settle(Ok(Settled::Acked.into())));
         assert_eq!(rig.call(ack()), Reply::Settle(Ok(Settled::Already { queue: queue("q") }.into())));
         let Reply::Queues(views) = rig.call(Op::Queue { queue: queue("q") }) else { panic!() };
@@ -308,7 +308,7 @@ fn lapsed_again(rig: &mut Rig, restart: bool) -> (MessageId, LeaseToken) {
 }
 
 fn ack_of(id: MessageId, token: LeaseToken) -> Op {
-    Op::Ack { id, proof: token.into() }
+    Op::Ack { id, proof: token.into(), result: None }
 }
 
 #[test]

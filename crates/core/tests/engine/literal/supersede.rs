@@ -117,7 +117,7 @@ fn superseded_message_ends_with_its_lease() {
             let gone = Reply::Settle(Ok(Settled::Superseded.into()));
             match way {
                 "ack" => {
-                    let acked = rig.call(Op::Ack { id, proof: proof.into() });
+                    let acked = rig.call(Op::Ack { id, proof: proof.into(), result: None });
                     assert_eq!(acked, Reply::Settle(Ok(Settled::Acked.into())));
                 }
                 "nack" | "last attempt" => assert_eq!(rig.call(nack(id, proof, Attempt::Failed)), gone),
@@ -132,7 +132,7 @@ fn superseded_message_ends_with_its_lease() {
             let case = format!("{way}, restart: {restart}");
             assert_eq!(view(&mut rig, Target::Id(id)), None, "{case}");
             let already = Reply::Settle(Ok(Settled::Already { queue: queue("q") }.into()));
-            assert_eq!(rig.call(Op::Ack { id, proof: proof.into() }), already, "{case}");
+            assert_eq!(rig.call(Op::Ack { id, proof: proof.into(), result: None }), already, "{case}");
             let lost = Reply::Settle(Err(SettleRefusal::LeaseLost));
             assert_eq!(rig.call(nack(id, proof, Attempt::NotYet)), lost, "{case}");
             let redriven = rig.call(Op::Redrive { id, delay_ms: None });
@@ -142,7 +142,11 @@ fn superseded_message_ends_with_its_lease() {
             let acked = u64::from(way == "ack");
             assert_eq!((totals.acked, totals.superseded, totals.died), (acked, 1 - acked, 0), "{case}");
             rig.restart();
-            assert_eq!(rig.call(Op::Ack { id, proof: proof.into() }), lost, "no longer remembered: {case}");
+            assert_eq!(
+                rig.call(Op::Ack { id, proof: proof.into(), result: None }),
+                lost,
+                "no longer remembered: {case}"
+            );
             rig.pass(60_000);
             let grants = rig.reserve("q", 9);
             assert_eq!(grants.iter().map(|grant| grant.message.id).collect::<Vec<_>>(), [new], "{case}");
@@ -220,7 +224,7 @@ fn chain_of_supersedes_keeps_newest() {
     let newest = enqueued(&mut rig, supersede(0));
     assert_eq!((newest.created, newest.generation), (Created::Replacing(waiting), 5));
     let (first, proof) = leased[1];
-    rig.call(Op::Ack { id: first, proof: proof.into() });
+    rig.call(Op::Ack { id: first, proof: proof.into(), result: None });
     rig.restart();
     rig.pass(30_000);
     rig.timeout();
@@ -242,7 +246,7 @@ fn supersede_replaces_what_is_not_leased() {
         assert_eq!((new.created, new.generation), (Created::Replacing(id), 2), "{way}");
         assert_eq!(view(&mut rig, Target::Id(id)), None, "{way}");
         if let Some(token) = token {
-            let late = rig.call(Op::Ack { id, proof: token.into() });
+            let late = rig.call(Op::Ack { id, proof: token.into(), result: None });
             assert_eq!(late, Reply::Settle(Err(SettleRefusal::LeaseLost)));
         }
     }
@@ -267,7 +271,7 @@ fn superseded_message_is_kept_as_done() {
         rig.call(Op::Configure { queue: queue("q"), settings });
         let (id, proof, new) = superseded(&mut rig, 5, SessionId::NONE);
         let op = match settles {
-            true => Op::Ack { id, proof: proof.into() },
+            true => Op::Ack { id, proof: proof.into(), result: None },
             false => nack(id, proof, Attempt::Failed),
         };
         rig.call(op);
