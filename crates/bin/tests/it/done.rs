@@ -131,8 +131,13 @@ async fn ack_result_is_kept_with_done_message() {
     );
 
     let result = json!({"sum": 1.5, "of": [null, "ä"]});
-    let item = |grant: &Value, result: &Value| json!({"id": grant["id"], "lease_token": grant["lease_token"], "result": result});
-    let none = json!({"id": grants[3]["id"], "lease_token": grants[3]["lease_token"]});
+    let lease = |grant: &Value| json!({"id": grant["id"], "lease_token": grant["lease_token"]});
+    let item = |grant: &Value, result: &Value| {
+        let mut item = lease(grant);
+        item["result"] = result.clone();
+        item
+    };
+    let none = lease(&grants[3]);
     let items = json!({"messages": [item(&grants[1], &result), item(&grants[2], &Value::Null), none]});
     server.ok("POST", "/v1/ack", &items.to_string()).await;
     let items = json!({"messages": [item(&grants[4], &json!("x".repeat(20_000)))]});
