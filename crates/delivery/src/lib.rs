@@ -55,6 +55,7 @@ pub use message_url::{MessageUrl, TARGET_URL_HEADER};
 pub use networks::{BadNetwork, Networks};
 pub use plan::RetryPlan;
 pub use pusher::{PushCounts, Pusher, PusherError};
+pub use records::{NextLook, NotWritten, RecordStore, StoredRecord};
 pub use recurrence::{Occurrence, Recurrence, RecurrenceSettings};
 pub use request::{PushRequest, webhook_id};
 pub use schedule::{
@@ -68,7 +69,7 @@ pub use scheduler::{
 };
 pub use settings::BadSettings;
 pub use signing::{BadSecret, SigningSecret};
-pub use supervised::Stopped;
+pub use supervised::{Stopped, Supervised};
 pub use target::{NetworkSettings, PushRate, PushTarget, RetrySettings, TargetSettings};
 pub use targets::{
     BadSealKey, SealKeys, Sealing, ShownTarget, TargetChoice, TargetError, TargetPause, TargetService,
@@ -78,5 +79,5 @@ pub use trace::{TRACEPARENT, TRACESTATE, TraceContext};
 pub use tracer::{PushSpan, PushStart, PushTracer};
 pub use workers::{
     BookReport, DeliveryAttempt, FailingTarget, PushWorkers, PushWorkersStart, TargetAttempt, TargetBook,
-    TargetEntry, TargetStage, TargetStatus, deliveries,
+    TargetEntry, TargetStage, TargetStatus, Ticket, Tickets, deliveries,
 };

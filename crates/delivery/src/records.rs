@@ -25,7 +25,7 @@ use crate::limits::{HELD, REMEMBERED};
 
 /// The records, and the store that they are in. Cheap to clone.
 #[derive(Clone, Debug)]
-pub(crate) struct RecordStore {
+pub struct RecordStore {
     pub(crate) client: Client,
     pub(crate) queue: QueueName,
     /// Longest record, in bytes.
@@ -36,28 +36,35 @@ pub(crate) struct RecordStore {
 
 /// A record that was read.
 #[derive(Clone, Debug)]
-pub(crate) struct StoredRecord {
-    pub(crate) id: MessageId,
-    pub(crate) generation: u32,
-    pub(crate) body: Bytes,
+pub struct StoredRecord {
+    /// The id of its message, which is never used again.
+    pub id: MessageId,
+    /// The generation, which each write raises.
+    pub generation: u32,
+    /// The content.
+    pub body: Bytes,
 }
 
 /// Why a record was not written.
-#[derive(Clone, Debug)]
-pub(crate) enum NotWritten {
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum NotWritten {
     /// Another writer was first, or the record is gone: what was planned is out of date.
+    #[error("another change came first")]
     Lost,
     /// The store refused the change, for this reason.
+    #[error("refused: {0}")]
     Refused(ChangeRefusal),
     /// The store refused a new record, for this reason.
+    #[error("refused: {0}")]
     NewRefused(EnqueueRefusal),
     /// No answer came; it may be written.
+    #[error(transparent)]
     Unknown(CallError),
 }
 
 /// When a record is due.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum NextLook {
+pub enum NextLook {
     /// At this instant, in ms since 1970.
     At(u64),
     /// After this time, by elapsed time: clocks that are set do not matter.
@@ -74,7 +81,8 @@ impl NextLook {
 }
 
 impl RecordStore {
-    pub(crate) fn new(wheel: &Duewheel, queue: QueueName, policy: &Policy) -> Self {
+    /// The records in a system queue of this wheel, whose limits are `policy`.
+    pub fn new(wheel: &Duewheel, queue: QueueName, policy: &Policy) -> Self {
         RecordStore::over(wheel.client(), queue, policy)
     }
 
@@ -88,14 +96,27 @@ impl RecordStore {
         self.client.now().wall.0
     }
 
-    pub(crate) async fn read(&self, name: &str) -> Result<Option<StoredRecord>, CallError> {
+    /// Returns the record with this name.
+    ///
+    /// # Errors
+    /// No answer came.
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
+    pub async fn read(&self, name: &str) -> Result<Option<StoredRecord>, CallError> {
         let Ok(key) = Key::new(name) else { return Ok(None) };
         let view = self.client.ask(Op::get(Target::Key(self.queue.clone(), key))).await?;
         Ok(view.map(|view| StoredRecord::of(&view)))
     }
 
-    /// Puts a new record, which is due at once. `false`: there is one already.
-    pub(crate) async fn create(&self, name: &str, body: Bytes) -> Result<bool, NotWritten> {
+    /// Puts a new record, which is due at once; durable when this returns. `false`: there is one already.
+    ///
+    /// # Errors
+    /// See [`NotWritten`].
+    ///
+    /// # Cancel safety
+    /// When the future is dropped, it is unknown whether the record is there.
+    pub async fn create(&self, name: &str, body: Bytes) -> Result<bool, NotWritten> {
         let enqueue = Enqueue {
             key: Key::new(name).ok(),
             if_exists: IfExists::Reject,
@@ -111,8 +132,14 @@ impl RecordStore {
     }
 
     /// Writes a record over the generation that was read, and when it is due next if that changes, as part of an act if
-    /// there is one. Returns the new generation.
-    pub(crate) async fn write(
+    /// there is one. Returns the new generation; then the record is durable.
+    ///
+    /// # Errors
+    /// See [`NotWritten`].
+    ///
+    /// # Cancel safety
+    /// When the future is dropped, it is unknown whether it was written.
+    pub async fn write(
         &self,
         (id, generation): (MessageId, u32),
         body: Bytes,

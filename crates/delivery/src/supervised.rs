@@ -16,7 +16,7 @@ use crate::limits::{FIRST_RESTART, FIRST_SETTLE, LONGEST_RESTART, LONGEST_SETTLE
 
 /// A worker on the runtime of the caller. Dropping this value signals the worker to stop.
 #[derive(Debug)]
-pub(crate) struct Supervised {
+pub struct Supervised {
     stop: watch::Sender<bool>,
     task: Option<JoinHandle<()>>,
 }
@@ -34,7 +34,7 @@ pub enum Stopped {
 impl Supervised {
     /// Starts `work`, which ends when its watched value becomes true. After a panic it is started again, following a
     /// pause that doubles, and `restarts` counts that.
-    pub(crate) fn start<F>(
+    pub fn start<F>(
         worker: impl fmt::Display + Send + 'static,
         restarts: Arc<AtomicU64>,
         work: impl Fn(watch::Receiver<bool>) -> F + Send + 'static,
@@ -70,7 +70,7 @@ impl Supervised {
     ///
     /// # Cancel safety
     /// When the future is dropped, it ends by itself.
-    pub(crate) async fn stop(mut self, deadline: Duration) -> Stopped {
+    pub async fn stop(mut self, deadline: Duration) -> Stopped {
         self.stop.send_replace(true);
         let Some(mut task) = self.task.take() else { return Stopped::Complete };
         if tokio::time::timeout(deadline, &mut task).await.is_ok() {
