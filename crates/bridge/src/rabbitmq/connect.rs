@@ -12,8 +12,8 @@ use async_rs::util::RuntimeParts;
 use async_rs::{Runtime, Tokio};
 use duewheel::Policy;
 use duewheel::core::name::QueueName;
-use futures_util::Stream;
 use futures_util::io::{AsyncRead, AsyncWrite};
+use futures_util::{Stream, TryFutureExt};
 use lapin::options::{ConfirmSelectOptions, ExchangeDeclareOptions, QueueDeclareOptions};
 use lapin::tcp::AsyncTcpStream;
 use lapin::types::{AMQPValue, FieldTable, ShortString};
@@ -281,7 +281,10 @@ impl Reactor for OurReactor {
         self.0.interval(time)
     }
 
-    async fn tcp_connect_addr(&self, address: SocketAddr) -> io::Result<OurStream> {
-        Ok(Compat::new(Box::new(TcpStream::connect(address).await?)))
+    fn tcp_connect_addr(
+        &self,
+        address: SocketAddr,
+    ) -> impl Future<Output = io::Result<OurStream>> + Send + 'static {
+        TcpStream::connect(address).map_ok(|tcp| Compat::new(Box::new(tcp) as Box<dyn Duplex>))
     }
 }
