@@ -26,7 +26,10 @@ use tokio::task::JoinSet;
 use crate::figures::{BridgeFigures, Direction, Meter};
 use crate::intake::{self, PumpEnd};
 use crate::outlet::{self, OutletPlan};
+use crate::report::{BridgePlan, ProbeStep};
 use crate::seam::{Connector, SeamError};
+#[cfg(not(feature = "rabbitmq"))]
+use crate::settings::BridgeKind;
 use crate::settings::{BadBridge, BridgeSettings};
 
 /// The queue of the records of bridges.
@@ -130,6 +133,10 @@ impl BridgeService {
         let mut service = BridgeService::none(wheel, policy).map_err(|bad| internal(&bad))?;
         for settings in bridges {
             settings.check()?;
+            if service.bridges.contains_key(&settings.name) {
+                let what = "another bridge has it".to_owned();
+                return Err(BadBridge { name: settings.name, field: "name", what });
+            }
             #[cfg(feature = "rabbitmq")]
             {
                 let connector = crate::rabbitmq::RabbitConnector::new(&settings, policy)?;
@@ -193,9 +200,42 @@ impl BridgeService {
         self.restarts.load(Ordering::Relaxed)
     }
 
-    /// The settings of a bridge.
-    pub fn settings(&self, name: &str) -> Option<&BridgeSettings> {
-        self.bridges.get(name).map(|bridge| &bridge.settings)
+    /// The declarations by which a bridge takes the place of what its broker had.
+    ///
+    /// # Errors
+    /// [`PauseError::NotFound`].
+    pub fn plan(&self, name: &str) -> Result<BridgePlan, PauseError> {
+        let bridge = self.bridges.get(name).ok_or(PauseError::NotFound)?;
+        #[cfg(feature = "rabbitmq")]
+        return Ok(crate::rabbitmq::plan(&bridge.settings));
+        #[cfg(not(feature = "rabbitmq"))]
+        match bridge.settings.kind {
+            BridgeKind::Rabbitmq => Err(PauseError::NotFound),
+        }
+    }
+
+    /// Tests a bridge, also one that is paused or run by another node: connects, and sends a message each way that no
+    /// consumer gets.
+    ///
+    /// # Errors
+    /// [`PauseError::NotFound`].
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
+    pub async fn probe(&self, name: &str) -> Result<Vec<ProbeStep>, PauseError> {
+        let bridge = self.bridges.get(name).ok_or(PauseError::NotFound)?;
+        #[cfg(feature = "rabbitmq")]
+        {
+            let connector = crate::rabbitmq::RabbitConnector::new(&bridge.settings, &Policy::default());
+            Ok(match connector {
+                Ok(connector) => crate::rabbitmq::probe(&connector).await,
+                Err(bad) => vec![ProbeStep { step: "connect", ok: Some(false), detail: bad.to_string() }],
+            })
+        }
+        #[cfg(not(feature = "rabbitmq"))]
+        match bridge.settings.kind {
+            BridgeKind::Rabbitmq => Err(PauseError::NotFound),
+        }
     }
 
     /// The figures of each bridge on this node.
@@ -387,6 +427,7 @@ impl RunningBridge {
         let now = self.client.now().wall.0;
         let oldest = view.and_then(|view| view.oldest_ready);
         self.meter.lag_ms.store(oldest.map_or(0, |due| now.saturating_sub(due.0)), Ordering::Relaxed);
+        self.meter.note_rates();
     }
 
     fn begin<C: Connector>(self: &Arc<Self>, connector: &Arc<C>) -> Directions {

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// What a bridge has done on this node since it was started.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -17,6 +18,10 @@ pub struct BridgeFigures {
     pub duplicates: u64,
     /// Whether the other side is away, so that the breaker is open.
     pub is_open: bool,
+    /// Messages that were taken a second, over the last seconds.
+    pub taken_per_second: u64,
+    /// Messages that were sent a second, over the last seconds.
+    pub sent_per_second: u64,
     /// How late the message is that has been due for longest, in ms.
     pub lag_ms: u64,
     /// The last error, if no direction has worked since.
@@ -33,7 +38,19 @@ pub(crate) struct Meter {
     pub(crate) lag_ms: AtomicU64,
     is_open: [AtomicBool; 2],
     error: Mutex<Option<String>>,
+    rates: Mutex<BridgeRates>,
 }
+
+/// The rates of the last seconds, and the counts at their end.
+#[derive(Debug, Default)]
+struct BridgeRates {
+    at: Option<Instant>,
+    counts: [u64; 2],
+    per_second: [u64; 2],
+}
+
+/// How long rates are measured at least.
+const MEASURED: Duration = Duration::from_secs(5);
 
 /// A direction of a bridge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +92,26 @@ impl Meter {
         self.close(Direction::In);
         self.close(Direction::Out);
         self.lag_ms.store(0, Ordering::Relaxed);
+        self.rates().per_second = [0; 2];
+    }
+
+    /// Measures the rates anew, once some seconds are over.
+    pub(crate) fn note_rates(&self) {
+        let mut rates = self.rates();
+        let elapsed = rates.at.map(|at| at.elapsed());
+        if elapsed.is_some_and(|elapsed| elapsed < MEASURED) {
+            return;
+        }
+        let counts = [&self.taken, &self.sent].map(|count| count.load(Ordering::Relaxed));
+        let ms = elapsed.map_or(u64::MAX, |elapsed| u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX));
+        let before = std::mem::replace(&mut rates.counts, counts);
+        rates.per_second =
+            [0, 1].map(|n| counts[n].saturating_sub(before[n]).saturating_mul(1_000) / ms.max(1));
+        rates.at = Some(Instant::now());
+    }
+
+    fn rates(&self) -> MutexGuard<'_, BridgeRates> {
+        self.rates.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn is_open(&self) -> bool {
@@ -93,6 +130,8 @@ impl Meter {
             rejected: of(&self.rejected),
             duplicates: of(&self.duplicates),
             is_open: self.is_open(),
+            taken_per_second: self.rates().per_second[0],
+            sent_per_second: self.rates().per_second[1],
             lag_ms: of(&self.lag_ms),
             last_error: self.error().clone(),
         }

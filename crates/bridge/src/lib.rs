@@ -10,10 +10,12 @@ mod intake;
 mod outlet;
 #[cfg(feature = "rabbitmq")]
 pub mod rabbitmq;
+mod report;
 mod seam;
 mod settings;
 
 pub use bridge::{BridgePause, BridgeService, BridgeView, PauseError};
 pub use figures::BridgeFigures;
+pub use report::{BridgePlan, PlannedChange, ProbeStep};
 pub use seam::{Arrival, Connector, Fate, Intent, SeamError, Sink, Source, Verdict};
 pub use settings::{BadBridge, BridgeKind, BridgeSettings};

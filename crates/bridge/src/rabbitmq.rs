@@ -11,8 +11,8 @@ mod source;
 use duewheel::Policy;
 
 pub use connect::RabbitConnector;
-pub use plan::{BridgePlan, plan};
-pub use probe::{ProbeStep, probe};
+pub use plan::plan;
+pub use probe::probe;
 pub use sink::RabbitSink;
 pub use source::RabbitSource;
 

@@ -125,6 +125,18 @@ impl BridgeSettings {
         BadBridge { name: self.name.clone(), field, what }
     }
 
+    /// The settings without the password of the URL.
+    #[must_use]
+    pub fn without_secrets(mut self) -> Self {
+        if let Some((scheme, rest)) = self.url.split_once("://")
+            && let Some((who, host)) = rest.rsplit_once('@')
+        {
+            let user = who.split_once(':').map_or(who, |(user, _)| user);
+            self.url = format!("{scheme}://{user}@{host}");
+        }
+        self
+    }
+
     /// The queue of duewheel.
     ///
     /// # Errors

@@ -1,31 +1,9 @@
 //! The declarations that replace the delayed-message plugin.
 
-use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::report::{BridgePlan, PlannedChange};
 use crate::settings::BridgeSettings;
-
-/// What is to be done at the broker and in programs, so that a bridge takes the plugin's place.
-#[derive(Clone, Debug, Serialize)]
-pub struct BridgePlan {
-    /// Queues, exchanges and bindings, as `rabbitmqadmin import` and the management interface read them.
-    pub definitions: Value,
-    /// What people do, in this order.
-    pub steps: Vec<String>,
-    /// The lines that change in programs that declare the exchange; those that only publish stay as they are.
-    pub programs: Vec<PlannedChange>,
-}
-
-/// The lines that change in programs of one client library.
-#[derive(Clone, Debug, Serialize)]
-pub struct PlannedChange {
-    /// The client library.
-    pub library: &'static str,
-    /// The declaration, in place of the one of type `x-delayed-message`.
-    pub declare: String,
-    /// The binding of a consumer's queue.
-    pub bind: String,
-}
 
 /// Returns the plan of a bridge.
 pub fn plan(settings: &BridgeSettings) -> BridgePlan {

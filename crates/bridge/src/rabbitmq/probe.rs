@@ -5,21 +5,10 @@ use std::time::SystemTime;
 use lapin::options::BasicPublishOptions;
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Confirmation, Connection};
-use serde::Serialize;
 
 use super::connect::{RabbitConnector, confirming, short};
+use crate::report::ProbeStep;
 use crate::seam::SeamError;
-
-/// A step of a test, and its outcome.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct ProbeStep {
-    /// The step: `connect`, `in`, `out`.
-    pub step: &'static str,
-    /// Whether it went well; `None`: it was left out.
-    pub ok: Option<bool>,
-    /// What was seen, in words.
-    pub detail: String,
-}
 
 /// Tests a bridge: connects, checks declarations and permissions, and sends a message each way. Into the bridge's queue
 /// goes the cancel of a key that nobody has; to the exchange of due messages one that no queue is bound for, so that the

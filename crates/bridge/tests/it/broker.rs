@@ -131,6 +131,16 @@ impl Broker {
         server.wait().unwrap();
     }
 
+    /// Waits until a crash does not lose this quorum queue: the broker writes the names of new ones some seconds later.
+    pub async fn remembers(&self, queue: &str) {
+        let names = format!("m/dw{0}@localhost/quorum/dw{0}@localhost/names.dets", self.ports[0]);
+        crate::until("the broker remembers its queue", async || {
+            let names = fs::read(self.path(&names)).unwrap_or_default();
+            names.windows(queue.len()).any(|part| part == queue.as_bytes())
+        })
+        .await;
+    }
+
     pub fn url(&self) -> String {
         format!("amqp://guest:guest@127.0.0.1:{}/%2f", self.ports[0])
     }
@@ -179,6 +189,13 @@ impl Broker {
 impl Drop for Broker {
     fn drop(&mut self) {
         self.kill();
+        if std::thread::panicking() {
+            for log in fs::read_dir(self.path("l")).into_iter().flatten().flatten() {
+                let text = fs::read(log.path()).unwrap_or_default();
+                let text = String::from_utf8_lossy(&text[text.len().saturating_sub(8_000)..]).into_owned();
+                println!("the log of the broker ends with:\n{text}");
+            }
+        }
         let _ = self.epmd.kill();
         let _ = self.epmd.wait();
     }

@@ -199,6 +199,7 @@ impl RabbitWorld {
         drop(connector.sink().await.unwrap());
         let (_connection, channel) = broker.connect().await;
         lay_out(&channel, &settings, "jobs", "conformance").await;
+        broker.remembers(&settings.source()).await;
         RabbitWorld { broker, connector }
     }
 }

@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Arg, Args};
+use duewheel_bridge::BridgeSettings;
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -205,6 +206,8 @@ options! {
         ; // In the file alone.
         /// Quotas of tenants; in the file alone, as `[[quota]]`; read again like `tokens`.
         quota: Vec<QuotaTable>,
+        /// Bridges to other systems; in the file alone, as `[[bridge]]`.
+        bridge: Vec<BridgeSettings>,
     }
 }
 
@@ -317,7 +320,8 @@ mod tests {
 
 Each option is a flag, a variable and a key of the file of `--config`: `--drain-delay 5s`, `DUEWHEEL_DRAIN_DELAY=5s`,
 `drain_delay = \"5s\"`. Flags win over variables, variables over the file, the file over the defaults; `duewheel serve
---print-config` tells what counts. Quotas stand in the file alone ([operations](operations.md#quotas)). This page is made
+--print-config` tells what counts. Quotas ([operations](operations.md#quotas)) and bridges
+([RabbitMQ](rabbitmq.md)) stand in the file alone. This page is made
 of the list of options; a test compares it with what the server takes, and the defaults with those that count.
 
 | option | default | what |

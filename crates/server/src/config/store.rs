@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use duewheel::core::store::MAX_SHARDS;
+use duewheel_bridge::BridgeSettings;
 
 use super::{ConfigError, Options, RedisCreate, RedisWaitFor, Secret};
 use crate::span::TimeSpan;
@@ -87,6 +88,8 @@ impl Options {
     pub fn without_secrets(mut self) -> Options {
         self.redis_password = None;
         self.postgres_password = None;
+        let bridges = self.bridge.take();
+        self.bridge = bridges.map(|all| all.into_iter().map(BridgeSettings::without_secrets).collect());
         if let Some(store) = &mut self.store
             && let Some((scheme, rest)) = store.expose().split_once("://")
             && let Some((who, hosts)) = rest.rsplit_once('@')
