@@ -125,18 +125,10 @@ impl BridgeService {
     ///
     /// # Errors
     /// A bridge is not valid.
-    pub fn start(
-        wheel: &Duewheel,
-        policy: &Policy,
-        bridges: impl IntoIterator<Item = BridgeSettings>,
-    ) -> Result<Self, BadBridge> {
+    pub fn start(wheel: &Duewheel, policy: &Policy, bridges: Vec<BridgeSettings>) -> Result<Self, BadBridge> {
         let mut service = BridgeService::none(wheel, policy).map_err(|bad| internal(&bad))?;
+        BridgeSettings::check_all(&bridges)?;
         for settings in bridges {
-            settings.check()?;
-            if service.bridges.contains_key(&settings.name) {
-                let what = "another bridge has it".to_owned();
-                return Err(BadBridge { name: settings.name, field: "name", what });
-            }
             #[cfg(feature = "rabbitmq")]
             {
                 let connector = crate::rabbitmq::RabbitConnector::new(&settings, policy)?;

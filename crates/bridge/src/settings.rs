@@ -91,6 +91,20 @@ pub struct BadBridge {
 }
 
 impl BridgeSettings {
+    /// Checks all bridges of a node.
+    ///
+    /// # Errors
+    /// See [`BridgeSettings::check`]; or two bridges have one name.
+    pub fn check_all(all: &[BridgeSettings]) -> Result<(), BadBridge> {
+        for (n, one) in all.iter().enumerate() {
+            one.check()?;
+            if all.iter().take(n).any(|other| other.name == one.name) {
+                return Err(one.bad("name", "another bridge has it".to_owned()));
+            }
+        }
+        Ok(())
+    }
+
     /// Checks the settings.
     ///
     /// # Errors

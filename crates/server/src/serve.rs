@@ -87,7 +87,7 @@ pub async fn serve(
     // This precedes everything that takes time, so that no signal is missed.
     let all_tls = tls.iter().chain(&beanstalk_tls).cloned().collect();
     let sealing = sealing::of(&settings)?;
-    settings.bridges.iter().try_for_each(BridgeSettings::check)?;
+    BridgeSettings::check_all(&settings.bridges)?;
     let traces = telemetry::start(&settings)?;
     let peers = settings.store.peer_files().map(reload::certificates).transpose()?;
     let reload = Reload::new(&settings, Arc::clone(&guard), all_tls, peers.clone());

@@ -41,7 +41,7 @@ async fn node_of_its_own_process() {
     // So that the totals of the queue stay when it is empty.
     let kept = QueueSettings { priority: Some(7), ..QueueSettings::default() };
     wheel.queue("shop-due").configure(kept).await.unwrap();
-    let _service = BridgeService::start(&wheel, &Policy::default(), [settings(&url)]).unwrap();
+    let _service = BridgeService::start(&wheel, &Policy::default(), vec![settings(&url)]).unwrap();
     std::future::pending::<()>().await;
 }
 

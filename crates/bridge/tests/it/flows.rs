@@ -40,7 +40,7 @@ impl Rig {
     }
 
     pub async fn over(broker: Broker, wheel: Duewheel, settings: BridgeSettings) -> Rig {
-        let service = BridgeService::start(&wheel, &Policy::default(), [settings.clone()]).unwrap();
+        let service = BridgeService::start(&wheel, &Policy::default(), vec![settings.clone()]).unwrap();
         let (connection, channel) = broker.connect().await;
         until("the bridge has declared", async || {
             let (_connection, channel) = broker.connect().await;
@@ -245,7 +245,7 @@ async fn paused_bridge_takes_and_gives_nothing() {
     until("lateness is counted", async || rig.figures().lag_ms > 0).await;
     assert!(drain(&rig.channel, JOBS).await.is_empty());
     // Another node sees it as well.
-    let other = BridgeService::start(&rig.wheel, &Policy::default(), [rig.settings.clone()]).unwrap();
+    let other = BridgeService::start(&rig.wheel, &Policy::default(), vec![rig.settings.clone()]).unwrap();
     assert_eq!(other.view("shop").await.unwrap().paused.unwrap().reason, "maintenance");
     other.set_pause("shop", None).await.unwrap();
     assert_eq!(rig.jobs(2).await.len(), 2);
@@ -257,7 +257,7 @@ async fn paused_bridge_takes_and_gives_nothing() {
 async fn one_node_runs_a_bridge_at_a_time() {
     let rig = Rig::new().await;
     until("it runs", async || rig.service.view("shop").await.unwrap().is_owner).await;
-    let other = BridgeService::start(&rig.wheel, &Policy::default(), [rig.settings.clone()]).unwrap();
+    let other = BridgeService::start(&rig.wheel, &Policy::default(), vec![rig.settings.clone()]).unwrap();
     for n in 0..20 {
         rig.publish(KEY, &n.to_string(), BasicProperties::default().with_message_id(n.to_string().into()))
             .await;
