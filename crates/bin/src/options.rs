@@ -40,7 +40,9 @@ pub(crate) fn for_its_store(arg: Arg) -> Arg {
 /// A failure of a part of the server, as the command's: wrong settings are wrong usage.
 pub(crate) fn failure(error: impl Into<ServeError>) -> CommandFailure {
     match error.into() {
-        error @ (ServeError::NoListener | ServeError::Config(_)) => CommandFailure::Usage(error.to_string()),
+        error @ (ServeError::NoListener | ServeError::Config(_) | ServeError::Bridge(_)) => {
+            CommandFailure::Usage(error.to_string())
+        }
         error @ (ServeError::Tokens(_)
         | ServeError::Tls(_)
         | ServeError::Open { .. }

@@ -13,7 +13,7 @@ const GROUPS: [(&str, &[&str]); 7] = [
     ("Messages", &["enqueue", "get", "list", "cancel", "postpone", "fire", "replay"]),
     ("Queues", &["queues", "queue", "config", "pause", "resume", "purge", "dead", "redrive", "bulk", "job"]),
     ("Workers", &["work", "reserve", "ack", "nack", "extend"]),
-    ("Schedules and targets", &["schedule", "target"]),
+    ("Schedules, targets, bridges", &["schedule", "target", "bridge"]),
     (
         "Operate",
         &[
@@ -37,7 +37,7 @@ const GROUPS: [(&str, &[&str]); 7] = [
 ];
 
 /// Lines that can be typed, by command.
-const EXAMPLES: [(&str, &[&str]); 28] = [
+const EXAMPLES: [(&str, &[&str]); 29] = [
     (
         "enqueue",
         &[
@@ -106,6 +106,7 @@ const EXAMPLES: [(&str, &[&str]); 28] = [
             "duewheel queue set orders --target shop",
         ],
     ),
+    ("bridge plan", &["duewheel bridge plan shop", "duewheel bridge plan shop --definitions >shop.json"]),
     ("export", &["duewheel export all.ndjson", "duewheel export - --queue orders >orders.ndjson"]),
     ("import", &["duewheel import all.ndjson", "duewheel import --beanstalk localhost:11301 --wait 10m"]),
     ("backup", &["duewheel backup /backups/monday"]),

@@ -18,6 +18,7 @@ use clap::error::{ContextKind, ErrorKind};
 use clap::{Arg, Command, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 mod beanstalk_source;
+mod bridge;
 mod bulk;
 mod complete;
 mod demo;
@@ -154,6 +155,9 @@ commands! {
         /// Put, list, test and remove targets: where messages are delivered
         #[command(subcommand)]
         Target(target::TargetCommand),
+        /// List, plan, test, pause and resume bridges: other systems that messages come from and go to
+        #[command(subcommand)]
+        Bridge(bridge::BridgeCommand),
         /// Show limits and use of tenants
         Quotas(ClientArgs<status::QuotasArgs>),
         /// Show version, store, disk, memory, shards and breakers of the server

@@ -79,5 +79,5 @@ pub use trace::{TRACEPARENT, TRACESTATE, TraceContext};
 pub use tracer::{PushSpan, PushStart, PushTracer};
 pub use workers::{
     BookReport, DeliveryAttempt, FailingTarget, PushWorkers, PushWorkersStart, TargetAttempt, TargetBook,
-    TargetEntry, TargetStage, TargetStatus, deliveries,
+    TargetEntry, TargetStage, TargetStatus, Ticket, Tickets, deliveries,
 };

@@ -11,3 +11,4 @@ pub use attempts::{DeliveryAttempt, deliveries};
 pub use latest::TargetAttempt;
 pub use node::{PushWorkers, PushWorkersStart};
 pub use runner::{BookReport, FailingTarget, TargetBook, TargetEntry, TargetStage, TargetStatus};
+pub use ticket::{Ticket, Tickets};

@@ -98,10 +98,12 @@ pub fn error_line(area: &str, message: &str) {
     }
 }
 
-/// The filter with the client of the collector turned off: at the level `trace` its lines have the bytes of requests,
-/// and so their secrets.
+/// The filter with the clients of the collector and of brokers turned off: lines of theirs have the bytes of requests, and
+/// so secrets, or the bodies of messages that a broker returns.
 fn without_requests(filter: EnvFilter) -> EnvFilter {
-    let off = ["ureq=off", "ureq_proto=off", "ureq_proto::util=off"].map(str::parse::<Directive>);
+    let off =
+        ["ureq=off", "ureq_proto=off", "ureq_proto::util=off", "lapin=off", "lapin::returned_messages=off"]
+            .map(str::parse::<Directive>);
     off.into_iter().flatten().fold(filter, EnvFilter::add_directive)
 }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use duewheel::{Duewheel, ShutdownError, VirtualClock};
+use duewheel_bridge::BridgeSettings;
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::{JoinHandle, JoinSet};
@@ -86,6 +87,7 @@ pub async fn serve(
     // This precedes everything that takes time, so that no signal is missed.
     let all_tls = tls.iter().chain(&beanstalk_tls).cloned().collect();
     let sealing = sealing::of(&settings)?;
+    BridgeSettings::check_all(&settings.bridges)?;
     let traces = telemetry::start(&settings)?;
     let peers = settings.store.peer_files().map(reload::certificates).transpose()?;
     let reload = Reload::new(&settings, Arc::clone(&guard), all_tls, peers.clone());
@@ -176,6 +178,10 @@ pub async fn serve(
     app.start_jobs();
     app.start_delivery();
     start_outboxes(&settings, &app)?;
+    if let Err(bad) = app.start_bridges(&settings.bridges).await {
+        let _ = wheel.shutdown(Duration::ZERO).await;
+        return Err(bad.into());
+    }
     manager.ready(&addresses);
     let _pulse = manager.watch(&app)?;
     let server = RunningServer { app, settings, wheel, drain, manager, is_given, traces };
@@ -275,8 +281,9 @@ impl RunningServer {
         tokio::join!(
             self.app.stop_schedules(schedules),
             self.app.stop_jobs(schedules),
-            self.app.stop_delivery(delivery),
-            self.app.stop_outboxes(delivery)
+            self.app.stop_outboxes(delivery),
+            self.app.stop_bridges(delivery),
+            self.app.stop_delivery(delivery)
         );
         self.wheel.shutdown(time).await
     }

@@ -7,6 +7,7 @@ mod bad_input;
 mod batch;
 mod beanstalk;
 mod beanstalkd;
+mod bridges;
 mod bugs;
 mod bulk;
 mod comfort;

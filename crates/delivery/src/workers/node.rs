@@ -25,6 +25,9 @@ use crate::pusher::{PusherError, PusherParts, check_store};
 use crate::supervised::{Supervised, TestBugs};
 use crate::tracer::PushTracer;
 
+/// The queue of the tickets of targets.
+const TICKETS: &str = "#pushers";
+
 /// The parameters of a node's workers.
 #[derive(Clone, Debug)]
 pub struct PushWorkersStart {
@@ -135,7 +138,7 @@ impl PushWorkers {
         };
         let (store, latest) = (start.store.clone(), LatestOfTargets::default());
         let inner = Arc::new(WorkersInner {
-            tickets: Tickets::new(wheel.client()).map_err(PusherError::Queue)?,
+            tickets: Tickets::new(wheel.client(), TICKETS).map_err(PusherError::Queue)?,
             context: RunnerContext { wheel: wheel.clone(), store, parts, latest },
             start,
             status: Mutex::default(),

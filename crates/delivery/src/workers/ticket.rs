@@ -9,7 +9,7 @@
 //!                               └─────────────────────────► no ticket
 //! ```
 //!
-//! A ticket is a message of a system queue with the target's name as its key. A node that dies stops renewing.
+//! A ticket is a message of a system queue with the name of the target, or of a bridge, as its key. A node that dies stops renewing.
 
 use duewheel::core::MessageId;
 use duewheel::core::engine::{Attempt, Enqueue, Grant, IfExists, Op};
@@ -23,8 +23,6 @@ use duewheel_shard::client::Reserve;
 use crate::limits::{TICKET_LEASE, TICKET_RENEWAL, WORKERS_WAIT};
 use crate::records::granted;
 
-/// The queue of the tickets.
-const QUEUE: &str = "#pushers";
 /// How long a reserve waits, in ms. A node that is suspended holds its tickets for ten seconds at least: its reserve must
 /// have ended then, or they would be granted to it again.
 const WAIT_MS: u64 = 5_000;
@@ -35,31 +33,31 @@ const PAGE: usize = 256;
 
 /// A ticket that this node holds.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ticket {
+pub struct Ticket {
     pub(crate) id: MessageId,
     token: LeaseToken,
     /// Until when nobody else can have it, by the clock of this node. 0 until it was renewed for the first time.
-    pub(crate) until: EngineMs,
+    pub until: EngineMs,
     renew_at: EngineMs,
 }
 
 impl Ticket {
-    /// The name of the target and its ticket; `None` for a message that is none.
-    pub(crate) fn of(grant: &Grant) -> Option<(String, Ticket)> {
+    /// The name of what it is for, and the ticket; `None` for a message that is none.
+    pub fn of(grant: &Grant) -> Option<(String, Ticket)> {
         let name = grant.message.key.as_ref()?.as_str().to_owned();
         let never = EngineMs(0);
         Some((name, Ticket { id: grant.message.id, token: grant.token, until: never, renew_at: never }))
     }
 
     /// Whether it is to be renewed.
-    pub(crate) fn wants_renewal(&self, now: EngineMs) -> bool {
+    pub fn wants_renewal(&self, now: EngineMs) -> bool {
         now >= self.renew_at
     }
 }
 
 /// The tickets of a store. Cheap to clone; clones hold the same ones.
 #[derive(Clone, Debug)]
-pub(crate) struct Tickets {
+pub struct Tickets {
     client: Client,
     queue: QueueName,
     /// The session that leases are bound to: a restart of the process releases them at once.
@@ -67,16 +65,23 @@ pub(crate) struct Tickets {
 }
 
 impl Tickets {
-    pub(crate) fn new(client: &Client) -> Result<Self, BadName> {
+    /// The tickets in this system queue.
+    ///
+    /// # Errors
+    /// The queue has no valid name, which is a bug.
+    pub fn new(client: &Client, queue: &str) -> Result<Self, BadName> {
         Ok(Tickets {
             client: client.clone(),
-            queue: QueueName::system(QUEUE)?,
+            queue: QueueName::system(queue)?,
             session: client.new_session(),
         })
     }
 
-    /// Makes sure that each of these targets has a ticket.
-    pub(crate) async fn lay_out(&self, names: &[&str]) {
+    /// Makes sure that there is a ticket with each of these names.
+    ///
+    /// # Cancel safety
+    /// Cancel safe: a ticket that is there stays.
+    pub async fn lay_out(&self, names: &[&str]) {
         let enqueue = |name: &&str| {
             Some(Enqueue {
                 key: Some(Key::new(name).ok()?),
@@ -92,11 +97,14 @@ impl Tickets {
         }
     }
 
-    /// Waits for free tickets.
+    /// Waits for free tickets, some seconds at most.
+    ///
+    /// # Errors
+    /// No answer came.
     ///
     /// # Cancel safety
     /// Cancel safe: tickets granted to a dropped future go back.
-    pub(crate) async fn free(&self) -> Result<Vec<Grant>, CallError> {
+    pub async fn free(&self) -> Result<Vec<Grant>, CallError> {
         let demand = Reserve {
             max: TAKEN,
             wait_ms: WAIT_MS,
@@ -108,7 +116,10 @@ impl Tickets {
     }
 
     /// Renews tickets. Those that are lost, or may be, are `None` afterwards.
-    pub(crate) async fn renew(&self, tickets: &mut [&mut Option<Ticket>]) {
+    ///
+    /// # Cancel safety
+    /// When the future is dropped, a ticket may be renewed without being marked so: it is held for longer.
+    pub async fn renew(&self, tickets: &mut [&mut Option<Ticket>]) {
         for page in tickets.chunks_mut(PAGE) {
             self.renew_page(page).await;
         }
@@ -142,7 +153,10 @@ impl Tickets {
     }
 
     /// Lets another node have it, at once or after `delay_ms`.
-    pub(crate) async fn give_back(&self, ticket: Ticket, delay_ms: u64) {
+    ///
+    /// # Cancel safety
+    /// When the future is dropped, its lease may have to run out.
+    pub async fn give_back(&self, ticket: Ticket, delay_ms: u64) {
         let op = Op::nack(ticket.id, ticket.token, Attempt::NotYet, Some(delay_ms), "");
         drop(tokio::time::timeout(WORKERS_WAIT, self.client.ask(op)).await);
     }
@@ -153,7 +167,10 @@ impl Tickets {
     }
 
     /// Gives all back that this node holds.
-    pub(crate) async fn close(&self) {
+    ///
+    /// # Cancel safety
+    /// When the future is dropped, their leases may have to run out.
+    pub async fn close(&self) {
         let closing = self.client.ask(Op::session_closed(self.session));
         drop(tokio::time::timeout(WORKERS_WAIT, closing).await);
     }

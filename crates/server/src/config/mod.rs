@@ -11,6 +11,7 @@ use duewheel::Policy;
 use duewheel::core::engine::Quota;
 use duewheel::core::policy::OF_RECORD;
 use duewheel::store_log::{MemoryBudget, Options as LogOptions};
+use duewheel_bridge::BridgeSettings;
 
 use crate::auth::{Hosts, Prefixes};
 use crate::beanstalk::{self, SocketMode};
@@ -102,6 +103,8 @@ pub struct Settings {
     pub quotas: Vec<Quota>,
     /// Databases whose outboxes are drained.
     pub outboxes: Vec<PostgresTable>,
+    /// Bridges to other systems.
+    pub bridges: Vec<BridgeSettings>,
     /// The file from which quotas are read again.
     pub file: Option<PathBuf>,
 }
@@ -285,6 +288,7 @@ impl Options {
             virtual_clock,
             quotas: values::checked(self.quota, &policy)?,
             outboxes: outbox::checked(self.postgres)?,
+            bridges: self.bridge.unwrap_or_default(),
             file: None,
             policy,
             limits,
@@ -473,6 +477,7 @@ impl Settings {
             max_connections: Some(self.limits.max_connections),
             header_timeout: span(self.limits.header_timeout),
             body_timeout: span(self.limits.body_timeout),
+            bridge: (!self.bridges.is_empty()).then(|| self.bridges.clone()),
             quota: (!self.quotas.is_empty()).then(|| self.quotas.iter().map(QuotaTable::from).collect()),
             postgres: (!self.outboxes.is_empty()).then(|| self.outboxes.clone()),
             ..self.store.clone().into_options()
@@ -523,7 +528,9 @@ mod tests {
             wheel_tick = '10ms'\nmax_body = 1\nmax_messages = 2\nmax_message_bytes = 3\nmax_connections = 4\n\
             header_timeout = '5s'\nbody_timeout = '6s'";
         let quotas = "[[quota]]\nprefix = 'acme.'\nmessages = 1\nbytes = 2\nleases = 3\nenqueues_per_second = 4\nburst = 5\n\
-            [[quota]]\nprefix = 'b'\n[[postgres]]\nname = 'shop'\nurl = 'postgres://u:p@localhost/shop'\nqueues = ['shop/']\n";
+            [[quota]]\nprefix = 'b'\n[[postgres]]\nname = 'shop'\nurl = 'postgres://u:p@localhost/shop'\nqueues = ['shop/']\n\
+            [[bridge]]\nname = 'shop'\nkind = 'rabbitmq'\nurl = 'amqp://h'\nqueue = 'q'\nexchange = 'x'\nsource = 's'\n\
+            exchange_type = 'topic'\nquorum = false\nmax_attempts = 3\nca = '/ca'\n";
         let log = format!("{all}\nvirtual_clock = 'force'\nstore = 'log'\n{quotas}");
         let redis = "store = 'redis://h:1/3'\nredis_user = 'u'\nredis_password = 'p'\nredis_prefix = 'x'\nredis_wait = 2\nredis_wait_for = 'synced'\nredis_without_aof = true\nredis_create = 'never'\nredis_start_timeout = '5m'\nredis_ca = '/a'\n\
             redis_cert = '/c'\nredis_key = '/k'\nnode = 'n'\nadvertise = 'h:2'\npeer_listen = '0.0.0.0:2'\npeer_cert = '/pc'\npeer_key = '/pk'\npeer_ca = '/pa'\nshards = 7\nshard_lease = '3s'\nsettle_delay = '9s'";

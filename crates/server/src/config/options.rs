@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Arg, Args};
+use duewheel_bridge::BridgeSettings;
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -207,6 +208,8 @@ options! {
         quota: Vec<QuotaTable>,
         /// Databases whose outboxes are drained; in the file alone, as `[[postgres]]`.
         postgres: Vec<PostgresTable>,
+        /// Bridges to other systems; in the file alone, as `[[bridge]]`.
+        bridge: Vec<BridgeSettings>,
     }
 }
 
@@ -319,8 +322,9 @@ mod tests {
 
 Each option is a flag, a variable and a key of the file of `--config`: `--drain-delay 5s`, `DUEWHEEL_DRAIN_DELAY=5s`,
 `drain_delay = \"5s\"`. Flags win over variables, variables over the file, the file over the defaults; `duewheel serve
---print-config` tells what counts. Quotas ([operations](operations.md#quotas)) and databases with an outbox
-([outbox](outbox.md)) stand in the file alone. This page is made of the list of options; a test compares it with what the server takes, and the defaults with those that count.
+--print-config` tells what counts. Quotas ([operations](operations.md#quotas)), databases with an outbox
+([outbox](outbox.md)) and bridges ([RabbitMQ](rabbitmq.md)) stand in the file alone. This page is made of the list of
+options; a test compares it with what the server takes, and the defaults with those that count.
 
 | option | default | what |
 |---|---|---|

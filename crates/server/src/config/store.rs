@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use duewheel::core::store::MAX_SHARDS;
+use duewheel_bridge::BridgeSettings;
 
 use super::{ConfigError, Options, RedisCreate, RedisWaitFor, Secret};
 use crate::span::TimeSpan;
@@ -87,6 +88,8 @@ impl Options {
     pub fn without_secrets(mut self) -> Options {
         self.redis_password = None;
         self.postgres_password = None;
+        let bridges = self.bridge.take();
+        self.bridge = bridges.map(|all| all.into_iter().map(BridgeSettings::without_secrets).collect());
         let databases = self.postgres.iter_mut().flatten().map(|table| &mut table.url);
         for url in self.store.iter_mut().chain(databases) {
             *url = without_password(url);

@@ -14,10 +14,13 @@ use duewheel::core::name::BadName;
 use duewheel::core::{Policy, WallMs};
 use duewheel::{Client, Duewheel, VirtualClock};
 use duewheel_bridge::outbox::{OutboxService, OutboxSettings};
+use duewheel_bridge::{BadBridge, BridgeFigures, BridgeService, BridgeSettings};
 use duewheel_delivery::{
     BulkJobs, BulkWorker, ScheduleWorker, Schedules, Sealing, TargetAttempt, TargetService, TargetStatus,
     Targets, WorkerCounts,
 };
+
+use tokio::sync::RwLock;
 
 use super::answer::AnswerBudget;
 use super::feed::{EventFeed, Feed};
@@ -73,6 +76,8 @@ pub struct AppState {
     pub(super) delivery: Mutex<Option<TargetService>>,
     /// The drains of outboxes, while they run.
     outboxes: Mutex<Option<OutboxService>>,
+    /// The bridges to other systems, while they run.
+    pub(super) bridges: RwLock<Option<BridgeService>>,
     /// The tracer, if tracing is enabled.
     pub(super) traces: OnceLock<Arc<dyn Traces>>,
     /// The start, for `/v1/status`.
@@ -188,6 +193,7 @@ impl App {
             targets: OnceLock::new(),
             delivery: Mutex::new(None),
             outboxes: Mutex::new(None),
+            bridges: RwLock::new(None),
             traces: OnceLock::new(),
             start: OnceLock::new(),
             last_backup: tokio::sync::Mutex::new(None),
@@ -320,6 +326,34 @@ impl App {
     /// Begins no further batch of an outbox, and waits for those under way.
     pub(crate) async fn stop_outboxes(&self, deadline: Duration) {
         let service = self.outboxes().take();
+        if let Some(service) = service {
+            service.stop(deadline).await;
+        }
+    }
+
+    /// Runs bridges from now on.
+    ///
+    /// # Errors
+    /// A bridge is not valid.
+    ///
+    /// # Cancel safety
+    /// When the future is dropped, none may run.
+    pub async fn start_bridges(&self, bridges: &[BridgeSettings]) -> Result<(), BadBridge> {
+        let service = BridgeService::start(&self.wheel, &self.policy, bridges.to_vec())?;
+        *self.0.bridges.write().await = Some(service);
+        Ok(())
+    }
+
+    /// The figures of this node's bridges, by name.
+    pub(super) async fn bridge_figures(&self) -> Vec<(String, BridgeFigures)> {
+        let running = self.0.bridges.read().await;
+        let all = running.as_ref().into_iter().flat_map(BridgeService::figures);
+        all.map(|(name, figures)| (name.to_owned(), figures)).collect()
+    }
+
+    /// Ends the bridges; other nodes may run them at once.
+    pub(crate) async fn stop_bridges(&self, deadline: Duration) {
+        let service = self.0.bridges.write().await.take();
         if let Some(service) = service {
             service.stop(deadline).await;
         }

@@ -20,6 +20,7 @@ use super::queue_view::totals;
 use super::{Answer, App, typed};
 use crate::error::Problem;
 
+mod bridges;
 mod figures;
 mod page;
 mod process;
@@ -63,6 +64,7 @@ pub(crate) async fn metrics(call: Call) -> Answer {
     }
     write_quotas(&mut page, &shards);
     write_cluster(&mut page, app);
+    bridges::write_figures(&mut page, app).await;
     write_stores(&mut page, &shards);
     write_store_histograms(&mut page, &shards);
     Ok(typed(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", page.into_text()))

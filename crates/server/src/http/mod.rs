@@ -6,6 +6,7 @@
 mod answer;
 mod app;
 mod audit;
+mod bridge;
 mod budget;
 mod bulk;
 mod call;

@@ -19,6 +19,9 @@ use serde_json::Value;
 
 use super::app::RouteDurations;
 use super::audit::{self, AuditAnswer};
+use super::bridge::{
+    self as bridges, BridgeAnswer, BridgePlanAnswer, BridgesAnswer, PauseBridgeRequest, TestedBridgeAnswer,
+};
 use super::bulk::{self, BulkCountAnswer, BulkFields, JobAnswer, JobsAnswer, PurgeRequest, PurgedAnswer};
 use super::call::Call;
 use super::enqueue::{self, LineAnswer};
@@ -222,8 +225,15 @@ const RESULTS: &str = "A result for each message, in order.";
 
 /// All routes.
 fn table() -> Vec<HttpRoute> {
-    let groups =
-        [messages_of_queues(), leases(), all_queues(), all_schedules(), all_targets(), whole_server()];
+    let groups = [
+        messages_of_queues(),
+        leases(),
+        all_queues(),
+        all_schedules(),
+        all_targets(),
+        all_bridges(),
+        whole_server(),
+    ];
     groups.into_iter().flatten().collect()
 }
 
@@ -438,6 +448,35 @@ fn all_schedules() -> Vec<HttpRoute> {
             look("previewSchedule", "See when a schedule would occur, without saving it")
                 .takes::<PreviewRequest>()
                 .gives::<PreviewAnswer>(200, "The next occurrences.")),
+    ]
+}
+
+/// The routes of bridges.
+#[rustfmt::skip]
+fn all_bridges() -> Vec<HttpRoute> {
+    use Scope::Admin;
+    vec![
+        get("/v1/bridges", NO, server(Admin), bridges::list,
+            look("listBridges", "List bridges by name").gives::<BridgesAnswer>(200, "The bridges of the configuration.")),
+        get("/v1/bridges/{name}", NO, server(Admin), bridges::show,
+            look("getBridge", "Look at a bridge").gives::<BridgeAnswer>(200, "The bridge.").refuses(&[NotFound])),
+        get("/v1/bridges/{name}/plan", NO, server(Admin), bridges::plan,
+            look("planBridge", "Show the declarations by which a bridge takes the place of a plugin")
+                .gives::<BridgePlanAnswer>(200, "The plan.").refuses(&[NotFound])),
+        post("/v1/bridges/{name}/pause", NO, server(Admin), bridges::pause,
+            operate("pauseBridge", "Let a bridge take and give nothing until it is resumed")
+                .audited()
+                .may_take::<PauseBridgeRequest<'_>>()
+                .gives::<BridgeAnswer>(200, "The bridge.")
+                .refuses(&[NotFound, OverQuota, DiskFull])),
+        post("/v1/bridges/{name}/resume", NO, server(Admin), bridges::resume,
+            operate("resumeBridge", "Resume a paused bridge")
+                .audited()
+                .gives::<BridgeAnswer>(200, "The bridge.")
+                .refuses(&[NotFound, OverQuota, DiskFull])),
+        post("/v1/bridges/{name}/test", NO, server(Admin), bridges::test,
+            operate("testBridge", "Connect to the other side, and send a message each way that no consumer gets")
+                .gives::<TestedBridgeAnswer>(200, "The steps of the test.").refuses(&[NotFound])),
     ]
 }
 

@@ -21,6 +21,9 @@ pub enum ServeError {
         /// The reason.
         why: duewheel::OpenError,
     },
+    /// A bridge is not valid.
+    #[error(transparent)]
+    Bridge(#[from] duewheel_bridge::BadBridge),
     /// The tokens could not be read.
     #[error(transparent)]
     Tokens(#[from] TokensError),

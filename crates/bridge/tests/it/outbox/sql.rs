@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use duewheel_bridge::outbox::{OutboxError, install, status};
 
-use crate::place::{MAX_BODY, Place, options};
+use super::place::{MAX_BODY, Place, options};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn bad_arguments_are_refused_by_name() {

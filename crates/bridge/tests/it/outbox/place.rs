@@ -1,8 +1,7 @@
 //! What the tests need: a server of PostgreSQL with an outbox, a wheel, and a drain between them.
 
 use std::collections::BTreeMap;
-use std::future::Future;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use duewheel::core::QueueName;
 use duewheel::core::engine::View;
@@ -80,19 +79,4 @@ impl Place {
 
 pub(crate) fn options(url: &str) -> Options {
     Options::parse(url).expect("a URL")
-}
-
-/// Waits until something is so.
-#[track_caller]
-pub(crate) fn until<F: Future<Output = bool>>(
-    what: &str,
-    mut is_so: impl FnMut() -> F,
-) -> impl Future<Output = ()> {
-    let (what, deadline) = (what.to_owned(), Instant::now() + PATIENCE);
-    async move {
-        while !is_so().await {
-            assert!(Instant::now() < deadline, "not within a minute: {what}");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    }
 }

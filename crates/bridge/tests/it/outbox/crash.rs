@@ -8,7 +8,8 @@ use duewheel_bridge::outbox::{DrainStep, OutboxSettings};
 use duewheel_postgres_rig::{Postgres, Settings};
 use duewheel_redis_rig::{Mode, Proxy};
 
-use crate::place::{Place, until};
+use super::place::Place;
+use crate::until;
 
 const STEPS: [DrainStep; 6] = [
     DrainStep::Read,

@@ -11,7 +11,8 @@ use duewheel::{Duewheel, Policy};
 use duewheel_bridge::outbox::{OutboxFigures, OutboxService};
 use tokio::task::JoinSet;
 
-use crate::place::{Place, until};
+use super::place::Place;
+use crate::until;
 
 /// A figure by its name.
 fn figure(service: &OutboxService, name: &str) -> u64 {

@@ -1,0 +1,206 @@
+//! Due messages to the exchange that took the plugin's place.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::future::{Future as _, poll_fn};
+use std::pin::Pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use duewheel::core::engine::Grant;
+use duewheel::core::message::MessageContent;
+use lapin::message::BasicReturnMessage;
+use lapin::options::BasicPublishOptions;
+use lapin::types::AMQPValue;
+use lapin::{BasicProperties, Channel, Confirmation, Connection, PublisherConfirm};
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::connect::{RabbitConnector, confirming, short};
+use super::delay;
+use super::kept::{KEPT, KeptParts, for_delivery};
+use crate::seam::{Fate, SeamError, Sink};
+
+/// The header of the id here.
+const DUEWHEEL_ID: &str = "duewheel-id";
+/// The header of the routing key of a message that did not come over the bridge.
+const ROUTING_KEY: &str = "amqp-routing-key";
+/// How long the broker may take for the next answer. One whose memory or disk is full takes nothing, and says nothing.
+const ANSWER: Duration = Duration::from_secs(30);
+
+/// Due messages to the broker, each confirmed by it.
+pub struct RabbitSink {
+    to: RabbitConnector,
+    _connection: Connection,
+    channel: Channel,
+}
+
+impl fmt::Debug for RabbitSink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RabbitSink").field("to", &self.to).finish_non_exhaustive()
+    }
+}
+
+/// Messages of a batch that were published and are not confirmed. lapin gives a returned message to the confirm that ends
+/// next, which may be another message's: the id in a header tells whose it is.
+struct Unconfirmed {
+    waiting: Vec<(usize, Pin<Box<PublisherConfirm>>)>,
+    /// Messages that were returned, by id, and why.
+    returned: HashMap<String, String>,
+    /// Confirmed messages that were given the return of another one: their own may come with a later confirm.
+    unsure: Vec<usize>,
+}
+
+impl RabbitSink {
+    pub(super) async fn connect(to: &RabbitConnector) -> Result<Self, SeamError> {
+        let connection = to.connect("out").await?;
+        let channel = confirming(&connection).await?;
+        Ok(RabbitSink { to: to.clone(), _connection: connection, channel })
+    }
+
+    async fn publish(&self, message: &MessageContent) -> Result<PublisherConfirm, SeamError> {
+        let (routing_key, properties) = outgoing(message);
+        let options = BasicPublishOptions { mandatory: true, ..Default::default() };
+        let exchange = self.to.settings.due_exchange();
+        let publishing = self.channel.basic_publish(
+            short(&exchange),
+            short(&routing_key),
+            options,
+            &message.body,
+            properties,
+        );
+        match tokio::time::timeout(ANSWER, publishing).await {
+            Ok(published) => published.map_err(|why| SeamError::of(&format!("exchange {exchange:?}"), why)),
+            Err(_) => Err(SeamError(format!("the broker takes no messages for {ANSWER:?}"))),
+        }
+    }
+}
+
+/// Routing key and properties of a due message.
+fn outgoing(message: &MessageContent) -> (String, BasicProperties) {
+    let header = |wanted: &str| {
+        let found = message.headers.iter().find(|(name, _)| name.eq_ignore_ascii_case(wanted));
+        found.map(|(_, value)| &**value)
+    };
+    let id = AMQPValue::LongString(message.id.to_string().into());
+    if let Some(kept) = header(KEPT).and_then(KeptParts::read) {
+        let mut headers = kept.properties.headers().clone().unwrap_or_default();
+        if let Some(negated) = delay::negated(&headers) {
+            headers.insert(delay::X_DELAY.into(), negated);
+        }
+        headers.insert(DUEWHEEL_ID.into(), id);
+        return (kept.routing_key.as_str().to_owned(), for_delivery(&kept.properties, headers, true));
+    }
+    let mut headers = lapin::types::FieldTable::default();
+    for (name, value) in &message.headers {
+        headers.insert(short(name), AMQPValue::LongString((&**value).into()));
+    }
+    headers.insert(DUEWHEEL_ID.into(), id);
+    let mut properties = BasicProperties::default().with_headers(headers).with_delivery_mode(2);
+    if let Some(kind) = header("content-type") {
+        properties = properties.with_content_type(short(kind));
+    }
+    (header(ROUTING_KEY).unwrap_or(message.queue.as_str()).to_owned(), properties)
+}
+
+impl Unconfirmed {
+    /// Waits for confirms, and takes all that have come.
+    async fn next(&mut self) -> Result<Vec<(usize, Confirmation)>, lapin::Error> {
+        let mut ended = Vec::new();
+        poll_fn(|context| {
+            // Twice: a confirm that ended before the last one that is seen must be seen as well.
+            for _ in 0..2 {
+                let mut n = 0;
+                while let Some((index, confirm)) = self.waiting.get_mut(n) {
+                    match confirm.as_mut().poll(context) {
+                        Poll::Pending => n += 1,
+                        Poll::Ready(Ok(confirmation)) => {
+                            ended.push((*index, confirmation));
+                            self.waiting.swap_remove(n);
+                        }
+                        Poll::Ready(Err(why)) => return Poll::Ready(Err(why)),
+                    }
+                }
+            }
+            match ended.is_empty() && !self.waiting.is_empty() {
+                true => Poll::Pending,
+                false => Poll::Ready(Ok(std::mem::take(&mut ended))),
+            }
+        })
+        .await
+    }
+
+    /// The fates that are certain after these confirms.
+    fn judge(&mut self, batch: &[Grant], ended: Vec<(usize, Confirmation)>) -> Vec<(usize, Fate)> {
+        let mut fates = Vec::with_capacity(ended.len());
+        let mut clean = Vec::with_capacity(ended.len());
+        for (index, confirmation) in ended {
+            let nacked = confirmation.is_nack();
+            let carried = confirmation.take_message();
+            let is_clean = carried.is_none();
+            if let Some(message) = carried {
+                let (id, why) = whose(&message);
+                self.returned.insert(id, why);
+            }
+            match (nacked, is_clean) {
+                (true, _) => fates.push((index, Fate::NotNow("the broker has refused it for now".into()))),
+                (false, true) => clean.push(index),
+                (false, false) => self.unsure.push(index),
+            }
+        }
+        let over = self.waiting.is_empty();
+        let returned = &mut self.returned;
+        let mut fate = |index: usize| {
+            let id = batch.get(index).map(|grant| grant.message.id.to_string())?;
+            returned.remove(&id).map(Fate::Unroutable)
+        };
+        fates.extend(clean.into_iter().map(|index| (index, fate(index).unwrap_or(Fate::Sent))));
+        self.unsure.retain(|index| match (fate(*index), over) {
+            (Some(unroutable), _) => {
+                fates.push((*index, unroutable));
+                false
+            }
+            (None, true) => {
+                fates.push((*index, Fate::Sent));
+                false
+            }
+            (None, false) => true,
+        });
+        fates
+    }
+}
+
+/// The id here of a returned message, and why it was returned.
+fn whose(message: &BasicReturnMessage) -> (String, String) {
+    let headers = message.delivery.properties.headers().as_ref();
+    let id = headers.and_then(|headers| headers.inner().get(DUEWHEEL_ID));
+    let id = match id {
+        Some(AMQPValue::LongString(id)) => id.to_string(),
+        _ => String::new(),
+    };
+    (id, format!("{} for routing key {:?}", message.reply_text, message.delivery.routing_key.as_str()))
+}
+
+impl Sink for RabbitSink {
+    async fn send(
+        &mut self,
+        batch: &[Grant],
+        heard: &UnboundedSender<(usize, Fate)>,
+    ) -> Result<(), SeamError> {
+        let mut waiting = Vec::with_capacity(batch.len());
+        for (index, grant) in batch.iter().enumerate() {
+            waiting.push((index, Box::pin(self.publish(&grant.message).await?)));
+        }
+        let mut unconfirmed = Unconfirmed { waiting, returned: HashMap::new(), unsure: Vec::new() };
+        while !unconfirmed.waiting.is_empty() {
+            let ended = match tokio::time::timeout(ANSWER, unconfirmed.next()).await {
+                Ok(ended) => ended.map_err(|why| SeamError::of("the broker", why))?,
+                Err(_) => return Err(SeamError(format!("the broker confirms nothing for {ANSWER:?}"))),
+            };
+            for told in unconfirmed.judge(batch, ended) {
+                // The caller hears nothing any more when it has given up the batch.
+                drop(heard.send(told));
+            }
+        }
+        Ok(())
+    }
+}

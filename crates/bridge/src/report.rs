@@ -1,0 +1,37 @@
+//! What a bridge tells people: its plan, and the outcome of a test.
+
+use serde::Serialize;
+use serde_json::Value;
+
+/// What is to be done at the broker and in programs, so that a bridge takes the plugin's place.
+#[derive(Clone, Debug, Serialize)]
+pub struct BridgePlan {
+    /// Queues, exchanges and bindings, as `rabbitmqadmin import` and the management interface read them.
+    pub definitions: Value,
+    /// What people do, in this order.
+    pub steps: Vec<String>,
+    /// The lines that change in programs that declare the exchange; those that only publish stay as they are.
+    pub programs: Vec<PlannedChange>,
+}
+
+/// The lines that change in programs of one client library.
+#[derive(Clone, Debug, Serialize)]
+pub struct PlannedChange {
+    /// The client library.
+    pub library: &'static str,
+    /// The declaration, in place of the one of type `x-delayed-message`.
+    pub declare: String,
+    /// The binding of a consumer's queue.
+    pub bind: String,
+}
+
+/// A step of a test, and its outcome.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ProbeStep {
+    /// The step: `connect`, `in`, `out`.
+    pub step: &'static str,
+    /// Whether it went well; `None`: it was left out.
+    pub ok: Option<bool>,
+    /// What was seen, in words.
+    pub detail: String,
+}

@@ -1,0 +1,312 @@
+//! Messages over a bridge and a real broker.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use duewheel::core::engine::{Op, Target};
+use duewheel::core::message::{DeadReason, State};
+use duewheel::core::name::{Key, QueueName};
+use duewheel::core::policy::{Backoff, QueueSettings};
+use duewheel::{Duewheel, Policy};
+use duewheel_bridge::rabbitmq::{RabbitConnector, plan, probe};
+use duewheel_bridge::{BridgeFigures, BridgeService, BridgeSettings};
+use lapin::message::Delivery;
+use lapin::options::BasicPublishOptions;
+use lapin::types::{AMQPValue, FieldTable};
+use lapin::{BasicProperties, Channel, Connection};
+
+use crate::broker::{Broker, drain, lay_out};
+use crate::until;
+
+/// A broker, a store, and a bridge between them.
+pub struct Rig {
+    pub broker: Broker,
+    pub wheel: Duewheel,
+    pub service: BridgeService,
+    pub settings: BridgeSettings,
+    _connection: Connection,
+    pub channel: Channel,
+}
+
+pub const JOBS: &str = "jobs";
+pub const KEY: &str = "key";
+
+impl Rig {
+    pub async fn new() -> Rig {
+        let broker = Broker::start();
+        let settings = broker.settings();
+        let wheel = Duewheel::builder().in_memory().open().await.unwrap();
+        Rig::over(broker, wheel, settings).await
+    }
+
+    pub async fn over(broker: Broker, wheel: Duewheel, settings: BridgeSettings) -> Rig {
+        let service = BridgeService::start(&wheel, &Policy::default(), vec![settings.clone()]).unwrap();
+        let (connection, channel) = broker.connect().await;
+        until("the bridge has declared", async || {
+            let (_connection, channel) = broker.connect().await;
+            let passive = lapin::options::ExchangeDeclareOptions { passive: true, ..Default::default() };
+            let due = settings.due_exchange();
+            let kind = lapin::ExchangeKind::Direct;
+            channel.exchange_declare((&*due).into(), kind, passive, FieldTable::default()).await.is_ok()
+        })
+        .await;
+        lay_out(&channel, &settings, JOBS, KEY).await;
+        Rig { broker, wheel, service, settings, _connection: connection, channel }
+    }
+
+    pub async fn publish(&self, routing_key: &str, body: &str, properties: BasicProperties) {
+        publish(&self.channel, routing_key, body, properties).await;
+    }
+
+    pub fn figures(&self) -> BridgeFigures {
+        self.service.figures().next().unwrap().1
+    }
+
+    /// Waits for this number of messages of the consumer's queue.
+    async fn jobs(&self, count: usize) -> Vec<Delivery> {
+        let mut all = Vec::new();
+        until("the messages are there", async || {
+            all.extend(drain(&self.channel, JOBS).await);
+            all.len() >= count
+        })
+        .await;
+        all
+    }
+
+    async fn pending(&self, key: &str) -> Option<State> {
+        let key = Target::Key(QueueName::new("shop-due").unwrap(), Key::new(key).unwrap());
+        self.wheel.client().ask(Op::get(key)).await.unwrap().map(|view| view.state)
+    }
+}
+
+pub async fn publish(channel: &Channel, routing_key: &str, body: &str, properties: BasicProperties) {
+    let options = BasicPublishOptions::default();
+    let publishing =
+        channel.basic_publish("delayed".into(), routing_key.into(), options, body.as_bytes(), properties);
+    assert!(publishing.await.unwrap().await.unwrap().is_ack());
+}
+
+pub fn headers(values: &[(&str, AMQPValue)]) -> BasicProperties {
+    let mut headers = FieldTable::default();
+    for (name, value) in values {
+        headers.insert((*name).into(), value.clone());
+    }
+    BasicProperties::default().with_headers(headers).with_delivery_mode(2)
+}
+
+pub fn text(text: &str) -> AMQPValue {
+    AMQPValue::LongString(text.into())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn delayed_message_crosses_with_its_properties() {
+    let rig = Rig::new().await;
+    let properties = headers(&[("x-delay", AMQPValue::LongInt(1_200)), ("n", AMQPValue::ShortShortInt(-3))])
+        .with_message_id("m1".into())
+        .with_user_id("guest".into())
+        .with_expiration("600000".into())
+        .with_type("order".into());
+    let begun = std::time::Instant::now();
+    rig.publish(KEY, "later", properties.clone()).await;
+    rig.publish(KEY, "later", properties).await;
+    rig.publish(KEY, "now", BasicProperties::default()).await;
+    let jobs = rig.jobs(2).await;
+    assert!(begun.elapsed() >= Duration::from_millis(1_200), "never early");
+    assert_eq!(jobs.len(), 2, "one message-id, one message");
+    assert_eq!(jobs[0].data, b"now");
+    let later = &jobs[1];
+    assert_eq!((&*later.data, later.routing_key.as_str()), (&b"later"[..], KEY));
+    assert_eq!(later.exchange.as_str(), "delayed.due");
+    let out = &later.properties;
+    assert_eq!(out.message_id().as_ref().unwrap().as_str(), "m1");
+    assert_eq!(out.expiration().as_ref().unwrap().as_str(), "600000");
+    assert_eq!(out.kind().as_ref().unwrap().as_str(), "order");
+    assert_eq!(*out.user_id(), None);
+    let headers = out.headers().as_ref().unwrap().inner();
+    assert_eq!(headers["x-delay"], AMQPValue::LongInt(-1_200));
+    assert_eq!(headers["n"], AMQPValue::ShortShortInt(-3));
+    assert!(matches!(headers["duewheel-id"], AMQPValue::LongString(_)));
+    until("it is counted", async || rig.figures().sent == 2).await;
+    let figures = rig.figures();
+    assert_eq!((figures.taken, figures.duplicates, figures.rejected), (2, 1, 0));
+    // Another content under the same id is not lost.
+    rig.publish(KEY, "other", BasicProperties::default().with_message_id("m1".into())).await;
+    assert_eq!(rig.jobs(1).await[0].data, b"other");
+    rig.service.stop(Duration::from_secs(10)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_cancel_replace_and_postpone() {
+    let rig = Rig::new().await;
+    let hour = AMQPValue::LongInt(3_600_000);
+    let to = |key: &str, action: Option<&str>, delay: AMQPValue| {
+        let mut values = vec![("x-duewheel-key", text(key)), ("x-delay", delay)];
+        values.extend(action.map(|action| ("x-duewheel-action", text(action))));
+        headers(&values)
+    };
+    for key in ["cancelled", "replaced", "postponed"] {
+        rig.publish(KEY, key, to(key, None, hour.clone())).await;
+    }
+    until("all wait", async || rig.pending("postponed").await == Some(State::Scheduled)).await;
+    rig.publish(KEY, "", to("cancelled", Some("cancel"), AMQPValue::Void)).await;
+    rig.publish(KEY, "new", to("replaced", Some("replace"), AMQPValue::LongInt(50))).await;
+    rig.publish(KEY, "", to("postponed", Some("postpone"), AMQPValue::LongInt(50))).await;
+    rig.publish(KEY, "", to("nobody", Some("cancel"), AMQPValue::Void)).await;
+    let bodies: BTreeSet<Vec<u8>> = rig.jobs(2).await.into_iter().map(|job| job.data).collect();
+    assert_eq!(bodies, BTreeSet::from([b"new".to_vec(), b"postponed".to_vec()]));
+    assert_eq!(rig.pending("cancelled").await, None);
+    assert_eq!(rig.figures().rejected, 0);
+    rig.service.stop(Duration::from_secs(10)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn invalid_messages_are_put_aside() {
+    let rig = Rig::new().await;
+    let too_large = "x".repeat(Policy::default().max_body + 1);
+    rig.publish(KEY, &too_large, BasicProperties::default().with_expiration("60000".into())).await;
+    rig.publish(KEY, "text", headers(&[("x-delay", text("soon"))])).await;
+    rig.publish(KEY, "action", headers(&[("x-duewheel-action", text("cancel"))])).await;
+    rig.publish(KEY, "good", BasicProperties::default()).await;
+    assert_eq!(rig.jobs(1).await[0].data, b"good");
+    let mut aside = Vec::new();
+    until("they are put aside", async || {
+        aside.extend(drain(&rig.channel, "duewheel.shop.rejected").await);
+        aside.len() == 3
+    })
+    .await;
+    let reason = |n: usize| {
+        let delivery: &Delivery = &aside[n];
+        match &delivery.properties.headers().as_ref().unwrap().inner()["x-duewheel-reason"] {
+            AMQPValue::LongString(text) => text.to_string(),
+            other => panic!("{other:?}"),
+        }
+    };
+    let reasons: Vec<String> = (0..3).map(reason).collect();
+    assert!(reasons.iter().any(|why| why.contains("body is larger")), "{reasons:?}");
+    assert!(reasons.iter().any(|why| why.contains("no integer")), "{reasons:?}");
+    assert!(reasons.iter().any(|why| why.contains("needs x-duewheel-key")), "{reasons:?}");
+    assert!(aside.iter().all(|delivery| delivery.properties.expiration().is_none()));
+    assert_eq!(rig.figures().rejected, 3);
+    rig.service.stop(Duration::from_secs(10)).await;
+}
+
+/// The returns of unroutable messages come between the confirms of others.
+#[tokio::test(flavor = "multi_thread")]
+async fn unroutable_messages_are_dead_at_last() {
+    let rig = Rig::new().await;
+    let quick = Backoff { min_ms: 1, max_ms: 2 };
+    let settings = QueueSettings { backoff: Some(quick), ..QueueSettings::default() };
+    rig.wheel.queue("shop-due").configure(settings).await.unwrap();
+    rig.service.set_pause("shop", Some("to gather a batch")).await.unwrap();
+    let count = 200;
+    for n in 0..count {
+        let key = if n % 3 == 0 { "nowhere" } else { KEY };
+        let queue = rig.wheel.queue("shop-due");
+        queue.body(format!("{n}")).header("amqp-routing-key", key).enqueue().await.unwrap();
+    }
+    rig.service.set_pause("shop", None).await.unwrap();
+    let nowhere = (0..count).filter(|n| n % 3 == 0).count();
+    let jobs = rig.jobs(count - nowhere).await;
+    let bodies: BTreeSet<String> = jobs.into_iter().map(|job| String::from_utf8(job.data).unwrap()).collect();
+    let expected: BTreeSet<String> = (0..count).filter(|n| n % 3 != 0).map(|n| n.to_string()).collect();
+    assert_eq!(bodies, expected);
+    let name = QueueName::new("shop-due").unwrap();
+    let mut dead = Vec::new();
+    until("the others are dead", async || {
+        let page = rig.wheel.client().list(name.clone(), Some(State::Dead), None, 1_000).await.unwrap();
+        dead = page.views;
+        dead.len() == nowhere
+    })
+    .await;
+    for view in &dead {
+        let (reason, _) = view.dead.unwrap();
+        assert_eq!((reason, view.attempt), (DeadReason::MaxAttempts, 3));
+        assert!(view.history.iter().all(|past| past.note.starts_with("unroutable: NO_ROUTE")), "{view:?}");
+    }
+    let stats = rig.wheel.stats().await.unwrap();
+    assert_eq!(stats.counts.ready + stats.counts.scheduled, 0, "each is at the broker, or dead");
+    rig.service.stop(Duration::from_secs(10)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn paused_bridge_takes_and_gives_nothing() {
+    let rig = Rig::new().await;
+    until("it runs", async || rig.service.view("shop").await.unwrap().is_owner).await;
+    let view = rig.service.set_pause("shop", Some("maintenance")).await.unwrap();
+    assert_eq!(view.paused.unwrap().reason, "maintenance");
+    let consumers = async || {
+        let passive = lapin::options::QueueDeclareOptions { passive: true, ..Default::default() };
+        let queue = rig.channel.queue_declare("duewheel.shop".into(), passive, FieldTable::default()).await;
+        queue.unwrap().consumer_count()
+    };
+    until("nobody consumes", async || consumers().await == 0).await;
+    rig.publish(KEY, "in", BasicProperties::default()).await;
+    rig.wheel.queue("shop-due").body("out").header("amqp-routing-key", KEY).enqueue().await.unwrap();
+    until("lateness is counted", async || rig.figures().lag_ms > 0).await;
+    assert!(drain(&rig.channel, JOBS).await.is_empty());
+    // Another node sees it as well.
+    let other = BridgeService::start(&rig.wheel, &Policy::default(), vec![rig.settings.clone()]).unwrap();
+    assert_eq!(other.view("shop").await.unwrap().paused.unwrap().reason, "maintenance");
+    other.set_pause("shop", None).await.unwrap();
+    assert_eq!(rig.jobs(2).await.len(), 2);
+    other.stop(Duration::from_secs(10)).await;
+    rig.service.stop(Duration::from_secs(10)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_node_runs_a_bridge_at_a_time() {
+    let rig = Rig::new().await;
+    until("it runs", async || rig.service.view("shop").await.unwrap().is_owner).await;
+    let other = BridgeService::start(&rig.wheel, &Policy::default(), vec![rig.settings.clone()]).unwrap();
+    for n in 0..20 {
+        rig.publish(KEY, &n.to_string(), BasicProperties::default().with_message_id(n.to_string().into()))
+            .await;
+    }
+    assert_eq!(rig.jobs(20).await.len(), 20);
+    assert!(!other.view("shop").await.unwrap().is_owner);
+    assert_eq!(other.figures().next().unwrap().1, BridgeFigures::default());
+    let Rig { broker: _broker, wheel, service, channel, .. } = rig;
+    service.stop(Duration::from_secs(10)).await;
+    until("the other one takes over", async || other.view("shop").await.unwrap().is_owner).await;
+    publish(&channel, KEY, "after", BasicProperties::default()).await;
+    until("it works", async || other.figures().next().unwrap().1.sent == 1).await;
+    assert_eq!(drain(&channel, JOBS).await.len(), 1);
+    other.stop(Duration::from_secs(10)).await;
+    wheel.shutdown(Duration::from_secs(10)).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn amqps_connects_to_the_named_authority_alone() {
+    let key = rcgen::KeyPair::generate().unwrap();
+    let certificate =
+        rcgen::CertificateParams::new(vec!["localhost".into()]).unwrap().self_signed(&key).unwrap();
+    let broker = Broker::start_with(Some((&certificate.pem(), &key.serialize_pem())));
+    let ca = broker.folder().join("cert.pem");
+    let settings = BridgeSettings { url: broker.tls_url(), ca: Some(ca), ..broker.settings() };
+    settings.check().unwrap();
+    let step = async |settings: &BridgeSettings| {
+        probe(&RabbitConnector::new(settings, &Policy::default()).unwrap()).await
+    };
+    let steps = step(&settings).await;
+    assert!(steps.iter().all(|step| step.ok == Some(true)) && steps.len() == 3, "{steps:?}");
+    let steps = step(&BridgeSettings { ca: None, ..settings }).await;
+    assert!(steps.len() == 1 && steps[0].detail.contains("certificate"), "{steps:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn probe_says_what_is_missing() {
+    let broker = Broker::start();
+    let settings = broker.settings();
+    let connector = RabbitConnector::new(&settings, &Policy::default()).unwrap();
+    let steps = probe(&connector).await;
+    assert!(steps.iter().all(|step| step.ok == Some(true)) && steps.len() == 3, "{steps:?}");
+    let wrong =
+        BridgeSettings { url: broker.url().replace("guest:guest", "guest:wrong"), ..settings.clone() };
+    let steps = probe(&RabbitConnector::new(&wrong, &Policy::default()).unwrap()).await;
+    assert!(steps.len() == 1 && steps[0].ok == Some(false), "{steps:?}");
+    assert!(steps[0].detail.contains("ACCESS_REFUSED"), "{steps:?}");
+    let plan = plan(&settings);
+    assert_eq!(plan.definitions["bindings"][0]["destination"], "duewheel.shop");
+    assert_eq!(plan.definitions["exchanges"][0]["type"], "fanout");
+    assert_eq!(plan.definitions["exchanges"][1]["name"], "delayed.due");
+}

@@ -1,0 +1,6 @@
+//! The outbox with real servers of PostgreSQL.
+
+mod crash;
+mod drain;
+mod place;
+mod sql;

@@ -1,0 +1,236 @@
+//! Bridges: `/v1/bridges`, for tokens without limits only.
+
+use axum::http::StatusCode;
+use duewheel_bridge::{BridgeFigures, BridgePlan, BridgeService, BridgeView, PauseError};
+use duewheel_delivery::NotWritten;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tokio::sync::RwLockReadGuard;
+
+use super::call::Call;
+use super::strict::{self, Text};
+use super::{Answer, App, reply};
+use crate::error::{ErrorCode, Problem};
+use crate::schema::QueueSchema;
+
+/// Why a bridge is paused that was given no reason.
+const BY_HAND: &str = "paused by hand";
+
+/// Why a bridge is paused.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "BridgePause")]
+pub(crate) struct PauseBridgeRequest<'a> {
+    /// Words for people, at most 1,024 bytes.
+    #[serde(borrow)]
+    #[schemars(length(max = 1024))]
+    reason: Option<Text<'a>>,
+}
+
+/// The bridges of the configuration.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Bridges")]
+pub(crate) struct BridgesAnswer {
+    bridges: Vec<BridgeAnswer>,
+}
+
+/// A bridge as the node that answers sees it.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "Bridge")]
+pub(crate) struct BridgeAnswer {
+    name: String,
+    /// The kind of the other side.
+    kind: &'static str,
+    /// The state: `running`; `open` while the other side is away; `paused` until it is resumed; `standby` where another
+    /// node runs it, or none yet.
+    state: &'static str,
+    /// Why it is paused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+    /// The last error of an open bridge.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_error: Option<String>,
+    /// The queue that messages wait in.
+    #[schemars(with = "QueueSchema")]
+    queue: String,
+    /// The exchange of publishers.
+    exchange: String,
+    /// The queue of the broker that messages are taken from.
+    source: String,
+    /// How late the message is that has been due for longest.
+    lag_ms: u64,
+    /// What this node has done since it was started.
+    counts: BridgeCountsAnswer,
+}
+
+/// What a node has done for a bridge since it was started.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "BridgeCounts")]
+pub(crate) struct BridgeCountsAnswer {
+    /// Messages of the other side that are durable here.
+    #[serde(rename = "in")]
+    taken: u64,
+    /// Messages that the other side has confirmed.
+    #[serde(rename = "out")]
+    sent: u64,
+    /// Messages of the other side that were put aside.
+    rejected: u64,
+    /// Messages of the other side whose id had come before.
+    duplicates: u64,
+    /// Messages in a second, over the last seconds.
+    in_per_second: u64,
+    /// Messages out a second, over the last seconds.
+    out_per_second: u64,
+}
+
+/// The declarations by which a bridge takes the place of a plugin.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "BridgePlan")]
+pub(crate) struct BridgePlanAnswer {
+    /// Queues, exchanges and bindings, as `rabbitmqadmin import` reads them.
+    definitions: Value,
+    /// What people do, in this order.
+    steps: Vec<String>,
+    /// The lines that change in programs that declare the exchange.
+    programs: Vec<BridgeProgramAnswer>,
+}
+
+/// The lines that change in programs of one client library.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "BridgeProgram")]
+pub(crate) struct BridgeProgramAnswer {
+    library: &'static str,
+    declare: String,
+    bind: String,
+}
+
+/// The steps of a test.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "TestedBridge")]
+pub(crate) struct TestedBridgeAnswer {
+    /// Whether none has failed.
+    ok: bool,
+    steps: Vec<BridgeStepAnswer>,
+}
+
+/// A step of a test.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "BridgeStep")]
+pub(crate) struct BridgeStepAnswer {
+    /// The step: `connect`, `in`, `out`.
+    step: &'static str,
+    /// Whether it went well; `null`: it was left out.
+    ok: Option<bool>,
+    /// What was seen, in words.
+    detail: String,
+}
+
+impl BridgeAnswer {
+    fn of(view: BridgeView) -> Self {
+        let BridgeView { settings, paused, is_owner, figures } = view;
+        let state = match (&paused, is_owner, figures.is_open) {
+            (Some(_), _, _) => "paused",
+            (None, false, _) => "standby",
+            (None, true, true) => "open",
+            (None, true, false) => "running",
+        };
+        let source = settings.source();
+        BridgeAnswer {
+            name: settings.name,
+            kind: "rabbitmq",
+            state,
+            reason: paused.map(|pause| pause.reason),
+            last_error: figures.last_error.clone(),
+            queue: settings.queue,
+            exchange: settings.exchange,
+            source,
+            lag_ms: figures.lag_ms,
+            counts: BridgeCountsAnswer::of(&figures),
+        }
+    }
+}
+
+impl BridgeCountsAnswer {
+    fn of(figures: &BridgeFigures) -> Self {
+        BridgeCountsAnswer {
+            taken: figures.taken,
+            sent: figures.sent,
+            rejected: figures.rejected,
+            duplicates: figures.duplicates,
+            in_per_second: figures.taken_per_second,
+            out_per_second: figures.sent_per_second,
+        }
+    }
+}
+
+pub(crate) async fn list(call: Call) -> Answer {
+    let views = bridges(&call.app).await?.views().await?;
+    let bridges = views.into_iter().map(BridgeAnswer::of).collect();
+    Ok(reply(StatusCode::OK, &BridgesAnswer { bridges }))
+}
+
+pub(crate) async fn show(call: Call) -> Answer {
+    let view = bridges(&call.app).await?.view(&call.name()?).await?;
+    Ok(reply(StatusCode::OK, &BridgeAnswer::of(view)))
+}
+
+pub(crate) async fn plan(call: Call) -> Answer {
+    let BridgePlan { definitions, steps, programs } = bridges(&call.app).await?.plan(&call.name()?)?;
+    let programs = programs.into_iter().map(|program| BridgeProgramAnswer {
+        library: program.library,
+        declare: program.declare,
+        bind: program.bind,
+    });
+    let programs = programs.collect();
+    Ok(reply(StatusCode::OK, &BridgePlanAnswer { definitions, steps, programs }))
+}
+
+pub(crate) async fn pause(mut call: Call) -> Answer {
+    let name = call.name()?;
+    let bytes = call.json_bytes(call.app.policy.max_batch_bytes).await?;
+    let asked: PauseBridgeRequest<'_> = strict::parse_optional(&bytes)?;
+    let reason = asked.reason.as_ref().map_or(BY_HAND, |reason| &*reason.0);
+    if reason.len() > duewheel_delivery::limits::MAX_PAUSE_REASON || reason.chars().any(char::is_control) {
+        return Err(Problem::field("reason", "must be at most 1024 bytes, without control characters"));
+    }
+    let view = bridges(&call.app).await?.set_pause(&name, Some(reason)).await?;
+    Ok(reply(StatusCode::OK, &BridgeAnswer::of(view)))
+}
+
+pub(crate) async fn resume(call: Call) -> Answer {
+    let view = bridges(&call.app).await?.set_pause(&call.name()?, None).await?;
+    Ok(reply(StatusCode::OK, &BridgeAnswer::of(view)))
+}
+
+pub(crate) async fn test(call: Call) -> Answer {
+    let steps = bridges(&call.app).await?.probe(&call.name()?).await?;
+    let ok = steps.iter().all(|step| step.ok != Some(false));
+    let steps = steps.into_iter();
+    let steps = steps.map(|step| BridgeStepAnswer { step: step.step, ok: step.ok, detail: step.detail });
+    Ok(reply(StatusCode::OK, &TestedBridgeAnswer { ok, steps: steps.collect() }))
+}
+
+/// The bridges of this node. A call keeps them until it has its answer.
+async fn bridges(app: &App) -> Result<RwLockReadGuard<'_, BridgeService>, Problem> {
+    let running = app.bridges.read().await;
+    RwLockReadGuard::try_map(running, Option::as_ref)
+        .map_err(|_| Problem::new(ErrorCode::Draining, "the bridges have been stopped"))
+}
+
+impl From<PauseError> for Problem {
+    fn from(error: PauseError) -> Self {
+        let detail = error.to_string();
+        match error {
+            PauseError::NotFound => Problem::new(ErrorCode::NotFound, detail),
+            PauseError::NotWritten(NotWritten::Lost) => Problem::new(ErrorCode::Overloaded, detail),
+            PauseError::NotWritten(NotWritten::Refused(refusal)) => Problem::from_change(refusal, "due_at"),
+            PauseError::NotWritten(NotWritten::NewRefused(refusal)) => {
+                Problem::from_enqueue(refusal, "due_at")
+            }
+            PauseError::NotWritten(NotWritten::Unknown(error)) | PauseError::Call(error) => {
+                Problem::from(error)
+            }
+        }
+    }
+}
