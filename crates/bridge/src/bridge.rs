@@ -76,7 +76,7 @@ pub struct BridgeView {
     pub paused: Option<BridgePause>,
     /// Whether this node runs it.
     pub is_owner: bool,
-    /// What it has done on this node.
+    /// The figures of this node.
     pub figures: BridgeFigures,
 }
 

@@ -37,7 +37,7 @@ pub trait World: Send {
 /// Tests a source: what was not confirmed comes again after a crash of the other side, what was confirmed does not.
 ///
 /// # Errors
-/// What the source has done wrong.
+/// A mistake of the source.
 pub async fn source(world: &mut impl World) -> Result<(), String> {
     let bodies: Vec<String> = (0..MESSAGES).map(|n| format!("in {n}")).collect();
     world.offer(&bodies).await;
@@ -76,7 +76,7 @@ pub async fn source(world: &mut impl World) -> Result<(), String> {
 /// side in the middle of a batch.
 ///
 /// # Errors
-/// What the sink has done wrong.
+/// A mistake of the sink.
 pub async fn sink(world: &mut impl World) -> Result<(), String> {
     let mut sent = BTreeSet::new();
     for round in 0..3 {

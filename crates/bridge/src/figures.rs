@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What a bridge has done on this node since it was started.
+/// Figures of a bridge on this node since its start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BridgeFigures {
     /// Messages of the other side whose effect is durable here.

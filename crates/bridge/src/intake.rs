@@ -47,7 +47,7 @@ struct Waiting {
     is_redelivered: bool,
 }
 
-/// What is to be done with an arrival after an answer.
+/// The treatment of an arrival after an answer.
 enum Judged {
     Over(Verdict),
     Again(Op),

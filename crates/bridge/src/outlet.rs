@@ -35,7 +35,7 @@ const LONGEST_SETTLE_PAUSE: Duration = Duration::from_secs(1);
 /// How often settling is tried; then the lease runs out, and the message is sent again.
 const SETTLE_TRIES: u32 = 60;
 
-/// What an outlet sends.
+/// A message that an outlet sends.
 #[derive(Clone, Debug)]
 pub(crate) struct OutletPlan {
     pub(crate) client: Client,

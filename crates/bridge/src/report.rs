@@ -1,14 +1,14 @@
-//! What a bridge tells people: its plan, and the outcome of a test.
+//! Reports of a bridge to people: its plan, and the outcome of a test.
 
 use serde::Serialize;
 use serde_json::Value;
 
-/// What is to be done at the broker and in programs, so that a bridge takes the plugin's place.
+/// The changes at the broker and in programs by which a bridge takes the plugin's place.
 #[derive(Clone, Debug, Serialize)]
 pub struct BridgePlan {
     /// Queues, exchanges and bindings, as `rabbitmqadmin import` and the management interface read them.
     pub definitions: Value,
-    /// What people do, in this order.
+    /// The steps for people, in this order.
     pub steps: Vec<String>,
     /// The lines that change in programs that declare the exchange; those that only publish stay as they are.
     pub programs: Vec<PlannedChange>,
@@ -32,6 +32,6 @@ pub struct ProbeStep {
     pub step: &'static str,
     /// Whether it went well; `None`: it was left out.
     pub ok: Option<bool>,
-    /// What was seen, in words.
+    /// The observation, in words.
     pub detail: String,
 }

@@ -23,13 +23,13 @@ impl SeamError {
 pub struct Arrival {
     /// Identifies it until it is confirmed; unique among the pulled ones of its source.
     pub mark: u64,
-    /// What it asks for, or why that is not valid.
+    /// The request of the message, or why that is not valid.
     pub intent: Result<Intent, String>,
     /// Whether the other side may have delivered it before.
     pub is_redelivered: bool,
 }
 
-/// What a message of the other side asks for.
+/// The request of a message of the other side.
 #[derive(Clone, Debug)]
 pub enum Intent {
     /// A new message.
@@ -38,12 +38,12 @@ pub enum Intent {
     Change(Op),
 }
 
-/// What became of an arrival.
+/// The outcome of an arrival.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Its effect is durable here.
     Taken,
-    /// It never can be taken, for this reason: the source puts it aside, where people find it.
+    /// Refused for good, for this reason: the source puts the message aside, where people find it.
     Refused(String),
 }
 
@@ -73,7 +73,7 @@ pub trait Source: Send {
     ) -> impl Future<Output = Result<(), SeamError>> + Send;
 }
 
-/// What became of a message that was sent.
+/// The outcome of a message that was sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// The other side has it, as durably as it keeps anything.

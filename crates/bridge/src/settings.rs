@@ -86,7 +86,7 @@ pub struct BadBridge {
     pub name: String,
     /// The field.
     pub field: &'static str,
-    /// What is wrong with it.
+    /// The problem.
     pub what: String,
 }
 
@@ -154,7 +154,7 @@ impl BridgeSettings {
     /// The queue of duewheel.
     ///
     /// # Errors
-    /// It has no valid name.
+    /// The name is not valid.
     pub fn queue_name(&self) -> Result<QueueName, BadBridge> {
         QueueName::new(&self.queue).map_err(|bad| self.bad("queue", bad.to_string()))
     }

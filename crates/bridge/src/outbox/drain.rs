@@ -87,7 +87,7 @@ pub(super) struct Drain {
     next_look: Instant,
 }
 
-/// What one look at the table has brought.
+/// The result of one look at the table.
 enum Look {
     /// Another node drains.
     Standby,

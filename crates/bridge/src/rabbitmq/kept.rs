@@ -1,4 +1,4 @@
-//! What is kept of a message of the broker besides its body: exchange, routing key and properties, in AMQP's own bytes.
+//! The envelope of a message of the broker: exchange, routing key and properties, in AMQP's own bytes.
 //!
 //! ```text
 //!   version (1)   exchange: length (1), bytes   routing key: length (1), bytes   properties: flags (2), fields

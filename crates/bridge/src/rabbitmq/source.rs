@@ -89,7 +89,7 @@ impl RabbitSource {
     }
 }
 
-/// What a message asks for.
+/// The request of a message.
 fn intent(to: &RabbitConnector, delivery: &Delivery) -> Result<Intent, String> {
     let none = FieldTable::default();
     let headers = delivery.properties.headers().as_ref().unwrap_or(&none);

@@ -60,11 +60,11 @@ pub(crate) struct BridgeAnswer {
     source: String,
     /// How late the message is that has been due for longest.
     lag_ms: u64,
-    /// What this node has done since it was started.
+    /// Figures of this node since its start.
     counts: BridgeCountsAnswer,
 }
 
-/// What a node has done for a bridge since it was started.
+/// Figures of a bridge on a node since its start.
 #[derive(Debug, JsonSchema, Serialize)]
 #[schemars(rename = "BridgeCounts")]
 pub(crate) struct BridgeCountsAnswer {
@@ -90,7 +90,7 @@ pub(crate) struct BridgeCountsAnswer {
 pub(crate) struct BridgePlanAnswer {
     /// Queues, exchanges and bindings, as `rabbitmqadmin import` reads them.
     definitions: Value,
-    /// What people do, in this order.
+    /// The steps for people, in this order.
     steps: Vec<String>,
     /// The lines that change in programs that declare the exchange.
     programs: Vec<BridgeProgramAnswer>,
@@ -122,7 +122,7 @@ pub(crate) struct BridgeStepAnswer {
     step: &'static str,
     /// Whether it went well; `null`: it was left out.
     ok: Option<bool>,
-    /// What was seen, in words.
+    /// The observation, in words.
     detail: String,
 }
 

@@ -114,7 +114,7 @@ lease_calls! {
     /// Leases whose messages are done.
     AckMany => AckResult in AckResults;
     {
-        /// What the consumer has to say of it: any JSON but null, of at most 16 KiB. It is kept with the done message,
+        /// The result of the message: any JSON but null, of at most 16 KiB. It is kept with the done message,
         /// and left out if the queue keeps none.
         #[serde(borrow)]
         #[schemars(with = "Option<AnyJsonSchema>")]

@@ -1,7 +1,6 @@
 //! What the tests need: a server of PostgreSQL with an outbox, a wheel, and a drain between them.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use duewheel::core::QueueName;
 use duewheel::core::engine::View;
@@ -10,8 +9,8 @@ use duewheel_bridge::outbox::{OutboxService, OutboxSettings, install};
 use duewheel_postgres_rig::{Postgres, Settings};
 use duewheel_store_postgres::{Options, PgConnection, connect};
 
-/// Longer than anything here takes; reached only when a test fails.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+use crate::until;
+
 pub(crate) const MAX_BODY: usize = 262_144;
 
 pub(crate) struct Place {
