@@ -27,7 +27,7 @@ use crate::figures::{BridgeFigures, Direction, Meter};
 use crate::intake::{self, PumpEnd};
 use crate::outlet::{self, OutletPlan};
 use crate::report::{BridgePlan, ProbeStep};
-use crate::seam::{Connector, SeamError};
+use crate::seam::{BridgeConnector, SeamError};
 #[cfg(not(feature = "rabbitmq"))]
 use crate::settings::BridgeKind;
 use crate::settings::{BadBridge, BridgeSettings};
@@ -70,7 +70,7 @@ struct BridgeRecord {
 /// The state of a bridge, as this node sees it.
 #[derive(Clone, Debug)]
 pub struct BridgeView {
-    /// Its settings.
+    /// The settings.
     pub settings: BridgeSettings,
     /// Why it is paused; the same for all nodes.
     pub paused: Option<BridgePause>,
@@ -127,7 +127,7 @@ impl BridgeService {
     /// A bridge is not valid.
     pub fn start(wheel: &Duewheel, policy: &Policy, bridges: Vec<BridgeSettings>) -> Result<Self, BadBridge> {
         let mut service = BridgeService::none(wheel, policy).map_err(|bad| internal(&bad))?;
-        BridgeSettings::check_all(&bridges)?;
+        BridgeService::check(&bridges)?;
         for settings in bridges {
             #[cfg(feature = "rabbitmq")]
             {
@@ -136,6 +136,22 @@ impl BridgeService {
             }
         }
         Ok(service)
+    }
+
+    /// Checks all bridges of a node.
+    ///
+    /// # Errors
+    /// A field of one is not valid, this build lacks its feature, or two bridges have one name.
+    pub fn check(all: &[BridgeSettings]) -> Result<(), BadBridge> {
+        for (n, one) in all.iter().enumerate() {
+            one.check()?;
+            #[cfg(feature = "rabbitmq")]
+            crate::rabbitmq::check(one).map_err(|(field, what)| one.bad(field, what))?;
+            if all.iter().take(n).any(|other| other.name == one.name) {
+                return Err(one.bad("name", "another bridge has it".to_owned()));
+            }
+        }
+        Ok(())
     }
 
     /// A service without bridges.
@@ -160,7 +176,7 @@ impl BridgeService {
         &mut self,
         wheel: &Duewheel,
         settings: BridgeSettings,
-        connector: impl Connector,
+        connector: impl BridgeConnector,
     ) -> Result<(), BadBridge> {
         let (client, queue) = (wheel.client().clone(), settings.queue_name()?);
         let name = settings.name.clone();
@@ -315,7 +331,11 @@ fn internal(bad: &BadName) -> BadBridge {
 }
 
 /// Runs a bridge whenever this node has its ticket.
-async fn own(bridge: Arc<RunningBridge>, connector: Arc<impl Connector>, mut stop: watch::Receiver<bool>) {
+async fn own(
+    bridge: Arc<RunningBridge>,
+    connector: Arc<impl BridgeConnector>,
+    mut stop: watch::Receiver<bool>,
+) {
     loop {
         bridge.tickets.lay_out(&[&bridge.settings.name]).await;
         let free = tokio::select! {
@@ -341,8 +361,8 @@ async fn own(bridge: Arc<RunningBridge>, connector: Arc<impl Connector>, mut sto
         bridge.is_owner.store(false, Ordering::Relaxed);
         bridge.meter.rest();
         match (left, ticket) {
-            (Left::Stopped, Some(ticket)) => bridge.tickets.give_back(ticket, 0).await,
-            (Left::Stopped | Left::Lost, _) => {
+            (WhyLeft::Stopped, Some(ticket)) => bridge.tickets.give_back(ticket, 0).await,
+            (WhyLeft::Stopped | WhyLeft::Lost, _) => {
                 tracing::warn!(bridge = bridge.settings.name, "another node may run the bridge now");
             }
         }
@@ -352,7 +372,7 @@ async fn own(bridge: Arc<RunningBridge>, connector: Arc<impl Connector>, mut sto
 
 /// Why a node does not run a bridge any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Left {
+enum WhyLeft {
     Stopped,
     Lost,
 }
@@ -365,18 +385,18 @@ struct Directions {
 
 impl RunningBridge {
     /// Runs the bridge until the ticket is lost or `stop` becomes true.
-    async fn hold<C: Connector>(
+    async fn hold<C: BridgeConnector>(
         self: &Arc<Self>,
         ticket: &mut Option<Ticket>,
         connector: &Arc<C>,
         stop: &mut watch::Receiver<bool>,
-    ) -> Left {
+    ) -> WhyLeft {
         let mut running: Option<Directions> = None;
         let left = loop {
             let now = self.client.now().engine;
-            let Some(held) = ticket.as_ref() else { break Left::Lost };
+            let Some(held) = ticket.as_ref() else { break WhyLeft::Lost };
             if now >= held.until {
-                break Left::Lost;
+                break WhyLeft::Lost;
             }
             if held.wants_renewal(now) {
                 self.tickets.renew(&mut [&mut *ticket]).await;
@@ -395,13 +415,13 @@ impl RunningBridge {
             self.look_at_lag().await;
             tokio::select! {
                 biased;
-                _ = stop.wait_for(|stop| *stop) => break Left::Stopped,
+                _ = stop.wait_for(|stop| *stop) => break WhyLeft::Stopped,
                 () = tokio::time::sleep(LOOK) => {}
             }
         };
         if let Some(directions) = running {
             // What another node may do as well ends at once.
-            let time = if left == Left::Lost { Duration::ZERO } else { PAUSE_TIME };
+            let time = if left == WhyLeft::Lost { Duration::ZERO } else { PAUSE_TIME };
             self.end(directions, time).await;
         }
         left
@@ -422,7 +442,7 @@ impl RunningBridge {
         self.meter.note_rates();
     }
 
-    fn begin<C: Connector>(self: &Arc<Self>, connector: &Arc<C>) -> Directions {
+    fn begin<C: BridgeConnector>(self: &Arc<Self>, connector: &Arc<C>) -> Directions {
         let stop = watch::Sender::new(false);
         let mut tasks = JoinSet::new();
         for direction in [Direction::In, Direction::Out] {
@@ -443,7 +463,7 @@ impl RunningBridge {
 }
 
 /// Runs one direction, and connects again after each error.
-async fn run<C: Connector>(
+async fn run<C: BridgeConnector>(
     bridge: Arc<RunningBridge>,
     connector: Arc<C>,
     direction: Direction,
@@ -484,7 +504,7 @@ async fn run<C: Connector>(
     }
 }
 
-async fn take(bridge: &RunningBridge, connector: &impl Connector) -> Result<(), PumpEnd> {
+async fn take(bridge: &RunningBridge, connector: &impl BridgeConnector) -> Result<(), PumpEnd> {
     let mut source = connector.source().await.map_err(away)?;
     bridge.meter.close(Direction::In);
     intake::pump(&mut source, &bridge.client, &bridge.meter).await
@@ -492,7 +512,7 @@ async fn take(bridge: &RunningBridge, connector: &impl Connector) -> Result<(), 
 
 async fn give(
     bridge: &RunningBridge,
-    connector: &impl Connector,
+    connector: &impl BridgeConnector,
     stop: &mut watch::Receiver<bool>,
 ) -> Result<(), PumpEnd> {
     let mut sink = tokio::select! {

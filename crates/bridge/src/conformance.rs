@@ -9,7 +9,9 @@ use duewheel::core::name::QueueName;
 use duewheel::{Duewheel, Policy};
 use tokio::sync::mpsc::unbounded_channel;
 
-use crate::seam::{Arrival, Connector, Fate, Intent, SeamError, Sink, Source, Verdict};
+use crate::seam::{
+    ArrivalVerdict, BridgeArrival, BridgeConnector, Intent, SeamError, SendFate, Sink, Source,
+};
 
 /// How long the other side may take for anything.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -17,12 +19,12 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const MESSAGES: usize = 40;
 
 /// The other side of a connector, for the suite. Failures may panic: it is for tests.
-pub trait World: Send {
+pub trait OtherSide: Send {
     /// The connector.
-    type Connector: Connector;
+    type BridgeConnector: BridgeConnector;
 
     /// Connects to this side.
-    fn connector(&self) -> &Self::Connector;
+    fn connector(&self) -> &Self::BridgeConnector;
 
     /// Puts messages with these bodies where the source takes them.
     fn offer(&mut self, bodies: &[String]) -> impl Future<Output = ()> + Send;
@@ -38,7 +40,7 @@ pub trait World: Send {
 ///
 /// # Errors
 /// A mistake of the source.
-pub async fn source(world: &mut impl World) -> Result<(), String> {
+pub async fn source(world: &mut impl OtherSide) -> Result<(), String> {
     let bodies: Vec<String> = (0..MESSAGES).map(|n| format!("in {n}")).collect();
     world.offer(&bodies).await;
     let mut source = connect(async || world.connector().source().await).await?;
@@ -50,7 +52,7 @@ pub async fn source(world: &mut impl World) -> Result<(), String> {
     // Every second one, so that a source which confirms all before one is found as well.
     let (confirmed, open): (Vec<_>, Vec<_>) =
         pulled.iter().enumerate().partition::<Vec<_>, _>(|(n, _)| n % 2 == 0);
-    let verdicts = confirmed.iter().map(|(_, arrival)| (arrival.mark, Verdict::Taken)).collect();
+    let verdicts = confirmed.iter().map(|(_, arrival)| (arrival.mark, ArrivalVerdict::Taken)).collect();
     source.confirm(verdicts).await.map_err(|why| format!("nothing could be confirmed: {why}"))?;
     // The answer to a confirm is not waited for: give it a moment to get there.
     tokio::time::sleep(Duration::from_millis(500)).await;
@@ -77,7 +79,7 @@ pub async fn source(world: &mut impl World) -> Result<(), String> {
 ///
 /// # Errors
 /// A mistake of the sink.
-pub async fn sink(world: &mut impl World) -> Result<(), String> {
+pub async fn sink(world: &mut impl OtherSide) -> Result<(), String> {
     let mut sent = BTreeSet::new();
     for round in 0..3 {
         let bodies: Vec<String> = (0..MESSAGES).map(|n| format!("out {round} {n}")).collect();
@@ -101,8 +103,8 @@ pub async fn sink(world: &mut impl World) -> Result<(), String> {
                 return Err(format!("the fate of {:?} was told twice", bodies[n]));
             }
             match fate {
-                Fate::Sent => drop(sent.insert(bodies[n].clone())),
-                Fate::NotNow(_) if crashes => {}
+                SendFate::Sent => drop(sent.insert(bodies[n].clone())),
+                SendFate::NotNow(_) if crashes => {}
                 other => return Err(format!("{:?} had the fate {other:?}", bodies[n])),
             }
         }
@@ -135,7 +137,7 @@ async fn connect<T>(connect: impl AsyncFn() -> Result<T, SeamError>) -> Result<T
     }
 }
 
-async fn pull(source: &mut impl Source, count: usize) -> Result<Vec<Arrival>, String> {
+async fn pull(source: &mut impl Source, count: usize) -> Result<Vec<BridgeArrival>, String> {
     let mut pulled = Vec::new();
     while pulled.len() < count {
         let more = tokio::time::timeout(PATIENCE, source.pull(count - pulled.len())).await;
@@ -150,7 +152,7 @@ async fn pull(source: &mut impl Source, count: usize) -> Result<Vec<Arrival>, St
     Ok(pulled)
 }
 
-fn body(arrival: &Arrival) -> String {
+fn body(arrival: &BridgeArrival) -> String {
     match &arrival.intent {
         Ok(Intent::Enqueue(enqueue)) => String::from_utf8_lossy(&enqueue.body).into_owned(),
         other => format!("{other:?}"),

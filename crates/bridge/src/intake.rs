@@ -9,7 +9,7 @@ use duewheel_shard::random::doubled;
 use tokio::time::Instant;
 
 use crate::figures::Meter;
-use crate::seam::{Arrival, Intent, Source, Verdict};
+use crate::seam::{ArrivalVerdict, BridgeArrival, Intent, Source};
 
 /// Messages that are pulled at a time.
 const PULLED: usize = 1_000;
@@ -41,7 +41,7 @@ pub(crate) enum PumpEnd {
 }
 
 /// An arrival that has no verdict yet.
-struct Waiting {
+struct WaitingArrival {
     mark: u64,
     op: Op,
     is_redelivered: bool,
@@ -49,7 +49,7 @@ struct Waiting {
 
 /// The treatment of an arrival after an answer.
 enum Judged {
-    Over(Verdict),
+    Over(ArrivalVerdict),
     Again(Op),
 }
 
@@ -57,18 +57,18 @@ enum Judged {
 /// tried again, without end.
 pub(crate) async fn take(
     client: &Client,
-    arrivals: Vec<Arrival>,
+    arrivals: Vec<BridgeArrival>,
     meter: &Meter,
-) -> Result<Vec<(u64, Verdict)>, CallError> {
+) -> Result<Vec<(u64, ArrivalVerdict)>, CallError> {
     let mut verdicts = Vec::with_capacity(arrivals.len());
     let mut run = Vec::new();
     let (mut keys, mut bytes) = (HashSet::new(), 0);
-    for Arrival { mark, intent, is_redelivered } in arrivals {
+    for BridgeArrival { mark, intent, is_redelivered } in arrivals {
         let op = match intent {
             Ok(Intent::Enqueue(enqueue)) => Op::Enqueue(enqueue),
             Ok(Intent::Change(op)) => op,
             Err(why) => {
-                verdicts.push((mark, Verdict::Refused(why)));
+                verdicts.push((mark, ArrivalVerdict::Refused(why)));
                 continue;
             }
         };
@@ -82,10 +82,10 @@ pub(crate) async fn take(
         }
         bytes += op.weight();
         keys.extend(key);
-        run.push(Waiting { mark, op, is_redelivered });
+        run.push(WaitingArrival { mark, op, is_redelivered });
     }
     verdicts.append(&mut apply(client, run, meter).await?);
-    let refused = verdicts.iter().filter(|(_, verdict)| *verdict != Verdict::Taken).count();
+    let refused = verdicts.iter().filter(|(_, verdict)| *verdict != ArrivalVerdict::Taken).count();
     Meter::add(&meter.rejected, refused);
     Ok(verdicts)
 }
@@ -101,9 +101,9 @@ fn keyed(op: &Op) -> Option<(String, String)> {
 
 async fn apply(
     client: &Client,
-    mut waiting: Vec<Waiting>,
+    mut waiting: Vec<WaitingArrival>,
     meter: &Meter,
-) -> Result<Vec<(u64, Verdict)>, CallError> {
+) -> Result<Vec<(u64, ArrivalVerdict)>, CallError> {
     let mut verdicts = Vec::with_capacity(waiting.len());
     let leased_until = Instant::now() + LEASED;
     let mut failures = 0;
@@ -116,10 +116,10 @@ async fn apply(
         let answers = answers.into_iter().chain(std::iter::repeat_with(|| Err(CallError::NO_ANSWER)));
         let mut rest = Vec::new();
         for (one, answer) in waiting.into_iter().zip(answers) {
-            let Waiting { mark, op, is_redelivered } = one;
+            let WaitingArrival { mark, op, is_redelivered } = one;
             match judge(client, op, answer, is_redelivered, leased_until, meter).await? {
                 Judged::Over(verdict) => verdicts.push((mark, verdict)),
-                Judged::Again(op) => rest.push(Waiting { mark, op, is_redelivered }),
+                Judged::Again(op) => rest.push(WaitingArrival { mark, op, is_redelivered }),
             }
         }
         waiting = rest;
@@ -143,10 +143,10 @@ async fn judge(
         Meter::add(count, 1);
         Ok(Judged::Over(verdict))
     };
-    let refused = |why: &dyn std::fmt::Display| Ok(Judged::Over(Verdict::Refused(why.to_string())));
+    let refused = |why: &dyn std::fmt::Display| Ok(Judged::Over(ArrivalVerdict::Refused(why.to_string())));
     match answer {
-        Ok(Reply::Enqueue(Ok(enqueued))) if enqueued.is_new() => over(&meter.taken, Verdict::Taken),
-        Ok(Reply::Enqueue(Ok(_))) => over(&meter.duplicates, Verdict::Taken),
+        Ok(Reply::Enqueue(Ok(enqueued))) if enqueued.is_new() => over(&meter.taken, ArrivalVerdict::Taken),
+        Ok(Reply::Enqueue(Ok(_))) => over(&meter.duplicates, ArrivalVerdict::Taken),
         Ok(Reply::Enqueue(Err(refusal))) => match refusal {
             EnqueueRefusal::Overloaded(_)
             | EnqueueRefusal::Busy
@@ -163,7 +163,7 @@ async fn judge(
             }
             EnqueueRefusal::KeyExists(holder) => match &op {
                 Op::Enqueue(enqueue) if is_redelivered => match is_there(client, holder.id, enqueue).await {
-                    Ok(true) => over(&meter.duplicates, Verdict::Taken),
+                    Ok(true) => over(&meter.duplicates, ArrivalVerdict::Taken),
                     Ok(false) => refused(&EnqueueRefusal::KeyExists(holder)),
                     Err(error) if error.may_pass() => Ok(Judged::Again(op)),
                     Err(error) => Err(error),
@@ -173,7 +173,7 @@ async fn judge(
             other => refused(&other),
         },
         Ok(Reply::Change(Ok(_)) | Reply::Change(Err(ChangeRefusal::NotFound))) => {
-            over(&meter.taken, Verdict::Taken)
+            over(&meter.taken, ArrivalVerdict::Taken)
         }
         Ok(Reply::Change(Err(refusal))) => match refusal {
             ChangeRefusal::Overloaded(_)

@@ -18,5 +18,5 @@ mod settings;
 pub use bridge::{BridgePause, BridgeService, BridgeView, PauseError};
 pub use figures::BridgeFigures;
 pub use report::{BridgePlan, PlannedChange, ProbeStep};
-pub use seam::{Arrival, Connector, Fate, Intent, SeamError, Sink, Source, Verdict};
+pub use seam::{ArrivalVerdict, BridgeArrival, BridgeConnector, Intent, SeamError, SendFate, Sink, Source};
 pub use settings::{BadBridge, BridgeKind, BridgeSettings};

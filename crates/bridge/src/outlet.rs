@@ -14,7 +14,7 @@ use tokio::sync::watch;
 
 use crate::figures::Meter;
 use crate::intake::PumpEnd;
-use crate::seam::{Fate, Sink};
+use crate::seam::{SendFate, Sink};
 
 /// Messages that are under way at a time.
 const SENT_TOGETHER: usize = 500;
@@ -114,13 +114,13 @@ async fn send(
 async fn settle_all(
     plan: &OutletPlan,
     grants: &[Grant],
-    mut fates: UnboundedReceiver<(usize, Fate)>,
+    mut fates: UnboundedReceiver<(usize, SendFate)>,
     meter: &Meter,
 ) -> Vec<bool> {
     let mut known = vec![false; grants.len()];
     let mut some = Vec::new();
     while fates.recv_many(&mut some, SENT_TOGETHER).await > 0 {
-        let settled: Vec<(&Grant, Fate)> = some
+        let settled: Vec<(&Grant, SendFate)> = some
             .drain(..)
             .filter_map(|(n, fate)| {
                 Some((grants.get(n)?, {
@@ -136,19 +136,19 @@ async fn settle_all(
 
 type SettleAnswer = Result<Result<Applied<Settled>, SettleRefusal>, CallError>;
 
-async fn settle(plan: &OutletPlan, mut fates: Vec<(&Grant, Fate)>, meter: &Meter) {
-    let sent = fates.iter().filter(|(_, fate)| *fate == Fate::Sent).count();
+async fn settle(plan: &OutletPlan, mut fates: Vec<(&Grant, SendFate)>, meter: &Meter) {
+    let sent = fates.iter().filter(|(_, fate)| *fate == SendFate::Sent).count();
     Meter::add(&meter.sent, sent);
     for tries in 0..SETTLE_TRIES {
         let ops = fates.iter().map(|(grant, fate)| {
             let (id, token) = (grant.message.id, grant.token);
             match fate {
-                Fate::Sent => Op::ack(id, token),
-                Fate::Unroutable(why) => {
+                SendFate::Sent => Op::ack(id, token),
+                SendFate::Unroutable(why) => {
                     let note = format!("unroutable: {why}");
                     Op::nack(id, token, Attempt::FailedOf(plan.max_attempts), None, &note)
                 }
-                Fate::NotNow(why) => Op::nack(id, token, Attempt::NotYet, Some(NOT_NOW_MS), why),
+                SendFate::NotNow(why) => Op::nack(id, token, Attempt::NotYet, Some(NOT_NOW_MS), why),
             }
         });
         let answers = match plan.client.ask_many(ops.collect()).await {

@@ -16,7 +16,7 @@ pub use probe::probe;
 pub use sink::RabbitSink;
 pub use source::RabbitSource;
 
-use crate::seam::{Connector, SeamError};
+use crate::seam::{BridgeConnector, SeamError};
 use crate::settings::{BadBridge, BridgeSettings};
 
 /// Checks the fields that only RabbitMQ has.
@@ -25,7 +25,7 @@ pub(crate) fn check(settings: &BridgeSettings) -> Result<(), (&'static str, Stri
     connect::tls(settings).map(drop)
 }
 
-impl Connector for RabbitConnector {
+impl BridgeConnector for RabbitConnector {
     type Source = RabbitSource;
     type Sink = RabbitSink;
 

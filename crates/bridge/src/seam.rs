@@ -20,7 +20,7 @@ impl SeamError {
 
 /// A message of the other side.
 #[derive(Clone, Debug)]
-pub struct Arrival {
+pub struct BridgeArrival {
     /// Identifies it until it is confirmed; unique among the pulled ones of its source.
     pub mark: u64,
     /// The request of the message, or why that is not valid.
@@ -40,8 +40,8 @@ pub enum Intent {
 
 /// The outcome of an arrival.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// Its effect is durable here.
+pub enum ArrivalVerdict {
+    /// The effect is durable here.
     Taken,
     /// Refused for good, for this reason: the source puts the message aside, where people find it.
     Refused(String),
@@ -57,9 +57,9 @@ pub trait Source: Send {
     ///
     /// # Cancel safety
     /// Cancel safe: no message is lost.
-    fn pull(&mut self, max: usize) -> impl Future<Output = Result<Vec<Arrival>, SeamError>> + Send;
+    fn pull(&mut self, max: usize) -> impl Future<Output = Result<Vec<BridgeArrival>, SeamError>> + Send;
 
-    /// Tells the other side what became of pulled messages. Those that were refused are kept aside before the other side
+    /// Confirms the outcomes of pulled messages to the other side. Those that were refused are kept aside before the other side
     /// may forget them.
     ///
     /// # Errors
@@ -69,13 +69,13 @@ pub trait Source: Send {
     /// When the future is dropped, the other side may deliver some of them again.
     fn confirm(
         &mut self,
-        verdicts: Vec<(u64, Verdict)>,
+        verdicts: Vec<(u64, ArrivalVerdict)>,
     ) -> impl Future<Output = Result<(), SeamError>> + Send;
 }
 
 /// The outcome of a message that was sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum SendFate {
     /// The other side has it, as durably as it keeps anything.
     Sent,
     /// The other side has no place for it: the attempt counts.
@@ -96,15 +96,15 @@ pub trait Sink: Send {
     fn send(
         &mut self,
         batch: &[Grant],
-        heard: &UnboundedSender<(usize, Fate)>,
+        heard: &UnboundedSender<(usize, SendFate)>,
     ) -> impl Future<Output = Result<(), SeamError>> + Send;
 }
 
 /// Connects to the other side, again after each error.
-pub trait Connector: Send + Sync + 'static {
-    /// Its source.
+pub trait BridgeConnector: Send + Sync + 'static {
+    /// The source.
     type Source: Source;
-    /// Its sink.
+    /// The sink.
     type Sink: Sink;
 
     /// Connects a source.

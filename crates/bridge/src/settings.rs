@@ -91,20 +91,6 @@ pub struct BadBridge {
 }
 
 impl BridgeSettings {
-    /// Checks all bridges of a node.
-    ///
-    /// # Errors
-    /// See [`BridgeSettings::check`]; or two bridges have one name.
-    pub fn check_all(all: &[BridgeSettings]) -> Result<(), BadBridge> {
-        for (n, one) in all.iter().enumerate() {
-            one.check()?;
-            if all.iter().take(n).any(|other| other.name == one.name) {
-                return Err(one.bad("name", "another bridge has it".to_owned()));
-            }
-        }
-        Ok(())
-    }
-
     /// Checks the settings.
     ///
     /// # Errors
@@ -130,12 +116,10 @@ impl BridgeSettings {
             let what = "this build has no bridges to RabbitMQ; build it with --features rabbitmq, or take a released one";
             return Err(self.bad("kind", what.to_owned()));
         }
-        #[cfg(feature = "rabbitmq")]
-        crate::rabbitmq::check(self).map_err(|(field, what)| self.bad(field, what))?;
         Ok(())
     }
 
-    fn bad(&self, field: &'static str, what: String) -> BadBridge {
+    pub(crate) fn bad(&self, field: &'static str, what: String) -> BadBridge {
         BadBridge { name: self.name.clone(), field, what }
     }
 

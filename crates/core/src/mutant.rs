@@ -58,7 +58,7 @@ pub enum Mutant {
     SupersededReturns,
     /// A message that an act has removed is put back, and can be put back once more.
     RestoredTwice,
-    /// Of the rows of an outbox only those that enqueue are recorded.
+    /// The rows of an outbox that cancel or postpone are not recorded.
     OnlyEnqueuesRecorded,
     /// A request to another node whose outcome is unknown is sent again, whatever it is.
     LostRetried,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use duewheel::{Duewheel, ShutdownError, VirtualClock};
-use duewheel_bridge::BridgeSettings;
+use duewheel_bridge::BridgeService;
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::{JoinHandle, JoinSet};
@@ -87,7 +87,7 @@ pub async fn serve(
     // This precedes everything that takes time, so that no signal is missed.
     let all_tls = tls.iter().chain(&beanstalk_tls).cloned().collect();
     let sealing = sealing::of(&settings)?;
-    BridgeSettings::check_all(&settings.bridges)?;
+    BridgeService::check(&settings.bridges)?;
     let traces = telemetry::start(&settings)?;
     let peers = settings.store.peer_files().map(reload::certificates).transpose()?;
     let reload = Reload::new(&settings, Arc::clone(&guard), all_tls, peers.clone());
@@ -121,8 +121,7 @@ pub async fn serve(
     stop.opened(wheel.clone());
     let mut limits = settings.limits.clone();
     limits.max_connections = places(limits.max_connections, [http.is_some(), beanstalk.is_some()]);
-    let max_connections = limits.max_connections;
-    let asks = !guard.is_open();
+    let (max_connections, asks) = (limits.max_connections, !guard.is_open());
     let policy = settings.engine_policy();
     let app = App::guarded(wheel.clone(), policy, limits, drain.clone(), guard, settings.hosts.clone());
     app.set_sealing(sealing);
@@ -174,13 +173,9 @@ pub async fn serve(
         writeln!(out, "listening on {address}")?;
     }
     out.flush()?;
-    app.start_schedules();
-    app.start_jobs();
-    app.start_delivery();
-    start_outboxes(&settings, &app)?;
-    if let Err(bad) = app.start_bridges(&settings.bridges).await {
+    if let Err(error) = start_services(&settings, &app).await {
         let _ = wheel.shutdown(Duration::ZERO).await;
-        return Err(bad.into());
+        return Err(error);
     }
     manager.ready(&addresses);
     let _pulse = manager.watch(&app)?;
@@ -188,12 +183,15 @@ pub async fn serve(
     server.until_stopped(&mut stop, &mut bugs, &mut listeners).await
 }
 
-/// Drains the databases of the settings from now on.
-fn start_outboxes(settings: &Settings, app: &App) -> Result<(), ServeError> {
+/// Starts the consumers of the library: schedules, jobs, deliveries, outboxes and bridges.
+async fn start_services(settings: &Settings, app: &App) -> Result<(), ServeError> {
+    app.start_schedules();
+    app.start_jobs();
+    app.start_delivery();
     let all: Vec<_> = settings.outboxes.iter().map(PostgresTable::settings).collect::<Result<_, _>>()?;
     let node = settings.store.node().map_or("duewheel", |node| &node.name);
     app.start_outboxes(node, &all);
-    Ok(())
+    Ok(app.start_bridges(&settings.bridges).await?)
 }
 
 /// Facts of the start, for `/v1/status`.

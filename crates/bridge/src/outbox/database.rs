@@ -6,10 +6,8 @@ use std::time::Duration;
 use duewheel_store_postgres::{Options, PgConnection, connect};
 use tokio_postgres::{Client, Row};
 
-use super::OutboxError;
+use super::error::{OutboxError, VERSION};
 
-/// The version of the schema.
-pub(super) const VERSION: i32 = 1;
 /// The number of rejected rows that are kept.
 pub(super) const REJECTED: i64 = 10_000;
 /// The time limit of a statement and of its answer.

@@ -14,10 +14,11 @@ use tokio::time::Instant;
 use tokio_postgres::types::{ToSql, Type};
 
 use super::database::{REJECTED, connect_to_outbox, in_time};
+use super::error::OutboxError;
 use super::figures::OutboxFigures;
 use super::intent::IntentRecord;
-use super::row::{OutboxRow, RowName, Verdict};
-use super::{OutboxError, OutboxSettings};
+use super::row::{OutboxRow, RowName, RowVerdict};
+use super::settings::{DrainStep, OutboxSettings};
 
 /// The lock of the database's drainer; an arbitrary number.
 const LOCK: i64 = 0x6475_6577_6865_656c;
@@ -56,25 +57,8 @@ const BEGIN: &str = "BEGIN; SET LOCAL idle_in_transaction_session_timeout = '30s
     SET LOCAL lock_timeout = '10s'; SET LOCAL synchronous_commit = on; SET LOCAL enable_seqscan = off; \
     SET LOCAL enable_bitmapscan = off";
 
-/// The steps of a batch, at which tests end something.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DrainStep {
-    /// Rows were read.
-    Read,
-    /// The intent that names the rows is durable.
-    Intended,
-    /// The effects of the rows are durable.
-    Applied,
-    /// The rows are deleted, and the commit comes next.
-    Deleted,
-    /// The commit is confirmed, and the rows are still recorded.
-    Committed,
-    /// The rows are released.
-    Released,
-}
-
 /// The drain of one database.
-pub(super) struct Drain {
+pub(super) struct OutboxDrain {
     client: Client,
     node: String,
     settings: OutboxSettings,
@@ -88,7 +72,7 @@ pub(super) struct Drain {
 }
 
 /// The result of one look at the table.
-enum Look {
+enum DrainLook {
     /// Another node drains.
     Standby,
     /// No row waits, but for those of queues that wait.
@@ -97,14 +81,14 @@ enum Look {
     Again(Duration),
 }
 
-impl Drain {
+impl OutboxDrain {
     pub(super) fn new(
         wheel: &Duewheel,
         intent: IntentRecord,
         (node, settings): (&str, &OutboxSettings),
         figures: Arc<OutboxFigures>,
     ) -> Self {
-        Drain {
+        OutboxDrain {
             client: wheel.client().clone(),
             node: node.to_owned(),
             settings: settings.clone(),
@@ -150,7 +134,7 @@ impl Drain {
                 self.look(&connection).await?
             } else {
                 let look = self.recover(&connection).await?;
-                is_drainer = matches!(look, Look::Again(_));
+                is_drainer = matches!(look, DrainLook::Again(_));
                 look
             };
             if self.figures.up.swap(1, Relaxed) == 0 && *failures > 0 {
@@ -158,12 +142,12 @@ impl Drain {
             }
             *failures = 0;
             let pause = match look {
-                Look::Standby => {
+                DrainLook::Standby => {
                     is_drainer = false;
                     IDLE
                 }
-                Look::Nothing => IDLE,
-                Look::Again(pause) => pause,
+                DrainLook::Nothing => IDLE,
+                DrainLook::Again(pause) => pause,
             };
             if is_drainer && Instant::now() >= self.next_look {
                 self.next_look = Instant::now() + LOOK;
@@ -182,13 +166,13 @@ impl Drain {
 
     /// Becomes the drainer: releases the rows of the intent that are gone. A commit of the same transaction comes first, so
     /// that what it has seen is as durable as a commit is.
-    async fn recover(&mut self, connection: &PgConnection) -> Result<Look, OutboxError> {
+    async fn recover(&mut self, connection: &PgConnection) -> Result<DrainLook, OutboxError> {
         if !begin(connection).await? {
-            return Ok(Look::Standby);
+            return Ok(DrainLook::Standby);
         }
         if query(connection, CLAIM, &[(&self.node, Type::TEXT)]).await?.is_empty() {
             rollback(connection).await?;
-            return Ok(Look::Standby);
+            return Ok(DrainLook::Standby);
         }
         let intent = self.intent.read().await?;
         let named: Vec<i64> = intent.iter().map(|row| row.seq).collect();
@@ -201,13 +185,13 @@ impl Drain {
         // Rows that are still here will be named again before they can go.
         self.intent.release(&self.client, intent.difference(&here)).await?;
         self.waiting.clear();
-        Ok(Look::Again(Duration::ZERO))
+        Ok(DrainLook::Again(Duration::ZERO))
     }
 
     /// Makes one drain transaction.
-    async fn look(&mut self, connection: &PgConnection) -> Result<Look, OutboxError> {
+    async fn look(&mut self, connection: &PgConnection) -> Result<DrainLook, OutboxError> {
         if !begin(connection).await? {
-            return Ok(Look::Standby);
+            return Ok(DrainLook::Standby);
         }
         let (since, read_at) = (Instant::now(), self.client.now().engine.0);
         let now = Instant::now();
@@ -216,7 +200,7 @@ impl Drain {
         let took = since.elapsed();
         if rows.is_empty() {
             rollback(connection).await?;
-            return Ok(if self.waiting.is_empty() { Look::Nothing } else { Look::Again(IDLE) });
+            return Ok(if self.waiting.is_empty() { DrainLook::Nothing } else { DrainLook::Again(IDLE) });
         }
         let is_full = rows.len() >= self.rows;
         self.step(DrainStep::Read);
@@ -229,7 +213,7 @@ impl Drain {
                 rollback(connection).await?;
                 self.figures.errors.fetch_add(1, Relaxed);
                 tracing::debug!(database = self.settings.name, %error, "a batch of the outbox is applied again");
-                return Ok(Look::Again(ALL_WAIT));
+                return Ok(DrainLook::Again(ALL_WAIT));
             }
             Err(error) => return Err(error),
         };
@@ -238,7 +222,7 @@ impl Drain {
         self.step(DrainStep::Deleted);
         commit(connection).await?;
         self.step(DrainStep::Committed);
-        let all_wait = verdicts.contains(&Verdict::AllWait);
+        let all_wait = verdicts.contains(&RowVerdict::AllWait);
         self.intent.release(&self.client, &done).await?;
         self.tally(&verdicts);
         self.step(DrainStep::Released);
@@ -249,7 +233,7 @@ impl Drain {
             // A look that is slow, because a long transaction keeps deleted rows, has no more than half of the time.
             (false, false) => BUSY.max(took),
         };
-        Ok(Look::Again(pause))
+        Ok(DrainLook::Again(pause))
     }
 
     /// The first rows, in order, without those of queues that wait.
@@ -272,14 +256,14 @@ impl Drain {
     /// Applies rows in order, and returns their verdicts; those behind the last verdict were not applied. Rows without a
     /// repeated key are submitted together. A row whose key was there before waits for the answers: if its queue waits by
     /// then, it also does.
-    async fn apply(&mut self, rows: &[OutboxRow], read_at: u64) -> Result<Vec<Verdict>, OutboxError> {
+    async fn apply(&mut self, rows: &[OutboxRow], read_at: u64) -> Result<Vec<RowVerdict>, OutboxError> {
         let since = Instant::now();
         let mut verdicts = Vec::with_capacity(rows.len());
         while let Some(left) = rows.get(verdicts.len()..).filter(|left| !left.is_empty()) {
             if self.client.now().engine.0.saturating_sub(read_at) > FRESH_MS {
                 return Err(OutboxError::Stale);
             }
-            if since.elapsed() > LONG || verdicts.contains(&Verdict::AllWait) {
+            if since.elapsed() > LONG || verdicts.contains(&RowVerdict::AllWait) {
                 break;
             }
             let (run, _) = left.split_at(without_repeated_key(left));
@@ -289,11 +273,11 @@ impl Drain {
     }
 
     /// Applies rows of which no two have the same key.
-    async fn apply_run(&mut self, rows: &[OutboxRow]) -> Result<Vec<Verdict>, OutboxError> {
+    async fn apply_run(&mut self, rows: &[OutboxRow]) -> Result<Vec<RowVerdict>, OutboxError> {
         let (mut ops, mut verdicts) = (Vec::new(), Vec::new());
         for row in rows {
             let op = match self.waiting.contains_key(&row.queue) {
-                true => Err(Verdict::QueueWaits(0)),
+                true => Err(RowVerdict::QueueWaits(0)),
                 false => row.to_op(self.settings.prefixes.as_deref()),
             };
             verdicts.push(op.map(|op| ops.push(self.intent.once(op, row.name))));
@@ -303,10 +287,10 @@ impl Drain {
         let mut all = Vec::with_capacity(rows.len());
         for (row, verdict) in rows.iter().zip(verdicts) {
             let verdict = match verdict {
-                Ok(()) => Verdict::of(&answers.next().unwrap_or(Err(CallError::NO_ANSWER))?),
+                Ok(()) => RowVerdict::of(&answers.next().unwrap_or(Err(CallError::NO_ANSWER))?),
                 Err(verdict) => verdict,
             };
-            if let Verdict::QueueWaits(ms @ 1..) = verdict {
+            if let RowVerdict::QueueWaits(ms @ 1..) = verdict {
                 self.waiting.insert(row.queue.clone(), Instant::now() + Duration::from_millis(ms));
             }
             all.push(verdict);
@@ -319,20 +303,20 @@ impl Drain {
         &self,
         connection: &PgConnection,
         rows: &[OutboxRow],
-        verdicts: &[Verdict],
+        verdicts: &[RowVerdict],
     ) -> Result<Vec<RowName>, OutboxError> {
         let (mut done, mut rejected, mut codes, mut reasons) =
             (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for (row, verdict) in rows.iter().zip(verdicts) {
             match verdict {
-                Verdict::Applied(_) => done.push(row.name),
-                Verdict::Rejected(code, reason) => {
+                RowVerdict::Applied(_) => done.push(row.name),
+                RowVerdict::Rejected(code, reason) => {
                     done.push(row.name);
                     rejected.push(row.name.seq);
                     codes.push(*code);
                     reasons.push(reason.as_str());
                 }
-                Verdict::QueueWaits(_) | Verdict::AllWait => {}
+                RowVerdict::QueueWaits(_) | RowVerdict::AllWait => {}
             }
         }
         if !rejected.is_empty() {
@@ -355,17 +339,17 @@ impl Drain {
         Ok(done)
     }
 
-    fn tally(&self, verdicts: &[Verdict]) {
+    fn tally(&self, verdicts: &[RowVerdict]) {
         for verdict in verdicts {
             match verdict {
-                Verdict::Applied(answered) => {
+                RowVerdict::Applied(answered) => {
                     self.figures.applied.fetch_add(1, Relaxed);
                     if *answered == Answered::Before {
                         self.figures.replayed.fetch_add(1, Relaxed);
                     }
                 }
-                Verdict::Rejected(..) => drop(self.figures.rejected.fetch_add(1, Relaxed)),
-                Verdict::QueueWaits(_) | Verdict::AllWait => {}
+                RowVerdict::Rejected(..) => drop(self.figures.rejected.fetch_add(1, Relaxed)),
+                RowVerdict::QueueWaits(_) | RowVerdict::AllWait => {}
             }
         }
     }

@@ -16,7 +16,7 @@ use duewheel::core::name::QueueName;
 use duewheel::{Client, Duewheel, Policy};
 use duewheel_delivery::{NotWritten, RecordStore};
 
-use super::OutboxError;
+use super::error::OutboxError;
 use super::row::RowName;
 
 const VERSION: u8 = 1;

@@ -41,7 +41,7 @@ pub(super) struct OutboxRow {
 
 /// The outcome of a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum RowVerdict {
     /// The effect is durable, now or since an earlier try.
     Applied(Answered),
     /// The row can never be applied, for this reason.
@@ -92,7 +92,7 @@ impl OutboxRow {
     }
 
     /// The operation, if its queue begins with one of these prefixes.
-    pub(super) fn to_op(&self, prefixes: Option<&[QueueName]>) -> Result<Op, Verdict> {
+    pub(super) fn to_op(&self, prefixes: Option<&[QueueName]>) -> Result<Op, RowVerdict> {
         let queue = QueueName::new(&self.queue).map_err(|what| bad("queue", what))?;
         if prefixes.is_some_and(|all| !all.iter().any(|one| queue.as_str().starts_with(one.as_str()))) {
             let what = "the queue does not begin with a prefix that this database may use";
@@ -110,7 +110,7 @@ impl OutboxRow {
         }
     }
 
-    fn enqueue(&self, queue: QueueName, key: Option<Key>) -> Result<Op, Verdict> {
+    fn enqueue(&self, queue: QueueName, key: Option<Key>) -> Result<Op, RowVerdict> {
         let if_exists = match self.if_exists.as_deref() {
             None | Some("reject") => IfExists::Reject,
             Some("keep") => IfExists::Keep,
@@ -129,7 +129,7 @@ impl OutboxRow {
         })))
     }
 
-    fn headers(&self) -> Result<Headers, Verdict> {
+    fn headers(&self) -> Result<Headers, RowVerdict> {
         let given =
             self.headers.as_deref().map(serde_json::from_str::<std::collections::BTreeMap<String, String>>);
         let given = given.transpose().map_err(|_| bad("headers", "must be an object of strings"))?;
@@ -144,43 +144,43 @@ impl OutboxRow {
     }
 }
 
-impl Verdict {
+impl RowVerdict {
     pub(super) fn of(reply: &Reply) -> Self {
         match reply {
-            Reply::Enqueue(Ok(done)) => Verdict::Applied(done.answered),
+            Reply::Enqueue(Ok(done)) => RowVerdict::Applied(done.answered),
             Reply::Enqueue(Err(refusal)) => of_enqueue(refusal),
-            Reply::Recorded(RowOutcome::Applied) => Verdict::Applied(Answered::Before),
+            Reply::Recorded(RowOutcome::Applied) => RowVerdict::Applied(Answered::Before),
             Reply::Recorded(RowOutcome::Refused(refusal)) => {
                 let what = "refused before the delete of its row was confirmed".to_owned();
-                Verdict::Rejected(refusal.as_str(), what)
+                RowVerdict::Rejected(refusal.as_str(), what)
             }
             // Nothing is there to be changed: the application's change of mind came too late, or was not needed.
-            Reply::Change(Ok(_) | Err(ChangeRefusal::NotFound)) => Verdict::Applied(Answered::Now),
+            Reply::Change(Ok(_) | Err(ChangeRefusal::NotFound)) => RowVerdict::Applied(Answered::Now),
             Reply::Change(Err(refusal)) => of_change(refusal),
             other => rejected(ErrorCode::Internal, format!("a bug in duewheel: {other:?}")),
         }
     }
 }
 
-fn rejected(code: ErrorCode, why: impl Into<String>) -> Verdict {
-    Verdict::Rejected(code.as_str(), why.into())
+fn rejected(code: ErrorCode, why: impl Into<String>) -> RowVerdict {
+    RowVerdict::Rejected(code.as_str(), why.into())
 }
 
-fn bad(field: &str, what: impl fmt::Display) -> Verdict {
+fn bad(field: &str, what: impl fmt::Display) -> RowVerdict {
     rejected(ErrorCode::BadRequest, format!("{field}: {what}"))
 }
 
 /// A refusal whose code says it all.
-fn plain(code: ErrorCode) -> Verdict {
+fn plain(code: ErrorCode) -> RowVerdict {
     rejected(code, code.summary())
 }
 
-fn queue_waits(retry_ms: Option<u64>) -> Verdict {
+fn queue_waits(retry_ms: Option<u64>) -> RowVerdict {
     let (least, most) = WAITS_MS;
-    Verdict::QueueWaits(retry_ms.unwrap_or(least).clamp(least, most))
+    RowVerdict::QueueWaits(retry_ms.unwrap_or(least).clamp(least, most))
 }
 
-fn of_enqueue(refusal: &EnqueueRefusal) -> Verdict {
+fn of_enqueue(refusal: &EnqueueRefusal) -> RowVerdict {
     match refusal {
         EnqueueRefusal::KeyExists(holder) => rejected(
             ErrorCode::KeyExists,
@@ -200,13 +200,13 @@ fn of_enqueue(refusal: &EnqueueRefusal) -> Verdict {
         EnqueueRefusal::OutOfRange(part) => bad(part.as_str(), "is out of its range"),
         EnqueueRefusal::OverQuota(over) => queue_waits(over.retry_ms),
         EnqueueRefusal::Overloaded(_) => queue_waits(None),
-        EnqueueRefusal::Busy | EnqueueRefusal::DiskFull => Verdict::AllWait,
+        EnqueueRefusal::Busy | EnqueueRefusal::DiskFull => RowVerdict::AllWait,
     }
 }
 
-fn of_change(refusal: &ChangeRefusal) -> Verdict {
+fn of_change(refusal: &ChangeRefusal) -> RowVerdict {
     match refusal {
-        ChangeRefusal::NotFound => Verdict::Applied(Answered::Now),
+        ChangeRefusal::NotFound => RowVerdict::Applied(Answered::Now),
         ChangeRefusal::Leased => plain(ErrorCode::Leased),
         ChangeRefusal::Dead => plain(ErrorCode::Dead),
         ChangeRefusal::NotDead => plain(ErrorCode::NotDead),
@@ -222,11 +222,11 @@ fn of_change(refusal: &ChangeRefusal) -> Verdict {
         ChangeRefusal::NothingToChange => bad("delay", "must be given, or due_at"),
         ChangeRefusal::OverQuota(over) => queue_waits(over.retry_ms),
         ChangeRefusal::Overloaded(_) => queue_waits(None),
-        ChangeRefusal::Busy | ChangeRefusal::DiskFull => Verdict::AllWait,
+        ChangeRefusal::Busy | ChangeRefusal::DiskFull => RowVerdict::AllWait,
     }
 }
 
-fn too_large(part: &str, most: usize) -> Verdict {
+fn too_large(part: &str, most: usize) -> RowVerdict {
     let code = if part == "body" { ErrorCode::BodyTooLarge } else { ErrorCode::BadRequest };
     rejected(code, format!("{part}: must have at most {most} bytes"))
 }

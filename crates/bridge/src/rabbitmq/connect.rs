@@ -243,10 +243,10 @@ pub(super) fn short(text: &str) -> ShortString {
 }
 
 /// A connection that lapin reads and writes.
-trait Duplex: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin {}
-impl<T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin> Duplex for T {}
+trait AmqpStream: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin {}
+impl<T: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin> AmqpStream for T {}
 
-type OurStream = Compat<Box<dyn Duplex>>;
+type OurStream = Compat<Box<dyn AmqpStream>>;
 
 async fn dial(uri: &AMQPUri, tls: Option<&TlsConnector>) -> io::Result<OurStream> {
     let (host, port) = (&*uri.authority.host, uri.authority.port);
@@ -285,6 +285,6 @@ impl Reactor for OurReactor {
         &self,
         address: SocketAddr,
     ) -> impl Future<Output = io::Result<OurStream>> + Send + 'static {
-        TcpStream::connect(address).map_ok(|tcp| Compat::new(Box::new(tcp) as Box<dyn Duplex>))
+        TcpStream::connect(address).map_ok(|tcp| Compat::new(Box::new(tcp) as Box<dyn AmqpStream>))
     }
 }

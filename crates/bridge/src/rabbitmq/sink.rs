@@ -18,7 +18,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::connect::{RabbitConnector, confirming, short};
 use super::delay;
 use super::kept::{KEPT, KeptParts, for_delivery};
-use crate::seam::{Fate, SeamError, Sink};
+use crate::seam::{SeamError, SendFate, Sink};
 
 /// The header of the id here.
 const DUEWHEEL_ID: &str = "duewheel-id";
@@ -130,7 +130,7 @@ impl Unconfirmed {
     }
 
     /// The fates that are certain after these confirms.
-    fn judge(&mut self, batch: &[Grant], ended: Vec<(usize, Confirmation)>) -> Vec<(usize, Fate)> {
+    fn judge(&mut self, batch: &[Grant], ended: Vec<(usize, Confirmation)>) -> Vec<(usize, SendFate)> {
         let mut fates = Vec::with_capacity(ended.len());
         let mut clean = Vec::with_capacity(ended.len());
         for (index, confirmation) in ended {
@@ -142,7 +142,9 @@ impl Unconfirmed {
                 self.returned.insert(id, why);
             }
             match (nacked, is_clean) {
-                (true, _) => fates.push((index, Fate::NotNow("the broker has refused it for now".into()))),
+                (true, _) => {
+                    fates.push((index, SendFate::NotNow("the broker has refused it for now".into())))
+                }
                 (false, true) => clean.push(index),
                 (false, false) => self.unsure.push(index),
             }
@@ -151,16 +153,16 @@ impl Unconfirmed {
         let returned = &mut self.returned;
         let mut fate = |index: usize| {
             let id = batch.get(index).map(|grant| grant.message.id.to_string())?;
-            returned.remove(&id).map(Fate::Unroutable)
+            returned.remove(&id).map(SendFate::Unroutable)
         };
-        fates.extend(clean.into_iter().map(|index| (index, fate(index).unwrap_or(Fate::Sent))));
+        fates.extend(clean.into_iter().map(|index| (index, fate(index).unwrap_or(SendFate::Sent))));
         self.unsure.retain(|index| match (fate(*index), over) {
             (Some(unroutable), _) => {
                 fates.push((*index, unroutable));
                 false
             }
             (None, true) => {
-                fates.push((*index, Fate::Sent));
+                fates.push((*index, SendFate::Sent));
                 false
             }
             (None, false) => true,
@@ -184,7 +186,7 @@ impl Sink for RabbitSink {
     async fn send(
         &mut self,
         batch: &[Grant],
-        heard: &UnboundedSender<(usize, Fate)>,
+        heard: &UnboundedSender<(usize, SendFate)>,
     ) -> Result<(), SeamError> {
         let mut waiting = Vec::with_capacity(batch.len());
         for (index, grant) in batch.iter().enumerate() {

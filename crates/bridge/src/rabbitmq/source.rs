@@ -14,7 +14,7 @@ use lapin::{Channel, Confirmation, Connection, Consumer};
 use super::connect::{RabbitConnector, confirming, short};
 use super::delay;
 use super::kept::{KEPT, KeptParts, for_delivery};
-use crate::seam::{Arrival, Intent, SeamError, Source, Verdict};
+use crate::seam::{ArrivalVerdict, BridgeArrival, Intent, SeamError, Source};
 
 /// Messages that the broker delivers before they are confirmed.
 const PREFETCH: u16 = 1_000;
@@ -61,8 +61,8 @@ impl RabbitSource {
         Ok(RabbitSource { to: to.clone(), connection, channel, consumer, aside, held: BTreeMap::new() })
     }
 
-    fn hold(&mut self, delivery: Delivery) -> Arrival {
-        let arrival = Arrival {
+    fn hold(&mut self, delivery: Delivery) -> BridgeArrival {
+        let arrival = BridgeArrival {
             mark: delivery.delivery_tag,
             intent: intent(&self.to, &delivery),
             is_redelivered: delivery.redelivered,
@@ -146,7 +146,7 @@ fn text<'a>(headers: &'a FieldTable, name: &str) -> Result<Option<&'a str>, Stri
 }
 
 impl Source for RabbitSource {
-    async fn pull(&mut self, max: usize) -> Result<Vec<Arrival>, SeamError> {
+    async fn pull(&mut self, max: usize) -> Result<Vec<BridgeArrival>, SeamError> {
         let mut arrivals = Vec::new();
         loop {
             let next = match arrivals.is_empty() {
@@ -167,11 +167,11 @@ impl Source for RabbitSource {
         }
     }
 
-    async fn confirm(&mut self, verdicts: Vec<(u64, Verdict)>) -> Result<(), SeamError> {
+    async fn confirm(&mut self, verdicts: Vec<(u64, ArrivalVerdict)>) -> Result<(), SeamError> {
         let failed = |why| SeamError::of("ack", why);
         let mut done = Vec::with_capacity(verdicts.len());
         for (mark, verdict) in verdicts {
-            if let (Verdict::Refused(why), Some(delivery)) = (&verdict, self.held.get(&mark)) {
+            if let (ArrivalVerdict::Refused(why), Some(delivery)) = (&verdict, self.held.get(&mark)) {
                 tracing::warn!(bridge = self.to.settings.name, why, "a message is put aside");
                 self.put_aside(delivery, why).await?;
             }

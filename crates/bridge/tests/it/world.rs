@@ -6,9 +6,11 @@ use std::sync::{Arc, Mutex};
 use duewheel::Policy;
 use duewheel::core::engine::{Enqueue, Grant};
 use duewheel::core::name::QueueName;
-use duewheel_bridge::conformance::World;
+use duewheel_bridge::conformance::OtherSide;
 use duewheel_bridge::rabbitmq::RabbitConnector;
-use duewheel_bridge::{Arrival, Connector, Fate, Intent, SeamError, Sink, Source, Verdict};
+use duewheel_bridge::{
+    ArrivalVerdict, BridgeArrival, BridgeConnector, Intent, SeamError, SendFate, Sink, Source,
+};
 use lapin::BasicProperties;
 use lapin::options::BasicPublishOptions;
 use tokio::sync::mpsc::UnboundedSender;
@@ -84,7 +86,7 @@ impl MemoryEnd {
     }
 }
 
-impl Connector for MemoryWorld {
+impl BridgeConnector for MemoryWorld {
     type Source = MemoryEnd;
     type Sink = MemoryEnd;
 
@@ -98,14 +100,18 @@ impl Connector for MemoryWorld {
 }
 
 impl Source for MemoryEnd {
-    async fn pull(&mut self, max: usize) -> Result<Vec<Arrival>, SeamError> {
+    async fn pull(&mut self, max: usize) -> Result<Vec<BridgeArrival>, SeamError> {
         loop {
             self.check()?;
             let taken = self.take(max);
             if !taken.is_empty() {
                 let arrival = |(mark, body): (u64, String)| {
                     let enqueue = Enqueue::new(QueueName::new("q").unwrap(), body);
-                    Arrival { mark, intent: Ok(Intent::Enqueue(Box::new(enqueue))), is_redelivered: false }
+                    BridgeArrival {
+                        mark,
+                        intent: Ok(Intent::Enqueue(Box::new(enqueue))),
+                        is_redelivered: false,
+                    }
                 };
                 return Ok(taken.into_iter().map(arrival).collect());
             }
@@ -113,7 +119,7 @@ impl Source for MemoryEnd {
         }
     }
 
-    async fn confirm(&mut self, verdicts: Vec<(u64, Verdict)>) -> Result<(), SeamError> {
+    async fn confirm(&mut self, verdicts: Vec<(u64, ArrivalVerdict)>) -> Result<(), SeamError> {
         self.check()?;
         let last = verdicts.iter().map(|(mark, _)| *mark).max().unwrap_or(0);
         let others = self.world.error == Error::ConfirmsOthers;
@@ -127,7 +133,7 @@ impl Sink for MemoryEnd {
     async fn send(
         &mut self,
         batch: &[Grant],
-        heard: &UnboundedSender<(usize, Fate)>,
+        heard: &UnboundedSender<(usize, SendFate)>,
     ) -> Result<(), SeamError> {
         for (n, grant) in batch.iter().enumerate() {
             self.check()?;
@@ -135,11 +141,11 @@ impl Sink for MemoryEnd {
             let error = self.world.error;
             if error == Error::SaysEarly {
                 self.world.queues.lock().unwrap().arriving.push(body);
-                drop(heard.send((n, Fate::Sent)));
+                drop(heard.send((n, SendFate::Sent)));
             } else {
                 self.world.queues.lock().unwrap().arrived.push(body);
                 if error != Error::Forgets || n + 1 < batch.len() {
-                    drop(heard.send((n, Fate::Sent)));
+                    drop(heard.send((n, SendFate::Sent)));
                 }
             }
             tokio::task::yield_now().await;
@@ -151,8 +157,8 @@ impl Sink for MemoryEnd {
     }
 }
 
-impl World for MemoryWorld {
-    type Connector = MemoryWorld;
+impl OtherSide for MemoryWorld {
+    type BridgeConnector = MemoryWorld;
 
     fn connector(&self) -> &MemoryWorld {
         self
@@ -204,8 +210,8 @@ impl RabbitWorld {
     }
 }
 
-impl World for RabbitWorld {
-    type Connector = RabbitConnector;
+impl OtherSide for RabbitWorld {
+    type BridgeConnector = RabbitConnector;
 
     fn connector(&self) -> &RabbitConnector {
         &self.connector

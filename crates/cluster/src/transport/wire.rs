@@ -27,7 +27,6 @@ use std::sync::Arc;
 use duewheel_core::act::Act;
 use duewheel_core::engine::{Op, Reply, SourceRow};
 use duewheel_core::id::ShardId;
-use duewheel_core::name::QueueName;
 use duewheel_core::policy::Policy;
 use duewheel_core::record::{Writer, find_bytes, varint};
 use duewheel_core::store::{ErrorKind, StoreError};

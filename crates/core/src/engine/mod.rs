@@ -51,6 +51,7 @@ mod ready;
 mod refusal;
 mod reply;
 mod reserve;
+mod row;
 mod rows;
 mod schedule;
 mod settle;
@@ -69,7 +70,6 @@ pub use input::{
     Attempt, DedupeId, Edit, Enqueue, Hold, IfExists, InitialState, KeptFor, ListCursor, Past, Proof,
     Reserve, Target, WaiterId, When,
 };
-pub use once::{RowOutcome, RowRefusal, SourceRow};
 pub use operation::{Ask, FromReply, Named, OnLease, Op, Operation, Routing, Typed};
 pub use quota::{ANSWERS_PER_MESSAGE, BadQuota, OverQuota, Pace, Quota, QuotaUse, Quotas, Resource};
 pub use reply::{
@@ -100,6 +100,7 @@ pub use question::GivenUp;
 use question::{Closing, Following, Gathers, PurgedMessages, Rerank, ToMany};
 use queue::{GrantFigures, Queues, ReadyMemory};
 use quota::Tenants;
+pub use row::{RowOutcome, RowRefusal, SourceRow};
 use rows::{QueueIdx, RowIdx, Rows};
 use schedule::{Schedule, Withheld};
 use waiters::{Matching, Waiters};

@@ -25,12 +25,12 @@ use crate::time::WallMs;
 use super::input::{
     Attempt, DedupeId, Edit, Enqueue, Hold, KeptFor, ListCursor, Proof, Reserve, Target, WaiterId,
 };
-use super::once::SourceRow;
 use super::quota::QuotaUse;
 use super::reply::{
     Applied, ChangeRefusal, EnqueueRefusal, Enqueued, Grant, Histogram, Outline, Page, QueueView, Reply,
     Reserved, SettingsRefusal, SettleRefusal, Settled, ShardEvents, Stats, View, WheelView,
 };
+use super::row::SourceRow;
 
 /// The documentation of an argument: its own, or that of all arguments with its name.
 macro_rules! argument {

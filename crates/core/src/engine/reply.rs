@@ -13,8 +13,8 @@ use crate::store::{EventPage, Level};
 use crate::time::WallMs;
 
 use super::input::ListCursor;
-use super::once::RowOutcome;
 use super::quota::{OverQuota, QuotaUse};
+use super::row::RowOutcome;
 
 /// An answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
