@@ -21,10 +21,10 @@ const MESSAGES: usize = 40;
 /// The other side of a connector, for the suite. Failures may panic: it is for tests.
 pub trait OtherSide: Send {
     /// The connector.
-    type BridgeConnector: BridgeConnector;
+    type Connector: BridgeConnector;
 
     /// Connects to this side.
-    fn connector(&self) -> &Self::BridgeConnector;
+    fn connector(&self) -> &Self::Connector;
 
     /// Puts messages with these bodies where the source takes them.
     fn offer(&mut self, bodies: &[String]) -> impl Future<Output = ()> + Send;

@@ -48,7 +48,7 @@ struct WaitingArrival {
 }
 
 /// The treatment of an arrival after an answer.
-enum Judged {
+enum JudgedArrival {
     Over(ArrivalVerdict),
     Again(Op),
 }
@@ -118,8 +118,8 @@ async fn apply(
         for (one, answer) in waiting.into_iter().zip(answers) {
             let WaitingArrival { mark, op, is_redelivered } = one;
             match judge(client, op, answer, is_redelivered, leased_until, meter).await? {
-                Judged::Over(verdict) => verdicts.push((mark, verdict)),
-                Judged::Again(op) => rest.push(WaitingArrival { mark, op, is_redelivered }),
+                JudgedArrival::Over(verdict) => verdicts.push((mark, verdict)),
+                JudgedArrival::Again(op) => rest.push(WaitingArrival { mark, op, is_redelivered }),
             }
         }
         waiting = rest;
@@ -138,12 +138,13 @@ async fn judge(
     is_redelivered: bool,
     leased_until: Instant,
     meter: &Meter,
-) -> Result<Judged, CallError> {
+) -> Result<JudgedArrival, CallError> {
     let over = |count, verdict| {
         Meter::add(count, 1);
-        Ok(Judged::Over(verdict))
+        Ok(JudgedArrival::Over(verdict))
     };
-    let refused = |why: &dyn std::fmt::Display| Ok(Judged::Over(ArrivalVerdict::Refused(why.to_string())));
+    let refused =
+        |why: &dyn std::fmt::Display| Ok(JudgedArrival::Over(ArrivalVerdict::Refused(why.to_string())));
     match answer {
         Ok(Reply::Enqueue(Ok(enqueued))) if enqueued.is_new() => over(&meter.taken, ArrivalVerdict::Taken),
         Ok(Reply::Enqueue(Ok(_))) => over(&meter.duplicates, ArrivalVerdict::Taken),
@@ -152,20 +153,20 @@ async fn judge(
             | EnqueueRefusal::Busy
             | EnqueueRefusal::DiskFull
             | EnqueueRefusal::OverQuota(_)
-            | EnqueueRefusal::Leased(_) => Ok(Judged::Again(op)),
+            | EnqueueRefusal::Leased(_) => Ok(JudgedArrival::Again(op)),
             EnqueueRefusal::DedupeMismatch(id) => {
                 tracing::warn!(%id, "a message has the id of an earlier one and another content; it is enqueued");
                 Meter::add(&meter.duplicates, 1);
                 if let Op::Enqueue(enqueue) = &mut op {
                     enqueue.dedupe_id = None;
                 }
-                Ok(Judged::Again(op))
+                Ok(JudgedArrival::Again(op))
             }
             EnqueueRefusal::KeyExists(holder) => match &op {
                 Op::Enqueue(enqueue) if is_redelivered => match is_there(client, holder.id, enqueue).await {
                     Ok(true) => over(&meter.duplicates, ArrivalVerdict::Taken),
                     Ok(false) => refused(&EnqueueRefusal::KeyExists(holder)),
-                    Err(error) if error.may_pass() => Ok(Judged::Again(op)),
+                    Err(error) if error.may_pass() => Ok(JudgedArrival::Again(op)),
                     Err(error) => Err(error),
                 },
                 _ => refused(&EnqueueRefusal::KeyExists(holder)),
@@ -179,12 +180,12 @@ async fn judge(
             ChangeRefusal::Overloaded(_)
             | ChangeRefusal::Busy
             | ChangeRefusal::DiskFull
-            | ChangeRefusal::OverQuota(_) => Ok(Judged::Again(op)),
-            ChangeRefusal::Leased if Instant::now() < leased_until => Ok(Judged::Again(op)),
+            | ChangeRefusal::OverQuota(_) => Ok(JudgedArrival::Again(op)),
+            ChangeRefusal::Leased if Instant::now() < leased_until => Ok(JudgedArrival::Again(op)),
             other => refused(&other),
         },
         Ok(_) => Err(CallError::Bug("the driver answered another operation")),
-        Err(error) if error.may_pass() => Ok(Judged::Again(op)),
+        Err(error) if error.may_pass() => Ok(JudgedArrival::Again(op)),
         Err(error) => Err(error),
     }
 }

@@ -134,7 +134,7 @@ async fn settle_all(
     known
 }
 
-type SettleAnswer = Result<Result<Applied<Settled>, SettleRefusal>, CallError>;
+type OutletAnswer = Result<Result<Applied<Settled>, SettleRefusal>, CallError>;
 
 async fn settle(plan: &OutletPlan, mut fates: Vec<(&Grant, SendFate)>, meter: &Meter) {
     let sent = fates.iter().filter(|(_, fate)| *fate == SendFate::Sent).count();
@@ -166,7 +166,7 @@ async fn settle(plan: &OutletPlan, mut fates: Vec<(&Grant, SendFate)>, meter: &M
 }
 
 /// Whether settling a message is to be tried again.
-fn may_pass(grant: &Grant, answer: Option<SettleAnswer>) -> bool {
+fn may_pass(grant: &Grant, answer: Option<OutletAnswer>) -> bool {
     match answer {
         Some(Ok(Ok(_))) => false,
         Some(Ok(Err(_))) => {

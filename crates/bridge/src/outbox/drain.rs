@@ -247,7 +247,7 @@ impl OutboxDrain {
              WHERE total - coalesce(octet_length(body), 0) < $3 ORDER BY seq",
             OutboxRow::COLUMNS
         );
-        let params: [Param<'_>; 3] =
+        let params: [SqlParam<'_>; 3] =
             [(&waiting, Type::TEXT_ARRAY), (&rows, Type::INT8), (&MOST_BYTES, Type::INT8)];
         let found = query(connection, &sql, &params).await?;
         Ok(found.iter().map(OutboxRow::read).collect::<Result<_, _>>()?)
@@ -326,7 +326,7 @@ impl OutboxDrain {
                 "INSERT INTO duewheel.rejected ({all}, code, reason) SELECT {all}, code, reason FROM duewheel.outbox \
                  JOIN unnest($1, $2, $3) AS refused (seq, code, reason) USING (seq) ON CONFLICT (seq) DO NOTHING"
             );
-            let params: [Param<'_>; 3] =
+            let params: [SqlParam<'_>; 3] =
                 [(&rejected, Type::INT8_ARRAY), (&codes, Type::TEXT_ARRAY), (&reasons, Type::TEXT_ARRAY)];
             query(connection, &sql, &params).await?;
             let sql = "DELETE FROM duewheel.rejected WHERE seq < \
@@ -382,12 +382,12 @@ fn without_repeated_key(rows: &[OutboxRow]) -> usize {
 }
 
 /// A parameter of a statement, with its type: no statement is prepared by name, so a pooler may stand in between.
-type Param<'a> = (&'a (dyn ToSql + Sync), Type);
+type SqlParam<'a> = (&'a (dyn ToSql + Sync), Type);
 
 async fn query(
     connection: &PgConnection,
     sql: &str,
-    params: &[Param<'_>],
+    params: &[SqlParam<'_>],
 ) -> Result<Vec<tokio_postgres::Row>, OutboxError> {
     in_time(connection.client.query_typed(sql, params)).await
 }

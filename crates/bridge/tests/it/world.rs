@@ -158,7 +158,7 @@ impl Sink for MemoryEnd {
 }
 
 impl OtherSide for MemoryWorld {
-    type BridgeConnector = MemoryWorld;
+    type Connector = MemoryWorld;
 
     fn connector(&self) -> &MemoryWorld {
         self
@@ -211,7 +211,7 @@ impl RabbitWorld {
 }
 
 impl OtherSide for RabbitWorld {
-    type BridgeConnector = RabbitConnector;
+    type Connector = RabbitConnector;
 
     fn connector(&self) -> &RabbitConnector {
         &self.connector

@@ -65,6 +65,7 @@ impl WalkServer {
         let queue = QueueName::new(MINE).unwrap();
         let message = Enqueue { key: Some(Key::new("k").unwrap()), ..Enqueue::new(queue, b"body".to_vec()) };
         client.call(Op::Enqueue(Box::new(message))).await.unwrap();
+        app.start_bridges(&[]).await.unwrap();
         let router = TowerToHyperService::new(router(app));
         WalkServer { router, client, guard, file, entries: Vec::new(), wheel }
     }
@@ -287,8 +288,8 @@ async fn the_right_token_is_let_through() {
         let through = status == 200 || (status == 400 && code == "bad_request");
         // And this server is no node of a cluster, and goes by the machine's clock.
         let lacks = ["/v1/cluster", "/v1/clock/advance"].contains(&route.path);
-        // It has no schedule, target or job of this name, either.
-        let named = ["/v1/schedules/{name}", "/v1/targets/{name}", "/v1/jobs/{job}"];
+        // It has no schedule, target, bridge or job of this name, either.
+        let named = ["/v1/schedules/{name}", "/v1/targets/{name}", "/v1/bridges/{name}", "/v1/jobs/{job}"];
         let lacks = lacks || named.iter().any(|path| route.path.starts_with(path));
         let through = through || (lacks && code == "not_found") || (replays && code == "not_done");
         assert!(through, "{at}: {status} {code} {detail}");
