@@ -53,6 +53,8 @@ pub(super) struct Outbox {
     /// Whether the delete of the rows is confirmed to the drain.
     is_deleted: bool,
     asked: Option<(usize, Pending)>,
+    /// Whether there is none, so that nothing but time wakes a shard without other clients.
+    is_absent: bool,
     messages: KeyState,
     /// Rows that were recorded and came again.
     replayed: u64,
@@ -67,6 +69,7 @@ impl Outbox {
             decided: 0,
             is_deleted: false,
             asked: None,
+            is_absent: !seed.is_multiple_of(2),
             messages: KeyState::new(),
             replayed: 0,
         }
@@ -220,7 +223,7 @@ fn source() -> QueueName {
 impl Sim {
     /// Goes on with the batch of the outbox, or begins the next one.
     pub(super) fn drain_outbox(&mut self) {
-        if self.outbox.asked.is_some() {
+        if self.outbox.asked.is_some() || self.outbox.is_absent {
             return;
         }
         let Some(client) = self.serving().filter(|_| self.manager.is_ready()) else {
