@@ -124,14 +124,15 @@ impl Meter {
 
     pub(crate) fn read(&self) -> BridgeFigures {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let [taken_per_second, sent_per_second] = self.rates().per_second;
         BridgeFigures {
             taken: of(&self.taken),
             sent: of(&self.sent),
             rejected: of(&self.rejected),
             duplicates: of(&self.duplicates),
             is_open: self.is_open(),
-            taken_per_second: self.rates().per_second[0],
-            sent_per_second: self.rates().per_second[1],
+            taken_per_second,
+            sent_per_second,
             lag_ms: of(&self.lag_ms),
             last_error: self.error().clone(),
         }
