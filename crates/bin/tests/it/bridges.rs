@@ -31,7 +31,7 @@ fn bridge_commands_without_a_broker() {
     assert!(!bridge().to_string().contains("hunter2"));
     // Messages wait, and use up no attempt.
     shell.ok(&["enqueue", "shop-due", "hello"]);
-    assert_eq!(shell.json(&["list", "shop-due", "--json"])["attempt"], 0);
+    assert_eq!(shell.json(&["list", "shop-due", "--json"])["messages"][0]["attempt"], 0);
     let paused = shell.json(&["bridge", "pause", "shop", "--reason", "the broker moves", "--json"]);
     assert_eq!((&paused["state"], &paused["reason"]), (&json!("paused"), &json!("the broker moves")));
     assert!(shell.ok(&["bridge", "list"]).contains("the broker moves"));
