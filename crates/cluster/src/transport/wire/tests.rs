@@ -415,7 +415,7 @@ fn fuzz_seeds_cover_every_wire_kind() {
     for seed in all.iter().filter(|seed| seed[0] == 0) {
         let written = match read(&seed[1..], LIMITS).unwrap() {
             PeerFrame::Request { id, shard, patience, ops: Some(all) } => {
-                ops.extend(all.iter().map(kind));
+                ops.extend(all.iter().map(|op| kind(op.inner())));
                 request(id, shard, patience, &all, LIMITS)
             }
             PeerFrame::Answers { id, answers: all } => {
