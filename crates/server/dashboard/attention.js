@@ -4,6 +4,7 @@ import * as acts from "./acts.js";
 import { may } from "./api.js";
 import { badge, card, el } from "./dom.js";
 import { brief, clock, count, span } from "./format.js";
+import { causesOf } from "./stack.js";
 import { becauseOf, fullest, ofAll, queueLink, quotaOf, shownOf, targetOf } from "./tables.js";
 import { pauseTarget, resumeTarget, testTarget } from "./targets.js";
 import { t } from "./words.js";
@@ -50,7 +51,7 @@ export function attention(found, known) {
   const ofTargets = known.targets.map((target) => causeOfTarget(target, found.queues)).filter(Boolean);
   const delivered = new Set(ofTargets.flatMap(({ of }) => of));
   const ofQueues = found.queues.filter(({ queue, paused }) => paused || !delivered.has(queue)).map((queue) => { const cause = causeOf(queue, known); return cause && { ...cause, of: [queue.queue] }; }).filter(Boolean);
-  const all = [...ofTargets, ...ofQueues].sort((a, b) => b.rank - a.rank);
+  const all = [...ofTargets, ...ofQueues, ...causesOf(known)].sort((a, b) => b.rank - a.rank);
   const lines = (some) => el("ul", { class: "causes" }, some.map(({ kind, of, at, name, why, acts: offered }) => el("li", { class: kind },
     el("span", { class: "of" }, of.length > 0 ? of.slice(0, 3).map((queue, n) => [n > 0 && ", ", queueLink(queue)]) : el("a", { href: at, "data-name": `cause-${name}` }, name), of.length > 3 && badge(`+${of.length - 3}`)),
     el("span", { class: "why" }, why), el("span", { class: "bar" }, offered))));

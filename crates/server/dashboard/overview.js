@@ -1,11 +1,12 @@
 // The first page: what needs somebody, the figures, the ring, the last hour, and what is due when.
 
 import { attention } from "./attention.js";
-import { allQueues, identity, mayAll, queryOf } from "./api.js";
+import { allQueues, get, identity, mayAll, queryOf } from "./api.js";
 import { ring } from "./charts.js";
 import { card, command, el, figures, show, soft } from "./dom.js";
 import { brief, bytes, span } from "./format.js";
 import { history } from "./history.js";
+import { bridges } from "./stack.js";
 import { again, context } from "./tables.js";
 import { t } from "./words.js";
 import { zoomable } from "./zoom.js";
@@ -59,9 +60,14 @@ export function overview(root, drawn, live) {
   } else {
     top.append(soft(t("no-metrics")));
   }
+  const stack = { bridges: [], databases: [] };
+  if (mayAll("admin")) live.every(10_000, async () => {
+    const [{ databases }, all] = await Promise.all([get("/v1/status", live.signal), bridges(live.signal)]);
+    Object.assign(stack, { bridges: all, databases });
+  });
   live.every(3_000, async () => {
     const [found, known] = await Promise.all([allQueues(live.signal), context(live.signal)]);
-    show(needs, attention(found, known));
+    show(needs, attention(found, { ...known, ...stack }));
     return again(found);
   });
 }

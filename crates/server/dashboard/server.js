@@ -3,6 +3,7 @@
 import { get, identity, may, mayAll } from "./api.js";
 import { badge, card, el, pairs, show, soft, table } from "./dom.js";
 import { bytes, count, exact, span, when } from "./format.js";
+import { bridgeCard, bridges, databaseCard } from "./stack.js";
 import { becauseOf, quotaTable } from "./tables.js";
 import { t } from "./words.js";
 
@@ -27,9 +28,13 @@ function about(now) {
 }
 
 export function server(root, _, live) {
-  const [status, health, nodes, quotas, tokens] = [el("div"), el("div"), el("div"), el("div"), el("div")];
-  root.append(el("h1", {}, t("server")), status, el("div", { class: "grid" }, health, nodes), quotas, tokens);
-  if (mayAll("admin")) live.every(5_000, async () => show(status, about(await get("/v1/status", live.signal))));
+  const [status, health, nodes, stack, quotas, tokens] = [el("div"), el("div"), el("div"), el("div"), el("div"), el("div")];
+  root.append(el("h1", {}, t("server")), status, el("div", { class: "grid" }, health, nodes), stack, quotas, tokens);
+  if (mayAll("admin")) live.every(5_000, async () => {
+    const [now, all] = await Promise.all([get("/v1/status", live.signal), bridges(live.signal)]);
+    show(status, about(now));
+    show(stack, databaseCard(now.databases), bridgeCard(all));
+  });
   live.every(3_000, async () => {
     const now = await fetch("/healthz", { signal: live.signal, cache: "no-store" }).then((answer) => answer.json());
     show(health, card(t("health"), pairs(Object.entries(now).map(([name, value]) => [t(`health-${name}`),

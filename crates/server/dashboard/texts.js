@@ -136,7 +136,11 @@ export default {
   "set-queues": ["Queues that may use it", "可用队列"], "set-client_certificate": ["Client certificate", "客户端证书"], "set-ca_pem": ["Authorities", "证书颁发机构"], "redrive-these": ["Redrive these", "重新投递这些消息"],
   "job-does-purge": ["Purging {queue}: {done} of {n}", "正在清空 {queue}：{done} / {n}"], "job-did-purge": ["{n|message|messages} purged in {queue}.", "{queue}：已清空 {n} 条消息。"], "act-purge": ["Purge", "清空"],
   "requests-at-once": ["Requests at a time", "同时请求数"], "more-n": ["{n} more", "还有 {n} 项"], because: [", because: {why}", "，原因：{why}"], "state-since": ["{state} since {at}", "自 {at} 起{state}"], "no-limit": ["no limit", "不限"], "for-ever": ["forever", "永久"],
-  "not-kept": ["not kept", "不保留"],
+  "not-kept": ["not kept", "不保留"], bridges: ["Bridges", "桥接"], databases: ["Databases with an outbox", "带 outbox 的数据库"], "taken-in": ["In", "流入"], "sent-out": ["Out", "流出"], "set-aside": ["Rejected", "已拒绝"],
+  duplicates: ["Duplicates", "重复"], "rows-waiting": ["Rows waiting", "等待的行"], "oldest-row": ["Oldest row", "最早的行"], "database-up": ["drained", "正常"], "database-away": ["away", "不可用"],
+  "bridge-running": ["running", "运行中"], "bridge-standby": ["stands by", "待命"], "bridge-open": ["away", "对端不可用"], "bridge-paused": ["paused", "已暂停"],
+  "bridge-pause-text": ["It takes and gives nothing until it is resumed; messages wait on both sides.", "恢复之前不收也不发；消息在两侧等待。"], "bridge-is-paused": ["The bridge is paused.", "桥接已暂停。"], "bridge-is-resumed": ["The bridge goes on.", "桥接已恢复。"],
+  "why-database": ["the outbox is not drained: {why}", "outbox 未排空：{why}"], "why-bridge": ["the broker is away: {why}", "消息代理不可用：{why}"], "why-bridge-paused": ["the bridge is paused: {why}", "桥接已暂停：{why}"],
   "value-shift": ["at the end of the gap", "顺延到空档结束时"], "value-skip": ["left out", "跳过"], "value-first": ["only the first time", "只算第一次"], "value-both": ["both times", "两次都算"],
   "value-last": ["the latest one", "只补最近一次"], "value-none": ["none", "不补"], "value-all": ["all", "全部补上"], "value-allow": ["begin anyway", "照常触发"], "value-buffer_one": ["wait for it", "等待前一次"],
 };

@@ -80,4 +80,8 @@ fn killed_server_takes_each_row_once() {
     drop(postgres);
     until("that is noticed", || server.text("/metrics").contains("duewheel_outbox_up{database=\"shop\"} 0"));
     assert_eq!(server.call("GET", "/readyz", "").0, 200);
+    let (_, status) = server.call("GET", "/v1/status", "");
+    let shop = &status["databases"][0];
+    assert_eq!((&shop["name"], &shop["up"], &shop["rejected"]), (&"shop".into(), &false.into(), &1.into()), "{status}");
+    assert!(shop["last_error"].is_string(), "{status}");
 }

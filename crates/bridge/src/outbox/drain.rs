@@ -108,6 +108,7 @@ impl OutboxDrain {
             let ended = self.connected(&mut stop, &mut failures).await;
             let Err(error) = ended else { return };
             self.figures.errors.fetch_add(1, Relaxed);
+            self.figures.set_error(Some(error.to_string()));
             if self.figures.up.swap(0, Relaxed) == 1 || failures == 0 {
                 tracing::warn!(database, %error, "the outbox is not drained; this is tried again");
             } else {
@@ -138,6 +139,7 @@ impl OutboxDrain {
                 look
             };
             if self.figures.up.swap(1, Relaxed) == 0 && *failures > 0 {
+                self.figures.set_error(None);
                 tracing::info!(database = self.settings.name, "the outbox is drained again");
             }
             *failures = 0;

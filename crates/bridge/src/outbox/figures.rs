@@ -1,6 +1,8 @@
 //! Figures of a drain.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 /// Figures of a database's outbox. Counters begin at the start of this process.
 #[derive(Debug, Default)]
@@ -13,6 +15,7 @@ pub struct OutboxFigures {
     pub(super) waiting: AtomicU64,
     pub(super) oldest_ms: AtomicU64,
     pub(super) up: AtomicU64,
+    last_error: Mutex<Option<String>>,
 }
 
 impl OutboxFigures {
@@ -28,6 +31,30 @@ impl OutboxFigures {
     /// Rows whose calls are done, by this node.
     pub fn applied(&self) -> u64 {
         self.applied.load(Relaxed)
+    }
+
+    /// Whether the database answers.
+    pub fn is_up(&self) -> bool {
+        self.up.load(Relaxed) == 1
+    }
+
+    /// Rows that wait, up to 100,001, and the age of the oldest; at the node that drains.
+    pub fn waiting(&self) -> (u64, Duration) {
+        (self.waiting.load(Relaxed), Duration::from_millis(self.oldest_ms.load(Relaxed)))
+    }
+
+    /// Rows that went into `duewheel.rejected`, by this node.
+    pub fn rejected(&self) -> u64 {
+        self.rejected.load(Relaxed)
+    }
+
+    /// The error that the drain has met and not overcome since.
+    pub fn last_error(&self) -> Option<String> {
+        self.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn set_error(&self, error: Option<String>) {
+        *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = error;
     }
 
     /// The name, the kind and the help of each figure in Prometheus' format, with its value now.

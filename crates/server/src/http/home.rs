@@ -107,6 +107,7 @@ assets! {
     CRON "/ui/cron.js" "cron.js" "text/javascript; charset=utf-8";
     HISTORY "/ui/history.js" "history.js" "text/javascript; charset=utf-8";
     QUEUE "/ui/queue.js" "queue.js" "text/javascript; charset=utf-8";
+    STACK "/ui/stack.js" "stack.js" "text/javascript; charset=utf-8";
     SETTINGS "/ui/settings.js" "settings.js" "text/javascript; charset=utf-8";
     SCHEDULES "/ui/schedules.js" "schedules.js" "text/javascript; charset=utf-8";
     JOBS "/ui/jobs.js" "jobs.js" "text/javascript; charset=utf-8";

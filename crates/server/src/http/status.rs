@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use duewheel::core::WallMs;
+use duewheel_bridge::outbox::{OutboxFigures, OutboxService};
 use duewheel_delivery::TargetStage;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -71,6 +72,7 @@ pub(crate) async fn status(call: Call) -> Answer {
         },
         shards: shards(app),
         breakers: breakers.collect(),
+        databases: app.outboxes().iter().flat_map(OutboxService::figures).map(DatabaseAnswer::of).collect(),
         last_backup,
         warnings: facts.map(|facts| facts.warnings.clone()).unwrap_or_default(),
     };
@@ -103,6 +105,8 @@ pub(crate) struct ServerStatusAnswer {
     pub(super) shards: Vec<OwnedShardAnswer>,
     /// The targets of this node whose breaker is open.
     pub(super) breakers: Vec<BreakerAnswer>,
+    /// The databases whose outboxes this node drains, or stands by for.
+    pub(super) databases: Vec<DatabaseAnswer>,
     /// The last `POST /v1/backup`, as far as the audit trail has it.
     pub(super) last_backup: Option<InstantText>,
     /// The warnings of the start.
@@ -160,4 +164,35 @@ pub(crate) struct BreakerAnswer {
     pub(super) since: InstantText,
     /// The class of the last failure.
     pub(super) because: Option<String>,
+}
+
+/// A database with an outbox, as the answering node sees it.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "OutboxDatabase")]
+pub(crate) struct DatabaseAnswer {
+    pub(super) name: String,
+    /// Whether it answers.
+    pub(super) up: bool,
+    /// Rows that wait, up to 100,001; 0 where another node drains.
+    pub(super) waiting: u64,
+    /// The age of the oldest row that waits.
+    pub(super) oldest_ms: u64,
+    /// Rows that were refused for good since this node's start: they are in `duewheel.rejected`.
+    pub(super) rejected: u64,
+    /// The error that stops the drain.
+    pub(super) last_error: Option<String>,
+}
+
+impl DatabaseAnswer {
+    fn of(figures: &OutboxFigures) -> Self {
+        let (waiting, oldest) = figures.waiting();
+        DatabaseAnswer {
+            name: figures.database().to_owned(),
+            up: figures.is_up(),
+            waiting,
+            oldest_ms: u64::try_from(oldest.as_millis()).unwrap_or(u64::MAX),
+            rejected: figures.rejected(),
+            last_error: figures.last_error(),
+        }
+    }
 }

@@ -4,7 +4,7 @@
 
 import assert from "node:assert/strict";
 
-import { check, shown, tab, visit } from "./stage.mjs";
+import { check, confirm, shown, tab, visit } from "./stage.mjs";
 
 const shards = process.env.DASHBOARD_SHARDS;
 const here = await (await fetch(`${shards}/v1/cluster`)).json();
@@ -65,6 +65,28 @@ for (const options of [{}, { locale: "zh-CN", colorScheme: "dark" }, { viewport:
     ]);
     await check(seen, "a shard without an owner");
   }
+  await seen.context.close();
+}
+
+// A database and a broker that are away: on the page of the server, and among what needs somebody.
+for (const options of [{}, { viewport: { width: 360, height: 740 } }]) {
+  const seen = await tab(options);
+  const { page } = seen;
+  await visit(page, `${shards}/#/server`);
+  const [database, bridge] = ["Databases with an outbox", "Bridges"].map((name) => page.getByRole("region", { name }));
+  await database.locator("tbody tr", { hasText: /^shop.*away.*error connecting/ }).waitFor();
+  await bridge.locator("tbody tr", { hasText: /^broker.*away/ }).waitFor();
+  await check(seen, "a database and a broker that are away");
+  await visit(page, `${shards}/#/`);
+  const [shop, broker] = ["the outbox is not drained: ", "the broker is away: "].map((text) => page.locator("ul.causes li", { hasText: text }));
+  await Promise.all([shop.waitFor(), broker.waitFor()]);
+  await broker.getByRole("button", { name: "Pause", exact: true }).click();
+  await page.getByLabel("Reason").fill("the broker moves");
+  await confirm(page, "Pause");
+  const paused = page.locator("ul.causes li", { hasText: "the bridge is paused: the broker moves" });
+  await paused.getByRole("button", { name: "Resume", exact: true }).click();
+  await broker.waitFor();
+  await check(seen, "bridges among what needs somebody");
   await seen.context.close();
 }
 

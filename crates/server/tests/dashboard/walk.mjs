@@ -507,7 +507,7 @@ async function cards(page) {
   const holes = (text) => [...text.matchAll(/\{(\w+)(?:\|[^}]*)?\}/g)].map((hole) => hole[1]).sort().join();
   for (const [name, [en, zh]] of Object.entries(texts)) assert.ok(en && zh && holes(zh) === holes(en), name);
   const used = new Set();
-  for (const file of ["main", "acts", "charts", "messages", "overview", "attention", "queues", "queue", "settings", "schedules", "cron", "server", "audit", "jobs", "targets", "history", "format", "tables", "zoom", "address"]) {
+  for (const file of ["main", "acts", "charts", "messages", "overview", "attention", "queues", "queue", "settings", "schedules", "cron", "server", "stack", "audit", "jobs", "targets", "history", "format", "tables", "zoom", "address"]) {
     const text = await source(file);
     for (const [, name] of text.matchAll(/\bt\("([a-z0-9-]+)"/g)) used.add(name);
   }
