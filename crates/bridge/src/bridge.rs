@@ -126,14 +126,13 @@ impl BridgeService {
     /// # Errors
     /// A bridge is not valid.
     pub fn start(wheel: &Duewheel, policy: &Policy, bridges: Vec<BridgeSettings>) -> Result<Self, BadBridge> {
+        #[cfg_attr(not(feature = "rabbitmq"), allow(unused_mut))]
         let mut service = BridgeService::none(wheel, policy).map_err(|bad| internal(&bad))?;
         BridgeService::check(&bridges)?;
+        #[cfg(feature = "rabbitmq")]
         for settings in bridges {
-            #[cfg(feature = "rabbitmq")]
-            {
-                let connector = crate::rabbitmq::RabbitConnector::new(&settings, policy)?;
-                service.add(wheel, settings, connector)?;
-            }
+            let connector = crate::rabbitmq::RabbitConnector::new(&settings, policy)?;
+            service.add(wheel, settings, connector)?;
         }
         Ok(service)
     }

@@ -82,7 +82,7 @@ for (const options of [{}, { viewport: { width: 360, height: 740 } }]) {
   await Promise.all([shop.waitFor(), broker.waitFor()]);
   await broker.getByRole("button", { name: "Pause", exact: true }).click();
   await page.getByLabel("Reason").fill("the broker moves");
-  await confirm(page, "Pause");
+  await confirm(page, "OK");
   const paused = page.locator("ul.causes li", { hasText: "the bridge is paused: the broker moves" });
   await paused.getByRole("button", { name: "Resume", exact: true }).click();
   await broker.waitFor();
