@@ -14,7 +14,7 @@ pub enum ServeError {
     #[error("every listener is off; there is nothing to serve")]
     NoListener,
     /// The store did not open.
-    #[error("cannot open {what}: {why}")]
+    #[error("cannot open {}", not_opened(what, why))]
     Open {
         /// The data folder, or the name for another store.
         what: String,
@@ -49,6 +49,12 @@ pub enum ServeError {
     /// The end was not clean.
     #[error(transparent)]
     Shutdown(#[from] duewheel::ShutdownError),
+}
+
+/// The store, once, and why it did not open.
+fn not_opened(what: &str, why: &duewheel::OpenError) -> String {
+    let why = why.to_string();
+    if why.starts_with(&format!("{what}:")) { why } else { format!("{what}: {why}") }
 }
 
 /// Why a listener has no address, and what to do.
