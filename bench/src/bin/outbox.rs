@@ -32,6 +32,9 @@ struct Args {
     /// Connections that insert
     #[arg(long, value_name = "N", default_value_t = 4)]
     connections: usize,
+    /// Commits a second beside the drain, if not as many as there can be
+    #[arg(long, value_name = "N")]
+    rate: Option<u32>,
     /// Transaction that stays open beside the inserts
     #[arg(long)]
     long_transaction: bool,
@@ -70,12 +73,18 @@ async fn main() {
     let before = applied(&service);
     let begun = Instant::now();
     let end = begun + Duration::from_secs(args.seconds);
+    let pause =
+        args.rate.map(|rate| Duration::from_secs(1) * u32::try_from(args.connections).unwrap_or(1) / rate);
     let mut inserting = Vec::new();
     for _ in 0..args.connections {
         let (connection, call) = (connect(&options).await.expect("a connection"), call.clone());
         inserting.push(tokio::spawn(async move {
             let mut made = 0_u64;
+            let mut ticks = tokio::time::interval(pause.unwrap_or(Duration::from_nanos(1)));
             while Instant::now() < end {
+                if pause.is_some() {
+                    ticks.tick().await;
+                }
                 connection.client.batch_execute(&call).await.expect("committed");
                 made += 1;
             }
