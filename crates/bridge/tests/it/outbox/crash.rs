@@ -29,8 +29,17 @@ const CHANGE_OF_MIND: &str = "SELECT duewheel.enqueue('q', 'first', '1 h', key =
 
 async fn check(place: &Place, what: &str) {
     place.drained().await;
-    assert_eq!(place.bodies("q").await, ["third", "moved"], "{what}");
-    assert_eq!(place.messages("q").await[1].due_at.0, 4_102_444_800_000, "{what}");
+    // Ids of several shards have no order.
+    let mut found: Vec<_> = place
+        .messages("q")
+        .await
+        .into_iter()
+        .map(|view| (view.message.body.clone(), view.due_at.0))
+        .collect();
+    found.sort();
+    let bodies: Vec<_> = found.iter().map(|(body, _)| &body[..]).collect();
+    assert_eq!(bodies, [&b"moved"[..], b"third"], "{what}");
+    assert_eq!(found[0].1, 4_102_444_800_000, "{what}");
     assert_eq!(place.messages("free").await.len(), 1, "{what}");
     assert_eq!(place.psql("SELECT count(*) FROM duewheel.rejected"), "0", "{what}");
     // Later changes of the same keys count again.
@@ -39,9 +48,10 @@ async fn check(place: &Place, what: &str) {
     assert_eq!(place.messages("q").await.len(), 0, "{what}");
 }
 
-/// Runs a drain in which `fault` happens at the first three times of a step.
+/// Runs a drain in which `fault` happens at the first three times of a step, over one shard or several.
 async fn with_fault(step: DrainStep, what: &str, fault: impl Fn(&Place, usize) + Send + Sync + 'static) {
-    let place = Arc::new(Place::new().await);
+    let shards = if STEPS.iter().position(|one| *one == step).is_some_and(|at| at % 2 == 0) { 3 } else { 1 };
+    let place = Arc::new(Place::over(shards).await);
     place.psql(CHANGE_OF_MIND);
     let (theirs, times) = (Arc::clone(&place), AtomicUsize::new(0));
     let settings = place.settings().on_step(move |now| {

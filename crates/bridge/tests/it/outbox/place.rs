@@ -21,10 +21,15 @@ pub(crate) struct Place {
 impl Place {
     /// With the outbox installed, and a wheel in memory.
     pub(crate) async fn new() -> Place {
+        Place::over(1).await
+    }
+
+    /// With several shards, as in a cluster.
+    pub(crate) async fn over(shards: u32) -> Place {
         let postgres =
             tokio::task::block_in_place(|| Postgres::start(Settings::default())).expect("a server");
         install(&options(&postgres.url()), MAX_BODY).await.expect("installed");
-        let wheel = Duewheel::builder().in_memory().open().await.expect("a wheel");
+        let wheel = Duewheel::builder().in_memory().shards(shards).open().await.expect("a wheel");
         Place { postgres, wheel }
     }
 
