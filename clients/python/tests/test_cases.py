@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from duewheel import AsyncClient, Client, Dead, Delivery, DuewheelError, NotYet, Outgoing, Worker, webhooks
+from duewheel import AsyncClient, Client, Dead, Delivery, DuewheelError, NotYet, Outgoing, Result, Worker, webhooks
 from running import until
 
 CLIENTS = Path(__file__).resolve().parents[2]
@@ -223,6 +223,8 @@ def handler_of(case, begun, coroutine):
             raise RuntimeError(what["message"])
         if what["do"] == "not_yet":
             raise NotYet(what["delay_ms"] / 1000)
+        if what["do"] == "result":
+            return Result(what["value"])
         if what["do"] == "dead":
             raise Dead(what["reason"])
         if what["do"] == "sleep":
@@ -236,8 +238,7 @@ def handler_of(case, begun, coroutine):
 
     async def awaited(job):
         found = act(job, nap)
-        if inspect.isawaitable(found):
-            await found
+        return await found if inspect.isawaitable(found) else found
 
     return awaited if coroutine else lambda job: act(job, time.sleep)
 

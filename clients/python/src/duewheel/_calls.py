@@ -16,6 +16,7 @@ import uuid
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
+from itertools import chain, repeat
 from typing import Any, TypeVar, Union
 from urllib.parse import quote, urlencode
 
@@ -163,11 +164,13 @@ class Message(Body):
     body: bytes = field(repr=False)
     headers: dict[str, str] = field(repr=False)
     raw: dict[str, Any] = field(repr=False)
+    #: What the ack of a done message has brought.
+    result: Any = None
 
     @classmethod
     def read(cls, raw: dict[str, Any]) -> Message:
         return cls(str(raw["id"]), raw["queue"], raw.get("key"), raw["state"], moment(raw.get("due_at")), raw.get("attempt", 0),
-                   raw.get("generation", 1), get_body(raw), dict(raw.get("headers") or {}), raw)
+                   raw.get("generation", 1), get_body(raw), dict(raw.get("headers") or {}), raw, raw.get("result"))
 
 
 @dataclass(frozen=True)
@@ -547,9 +550,11 @@ class Calls:
         granted = decode(answer)
         return Deliveries((Delivery.read(one) for one in granted["messages"]), granted.get("held_back"))
 
-    def ack(self, delivery: Delivery) -> Call[dict[str, Any]]:
-        """The message is done. Repeated until it is answered; raises `LeaseLost` when another consumer may have it."""
-        return (yield from self._settle(delivery, "ack", {}, math.inf))
+    def ack(self, delivery: Delivery, result: Any = None) -> Call[dict[str, Any]]:
+        """The message is done. `result` is any JSON of at most 16 KiB, which a queue with `keep_done` keeps.
+
+        Repeated until it is answered; raises `LeaseLost` when another consumer may have it."""
+        return (yield from self._settle(delivery, "ack", {} if result is None else {"result": result}, math.inf))
 
     def nack(
         self,
@@ -599,9 +604,9 @@ class Calls:
         return (yield from _batch(len(items), lambda waiting: _parts(waiting, ITEMS), send,
                                   lambda _, refused: passing(refused.status, settles), patience, keep=True))
 
-    def ack_many(self, deliveries: Iterable[Delivery]) -> Call[list[dict[str, Any] | DuewheelError]]:
-        """Acks many; a result for each: the answer, or the exception, such as `LeaseLost`."""
-        return (yield from self.settle_many("ack", [ack_fields(it) for it in deliveries], math.inf))
+    def ack_many(self, deliveries: Iterable[Delivery], results: Iterable[Any] = ()) -> Call[list[dict[str, Any] | DuewheelError]]:
+        """Acks many, with their `results`; for each its answer, or the exception, such as `LeaseLost`."""
+        return (yield from self.settle_many("ack", [ack_fields(*it) for it in zip(deliveries, chain(results, repeat(None)))], math.inf))
 
     def nack_many(
         self,
@@ -698,9 +703,10 @@ def how_fields(delay: Duration | None = None, reason: str | None = None, dead: b
     return fields
 
 
-def ack_fields(delivery: Delivery) -> dict[str, Any]:
+def ack_fields(delivery: Delivery, result: Any = None) -> dict[str, Any]:
     """An item of a batch of acks."""
-    return {"id": delivery.id, "lease_token": delivery.lease_token}
+    fields = {"id": delivery.id, "lease_token": delivery.lease_token}
+    return fields if result is None else {**fields, "result": result}
 
 
 def nack_fields(delivery: Delivery, **how: Any) -> dict[str, Any]:
