@@ -48,7 +48,11 @@ class Fake:
             disable_nagle_algorithm = True
 
             def handle_any(self):
-                body = self.rfile.read(int(self.headers.get("content-length") or 0))
+                length = int(self.headers.get("content-length") or 0)
+                body = self.rfile.read(length)
+                if len(body) < length:  # cut in the middle by a client that was stopped
+                    self.close_connection = True
+                    return
                 fake.requests.append((self.command, self.path, body))
                 got = answer(self.command, self.path, body)
                 if got is None:

@@ -5,6 +5,7 @@ import base64
 import inspect
 import json
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -173,6 +174,19 @@ def scripted():
     yield process.stdout.readline().strip()
     process.stdin.close()
     process.wait(60)
+
+
+def test_a_cut_request_is_not_judged(scripted):
+    """A worker that is stopped ends its connection, perhaps between head and body: the runner of Java was blamed for an
+    empty reserve, `reserve.max is missing`."""
+    host, port = scripted.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port))) as connection:
+        connection.sendall(b"POST /ack/v1/reserve HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n")
+        connection.shutdown(socket.SHUT_WR)
+        assert connection.recv(100) == b""
+    assert verdict(scripted, "ack")["failures"] == [
+        "0 instead of 1 times: {'verb': 'ack', 'id': '17', 'lease_token': '000000010000000000000001'}; then came []"
+    ]
 
 
 @pytest.fixture(params=[Client, Blocking], ids=["blocking", "async"])

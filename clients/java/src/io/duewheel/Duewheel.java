@@ -13,6 +13,7 @@ import java.util.UUID;
 import java.util.function.IntFunction;
 import java.util.stream.Collectors;
 import java.util.stream.IntStream;
+import java.util.stream.Stream;
 
 /**
  * A client of one server of duewheel. It may be used by many threads, and its connections are kept.
@@ -259,9 +260,7 @@ public final class Duewheel {
 
     /** Makes a message due now. */
     public View fire(Which which) {
-        List<String> path = new ArrayList<>(which.path());
-        path.add("fire");
-        return read(View.class, new Call("POST", path, null));
+        return read(View.class, new Call("POST", Stream.concat(which.path().stream(), Stream.of("fire")).toList(), null));
     }
 
     /**
