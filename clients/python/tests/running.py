@@ -13,6 +13,8 @@ from pathlib import Path
 
 BIN = os.environ.get("DUEWHEEL_BIN", "duewheel")
 PATIENCE = 60.0
+#: A lease that a busy machine extends in time, and work that takes longer.
+LEASE, LONGER = 6.0, 7.5
 
 
 def until(condition, what="it", patience=PATIENCE):

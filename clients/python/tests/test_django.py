@@ -19,7 +19,7 @@ except ImportError:
 from django.conf import settings  # noqa: E402
 
 from duewheel import Client  # noqa: E402
-from running import Server, until  # noqa: E402
+from running import LEASE, LONGER, Server, until  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
 
@@ -32,7 +32,7 @@ from django.utils import timezone  # noqa: E402
 
 def options(server):
     return {"default": {"BACKEND": "duewheel.django.DuewheelBackend", "QUEUES": ["default", "mail"],
-                        "OPTIONS": {"url": server.url, "prefix": "shop.", "lease": 3}}}
+                        "OPTIONS": {"url": server.url, "prefix": "shop.", "lease": LEASE}}}
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_states_and_results(backend, server):
     failing = shop.broken.enqueue(order=8)
     later = shop.close.using(run_after=timezone.now() + timedelta(hours=48)).enqueue(9)
     assert client.get(later.id).state == "scheduled" and later.enqueued_at is not None
-    running = shop.slow.enqueue(4.5)
+    running = shop.slow.enqueue(LONGER)
     with Working(backend):
         until(lambda: shop.slow.get_result(running.id).status == status.RUNNING)
         until(lambda: shop.close.get_result(result.id).is_finished)

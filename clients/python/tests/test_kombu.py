@@ -17,7 +17,7 @@ kombu = pytest.importorskip("kombu")
 from duewheel import Client, errors  # noqa: E402
 from duewheel._leases import Keeper  # noqa: E402
 from duewheel.kombu import Bindings, due, queue_name, queue_prefix  # noqa: E402
-from running import Fake, Server, certificate, until  # noqa: E402
+from running import LEASE, LONGER, Fake, Server, certificate, until  # noqa: E402
 
 
 @pytest.fixture
@@ -153,12 +153,12 @@ def test_grants_keep_to_the_prefetch_count(server):
 
 def test_prefetched_messages_keep_their_leases_while_nothing_is_read(server):
     client = Client(server.url)
-    with connect(server, lease=2.0) as connection:
+    with connect(server, lease=LEASE) as connection:
         for n in range(4):
             publish(connection, "q", n)
         consumer = Collected(connection, "q", prefetch=4)
         consumer.drain(1)
-        time.sleep(5)
+        time.sleep(LONGER)
         assert client.reserve("q", 10) == []
         consumer.drain(4)
         for message in consumer.messages:
@@ -417,11 +417,11 @@ def test_leases_do_not_wait_for_the_upkeep_of_queues(server):
     client = Client(server.url)
     client.enqueue("q", "x")
     keeper, entered, leave = Keeper(client), threading.Event(), threading.Event()
-    delivery = client.reserve("q", lease=2.0)[0]
+    delivery = client.reserve("q", lease=LEASE)[0]
     keeper.every(0.01, lambda: (entered.set(), leave.wait(60)))
     assert entered.wait(60)
     tag = keeper.add(delivery)
-    time.sleep(5)
+    time.sleep(LONGER)
     assert client.reserve("q") == [] and keeper.holds(tag)
     keeper.ack(tag)
     until(lambda: client.queue("q")["totals"]["acked"] == 1)
