@@ -139,6 +139,7 @@ def memory(folder, url, redis_port, ours, theirs, count):
     worker.kill()
     waiting = duewheel_client(url).queue("celery")["counts"]["scheduled"]
     few, other, task = min(count, 20_000), redis.Redis(port=redis_port), json.loads(theirs)
+    other.config_set("appendfsync", "no")
     for order in range(few):
         other.lpush("celery", changed(task, order, time.time() + 172_800)[1])
     worker = Worker(folder, f"redis://127.0.0.1:{redis_port}/0", "--pool", "solo").ready()
@@ -171,7 +172,8 @@ for line in sys.stdin:
 
 
 def apply_async(url, redis_port, rounds=8, each=400):
-    """Rounds on both by turns; the median of each."""
+    """Rounds on both by turns; the median of each. An answer of either says that the task is on the disk."""
+    assert duewheel_client(url).enqueue("durability", "x").durability == "fsync"
     brokers = {"duewheel": url, "redis": f"redis://127.0.0.1:{redis_port}/0"}
     producers = {name: subprocess.Popen([sys.executable, "-c", PRODUCER], env=environment(broker), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
                  for name, broker in brokers.items()}

@@ -218,16 +218,8 @@ class Worker:
     length of leases, by default that of each message; `wait` how long one reserve waits.
     """
 
-    def __init__(
-        self,
-        client: AsyncClient | str | None = None,
-        *,
-        jobs: int = 10,
-        lease: float | None = None,
-        drain: float = 30.0,
-        wait: float = 30.0,
-        token: str | None = None,
-    ):
+    def __init__(self, client: AsyncClient | str | None = None, *, jobs: int = 10, lease: float | None = None,
+                 drain: float = 30.0, wait: float = 30.0, token: str | None = None):
         if jobs < 1:
             raise ValueError("jobs: a worker needs at least 1")
         if lease is not None and milliseconds("lease", lease) < 1:
