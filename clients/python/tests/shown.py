@@ -196,7 +196,8 @@ def kills(folder, server, url, ours, window, rate):
     workers = [Worker(folder, url, *options).ready() for _ in range(2)]
     victims = 0
     while time.time() < begin + window:
-        time.sleep(max(min(10.0, begin + window - time.time()), 0) if time.time() > begin else begin + 5 - time.time())
+        # Longer than a lease, so that a task that comes again is not leased at a kill once more.
+        time.sleep(max(min(15.0, begin + window - time.time()), 0) if time.time() > begin else begin + 5 - time.time())
         victims += 1
         if victims % 3 == 0:
             server.kill()
