@@ -120,7 +120,7 @@ class OfWorker:
         if len(segments) == 4:
             return self.settle(verb, {"id": segments[2]} | body)
         answers = [(item["id"], self.settle(verb, item)) for item in body["messages"]]
-        whole = next((answer for _, answer in answers if "drop" in answer or answer["status"] in (429, 503)), None)
+        whole = next((answer for _, answer in answers if "drop" in answer or answer["status"] in (400, 429, 503)), None)
         return whole or {"status": 200, "json": {"results": [{"id": id} | answer["json"] for id, answer in answers]}}
 
     def reserve(self, body):
@@ -167,7 +167,12 @@ class Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
 
     def handle_any(self):
-        body = self.rfile.read(int(self.headers.get("content-length") or 0))
+        length = int(self.headers.get("content-length") or 0)
+        body = self.rfile.read(length)
+        if len(body) < length:
+            # The client has ended the connection in the middle of its request, as a worker that is stopped may do.
+            self.close_connection = True
+            return
         _, name, path = (self.path.split("/", 2) + [""])[:3]
         if name == "_":
             with self.server.lock:

@@ -59,12 +59,12 @@ func instant(o object, name string) time.Time {
 	at, _ := time.Parse(time.RFC3339, text(o, name))
 	return at
 }
-func texts(value any) (list []string) {
-	each, _ := value.([]any)
-	for _, one := range each {
-		list = append(list, one.(string))
+func list(value any) []any { each, _ := value.([]any); return each }
+func texts(value any) (all []string) {
+	for _, one := range list(value) {
+		all = append(all, one.(string))
 	}
-	return list
+	return all
 }
 func headers(o object) (out map[string]string) {
 	for name, value := range func() object { h, _ := o["headers"].(object); return h }() {
@@ -139,13 +139,19 @@ func perform(ctx context.Context, c *Client, name string, a object) (any, error)
 	case "reserve":
 		return c.Reserve(ctx, Reserve{Max: int(number(a, "max")), Wait: length(a, "wait_ms"), Lease: length(a, "lease_ms")}, texts(a["queues"])...)
 	case "ack":
-		return c.Ack(ctx, lease(a["message"]))
+		message := lease(a["message"])
+		message.Result = a["result"]
+		return c.Ack(ctx, message)
 	case "nack":
 		return c.Nack(ctx, lease(a["message"]), nack)
 	case "extend":
 		return c.Extend(ctx, lease(a["message"]), length(a, "lease_ms"))
 	case "ack_many":
-		results, err := c.AckMany(ctx, leases(a["messages"])...)
+		messages := leases(a["messages"])
+		for i, result := range list(a["results"]) {
+			messages[i].Result = result
+		}
+		results, err := c.AckMany(ctx, messages...)
 		return object{"results": results}, err
 	case "nack_many":
 		results, err := c.NackMany(ctx, nack, leases(a["messages"])...)
@@ -385,7 +391,7 @@ func TestWorkers(t *testing.T) {
 				Queues:      texts(options["queues"]),
 				Concurrency: int(number(options, "concurrency")),
 				Lease:       length(options, "lease_ms"),
-				Handler: func(ctx context.Context, _ *Message) error {
+				Handler: func(ctx context.Context, message *Message) error {
 					begun.Store(true)
 					switch text(how, "do") {
 					case "fail":
@@ -394,6 +400,8 @@ func TestWorkers(t *testing.T) {
 						return NotYet(length(how, "delay_ms"))
 					case "dead":
 						return fmt.Errorf("wrapped: %w", Dead(text(how, "reason")))
+					case "result":
+						message.Result = how["value"]
 					case "sleep":
 						time.Sleep(length(how, "ms"))
 					case "wait_cancelled":

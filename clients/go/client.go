@@ -318,9 +318,9 @@ func (c *Client) settle(ctx context.Context, verb string, message *Message, body
 	return do[Settled](ctx, c, call{method: "POST", path: ByID(message.ID).path("/" + verb), body: body, settles: true, timeout: timeout})
 }
 
-// Ack: the message is done. LeaseLost if another consumer has it, or had it.
+// Ack: the message is done, with its Result. LeaseLost if another consumer has it, or had it.
 func (c *Client) Ack(ctx context.Context, message *Message) (*Settled, error) {
-	return c.settle(ctx, "ack", message, fields{}, 0)
+	return c.settle(ctx, "ack", message, wire(*message), 0)
 }
 
 // Nack: the message is not done; it comes again, or is dead.
@@ -340,23 +340,23 @@ func (c *Client) Extend(ctx context.Context, message *Message, lease time.Durati
 
 // AckMany acks messages: a result for each.
 func (c *Client) AckMany(ctx context.Context, messages ...*Message) ([]Result[Settled], error) {
-	return c.settleMany(ctx, "ack", messages, func() fields { return fields{} })
+	return c.settleMany(ctx, "ack", messages, func(m *Message) fields { return wire(*m) })
 }
 
 // NackMany nacks messages: a result for each.
 func (c *Client) NackMany(ctx context.Context, nack Nack, messages ...*Message) ([]Result[Settled], error) {
-	return c.settleMany(ctx, "nack", messages, nack.wire)
+	return c.settleMany(ctx, "nack", messages, func(*Message) fields { return nack.wire() })
 }
 
 // ExtendMany extends leases: a result for each.
 func (c *Client) ExtendMany(ctx context.Context, lease time.Duration, messages ...*Message) ([]Result[Settled], error) {
-	return c.settleMany(ctx, "extend", messages, func() fields { return wire(Reserve{Lease: lease}) })
+	return c.settleMany(ctx, "extend", messages, func(*Message) fields { return wire(Reserve{Lease: lease}) })
 }
 
-func (c *Client) settleMany(ctx context.Context, verb string, messages []*Message, more func() fields) ([]Result[Settled], error) {
+func (c *Client) settleMany(ctx context.Context, verb string, messages []*Message, more func(*Message) fields) ([]Result[Settled], error) {
 	list := make([]any, len(messages))
 	for i, message := range messages {
-		item := more()
+		item := more(message)
 		item["id"], item["lease_token"] = message.ID, message.LeaseToken
 		list[i] = item
 	}

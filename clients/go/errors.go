@@ -47,13 +47,9 @@ const (
 // Outcome says whether a call that failed may have been applied.
 type Outcome string
 
-const (
-	// NotApplied: nothing was changed.
-	NotApplied Outcome = "not_applied"
-	// MayBeApplied: this request, or an earlier attempt of the same call, may have been applied, and only its answer is
-	// missing.
-	MayBeApplied Outcome = "unknown"
-)
+// NotApplied: nothing was changed. MayBeApplied: this request, or an earlier attempt of the same call, may have been
+// applied, and only its answer is missing.
+const NotApplied, MayBeApplied Outcome = "not_applied", "unknown"
 
 // Error is a call that was refused or has failed. Members that do not apply are zero.
 type Error struct {
@@ -81,10 +77,7 @@ type Error struct {
 func (e *Error) Error() string { return "duewheel: " + string(e.Code) + ": " + e.Detail }
 
 // Is makes errors.Is compare codes.
-func (e *Error) Is(target error) bool {
-	code, ok := target.(Code)
-	return ok && code == e.Code
-}
+func (e *Error) Is(target error) bool { return target == error(e.Code) }
 
 func (e *Error) Unwrap() error { return e.cause }
 
@@ -102,12 +95,10 @@ func fromProblem(data []byte, status int, afterMS int64) *Error {
 	if json.Unmarshal(data, problem) != nil || problem.Code == "" {
 		return nil
 	}
-	if problem.Outcome == "" {
-		problem.Outcome = MayBeApplied
-		if problem.Status < 500 || problem.Status == 507 || problem.Code == Draining {
-			problem.Outcome = NotApplied
-		}
+	if problem.Outcome == "" && (problem.Status < 500 || problem.Status == 507 || problem.Code == Draining) {
+		problem.Outcome = NotApplied
 	}
+	problem.Outcome = or(problem.Outcome, MayBeApplied)
 	return problem
 }
 

@@ -99,6 +99,8 @@ type Message struct {
 	LeaseToken string `json:"lease_token"`
 	LatenessMS int64  `json:"lateness_ms"`
 	Late       bool   `json:"late"`
+	// Result is for you to set: Ack, and a Worker, send it as JSON, and a queue with keep_done keeps it. At most 16 KiB.
+	Result any `json:"-" wire:"result"`
 }
 
 // View is the present state of a message.
@@ -113,6 +115,7 @@ type View struct {
 	EndedAt        time.Time     `json:"ended_at"`
 	DeadReason     string        `json:"dead_reason"`
 	SupersededBy   string        `json:"superseded_by"`
+	Result         any           `json:"result"`
 	History        []PastAttempt `json:"history"`
 }
 

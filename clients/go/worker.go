@@ -25,7 +25,7 @@ func NotYet(delay time.Duration) error { return &verdict{Nack{Delay: &delay, Not
 // Dead is for a handler to return: the message is dead at once, for this reason. No attempt can help.
 func Dead(reason string) error { return &verdict{Nack{Dead: true, Reason: reason}, reason} }
 
-// Handler works on one message. Nil acks it; an error nacks it, and it comes again after the backoff, unless the error is,
+// Handler works on one message. Nil acks it, with the message's Result if one was set; an error nacks it, and it comes again after the backoff, unless the error is,
 // or wraps, NotYet or Dead. The context ends when the lease is lost, or when a drain has waited long enough; it has the
 // values of Run's.
 type Handler func(ctx context.Context, message *Message) error
@@ -152,7 +152,12 @@ func (w *Worker) handle(ctx context.Context, message *Message) {
 	var said *verdict
 	switch {
 	case result == nil:
-		_, err = w.Client.Ack(settle, message)
+		if _, err = w.Client.Ack(settle, message); message.Result != nil && errors.Is(err, BadRequest) {
+			// The work is done all the same.
+			w.report(err, message)
+			message.Result = nil
+			_, err = w.Client.Ack(settle, message)
+		}
 	case errors.As(result, &said):
 		_, err = w.Client.Nack(settle, message, said.nack)
 	case ctx.Err() != nil:

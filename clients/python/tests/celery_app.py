@@ -10,7 +10,7 @@ app = Celery("shop", broker=os.environ["BROKER"], backend=os.environ.get("BACKEN
 app.conf.update(
     task_acks_late=os.environ.get("LATE") == "1",
     task_reject_on_worker_lost=True,
-    broker_transport_options={"lease": 2},
+    broker_transport_options={"lease": 6},
     worker_hijack_root_logger=False,
     worker_cancel_long_running_tasks_on_connection_loss=False,
 )

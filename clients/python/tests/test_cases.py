@@ -5,6 +5,7 @@ import base64
 import inspect
 import json
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from duewheel import AsyncClient, Client, Dead, Delivery, DuewheelError, NotYet, Outgoing, Worker, webhooks
+from duewheel import AsyncClient, Client, Dead, Delivery, DuewheelError, NotYet, Outgoing, Result, Worker, webhooks
 from running import until
 
 CLIENTS = Path(__file__).resolve().parents[2]
@@ -175,6 +176,19 @@ def scripted():
     process.wait(60)
 
 
+def test_a_cut_request_is_not_judged(scripted):
+    """A worker that is stopped ends its connection, perhaps between head and body: the runner of Java was blamed for an
+    empty reserve, `reserve.max is missing`."""
+    host, port = scripted.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port))) as connection:
+        connection.sendall(b"POST /ack/v1/reserve HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n")
+        connection.shutdown(socket.SHUT_WR)
+        assert connection.recv(100) == b""
+    assert verdict(scripted, "ack")["failures"] == [
+        "0 instead of 1 times: {'verb': 'ack', 'id': '17', 'lease_token': '000000010000000000000001'}; then came []"
+    ]
+
+
 @pytest.fixture(params=[Client, Blocking], ids=["blocking", "async"])
 def judged(request):
     """A scripted server of its own for each client, because a case is answered once."""
@@ -223,6 +237,8 @@ def handler_of(case, begun, coroutine):
             raise RuntimeError(what["message"])
         if what["do"] == "not_yet":
             raise NotYet(what["delay_ms"] / 1000)
+        if what["do"] == "result":
+            return Result(what["value"])
         if what["do"] == "dead":
             raise Dead(what["reason"])
         if what["do"] == "sleep":
@@ -236,8 +252,7 @@ def handler_of(case, begun, coroutine):
 
     async def awaited(job):
         found = act(job, nap)
-        if inspect.isawaitable(found):
-            await found
+        return await found if inspect.isawaitable(found) else found
 
     return awaited if coroutine else lambda job: act(job, time.sleep)
 

@@ -19,7 +19,7 @@ except ImportError:
 from django.conf import settings  # noqa: E402
 
 from duewheel import Client  # noqa: E402
-from running import Server, until  # noqa: E402
+from running import LEASE, LONGER, Server, until  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
 
@@ -32,7 +32,7 @@ from django.utils import timezone  # noqa: E402
 
 def options(server):
     return {"default": {"BACKEND": "duewheel.django.DuewheelBackend", "QUEUES": ["default", "mail"],
-                        "OPTIONS": {"url": server.url, "prefix": "shop.", "lease": 1}}}
+                        "OPTIONS": {"url": server.url, "prefix": "shop.", "lease": LEASE}}}
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_states_and_results(backend, server):
     failing = shop.broken.enqueue(order=8)
     later = shop.close.using(run_after=timezone.now() + timedelta(hours=48)).enqueue(9)
     assert client.get(later.id).state == "scheduled" and later.enqueued_at is not None
-    running = shop.slow.enqueue(2.5)
+    running = shop.slow.enqueue(LONGER)
     with Working(backend):
         until(lambda: shop.slow.get_result(running.id).status == status.RUNNING)
         until(lambda: shop.close.get_result(result.id).is_finished)
@@ -86,14 +86,19 @@ def test_states_and_results(backend, server):
         client.fire(later.id)
         until(lambda: shop.close.get_result(later.id).status == status.SUCCESSFUL)
     result.refresh()
-    assert result.status == status.SUCCESSFUL and result.return_value == {"closed": 7} and result.worker_ids == ["w"]
-    assert result.started_at <= result.finished_at and result.args == [7]
+    assert result.status == status.SUCCESSFUL and result.return_value == {"closed": 7} and result.attempts == 1
+    assert result.enqueued_at <= result.finished_at and result.args == [7]
+    assert client.get(result.id).raw["result"] == {"closed": 7}
     failing.refresh()
     assert failing.status == status.FAILED and failing.errors[0].exception_class is LookupError
-    assert "no order 8 in attempt 1" in failing.errors[0].traceback
+    assert failing.errors[0].traceback == "no order 8 in attempt 1" and failing.last_attempted_at <= failing.finished_at
     dead = client.get(failing.id)
-    assert dead.state == "dead" and dead.raw["history"][-1]["note"] == "LookupError: no order 8 in attempt 1"
-    # A lease of 1 s, and 2.5 s of work: it ran once.
+    assert dead.state == "dead" and dead.raw["history"][-1]["note"] == "builtins.LookupError: no order 8 in attempt 1"
+    gone = shop.close.using(run_after=timezone.now() + timedelta(hours=48)).enqueue(10)
+    client.cancel(gone.id)
+    with pytest.raises(Exception, match=gone.id):
+        gone.refresh()
+    # Longer than its lease: it ran once.
     assert shop.ran.count(("slow", True)) == 1
     for id in ("4711", "no-number"):
         with pytest.raises(Exception) as caught:
@@ -122,14 +127,14 @@ def test_a_value_that_is_too_large_is_not_kept_and_the_task_does_not_run_again(b
     import shop_tasks as shop
 
     client = Client(server.url)
-    results = [shop.large.enqueue("x", 400_000), shop.large.enqueue("x" * 150_000, 1), shop.large.enqueue("x" * 261_900, 1)]
+    results = [shop.large.enqueue("x", 400_000), shop.large.enqueue("x" * 150_000, 1)]
     with Working(backend):
-        until(lambda: client.queue("shop.default")["totals"]["acked"] == 3)
-    assert shop.ran.count(("large", True)) == 3
+        until(lambda: client.queue("shop.default")["totals"]["acked"] == 2)
+    assert shop.ran.count(("large", True)) == 2
     for result in results:
         result.refresh()
         assert result.status == tasks.TaskResultStatus.SUCCESSFUL and result.return_value is None
-    assert results[0].args == ["x", 400_000] and results[1].args == ["x" * 150_000, 1]
+    assert results[1].args == ["x" * 150_000, 1]
 
 
 def test_mistakes(backend, server):
@@ -148,15 +153,23 @@ def test_mistakes(backend, server):
 
 
 def test_results_end(duewheel_server):
-    from duewheel.django import DuewheelBackend
+    from django.test.utils import override_settings
 
-    backend = DuewheelBackend("default", {"OPTIONS": {"url": duewheel_server.url, "keep_results": "1h"}})
     client = duewheel_server.client
-    client.enqueue("_django.results", "{}", key="1", delay=backend.keep_results)
-    duewheel_server.assert_enqueued("_django.results", due_in="1h")
-    with Working(backend):
+    client.config("shop.mail", keep_done="2h")
+    wanted = options(duewheel_server)
+    wanted["default"]["OPTIONS"]["keep_results"] = "1h"
+    with override_settings(TASKS=wanted):
+        import shop_tasks as shop
+
+        result = shop.close.enqueue(7)
+        with Working(tasks.task_backends["default"]):
+            until(lambda: shop.close.get_result(result.id).is_finished)
+        assert shop.close.get_result(result.id).return_value == {"closed": 7}
+        assert [client.config(it)["config"]["keep_done_ms"] for it in ("shop.default", "shop.mail")] == [3_600_000, 7_200_000]
         duewheel_server.advance("1h")
-        until(lambda: sum(sum(it["counts"].values()) for it in client.queues()) == 0)
+        with pytest.raises(Exception, match=result.id):
+            result.refresh()
 
 
 def test_the_command(server, tmp_path):
@@ -174,6 +187,6 @@ def test_the_command(server, tmp_path):
     client = Client(server.url)
     made = client.enqueue("shop.mail", json=content, headers={"task": "x"})
     until(lambda: client.queue("shop.mail")["totals"]["acked"] == 1)
-    assert client.get_key("shop._django.results", made.id).json()["return_value"] == {"closed": 1}
+    assert client.get(made.id).result == {"closed": 1}
     process.terminate()
     assert process.wait(60) == 0

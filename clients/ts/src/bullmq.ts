@@ -7,7 +7,7 @@ import { DuewheelError, isDuewheelError } from "./errors.js";
 import type { Message, View } from "./message.js";
 import type { ClientOptions } from "./transport.js";
 import type { NewMessage } from "./types.js";
-import { Worker as DuewheelWorker, dead, notYet, type Verdict } from "./worker.js";
+import { Worker as DuewheelWorker, dead, done, notYet, type Verdict } from "./worker.js";
 
 /** Where the queue is: a client, or options of one. */
 export type Connection = { connection?: Client | ClientOptions };
@@ -49,6 +49,8 @@ export class DelayedError extends Error {
 export class Job<Data = unknown> {
   /** @internal */
   delayedUntil: number | undefined;
+  /** What the processor has returned, as long as the queue keeps it. */
+  returnvalue: unknown;
 
   /** @internal */
   constructor(
@@ -180,7 +182,7 @@ type Events<Data> = {
   error: (error: Error) => void;
 };
 
-/** The processor of a job. `completed` listeners get its result, which is not stored. */
+/** The processor of a job. Its result is kept where the queue has `keepDoneMs`. */
 export type Processor<Data> = (job: Job<Data>, token: string, signal: AbortSignal) => Promise<unknown>;
 
 export class Worker<Data = unknown> {
@@ -240,9 +242,10 @@ export class Worker<Data = unknown> {
       this.#emit("failed", undefined, error as Error);
       return dead(`no job of BullMQ's form: ${(error as Error).message}`);
     }
-    let result: unknown;
+    let verdict: Verdict;
     try {
-      result = await processor(job, message.leaseToken, signal);
+      job.returnvalue = await processor(job, message.leaseToken, signal);
+      verdict = done(job.returnvalue);
     } catch (error) {
       if (error instanceof DelayedError && job.delayedUntil !== undefined) {
         return notYet({ delayMs: Math.max(0, job.delayedUntil - Date.now()) });
@@ -253,7 +256,8 @@ export class Worker<Data = unknown> {
       if (cause.name === "UnrecoverableError" || (!signal.aborted && (await this.#last(message)))) return dead(cause.message);
       throw cause;
     }
-    this.#emit("completed", job, result);
+    this.#emit("completed", job, job.returnvalue);
+    return verdict;
   }
 
   /** Whether this failure is the last one that the job may have. Ended leases, and "not yet", are no failures. */
@@ -293,7 +297,9 @@ function jobOf<Data>(message: Message | View, client: Client, at: Date): Job<Dat
   if (typeof value?.name !== "string") throw new TypeError(`message ${message.id}: the body has no name of a job`);
   const made = "leaseToken" in message ? message.attempt - 1 : message.attempt;
   const id = message.key ?? message.id;
-  return new Job(message.queue, id, value.name, value.data as Data, made, at.getTime(), client, message.id);
+  const job = new Job(message.queue, id, value.name, value.data as Data, made, at.getTime(), client, message.id);
+  if ("result" in message) job.returnvalue = message.result;
+  return job;
 }
 
 function backoffOf(backoff: JobsOptions["backoff"]): { minMs: number; maxMs: number } {

@@ -237,9 +237,13 @@ export class Client {
     return wire.held_back === undefined ? { messages } : { messages, heldBack: wire.held_back };
   }
 
-  /** The message is done. Repeated until it is answered. @throws `lease_lost` if another consumer has it, or had it */
-  async ack(lease: Lease, options: CallOptions = {}): Promise<Settled> {
-    return this.#settle("ack", lease, {}, options);
+  /**
+   * The message is done, with a `result`: JSON of at most 16 KiB, which a queue with `keepDoneMs` keeps. Repeated until it
+   * is answered. @throws `lease_lost` if another consumer has it, or had it
+   */
+  async ack(lease: Lease, options: CallOptions & { result?: unknown } = {}): Promise<Settled> {
+    const { result, ...rest } = options;
+    return this.#settle("ack", lease, { result }, rest);
   }
 
   /** The message is not done: it comes again, or is dead. Repeated until it is answered. */
@@ -259,17 +263,18 @@ export class Client {
     return this.#settle("extend", lease, fields, options);
   }
 
-  /** Settles many messages: a result for each, in order. */
-  async ackMany(leases: Lease[], options: CallOptions = {}): Promise<(Settled | DuewheelError)[]> {
-    return this.#settleMany("ack", leases, {}, options);
+  /** Settles many messages: a result for each, in order. `results` are those of {@link ack}. */
+  async ackMany(leases: Lease[], options: CallOptions & { results?: unknown[] } = {}): Promise<(Settled | DuewheelError)[]> {
+    const { results = [], ...rest } = options;
+    return this.#settleMany("ack", leases, (index) => ({ result: results[index] }), rest);
   }
 
   async nackMany(leases: Lease[], fields: NackOptions = {}, options: CallOptions = {}): Promise<(Settled | DuewheelError)[]> {
-    return this.#settleMany("nack", leases, fields, options);
+    return this.#settleMany("nack", leases, () => fields, options);
   }
 
   async extendMany(leases: Lease[], fields: { leaseMs?: number; lease?: Duration } = {}, options: CallOptions = {}) {
-    return this.#settleMany("extend", leases, fields, options);
+    return this.#settleMany("extend", leases, () => fields, options);
   }
 
   /** A page of a queue's messages in due order. Give `next` as `after` for the next one. Scope `admin`. */
@@ -316,9 +321,9 @@ export class Client {
     return settled(await this.#transport.json(call));
   }
 
-  async #settleMany(verb: string, leases: Lease[], fields: object, options: CallOptions): Promise<(Settled | DuewheelError)[]> {
-    const messages = leases.map(({ id, leaseToken }) => ({ id, lease_token: leaseToken, ...toWire(fields) }));
-    return this.#items(["v1", verb], messages, (open) => ({ messages: open }), true, options);
+  async #settleMany(verb: string, leases: Lease[], fields: (index: number) => object, options: CallOptions) {
+    const messages = leases.map(({ id, leaseToken }, index) => ({ id, lease_token: leaseToken, ...toWire(fields(index)) }));
+    return this.#items<Settled, object>(["v1", verb], messages, (open) => ({ messages: open }), true, options);
   }
 
   /** The results of items. Those that are refused for the moment are sent again, as whole calls are. */

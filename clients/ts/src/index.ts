@@ -7,5 +7,5 @@ export type { CallOptions, ClientOptions } from "./transport.js";
 export type { Change, Content, Due, Durability, Duration, Enqueued, NewMessage, Which } from "./types.js";
 export { verifyWebhook } from "./webhook.js";
 export type { Webhook, WebhookRequest } from "./webhook.js";
-export { Verdict, Worker, dead, notYet } from "./worker.js";
+export { Verdict, Worker, dead, done, notYet } from "./worker.js";
 export type { Handler, HandlerContext, WorkerOptions } from "./worker.js";

@@ -67,6 +67,8 @@ export class View extends Body {
   declare readonly expiresAt?: Date;
   declare readonly deadReason?: string;
   declare readonly outcome?: string;
+  /** What the ack of a done message has brought. */
+  declare readonly result?: unknown;
   declare readonly endedAt?: Date;
   declare readonly supersededBy?: string;
   /** Earlier attempts: when, how they ended, and the reason given. */

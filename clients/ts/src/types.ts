@@ -97,13 +97,13 @@ const camel = (name: string) => name.replace(/_([a-z0-9])/g, (_, letter: string)
 const snake = (name: string) => name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
 const instants = /_(at|until)$/;
 
-/** An answer with our names, instants as dates, and nothing in `headers` or bodies touched. */
+/** An answer with our names, instants as dates, and nothing in `headers`, results or bodies touched. */
 export function fromWire(value: unknown): unknown {
   if (Array.isArray(value)) return value.map(fromWire);
   if (typeof value !== "object" || value === null) return value;
   const out: Record<string, unknown> = {};
   for (const [name, member] of Object.entries(value)) {
-    if (name === "headers") out["headers"] = member;
+    if (name === "headers" || name === "result") out[name] = member;
     else if (instants.test(name) && typeof member === "string") out[camel(name)] = new Date(member);
     else out[camel(name)] = fromWire(member);
   }
@@ -117,13 +117,13 @@ export function toWire(value: object): Record<string, unknown> {
     if (member === undefined) continue;
     // A reason is for people, and often the message of a foreign error: it is no ground to refuse a nack.
     if (name === "reason") out[name] = String(member).replace(half, "\ufffd");
-    else if (name === "headers" || name === "json") out[name] = member;
+    else if (name === "headers" || name === "json" || name === "result") out[name] = member;
     else if (name === "body" && member instanceof Uint8Array) out["body_base64"] = toBase64(member);
     else if (name.endsWith("Ms")) out[snake(name)] = milliseconds(snake(name), member);
     else if (member instanceof Date) out[snake(name)] = instant(snake(name), member);
     else if (typeof member === "object" && member !== null && !Array.isArray(member)) out[snake(name)] = toWire(member);
     else out[snake(name)] = member;
-    if (name !== "json" && name !== "reason") wellFormed(snake(name), member);
+    if (name !== "json" && name !== "result" && name !== "reason") wellFormed(snake(name), member);
   }
   return out;
 }

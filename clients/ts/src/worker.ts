@@ -7,16 +7,21 @@ import type { Duration } from "./types.js";
 /** How one reserve waits for messages. */
 const WAIT_MS = 20_000;
 
-/** What becomes of a message whose handler does not end with "done". Return it, or throw it. */
+/** What becomes of a message. Return it, or throw it. */
 export class Verdict extends Error {
   override readonly name = "Verdict";
   /** @internal */
   constructor(
-    readonly fields: { delayMs?: number; delay?: Duration; attempt?: false; dead?: true; reason?: string },
+    readonly fields: { delayMs?: number; delay?: Duration; attempt?: false; dead?: true; reason?: string; result?: unknown },
     message: string,
   ) {
     super(message);
   }
+}
+
+/** Done, with a result, which a queue with `keepDoneMs` keeps: JSON of at most 16 KiB; a larger one is left out. */
+export function done(result: unknown): Verdict {
+  return new Verdict({ result: JSON.parse(JSON.stringify(result ?? null)) }, "done");
 }
 
 /** Not yet: the message comes again after this time, and this delivery does not count as an attempt. */
@@ -37,7 +42,7 @@ export interface HandlerContext {
 
 /**
  * Works on one message. When it returns the message is acked; when it throws it is nacked, and comes again after the
- * backoff. {@link notYet} and {@link dead} say something else.
+ * backoff. {@link done}, {@link notYet} and {@link dead} say more.
  */
 export type Handler = (message: Message, context: HandlerContext) => Promise<void | Verdict> | void | Verdict;
 
@@ -221,9 +226,15 @@ export class Worker {
     // After the end of a stop there is a moment for each settle, and no more.
     const options = this.#ending.signal.aborted ? { signal: AbortSignal.timeout(1500) } : { signal: this.#ending.signal };
     try {
-      if (verdict === undefined) await this.#client.ack(message, options);
-      else await this.#client.nack(message, verdict.fields, options);
+      const { result, ...fields } = verdict?.fields ?? { result: null };
+      if (result === undefined) await this.#client.nack(message, fields, options);
+      else await this.#client.ack(message, { ...options, ...(result === null ? {} : { result }) });
     } catch (error) {
+      if (verdict?.fields.result !== undefined && isDuewheelError(error, "bad_request")) {
+        // The work is done all the same.
+        this.#report(error, message);
+        return this.#settle(message, undefined);
+      }
       if (error instanceof DuewheelError) return this.#report(error, message);
       if (!options.signal.aborted) throw error;
     }

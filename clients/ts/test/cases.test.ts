@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { before, describe, it } from "node:test";
-import { Client, DuewheelError, Message, View, Worker, dead, notYet, verifyWebhook } from "duewheel";
+import { Client, DuewheelError, Message, View, Worker, dead, done, notYet, verifyWebhook } from "duewheel";
 import { clients, real, scripted, until } from "./servers.js";
 
 type Json = Record<string, any>;
@@ -20,7 +20,7 @@ const camel = (name: string) => name.replace(/_([a-z0-9])/g, (_, letter: string)
 const snake = (name: string) => name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`);
 
 function ours(value: any, name = ""): any {
-  if (name === "headers" || name === "json" || value instanceof Message) return value;
+  if (name === "headers" || name === "json" || name === "result" || name === "results" || value instanceof Message) return value;
   if (Array.isArray(value)) return value.map((each) => ours(each));
   if (typeof value !== "object" || value === null) return value;
   const out: Json = {};
@@ -40,7 +40,7 @@ function theirs(value: any, wanted: any): any {
   if (typeof value !== "object" || value === null) return value;
   const out: Json = {};
   for (const [name, member] of Object.entries(value)) {
-    out[snake(name)] = name === "headers" ? member : theirs(member, wanted?.[snake(name)]);
+    out[snake(name)] = name === "headers" || name === "result" ? member : theirs(member, wanted?.[snake(name)]);
   }
   if (value instanceof Message || value instanceof View) {
     if (value.isText) out["body"] = value.text;
@@ -84,14 +84,15 @@ async function call(client: Client, name: string, args: Json): Promise<any> {
       return client.reserveWithReason(queues, options);
     }
     case "ack":
-      return client.ack(fields.message);
     case "nack":
     case "extend": {
       const { message, ...options } = fields;
       return client[name](message, options);
     }
-    case "ack_many":
-      return { results: await client.ackMany(fields.messages) };
+    case "ack_many": {
+      const { messages, ...options } = fields;
+      return { results: await client.ackMany(messages, options) };
+    }
     case "nack_many": {
       const { messages, ...options } = fields;
       return { results: await client.nackMany(messages, options) };
@@ -183,6 +184,7 @@ describe("workers", { concurrency: true }, () => {
           begun = true;
           if (what === "fail") throw new Error(how.message);
           if (what === "not_yet") return notYet({ delayMs: how.delay_ms });
+          if (what === "result") return done(how.value);
           if (what === "dead") throw dead(how.reason);
           if (what === "sleep") await new Promise((resolve) => setTimeout(resolve, how.ms));
           if (what === "wait_cancelled") {

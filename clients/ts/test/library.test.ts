@@ -155,6 +155,7 @@ describe("bullmq", () => {
     const job = await queue.add("close", { order: 42 }, { delay: 48 * 3_600_000, jobId: "order-42" });
     assert.deepEqual([job.id, await job.getState()], ["order-42", "delayed"]);
     await queue.add("close", { order: 43 }, { jobId: "order-42" });
+    await client.configure("b.close", { keepDoneMs: 60_000 });
     assert.deepEqual((await queue.getJob("order-42"))!.data, { order: 42 });
     await job.promote();
     await queue.addBulk([{ name: "fail", data: { order: 1 }, opts: { jobId: "f" } }, { name: "never", data: { order: 2 }, opts: { jobId: "n" } }]);
@@ -180,6 +181,8 @@ describe("bullmq", () => {
     await until("all have ended", () => seen.length === 5);
     await worker.close();
     assert.deepEqual(seen.sort(), ["close 42", "fail 0 boom", "fail 1 boom", "later 3", "never 0 no such order"]);
+    assert.equal((await queue.getJob("order-42"))!.returnvalue, 42);
+    await client.configure("b.close", { keepDoneMs: null });
     const dead = await client.get({ queue: "b.close", key: "n" });
     assert.deepEqual([dead.state, dead.deadReason, dead.attempt], ["dead", "buried", 1]);
     const failed = await client.get({ queue: "b.close", key: "f" });

@@ -11,12 +11,12 @@ from ._calls import Deliveries, Delivery, Enqueued, Message, Outgoing
 from .aio import AsyncClient
 from .client import Client
 from .errors import ConnectionFailed, DuewheelError
-from .worker import Cancelled, CancelToken, Dead, Job, NotYet, Retry, Worker
+from .worker import Cancelled, CancelToken, Dead, Job, NotYet, Result, Retry, Worker
 
 __version__ = "0.1.0"
 __all__ = [
     "AsyncClient", "CancelToken", "Cancelled", "Client", "ConnectionFailed", "Dead", "Deliveries", "Delivery",
-    "DuewheelError", "Enqueued", "Job", "Message", "NotYet", "Outgoing", "Retry", "Worker", "errors", "webhooks",
+    "DuewheelError", "Enqueued", "Job", "Message", "NotYet", "Outgoing", "Result", "Retry", "Worker", "errors", "webhooks",
 ]
 
 

@@ -55,15 +55,8 @@ class Method(Generic[P, R]):
 class Api:
     """Where the server is, and every call."""
 
-    def __init__(
-        self,
-        url: str | None = None,
-        *,
-        token: str | None = None,
-        timeout: float = 10.0,
-        retry_for: float = 30.0,
-        ssl_context: ssl.SSLContext | None = None,
-    ):
+    def __init__(self, url: str | None = None, *, token: str | None = None, timeout: float = 10.0,
+                 retry_for: float = 30.0, ssl_context: ssl.SSLContext | None = None):
         url = url or os.environ.get("DUEWHEEL_SERVER") or "http://127.0.0.1:7788"
         self.address = Address.parse(url, token or os.environ.get("DUEWHEEL_TOKEN"))
         self.timeout = timeout

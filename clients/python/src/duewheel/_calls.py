@@ -16,6 +16,7 @@ import uuid
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
+from itertools import chain, repeat
 from typing import Any, TypeVar, Union
 from urllib.parse import quote, urlencode
 
@@ -163,11 +164,13 @@ class Message(Body):
     body: bytes = field(repr=False)
     headers: dict[str, str] = field(repr=False)
     raw: dict[str, Any] = field(repr=False)
+    #: What the ack of a done message has brought.
+    result: Any = None
 
     @classmethod
     def read(cls, raw: dict[str, Any]) -> Message:
         return cls(str(raw["id"]), raw["queue"], raw.get("key"), raw["state"], moment(raw.get("due_at")), raw.get("attempt", 0),
-                   raw.get("generation", 1), get_body(raw), dict(raw.get("headers") or {}), raw)
+                   raw.get("generation", 1), get_body(raw), dict(raw.get("headers") or {}), raw, raw.get("result"))
 
 
 @dataclass(frozen=True)
@@ -376,28 +379,13 @@ class Calls:
 
     # -- produce
 
-    def enqueue(
-        self,
-        queue: str,
-        body: str | bytes | None = None,
-        *,
-        json: Any = None,
-        delay: Duration | None = None,
-        due_at: Instant | None = None,
-        past: str | None = None,
-        key: str | None = None,
-        if_exists: str | None = None,
-        dedupe_id: str | None = None,
-        dedupe_window: Duration | None = None,
-        priority: int | None = None,
-        lease: Duration | None = None,
-        max_attempts: int | None = None,
-        headers: Mapping[str, str] | None = None,
-        spread: Duration | None = None,
-        expires_in: Duration | None = None,
-        expires_at: Instant | None = None,
-        target_url: str | None = None,
-    ) -> Call[Enqueued]:
+    def enqueue(self, queue: str, body: str | bytes | None = None, *, json: Any = None, delay: Duration | None = None,
+                due_at: Instant | None = None, past: str | None = None, key: str | None = None,
+                if_exists: str | None = None, dedupe_id: str | None = None, dedupe_window: Duration | None = None,
+                priority: int | None = None, lease: Duration | None = None, max_attempts: int | None = None,
+                headers: Mapping[str, str] | None = None, spread: Duration | None = None,
+                expires_in: Duration | None = None, expires_at: Instant | None = None,
+                target_url: str | None = None) -> Call[Enqueued]:
         """Schedules a message: due at once, after `delay`, or at `due_at`. When it returns, the message is durable.
 
         A retry after a lost answer never makes a second message: it has the same `dedupe_id`, which is made here when
@@ -521,14 +509,8 @@ class Calls:
 
     # -- consume
 
-    def reserve(
-        self,
-        queues: str | Sequence[str] | Mapping[str, int | None],
-        max: int = 1,
-        *,
-        wait: Duration = 0,
-        lease: Duration | None = None,
-    ) -> Call[Deliveries]:
+    def reserve(self, queues: str | Sequence[str] | Mapping[str, int | None], max: int = 1, *, wait: Duration = 0,
+                lease: Duration | None = None) -> Call[Deliveries]:
         """Leases up to `max` due messages, of one queue or the best of several; a mapping gives each queue a maximum.
 
         An empty list after `wait`. A wait that is given as text is not known to the client's time-out: give seconds.
@@ -547,19 +529,14 @@ class Calls:
         granted = decode(answer)
         return Deliveries((Delivery.read(one) for one in granted["messages"]), granted.get("held_back"))
 
-    def ack(self, delivery: Delivery) -> Call[dict[str, Any]]:
-        """The message is done. Repeated until it is answered; raises `LeaseLost` when another consumer may have it."""
-        return (yield from self._settle(delivery, "ack", {}, math.inf))
+    def ack(self, delivery: Delivery, result: Any = None) -> Call[dict[str, Any]]:
+        """The message is done. `result` is any JSON of at most 16 KiB, which a queue with `keep_done` keeps.
 
-    def nack(
-        self,
-        delivery: Delivery,
-        *,
-        delay: Duration | None = None,
-        reason: str | None = None,
-        dead: bool = False,
-        attempt: bool = True,
-    ) -> Call[dict[str, Any]]:
+        Repeated until it is answered; raises `LeaseLost` when another consumer may have it."""
+        return (yield from self._settle(delivery, "ack", {} if result is None else {"result": result}, math.inf))
+
+    def nack(self, delivery: Delivery, *, delay: Duration | None = None, reason: str | None = None, dead: bool = False,
+             attempt: bool = True) -> Call[dict[str, Any]]:
         """The message is not done: again after its backoff or `delay`, or `dead` at once. `attempt=False` is "not yet":
         the grant uses up no attempt. Repeated until it is answered."""
         return (yield from self._settle(delivery, "nack", how_fields(delay, reason, dead, attempt), math.inf))
@@ -599,19 +576,12 @@ class Calls:
         return (yield from _batch(len(items), lambda waiting: _parts(waiting, ITEMS), send,
                                   lambda _, refused: passing(refused.status, settles), patience, keep=True))
 
-    def ack_many(self, deliveries: Iterable[Delivery]) -> Call[list[dict[str, Any] | DuewheelError]]:
-        """Acks many; a result for each: the answer, or the exception, such as `LeaseLost`."""
-        return (yield from self.settle_many("ack", [ack_fields(it) for it in deliveries], math.inf))
+    def ack_many(self, deliveries: Iterable[Delivery], results: Iterable[Any] = ()) -> Call[list[dict[str, Any] | DuewheelError]]:
+        """Acks many, with their `results`; for each its answer, or the exception, such as `LeaseLost`."""
+        return (yield from self.settle_many("ack", [ack_fields(*it) for it in zip(deliveries, chain(results, repeat(None)))], math.inf))
 
-    def nack_many(
-        self,
-        deliveries: Iterable[Delivery],
-        *,
-        delay: Duration | None = None,
-        reason: str | None = None,
-        dead: bool = False,
-        attempt: bool = True,
-    ) -> Call[list[dict[str, Any] | DuewheelError]]:
+    def nack_many(self, deliveries: Iterable[Delivery], *, delay: Duration | None = None, reason: str | None = None,
+                  dead: bool = False, attempt: bool = True) -> Call[list[dict[str, Any] | DuewheelError]]:
         """Nacks many in the same way."""
         items = [nack_fields(it, delay=delay, reason=reason, dead=dead, attempt=attempt) for it in deliveries]
         return (yield from self.settle_many("nack", items, math.inf))
@@ -698,9 +668,10 @@ def how_fields(delay: Duration | None = None, reason: str | None = None, dead: b
     return fields
 
 
-def ack_fields(delivery: Delivery) -> dict[str, Any]:
+def ack_fields(delivery: Delivery, result: Any = None) -> dict[str, Any]:
     """An item of a batch of acks."""
-    return {"id": delivery.id, "lease_token": delivery.lease_token}
+    fields = {"id": delivery.id, "lease_token": delivery.lease_token}
+    return fields if result is None else {**fields, "result": result}
 
 
 def nack_fields(delivery: Delivery, **how: Any) -> dict[str, Any]:
@@ -725,14 +696,8 @@ def _item(one: dict[str, Any]) -> dict[str, Any] | DuewheelError:
     return from_members(one) if "code" in one else one
 
 
-def _batch(
-    count: int,
-    parts: Callable[[list[int]], Iterable[list[int]]],
-    send: Callable[[list[int]], Call[_Part]],
-    again: Callable[[int, DuewheelError], bool],
-    patience: Patience,
-    keep: bool = False,
-) -> Call[list[Any]]:
+def _batch(count: int, parts: Callable[[list[int]], Iterable[list[int]]], send: Callable[[list[int]], Call[_Part]],
+           again: Callable[[int, DuewheelError], bool], patience: Patience, keep: bool = False) -> Call[list[Any]]:
     """Sends items in parts, and again those with a refusal for the moment; the last result of each.
 
     A refusal of a whole part is raised; with `keep` it is the result of its items if others have one.

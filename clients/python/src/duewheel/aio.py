@@ -65,15 +65,8 @@ class AsyncClient(Api):
     server takes back what it could not hand over. Any other call may have been applied.
     """
 
-    async def reserve_until(
-        self,
-        stop: asyncio.Event,
-        queues: str | Sequence[str] | Mapping[str, int | None],
-        max: int = 1,
-        *,
-        wait: Duration = 0,
-        lease: Duration | None = None,
-    ) -> Deliveries:
+    async def reserve_until(self, stop: asyncio.Event, queues: str | Sequence[str] | Mapping[str, int | None],
+                            max: int = 1, *, wait: Duration = 0, lease: Duration | None = None) -> Deliveries:
         """`reserve` that ends early, and without a loss, when `stop` is set."""
         try:
             return await self._run(self._calls.reserve(queues, max, wait=wait, lease=lease), stop)

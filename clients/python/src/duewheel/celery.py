@@ -98,6 +98,7 @@ def _in_the_server(state: Any) -> list[dict[str, Any]]:
                 payload = loads(text_of(message))
                 if due(payload["headers"]) is None:
                     continue  # a retry of the server's
+                payload["properties"]["delivery_tag"] = message.id  # it has none before it is leased
                 request = Request(channel.Message(payload, channel=channel, accept=consumer.accept), app=state.app, hostname=state.hostname)
                 found.append({"eta": request.eta.isoformat(), "priority": 6, "request": request.info()})
             except Exception as error:  # noqa: BLE001: not a task of this application

@@ -44,10 +44,8 @@ from ._calls import Delivery, Message, queue_path
 from ._leases import Fetcher, Keeper
 from ._publish import DEFAULT_PRIORITY, FOREVER, publish
 from .client import Client
-from .errors import (
-    BodyTooLarge, ConnectionFailed, Draining, DuewheelError, Forbidden, GenerationMismatch, InUse, KeyExists, Leased,
-    MessageNotFound, NotFound, Overloaded, StorageUnavailable,
-)
+from .errors import (BodyTooLarge, ConnectionFailed, Draining, DuewheelError, Forbidden, GenerationMismatch, InUse,
+                     KeyExists, Leased, MessageNotFound, NotFound, Overloaded, StorageUnavailable)
 
 log = logging.getLogger("duewheel.kombu")
 
@@ -532,10 +530,8 @@ class Transport(virtual.Transport):
     driver_name = "duewheel"
     tls = False
 
-    implements = virtual.Transport.implements.extend(
-        asynchronous=True,
-        exchange_type=frozenset(["direct", "topic", "fanout"]),
-    )
+    implements = virtual.Transport.implements.extend(asynchronous=True,
+                                                     exchange_type=frozenset(["direct", "topic", "fanout"]))
     connection_errors = (*virtual.Transport.connection_errors, ConnectionFailed, Draining, Overloaded, StorageUnavailable, OSError)
     channel_errors = (*virtual.Transport.channel_errors, DuewheelError)
     recoverable_connection_errors = connection_errors
@@ -552,13 +548,10 @@ class Transport(virtual.Transport):
         self.wait = float(options.get("wait", 60))
         self.reconnect_for = float(options.get("reconnect_for", 30))
         self._retry_for = float(options.get("retry_for", 30))
-        self.duewheel = Client(
-            f"{scheme}://{address}:{client.port or self.default_port}",
-            token=options.get("token") or client.password or None,
-            timeout=max(float(client.connect_timeout or 0), 10.0),
-            retry_for=self._retry_for,
-            ssl_context=_context(client.ssl) if scheme == "https" else None,
-        )
+        self.duewheel = Client(f"{scheme}://{address}:{client.port or self.default_port}",
+                               token=options.get("token") or client.password or None,
+                               timeout=max(float(client.connect_timeout or 0), 10.0), retry_for=self._retry_for,
+                               ssl_context=_context(client.ssl) if scheme == "https" else None)
         self.keeper = Keeper(self.duewheel)
         self.bindings = Bindings(self.duewheel, self.prefix)
         self.arguments: dict[str, dict[str, Any]] = {}

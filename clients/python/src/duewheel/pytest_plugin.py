@@ -74,18 +74,9 @@ class VirtualServer:
             if after is None:
                 return found
 
-    def assert_enqueued(
-        self,
-        queue: str,
-        *,
-        key: str | None = None,
-        body: str | bytes | None = None,
-        json: Any = None,
-        headers: dict[str, str] | None = None,
-        due_in: timedelta | int | float | str | None = None,
-        state: str | None = None,
-        count: int | None = None,
-    ) -> Message:
+    def assert_enqueued(self, queue: str, *, key: str | None = None, body: str | bytes | None = None, json: Any = None,
+                        headers: dict[str, str] | None = None, due_in: timedelta | int | float | str | None = None,
+                        state: str | None = None, count: int | None = None) -> Message:
         """Asserts that a message is pending with everything that is named, and returns the first one. `count` is how
         many there must be. `due_in` is the time until it is due, to the millisecond."""
         everything = self.pending(queue)

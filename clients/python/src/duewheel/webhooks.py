@@ -39,14 +39,8 @@ class Webhook(Body):
     body: bytes = field(repr=False)
 
 
-def verify(
-    headers: Mapping[str, str],
-    body: bytes | str,
-    secrets: str | Iterable[str],
-    *,
-    tolerance: float = 300,
-    now: float | None = None,
-) -> Webhook:
+def verify(headers: Mapping[str, str], body: bytes | str, secrets: str | Iterable[str], *, tolerance: float = 300,
+           now: float | None = None) -> Webhook:
     """Returns the webhook if one of the signatures is by one of the secrets, and not older than `tolerance` seconds.
 
     `secrets` are `whsec_…`, as the target has them, or `whpk_…`, the public key of a `whsk_…`; several while one is
@@ -69,16 +63,10 @@ def verify(
     if not any(_holds(keys, signature, signed) for signature in given["webhook-signature"].split()):
         raise WebhookError("webhook_signature", "no signature is by one of the secrets")
     attempt = given.get("duewheel-attempt", "")
-    return Webhook(
-        given["webhook-id"],
-        int(stamp),
-        _plain(given.get("duewheel-queue")),
-        _plain(given.get("duewheel-key")),
-        int(attempt) if attempt.isascii() and attempt.isdigit() and len(attempt) <= 12 else None,
-        _moment(given.get("duewheel-due-at")),
-        _headers(given),
-        body,
-    )
+    return Webhook(given["webhook-id"], int(stamp), _plain(given.get("duewheel-queue")),
+                   _plain(given.get("duewheel-key")),
+                   int(attempt) if attempt.isascii() and attempt.isdigit() and len(attempt) <= 12 else None,
+                   _moment(given.get("duewheel-due-at")), _headers(given), body)
 
 
 def _moment(value: str | None) -> datetime | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import logging
 import random
 import signal
@@ -29,6 +30,14 @@ log = logging.getLogger("duewheel.worker")
 #: A handler of messages, with `async` or without it.
 Handler = Callable[["Job"], Union[Awaitable[Any], Any]]
 H = TypeVar("H", bound=Handler)
+
+
+class Result:
+    """Returned by a handler: the message is done, and this is its result, which a queue with `keep_done` keeps: any JSON
+    of at most 16 KiB. A larger one is left out."""
+
+    def __init__(self, value: Any):
+        self.value = json.loads(json.dumps(value, allow_nan=False))  # a mistake is the handler's
 
 
 class NotYet(Exception):
@@ -209,16 +218,8 @@ class Worker:
     length of leases, by default that of each message; `wait` how long one reserve waits.
     """
 
-    def __init__(
-        self,
-        client: AsyncClient | str | None = None,
-        *,
-        jobs: int = 10,
-        lease: float | None = None,
-        drain: float = 30.0,
-        wait: float = 30.0,
-        token: str | None = None,
-    ):
+    def __init__(self, client: AsyncClient | str | None = None, *, jobs: int = 10, lease: float | None = None,
+                 drain: float = 30.0, wait: float = 30.0, token: str | None = None):
         if jobs < 1:
             raise ValueError("jobs: a worker needs at least 1")
         if lease is not None and milliseconds("lease", lease) < 1:
@@ -335,16 +336,16 @@ class Worker:
                 fields = await self._handle(one, threads)
             finally:
                 one.end()
-            if fields is None:
-                await self._settled(self._acks, one, ack_fields(delivery))
+            if isinstance(fields, Result):
+                await self._settled(self._acks, one, ack_fields(delivery, fields.value))
             elif one.job.token.reason != "lease_lost":
                 await self._settled(self._nacks, one, fields)
         finally:
             self._running.discard(one)
             self._free.set()
 
-    async def _handle(self, one: _Running, threads: ThreadPoolExecutor) -> dict[str, Any] | None:
-        """Calls the handler; None when the message is done, else the fields of its nack."""
+    async def _handle(self, one: _Running, threads: ThreadPoolExecutor) -> dict[str, Any] | Result:
+        """Calls the handler; the result of a message that is done, else the fields of its nack."""
         job, delivery = one.job, one.job.delivery
         function = self._handlers[delivery.queue]
         try:
@@ -353,9 +354,11 @@ class Worker:
             else:
                 one.sync = True
                 one.handling = asyncio.get_running_loop().run_in_executor(threads, _called, function, job)
-            await one.handling
+            result = await one.handling
+            if job.token.reason == "lease_lost":
+                return {}
             # A handler may end its work in spite of a cancelled token: the settle says whether it counts.
-            return None if job.token.reason != "lease_lost" else {}
+            return result if isinstance(result, Result) else Result(None)
         except NotYet as error:
             return _nack_fields(delivery, delay=error.delay, reason=error.reason, attempt=False)
         except Dead as error:
@@ -375,9 +378,10 @@ class Worker:
 
     async def _settled(self, settler: _Settler, one: _Running, fields: dict[str, Any]) -> None:
         result = await settler.settle(fields)
-        if isinstance(result, BadRequest) and fields.keys() & {"delay", "delay_ms"}:
-            log.error("%r comes again after its backoff: %s", one.job, result)
-            result = await settler.settle({name: value for name, value in fields.items() if name not in ("delay", "delay_ms")})
+        refused = fields.keys() & {"delay", "delay_ms", "result"}
+        if isinstance(result, BadRequest) and refused:
+            log.error("%r is settled without %s: %s", one.job, " and ".join(refused), result)
+            result = await settler.settle({name: value for name, value in fields.items() if name not in refused})
         report(repr(one.job), result)
 
     async def _extend(self) -> None:

@@ -106,8 +106,7 @@ public final class DelayedQueue<T> {
     /** Whether the element waits for its time, or to be taken. */
     public boolean contains(T element) {
         try {
-            String state = wheel.get(which(element)).state();
-            return state.equals("scheduled") || state.equals("ready");
+            return List.of("scheduled", "ready").contains(wheel.get(which(element)).state());
         } catch (DuewheelException e) {
             if (e.is("message_not_found")) return false;
             throw e;

@@ -10,8 +10,10 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.UUID;
+import java.util.function.IntFunction;
 import java.util.stream.Collectors;
 import java.util.stream.IntStream;
+import java.util.stream.Stream;
 
 /**
  * A client of one server of duewheel. It may be used by many threads, and its connections are kept.
@@ -258,9 +260,7 @@ public final class Duewheel {
 
     /** Makes a message due now. */
     public View fire(Which which) {
-        List<String> path = new ArrayList<>(which.path());
-        path.add("fire");
-        return read(View.class, new Call("POST", path, null));
+        return read(View.class, new Call("POST", Stream.concat(which.path().stream(), Stream.of("fire")).toList(), null));
     }
 
     /**
@@ -300,7 +300,16 @@ public final class Duewheel {
 
     /** The message is done; {@code lease_lost} if another consumer has it, or had it. */
     public Settled ack(Message message) {
-        return settle("ack", message, Map.of(), null);
+        return ack(message, null);
+    }
+
+    /** The message is done, with a result: what {@link Json} writes, of at most 16 KiB. A queue with {@code keep_done} keeps it. */
+    public Settled ack(Message message, Object result) {
+        return settle("ack", message, result(result), null);
+    }
+
+    private static Map<String, Object> result(Object result) {
+        return result == null ? Map.of() : Map.of("result", result);
     }
 
     /** The message is not done: it comes again, or is dead. */
@@ -326,25 +335,30 @@ public final class Duewheel {
 
     /** Acks messages: a result for each. */
     public List<Result<Settled>> ackMany(List<Message> messages) {
-        return settleMany("ack", messages, Map.of());
+        return ackMany(messages, List.of());
+    }
+
+    /** Acks messages with their results, as far as there are some. */
+    public List<Result<Settled>> ackMany(List<Message> messages, List<?> results) {
+        return settleMany("ack", messages, i -> result(i < results.size() ? results.get(i) : null));
     }
 
     /** Nacks messages: a result for each. */
     public List<Result<Settled>> nackMany(List<Message> messages, Nack nack) {
-        return settleMany("nack", messages, nack.wire);
+        return settleMany("nack", messages, i -> nack.wire);
     }
 
     /** Extends leases: a result for each. */
     public List<Result<Settled>> extendMany(List<Message> messages, Duration lease) {
-        return settleMany("extend", messages, new Reserve().lease(lease).wire);
+        return settleMany("extend", messages, i -> new Reserve().lease(lease).wire);
     }
 
-    private List<Result<Settled>> settleMany(String verb, List<Message> messages, Map<String, Object> fields) {
+    private List<Result<Settled>> settleMany(String verb, List<Message> messages, IntFunction<Map<String, Object>> fields) {
         List<Map<String, Object>> list = new ArrayList<>();
-        for (Message message : messages) {
-            Map<String, Object> item = new LinkedHashMap<>(fields);
-            item.put("id", message.id());
-            item.put("lease_token", message.leaseToken());
+        for (int i = 0; i < messages.size(); i++) {
+            Map<String, Object> item = new LinkedHashMap<>(fields.apply(i));
+            item.put("id", messages.get(i).id());
+            item.put("lease_token", messages.get(i).leaseToken());
             list.add(item);
         }
         return batch(Settled.class, new Call("POST", List.of("v1", verb), null).with(it -> it.settles = true), "messages", list, false);

@@ -1,6 +1,7 @@
 package io.duewheel;
 
 import java.time.Duration;
+import java.util.List;
 import java.util.Map;
 
 /** A call that was refused or has failed. Compare {@link #code}; the message is for people. */
@@ -77,8 +78,7 @@ public final class DuewheelException extends RuntimeException {
 
     /** Whether the code is one of these. */
     public boolean is(String... codes) {
-        for (String each : codes) if (each.equals(code)) return true;
-        return false;
+        return List.of(codes).contains(code);
     }
 
     /** What went wrong, without the code. */

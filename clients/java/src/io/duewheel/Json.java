@@ -5,6 +5,8 @@ import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
 
 /**
  * JSON (RFC 8259) as Java's own types: {@code Map<String, Object>}, {@code List<Object>}, String, Boolean, null, and for
@@ -13,6 +15,7 @@ import java.util.Map;
 public final class Json {
     /** Deeper values are refused: the reader calls itself. */
     private static final int MAX_DEPTH = 500;
+    private static final Pattern NUMBER = Pattern.compile("-?(?:0|[1-9][0-9]*)(?:\\.[0-9]+)?(?:[eE][+-]?[0-9]+)?");
 
     private final String text;
     private int at;
@@ -49,9 +52,8 @@ public final class Json {
         if (value == null || value instanceof Boolean) {
             out.append(value);
         } else if (value instanceof Number number) {
-            double wide = number.doubleValue();
             boolean floating = number instanceof Double || number instanceof Float;
-            if (floating && (Double.isNaN(wide) || Double.isInfinite(wide))) throw new IllegalArgumentException(number + " is no JSON");
+            if (floating && !Double.isFinite(number.doubleValue())) throw new IllegalArgumentException(number + " is no JSON");
             out.append(number);
         } else if (value instanceof CharSequence text) {
             writeText(text, out);
@@ -166,50 +168,26 @@ public final class Json {
             case 'f' -> '\f';
             case '"', '\\', '/' -> c;
             case 'u' -> {
-                if (at + 4 >= text.length()) throw wrong("four digits");
-                int code = 0;
-                for (int i = 0; i < 4; i++) {
-                    int digit = Character.digit(text.charAt(++at), 16);
-                    if (digit < 0) throw wrong("a hexadecimal digit");
-                    code = code * 16 + digit;
-                }
-                yield (char) code;
+                String digits = text.substring(at + 1, Math.min(at + 5, text.length()));
+                if (!digits.matches("[0-9a-fA-F]{4}")) throw wrong("four hexadecimal digits");
+                at += 4;
+                yield (char) Integer.parseInt(digits, 16);
             }
             default -> throw wrong("an escape");
         };
     }
 
     private Object number() {
-        int from = at;
-        if (at < text.length() && text.charAt(at) == '-') at++;
-        int whole = at;
-        digits();
-        if (text.charAt(whole) == '0' && at - whole > 1) throw wrong("no leading zero");
-        boolean exact = true;
-        if (at < text.length() && text.charAt(at) == '.') {
-            exact = false;
-            at++;
-            digits();
-        }
-        if (at < text.length() && (text.charAt(at) == 'e' || text.charAt(at) == 'E')) {
-            exact = false;
-            at++;
-            if (at < text.length() && (text.charAt(at) == '+' || text.charAt(at) == '-')) at++;
-            digits();
-        }
-        String number = text.substring(from, at);
-        if (exact && number.length() < 19) return Long.parseLong(number);
+        Matcher found = NUMBER.matcher(text).region(at, text.length());
+        if (!found.lookingAt()) throw wrong("a value");
+        at = found.end();
+        String number = found.group();
+        if (number.matches("[-0-9]{1,18}")) return Long.parseLong(number);
         try {
             return new BigDecimal(number);
         } catch (NumberFormatException e) {
             throw wrong("a number that fits");
         }
-    }
-
-    private void digits() {
-        int from = at;
-        while (at < text.length() && text.charAt(at) >= '0' && text.charAt(at) <= '9') at++;
-        if (at == from) throw wrong("a value");
     }
 
     private Object word(String word, Object value) {

@@ -142,7 +142,7 @@ final class Transport {
                 return DuewheelException.of(Records.as(problem), info.statusCode(), after);
             }
         } catch (IllegalArgumentException e) {
-            return DuewheelException.badAnswer(info.statusCode(), text, after, e);
+            // It is not duewheel's.
         }
         return DuewheelException.badAnswer(info.statusCode(), text, after, null);
     }

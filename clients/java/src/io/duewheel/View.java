@@ -8,12 +8,12 @@ import java.util.Map;
 
 /**
  * The present state of a message: {@code scheduled}, {@code ready}, {@code leased}, {@code dead}, or {@code done} with
- * {@code outcome}. After a change it comes without body, headers and history. Members that do not apply are null or 0.
+ * {@code outcome} and the {@code result} of its ack. After a change it comes without body, headers and history. Members that do not apply are null or 0.
  */
 public record View(
         String id, String queue, String key, byte[] body, Map<String, String> headers, String state, Instant dueAt, Duration dueIn,
         int attempt, int forgiven, long maxAttempts, long generation, long priority, Duration lease, Instant enqueuedAt, Instant leaseUntil,
-        Instant expiresAt, Instant endedAt, String deadReason, String outcome, String supersededBy, List<Attempt> history) {
+        Instant expiresAt, Instant endedAt, String deadReason, String outcome, Object result, String supersededBy, List<Attempt> history) {
 
     /** An attempt that has ended: how, and the reason that its consumer gave. */
     public record Attempt(int attempt, Instant grantedAt, Instant endedAt, String how, String note) {}

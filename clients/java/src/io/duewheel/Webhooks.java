@@ -1,6 +1,7 @@
 package io.duewheel;
 
 import java.net.URLDecoder;
+import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.security.GeneralSecurityException;
 import java.security.KeyFactory;
@@ -64,10 +65,7 @@ public final class Webhooks {
         Duration off = Duration.between(at, clock.instant()).abs();
         if (off.compareTo(tolerance) > 0) throw refusal("webhook_timestamp", "the request is " + off.toSeconds() + " s from now");
         byte[] head = (id + "." + time + ".").getBytes(StandardCharsets.UTF_8);
-        byte[] signed = new byte[head.length + body.length];
-        System.arraycopy(head, 0, signed, 0, head.length);
-        System.arraycopy(body, 0, signed, head.length, body.length);
-        if (!holds(signatures, signed)) {
+        if (!holds(signatures, joined(head, body))) {
             throw refusal("webhook_signature", "no signature is by one of the secrets: the body was changed, or the secret is another");
         }
         String queue = header(headers, "duewheel-queue");
@@ -102,10 +100,7 @@ public final class Webhooks {
                     return version.equals("v1") && MessageDigest.isEqual(mac.doFinal(signed), signature);
                 };
             }
-            byte[] encoded = new byte[ED25519.length + bytes.length];
-            System.arraycopy(ED25519, 0, encoded, 0, ED25519.length);
-            System.arraycopy(bytes, 0, encoded, ED25519.length, bytes.length);
-            PublicKey key = KeyFactory.getInstance("Ed25519").generatePublic(new X509EncodedKeySpec(encoded));
+            PublicKey key = KeyFactory.getInstance("Ed25519").generatePublic(new X509EncodedKeySpec(joined(ED25519, bytes)));
             return (version, signed, signature) -> {
                 Signature verifier = Signature.getInstance("Ed25519");
                 verifier.initVerify(key);
@@ -115,6 +110,10 @@ public final class Webhooks {
         } catch (IllegalArgumentException | GeneralSecurityException e) {
             throw refusal("webhook_secret", "a secret is whsec_ and base64, a public key whpk_ and 32 bytes in base64; this one is neither");
         }
+    }
+
+    private static byte[] joined(byte[] a, byte[] b) {
+        return ByteBuffer.allocate(a.length + b.length).put(a).put(b).array();
     }
 
     private static String needed(Map<String, String> headers, String name) {

@@ -29,6 +29,12 @@ public final class Worker implements Runnable {
         void handle(Message message, Token token) throws Exception;
     }
 
+    /** A {@link Handler} that returns the result of its message: what {@link Json} writes, of at most 16 KiB, or null. */
+    @FunctionalInterface
+    public interface Returning {
+        Object handle(Message message, Token token) throws Exception;
+    }
+
     /** Says whether a handler should go on. */
     public static final class Token {
         private boolean cancelled;
@@ -90,20 +96,28 @@ public final class Worker implements Runnable {
 
     /** A worker on these queues. */
     public static Builder of(Duewheel wheel, Handler handler, String... queues) {
+        return returning(wheel, (message, token) -> {
+            handler.handle(message, token);
+            return null;
+        }, queues);
+    }
+
+    /** A worker whose handler returns results, which queues with {@code keep_done} keep. */
+    public static Builder returning(Duewheel wheel, Returning handler, String... queues) {
         return new Builder(wheel, handler, List.of(queues));
     }
 
     /** How a worker is made. */
     public static final class Builder {
         private final Duewheel wheel;
-        private final Handler handler;
+        private final Returning handler;
         private final List<String> queues;
         private int concurrency = 1;
         private Duration lease;
         private boolean shutdownHook = true;
         private BiConsumer<DuewheelException, Message> onError = (error, message) -> {};
 
-        private Builder(Duewheel wheel, Handler handler, List<String> queues) {
+        private Builder(Duewheel wheel, Returning handler, List<String> queues) {
             if (queues.isEmpty()) throw new IllegalArgumentException("queues: there are none; name at least one");
             this.wheel = wheel;
             this.handler = handler;
@@ -251,8 +265,10 @@ public final class Worker implements Runnable {
         AtomicReference<DuewheelException> lost = new AtomicReference<>();
         Future<?> extending = threads.submit(() -> extend(message, token, lost));
         Nack nack = null;
+        Object result = null;
         try {
-            options.handler.handle(message, token);
+            result = options.handler.handle(message, token);
+            Json.write(result); // that it is no JSON is the handler's failure
         } catch (Verdict verdict) {
             nack = verdict.nack;
         } catch (Throwable e) {
@@ -265,12 +281,23 @@ public final class Worker implements Runnable {
         Thread.interrupted();
         try {
             if (lost.get() != null) options.onError.accept(lost.get(), message);
-            else if (nack == null) options.wheel.ack(message);
+            else if (nack == null) ack(message, result);
             else options.wheel.nack(message, nack);
         } catch (DuewheelException e) {
             options.onError.accept(e, message);
         } finally {
             free.release();
+        }
+    }
+
+    private void ack(Message message, Object result) {
+        try {
+            options.wheel.ack(message, result);
+        } catch (DuewheelException e) {
+            if (result == null || !e.is("bad_request")) throw e;
+            // The work is done all the same.
+            options.onError.accept(e, message);
+            options.wheel.ack(message);
         }
     }
 

@@ -95,7 +95,7 @@ class CasesTest {
             AtomicBoolean cancelled = new AtomicBoolean();
             Duewheel wheel = Duewheel.at(scripted + "/" + each.get("name")).build();
             List<String> queues = Records.as(options.get("queues"));
-            Worker worker = Worker.of(wheel, (message, token) -> {
+            Worker worker = Worker.returning(wheel, (message, token) -> {
                 begun.set(true);
                 switch (what) {
                     case "fail" -> throw new Exception((String) handler.get("message"));
@@ -107,8 +107,12 @@ class CasesTest {
                         assertThrows(InterruptedException.class, () -> Thread.sleep(60_000));
                         cancelled.set(token.isCancelled());
                     }
+                    case "result" -> {
+                        return handler.get("value");
+                    }
                     default -> assertEquals("return", what);
                 }
+                return null;
             }, queues.toArray(new String[0])).concurrency(((Number) options.get("concurrency")).intValue()).lease(length(options, "lease_ms")).build();
             Thread running = new Thread(worker);
             running.start();
@@ -183,13 +187,13 @@ class CasesTest {
                 if (a.containsKey("lease_ms")) reserve.lease(length(a, "lease_ms"));
                 return wheel.reserve(Records.as(a.get("queues")), reserve);
             case "ack":
-                return wheel.ack(lease(a.get("message")));
+                return wheel.ack(lease(a.get("message")), a.get("result"));
             case "nack":
                 return wheel.nack(lease(a.get("message")), nack(a));
             case "extend":
                 return wheel.extend(lease(a.get("message")), length(a, "lease_ms"));
             case "ack_many":
-                return Map.of("results", wheel.ackMany(leases(a)));
+                return Map.of("results", wheel.ackMany(leases(a), a.containsKey("results") ? Records.as(a.get("results")) : List.of()));
             case "nack_many":
                 return Map.of("results", wheel.nackMany(leases(a), nack(a)));
             case "extend_many":

@@ -1,13 +1,12 @@
 """The backend of tasks, and how a worker runs one.
 
-The id of a result is that of the message. A task that is scheduled or ready is READY, one that a worker has is RUNNING,
-and a dead one FAILED. What a task has returned or raised is a message of the queue `_django.results` with the id as its
-key, due when it is of no use any more: then a worker takes it away.
+A task is a message, and its result what the server says of it: one that is scheduled or ready is READY, one that a worker
+has is RUNNING, a dead one FAILED with the error of its last attempt, and one that is done SUCCESSFUL: its value is the
+`result` of the ack. A queue keeps what is done for `keep_done`, which a worker sets where it is not set.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 from datetime import datetime
 from traceback import format_exception
@@ -34,22 +33,22 @@ except ImportError:
 
 from .._publish import DEFAULT_PRIORITY
 from ..client import Client
-from ..errors import BadRequest, BodyTooLarge, DuewheelError, MessageNotFound
-from ..worker import Dead, Job, Worker
+from ..errors import BadRequest, DuewheelError, MessageNotFound
+from ..worker import Dead, Job, Result, Worker
 
 log = logging.getLogger("duewheel.django")
 
-RESULTS = "_django.results"
 STATES = {"scheduled": TaskResultStatus.READY, "ready": TaskResultStatus.READY, "leased": TaskResultStatus.RUNNING,
-          "dead": TaskResultStatus.FAILED}
+          "dead": TaskResultStatus.FAILED, "done": TaskResultStatus.SUCCESSFUL}
 
 
 class DuewheelBackend(BaseTaskBackend):
     """Options: `url` and `token` of the server, by default those of the environment; `prefix` of the names of queues;
-    `keep_results` ("24h"); `max_attempts`, `lease` of tasks, by default those of their queue.
+    `keep_results` ("24h") of queues that keep nothing yet; `max_attempts`, `lease` of tasks, by default those of their queue.
 
-    A result whose value is larger than the server takes is kept without it. A task that raises an exception is FAILED, and its message dead, so that it can be redriven. One whose worker was
-    killed runs again when its lease ends.
+    A result of more than 16 KiB is kept without its value. A task that raises an exception is FAILED, and its message dead,
+    so that it can be redriven; the traceback is in the log of the worker. One whose worker was killed runs again when its
+    lease ends.
     """
 
     supports_defer = True
@@ -85,29 +84,26 @@ class DuewheelBackend(BaseTaskBackend):
 
     def get_result(self, result_id: str) -> TaskResult:
         """The result with this id. Raises `TaskResultDoesNotExist`."""
-        for last in (False, True):
-            try:
-                kept = self.client.get_key(self.prefix + RESULTS, str(result_id))
-                return self._finished(str(result_id), kept.json())
-            except (MessageNotFound, BadRequest):
-                pass
-            try:
-                message = self.client.get(str(result_id))
-            except (MessageNotFound, BadRequest):
-                # It may have ended between the two calls.
-                if last:
-                    raise TaskResultDoesNotExist(result_id) from None
-                continue
-            queue = message.queue
-            if not queue.startswith(self.prefix) or "task" not in message.headers:
-                raise TaskResultDoesNotExist(result_id)
-            content = message.json()
-            task = self.task(content, queue.removeprefix(self.prefix), DEFAULT_PRIORITY - message.raw["priority"])
-            state = STATES.get(message.state, TaskResultStatus.SUCCESSFUL)
-            result = self._result(message.id, task, content, state)
-            result.worker_ids.extend(["unknown"] * message.attempt)
-            return result
-        raise TaskResultDoesNotExist(result_id)
+        try:
+            message = self.client.get(str(result_id))
+            content = message.json() if message.queue.startswith(self.prefix) and "task" in message.headers else None
+        except (MessageNotFound, BadRequest):
+            content = None
+        if content is None or message.raw.get("outcome", "acked") != "acked":
+            raise TaskResultDoesNotExist(result_id)
+        task = self.task(content, message.queue.removeprefix(self.prefix), DEFAULT_PRIORITY - message.raw["priority"])
+        result = self._result(message.id, task, content, STATES[message.state])
+        result.worker_ids.extend(["unknown"] * message.attempt)
+        attempts = message.raw.get("history") or []
+        if message.state == "dead" and attempts:
+            kind, _, text = attempts[-1]["note"].partition(": ")
+            if not text or not kind.replace(".", "").isidentifier():  # it died otherwise, such as by its last lease
+                kind, text = "duewheel.errors.Dead", f"{message.raw['dead_reason']} {attempts[-1]['note']}"
+            result.errors.append(TaskError(exception_class_path=kind, traceback=text))
+        ended = message.raw.get("ended_at") or message.raw.get("dead_at")
+        _set(result, started_at=_moment(attempts[0]["granted_at"]) if attempts else None, finished_at=_moment(ended),
+             last_attempted_at=_moment(attempts[-1]["granted_at"]) if attempts else None, _return_value=message.result)
+        return result
 
     def task(self, content: dict[str, Any], queue: str, priority: int) -> Task:
         """The task of a message."""
@@ -121,15 +117,6 @@ class DuewheelBackend(BaseTaskBackend):
                           finished_at=None, last_attempted_at=None, args=content["args"], kwargs=content["kwargs"], backend=self.alias,
                           errors=[], worker_ids=[])
 
-    def _finished(self, id: str, kept: dict[str, Any]) -> TaskResult:
-        result = self._result(id, self.task(kept, kept["queue"], kept["priority"]), kept, TaskResultStatus(kept["status"]))
-        for name in ("started_at", "finished_at", "last_attempted_at"):
-            object.__setattr__(result, name, _moment(kept[name]))
-        result.errors.extend(TaskError(**error) for error in kept["errors"])
-        result.worker_ids.extend(kept["worker_ids"])
-        object.__setattr__(result, "_return_value", kept["return_value"])
-        return result
-
     # -- workers
 
     def worker(self, *, jobs: int = 10, queues: list[str] | None = None, name: str = "worker", drain: float = 30.0) -> Worker:
@@ -142,19 +129,22 @@ class DuewheelBackend(BaseTaskBackend):
         worker = Worker(url, token=address.token, jobs=jobs, drain=drain)
         for queue in names:
             worker.add(self.prefix + queue, lambda job, queue=queue: self._run(job, queue, name))
-        worker.add(self.prefix + RESULTS, lambda job: None)  # results that are due are of no use any more
+            try:
+                if self.client.config(self.prefix + queue)["config"]["keep_done_ms"] is None:
+                    self.client.config(self.prefix + queue, keep_done=self.keep_results)
+            except DuewheelError as error:
+                log.info("results of %s are kept as its settings say, not for %s: %s", queue, self.keep_results, error)
         return worker
 
-    def _run(self, job: Job, queue: str, name: str) -> None:
+    def _run(self, job: Job, queue: str, name: str) -> Result:
         content = job.json()
         try:
             task = self.task(content, queue, DEFAULT_PRIORITY - job.delivery.priority)
         except (ImportError, ValueError) as error:
-            raise Dead(f"this worker does not know the task: {error}") from error
+            raise Dead(f"{_path(error)}: this worker does not know the task: {error}") from error
         result = self._result(job.id, task, content, TaskResultStatus.RUNNING)
         now = timezone.now()
-        object.__setattr__(result, "started_at", now)
-        object.__setattr__(result, "last_attempted_at", now)
+        _set(result, started_at=now, last_attempted_at=now)
         result.worker_ids.extend(["unknown"] * (job.attempt - 1) + [name])
         close_old_connections()
         try:
@@ -165,41 +155,25 @@ class DuewheelBackend(BaseTaskBackend):
                 value = normalize_json(task.call(*context, *result.args, **result.kwargs))
             except Exception as raised:  # noqa: BLE001: it is the result
                 error = raised
-                kind = type(raised)
-                result.errors.append(TaskError(exception_class_path=f"{kind.__module__}.{kind.__qualname__}",
-                                               traceback="".join(format_exception(raised))))
-            object.__setattr__(result, "finished_at", timezone.now())
-            object.__setattr__(result, "status", TaskResultStatus.SUCCESSFUL if error is None else TaskResultStatus.FAILED)
-            object.__setattr__(result, "_return_value", value)
-            # Before the ack: what has ended has a result.
-            self._keep(result, content, queue)
+                result.errors.append(TaskError(exception_class_path=_path(raised), traceback="".join(format_exception(raised))))
+            _set(result, finished_at=timezone.now(), _return_value=value,
+                 status=TaskResultStatus.SUCCESSFUL if error is None else TaskResultStatus.FAILED)
             task_finished.send(type(self), task_result=result)
         finally:
             close_old_connections()
         if error is not None:
-            raise Dead(f"{type(error).__name__}: {error}") from error
+            log.error("task %s has failed: %s", result.id, result.errors[-1].traceback)
+            raise Dead(f"{_path(error)}: {error}") from error
+        return Result(value)
 
-    def _keep(self, result: TaskResult, content: dict[str, Any], queue: str) -> None:
-        kept = {
-            **content,
-            "queue": queue,
-            "priority": result.task.priority,
-            "status": str(result.status.value),
-            "return_value": result._return_value,
-            "errors": [{"exception_class_path": it.exception_class_path, "traceback": it.traceback[-16_384:]} for it in result.errors],
-            "worker_ids": result.worker_ids,
-            **{name: getattr(result, name).isoformat() for name in ("started_at", "finished_at", "last_attempted_at")},
-        }
-        short = [{**it, "traceback": it["traceback"][-1024:]} for it in kept["errors"]]
-        # The task has run: that it has ended is kept in any case, or it would run again.
-        for less in ({}, {"return_value": None, "errors": short}, {"return_value": None, "errors": short, "args": [], "kwargs": {}}):
-            try:
-                self.client.enqueue(self.prefix + RESULTS, json.dumps({**kept, **less}), key=result.id, delay=self.keep_results,
-                                    if_exists="supersede")
-                return
-            except BodyTooLarge as error:
-                log.error("the result of task %s (%s) is kept without %s: %s", result.id, content["task"],
-                          "its value" if not less else "its value and its arguments", error)
+
+def _path(error: Exception) -> str:
+    return f"{type(error).__module__}.{type(error).__qualname__}"
+
+
+def _set(result: TaskResult, **fields: Any) -> None:
+    for name, value in fields.items():
+        object.__setattr__(result, name, value)
 
 
 def _moment(text: str | None) -> datetime | None:
