@@ -2,7 +2,7 @@
 //!
 //! | part | does |
 //! |---|---|
-//! | plain | consumes batches, publishes each message with a confirm, and acks |
+//! | plain | consumes, publishes each message with a confirm, and acks, all at the same time |
 //! | bridge | takes messages in, durably, and gives them out: they are due at once |
 //!
 //! A private broker and the log store sync, in folders of their own. Both parts find a filled quorum queue, with a prefetch
@@ -16,7 +16,8 @@ use duewheel::{Duewheel, Policy};
 use duewheel_bench::median;
 use duewheel_bridge::rabbitmq::RabbitConnector;
 use duewheel_bridge::{BridgeConnector as _, BridgeService, BridgeSettings};
-use futures_util::{FutureExt as _, StreamExt as _};
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesOrdered;
 use lapin::options::{
     BasicAckOptions, BasicConsumeOptions, BasicPublishOptions, BasicQosOptions, ExchangeDeclareOptions,
     QueueBindOptions, QueueDeclareOptions, QueuePurgeOptions,
@@ -132,7 +133,7 @@ async fn purge(channel: &Channel) {
     channel.queue_purge(JOBS.into(), QueuePurgeOptions::default()).await.expect("purged");
 }
 
-/// Consumes what there is, up to a batch, publishes it, waits for the confirms, and acks.
+/// Consumes and publishes at the same time, with a batch under way, and acks what is confirmed.
 async fn plain(broker: &Broker, messages: usize) -> f64 {
     let begun = Instant::now();
     let (_connection, out) = broker.connect().await;
@@ -141,27 +142,24 @@ async fn plain(broker: &Broker, messages: usize) -> f64 {
     let (options, none) = (BasicConsumeOptions::default(), FieldTable::default());
     let mut consumer =
         channel.basic_consume(PLAIN.into(), "".into(), options, none).await.expect("a consumer");
-    let mut done = 0;
+    let (mut done, mut under_way) = (0, FuturesOrdered::new());
     while done < messages {
-        let mut batch = vec![consumer.next().await.expect("a message").expect("a message")];
-        while batch.len() < BATCH
-            && let Some(Some(next)) = consumer.next().now_or_never()
-        {
-            batch.push(next.expect("a message"));
-        }
-        let mut confirms = Vec::with_capacity(batch.len());
-        for message in &batch {
-            let options = BasicPublishOptions { mandatory: true, ..Default::default() };
-            let (body, properties) = (&message.data, message.properties.clone());
-            let publishing = out.basic_publish(PLAIN_DUE.into(), KEY.into(), options, body, properties);
-            confirms.push(publishing.await.expect("published"));
-        }
-        for confirm in confirms {
-            assert!(confirm.await.expect("a confirm").is_ack());
-        }
-        done += batch.len();
-        if let Some(last) = batch.last() {
-            last.ack(BasicAckOptions { multiple: true }).await.expect("acked");
+        tokio::select! {
+            Some(message) = consumer.next(), if under_way.len() < BATCH => {
+                let message = message.expect("a message");
+                let options = BasicPublishOptions { mandatory: true, ..Default::default() };
+                let (body, properties) = (&message.data, message.properties.clone());
+                let publishing = out.basic_publish(PLAIN_DUE.into(), KEY.into(), options, body, properties);
+                let confirm = publishing.await.expect("published");
+                under_way.push_back(async move { (message, confirm.await.expect("a confirm")) });
+            }
+            Some((message, confirmed)) = under_way.next() => {
+                assert!(confirmed.is_ack());
+                done += 1;
+                if done % (BATCH / 5) == 0 || under_way.is_empty() {
+                    message.ack(BasicAckOptions { multiple: true }).await.expect("acked");
+                }
+            }
         }
     }
     rate(messages, begun)
