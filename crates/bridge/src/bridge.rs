@@ -24,7 +24,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::figures::{BridgeFigures, Direction, Meter};
-use crate::intake::{self, PumpEnd};
+use crate::intake;
 use crate::outlet::{self, OutletPlan};
 use crate::report::{BridgePlan, ProbeStep};
 use crate::seam::{BridgeConnector, SeamError};
@@ -140,14 +140,19 @@ impl BridgeService {
     /// Checks all bridges of a node.
     ///
     /// # Errors
-    /// A field of one is not valid, this build lacks its feature, or two bridges have one name.
+    /// A field of one is not valid, this build lacks its feature, or two bridges have one name or queue.
     pub fn check(all: &[BridgeSettings]) -> Result<(), BadBridge> {
         for (n, one) in all.iter().enumerate() {
             one.check()?;
             #[cfg(feature = "rabbitmq")]
             crate::rabbitmq::check(one).map_err(|(field, what)| one.bad(field, what))?;
-            if all.iter().take(n).any(|other| other.name == one.name) {
-                return Err(one.bad("name", "another bridge has it".to_owned()));
+            for other in all.iter().take(n) {
+                // Messages of one queue are for one exchange.
+                for (field, same) in [("name", other.name == one.name), ("queue", other.queue == one.queue)] {
+                    if same {
+                        return Err(one.bad(field, "another bridge has it".to_owned()));
+                    }
+                }
             }
         }
         Ok(())
@@ -473,56 +478,50 @@ async fn run<C: BridgeConnector>(
     loop {
         let since = tokio::time::Instant::now();
         let ended = match direction {
-            Direction::In => tokio::select! {
-                biased;
-                _ = stop.wait_for(|stop| *stop) => return,
-                ended = take(&bridge, &*connector) => ended,
-            },
+            Direction::In => take(&bridge, &*connector, &mut stop).await,
             Direction::Out => give(&bridge, &*connector, &mut stop).await,
         };
-        let why = match ended {
-            Ok(()) => return,
-            Err(PumpEnd::Store(error)) => {
-                tracing::warn!(bridge = name, direction = direction.as_str(), %error, "a bridge has ended");
-                return;
-            }
-            Err(PumpEnd::Away(why)) => why,
-        };
+        let Err(SeamError(why)) = ended else { return };
         if since.elapsed() > WAS_WELL {
             failures = 0;
         }
         let pause = doubled(FIRST_PAUSE, LONGEST_PAUSE, failures);
         failures = failures.saturating_add(1);
-        tracing::warn!(bridge = name, direction = direction.as_str(), why, ?pause, "the other side is away");
+        tracing::warn!(bridge = name, direction = direction.as_str(), why, ?pause, "a direction fails");
         meter.open(direction, &why);
-        tokio::select! {
-            biased;
-            _ = stop.wait_for(|stop| *stop) => return,
-            () = tokio::time::sleep(pause) => {}
+        if stopped(&mut stop, tokio::time::sleep(pause)).await.is_none() {
+            return;
         }
     }
 }
 
-async fn take(bridge: &RunningBridge, connector: &impl BridgeConnector) -> Result<(), PumpEnd> {
-    let mut source = connector.source().await.map_err(away)?;
+/// The output of a future, unless `stop` becomes true before.
+async fn stopped<T>(stop: &mut watch::Receiver<bool>, of: impl Future<Output = T>) -> Option<T> {
+    tokio::select! {
+        biased;
+        _ = stop.wait_for(|stop| *stop) => None,
+        output = of => Some(output),
+    }
+}
+
+async fn take(
+    bridge: &RunningBridge,
+    connector: &impl BridgeConnector,
+    stop: &mut watch::Receiver<bool>,
+) -> Result<(), SeamError> {
+    let Some(source) = stopped(stop, connector.source()).await else { return Ok(()) };
+    let mut source = source?;
     bridge.meter.close(Direction::In);
-    intake::pump(&mut source, &bridge.client, &bridge.meter).await
+    intake::pump(&mut source, &bridge.client, &bridge.meter, stop).await
 }
 
 async fn give(
     bridge: &RunningBridge,
     connector: &impl BridgeConnector,
     stop: &mut watch::Receiver<bool>,
-) -> Result<(), PumpEnd> {
-    let mut sink = tokio::select! {
-        biased;
-        _ = stop.wait_for(|stop| *stop) => return Ok(()),
-        sink = connector.sink() => sink.map_err(away)?,
-    };
+) -> Result<(), SeamError> {
+    let Some(sink) = stopped(stop, connector.sink()).await else { return Ok(()) };
+    let mut sink = sink?;
     bridge.meter.close(Direction::Out);
     outlet::pump(&mut sink, &bridge.plan, &bridge.meter, stop).await
-}
-
-fn away(why: SeamError) -> PumpEnd {
-    PumpEnd::Away(why.0)
 }

@@ -3,13 +3,14 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use duewheel::core::engine::{ChangeRefusal, Enqueue, EnqueueRefusal, Op, Reply, Target};
+use duewheel::core::engine::{ChangeRefusal, DedupeId, Enqueue, EnqueueRefusal, Op, Reply, Target};
 use duewheel::{CallError, Client};
 use duewheel_shard::random::doubled;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::figures::Meter;
-use crate::seam::{ArrivalVerdict, BridgeArrival, Intent, Source};
+use crate::seam::{ArrivalVerdict, BridgeArrival, Intent, SeamError, Source};
 
 /// Messages that are pulled at a time.
 const PULLED: usize = 1_000;
@@ -22,22 +23,22 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// How long a change waits for the end of the lease of its message.
 const LEASED: Duration = Duration::from_secs(10);
 
-/// Takes what a source has until that fails, or the store is closed.
-pub(crate) async fn pump(source: &mut impl Source, client: &Client, meter: &Meter) -> Result<(), PumpEnd> {
+/// Takes what a source has until that or the store fails, or `stop` becomes true; a batch that has begun is finished.
+pub(crate) async fn pump(
+    source: &mut impl Source,
+    client: &Client,
+    meter: &Meter,
+    stop: &mut watch::Receiver<bool>,
+) -> Result<(), SeamError> {
     loop {
-        let arrivals = source.pull(PULLED).await.map_err(|why| PumpEnd::Away(why.0))?;
-        let verdicts = take(client, arrivals, meter).await.map_err(PumpEnd::Store)?;
-        source.confirm(verdicts).await.map_err(|why| PumpEnd::Away(why.0))?;
+        let arrivals = tokio::select! {
+            biased;
+            _ = stop.wait_for(|stop| *stop) => return Ok(()),
+            arrivals = source.pull(PULLED) => arrivals?,
+        };
+        let verdicts = take(client, arrivals, meter).await.map_err(|why| SeamError::of("the store", why))?;
+        source.confirm(verdicts).await?;
     }
-}
-
-/// Why a direction of a bridge has ended.
-#[derive(Debug)]
-pub(crate) enum PumpEnd {
-    /// The other side is away.
-    Away(String),
-    /// The store gives no answer any more.
-    Store(CallError),
 }
 
 /// An arrival that has no verdict yet.
@@ -66,7 +67,16 @@ pub(crate) async fn take(
     for BridgeArrival { mark, intent, is_redelivered } in arrivals {
         let op = match intent {
             Ok(Intent::Enqueue(enqueue)) => Op::Enqueue(enqueue),
-            Ok(Intent::Change(op)) => op,
+            Ok(Intent::Change(mut op)) => {
+                // It may be applied already, and end a message that has come since: that one comes again as well, and must
+                // not be taken for the one that has ended.
+                if let Op::Cancel { dedupe_id, .. } = &mut op
+                    && is_redelivered
+                {
+                    *dedupe_id = DedupeId::Freed;
+                }
+                op
+            }
             Err(why) => {
                 verdicts.push((mark, ArrivalVerdict::Refused(why)));
                 continue;

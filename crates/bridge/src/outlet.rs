@@ -13,8 +13,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::watch;
 
 use crate::figures::Meter;
-use crate::intake::PumpEnd;
-use crate::seam::{SendFate, Sink};
+use crate::seam::{SeamError, SendFate, Sink};
 
 /// Messages that are under way at a time.
 const SENT_TOGETHER: usize = 500;
@@ -46,14 +45,13 @@ pub(crate) struct OutletPlan {
     pub(crate) session: SessionId,
 }
 
-/// Sends due messages until the sink fails, the store is closed, or `stop` becomes true; a batch that has begun is
-/// finished.
+/// Sends due messages until the sink or the store fails, or `stop` becomes true; a batch that has begun is finished.
 pub(crate) async fn pump(
     sink: &mut impl Sink,
     plan: &OutletPlan,
     meter: &Meter,
     stop: &mut watch::Receiver<bool>,
-) -> Result<(), PumpEnd> {
+) -> Result<(), SeamError> {
     loop {
         let demand = Reserve {
             max: SENT_TOGETHER,
@@ -74,7 +72,7 @@ pub(crate) async fn pump(
             Ok(Reserved::Grants(grants)) => send(sink, plan, &grants, meter).await?,
             Ok(_) => tokio::time::sleep(PAUSE).await,
             Err(error) if error.may_pass() => tokio::time::sleep(PAUSE).await,
-            Err(error) => return Err(PumpEnd::Store(error)),
+            Err(error) => return Err(SeamError::of("the store", error)),
         }
     }
 }
@@ -86,7 +84,7 @@ async fn send(
     plan: &OutletPlan,
     grants: &[Grant],
     meter: &Meter,
-) -> Result<(), PumpEnd> {
+) -> Result<(), SeamError> {
     let (heard, fates) = unbounded_channel();
     let sending = async {
         let sent = sink.send(grants, &heard).await;
@@ -103,10 +101,10 @@ async fn send(
     if !unknown.is_empty() {
         drop(plan.client.ask(Op::undelivered(unknown.clone())).await);
     }
-    sent.map_err(|why| PumpEnd::Away(why.0))?;
+    sent?;
     match unknown.len() {
         0 => Ok(()),
-        n => Err(PumpEnd::Away(format!("a bug: nothing was heard of {n} messages"))),
+        n => Err(SeamError(format!("a bug: nothing was heard of {n} messages"))),
     }
 }
 

@@ -59,8 +59,8 @@ pub trait Source: Send {
     /// Cancel safe: no message is lost.
     fn pull(&mut self, max: usize) -> impl Future<Output = Result<Vec<BridgeArrival>, SeamError>> + Send;
 
-    /// Confirms the outcomes of pulled messages to the other side. Those that were refused are kept aside before the other side
-    /// may forget them.
+    /// Confirms the outcomes of pulled messages to the other side. Those that were refused are kept aside before the other
+    /// side may forget them.
     ///
     /// # Errors
     /// The other side is away: it delivers some of them again.

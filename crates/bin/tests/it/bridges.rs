@@ -56,7 +56,8 @@ fn wrong_bridges_are_refused_at_start() {
         (good.replace("amqp://", "http://"), "bridge \"shop\": url: must be amqp://"),
         (good.replace("'shop-due'", "'-'"), "bridge \"shop\": queue: must not start with '-'"),
         (format!("{good}exchange_type = 'x-delayed-message'\n"), "exchange_type: must be one of direct"),
-        (format!("{good}{good}"), "another bridge has it"),
+        (format!("{good}{good}"), "name: another bridge has it"),
+        (format!("{good}{}", good.replace("'shop'", "'other'")), "\"other\": queue: another bridge has it"),
     ] {
         std::fs::write(&file, config).expect("file");
         let mut command = serve();

@@ -11,7 +11,7 @@ pub(super) const X_AT: &str = "x-duewheel-at";
 /// The longest delay of the plugin, in ms. It delivers a message with a longer one at once; here that is refused.
 const MOST: i128 = u32::MAX as i128;
 
-/// When a message with these headers is due, unless it is at once.
+/// When a message with these headers is due; `None`: they do not say.
 pub(super) fn when(headers: &FieldTable) -> Result<Option<When>, String> {
     if let Some(at) = headers.inner().get(X_AT) {
         let due_at = instant(at).ok_or(format!("{X_AT} must be an RFC 3339 instant or ms since 1970"))?;
@@ -21,8 +21,7 @@ pub(super) fn when(headers: &FieldTable) -> Result<Option<When>, String> {
         Some(ms) if ms > MOST => {
             Err(format!("{X_DELAY} is more than {MOST} ms, the most of the plugin; {X_AT} can be later"))
         }
-        Some(ms) if ms > 0 => Ok(Some(When::After(u64::try_from(ms).unwrap_or(0)))),
-        Some(_) | None => Ok(None),
+        ms => Ok(ms.map(|ms| When::After(u64::try_from(ms).unwrap_or(0)))),
     }
 }
 
@@ -109,9 +108,9 @@ mod tests {
             (AMQPValue::Float(1.9), after(1), Some(-1)),
             (AMQPValue::Double(2_500.7), after(2_500), Some(-2_500)),
             (AMQPValue::DecimalValue(DecimalValue { scale: 1, value: 125 }), after(12), Some(-12)),
-            (AMQPValue::LongInt(0), Ok(None), None),
-            (AMQPValue::LongInt(-7), Ok(None), None),
-            (AMQPValue::Double(0.9), Ok(None), None),
+            (AMQPValue::LongInt(0), after(0), None),
+            (AMQPValue::LongInt(-7), after(0), None),
+            (AMQPValue::Double(0.9), after(0), None),
             (AMQPValue::Boolean(true), Ok(None), None),
             (AMQPValue::Void, Ok(None), None),
         ] {

@@ -1,6 +1,8 @@
 //! Messages over a bridge and a real broker.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use duewheel::core::engine::{Op, Target};
@@ -11,7 +13,7 @@ use duewheel::{Duewheel, Policy};
 use duewheel_bridge::rabbitmq::{RabbitConnector, plan, probe};
 use duewheel_bridge::{BridgeFigures, BridgeService, BridgeSettings};
 use lapin::message::Delivery;
-use lapin::options::BasicPublishOptions;
+use lapin::options::{BasicGetOptions, BasicNackOptions, BasicPublishOptions};
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Connection};
 
@@ -71,6 +73,18 @@ impl Rig {
         })
         .await;
         all
+    }
+
+    /// Pauses the bridge, and waits until it consumes nothing.
+    async fn pause(&self, reason: &str) {
+        let view = self.service.set_pause("shop", Some(reason)).await.unwrap();
+        assert_eq!(view.paused.unwrap().reason, reason);
+        until("nobody consumes", async || {
+            let passive = lapin::options::QueueDeclareOptions { passive: true, ..Default::default() };
+            let queue = self.channel.queue_declare("duewheel.shop".into(), passive, FieldTable::default());
+            queue.await.unwrap().consumer_count() == 0
+        })
+        .await;
     }
 
     async fn pending(&self, key: &str) -> Option<State> {
@@ -144,18 +158,88 @@ async fn keys_cancel_replace_and_postpone() {
         values.extend(action.map(|action| ("x-duewheel-action", text(action))));
         headers(&values)
     };
-    for key in ["cancelled", "replaced", "postponed"] {
+    for key in ["cancelled", "replaced", "postponed", "hurried"] {
         rig.publish(KEY, key, to(key, None, hour.clone())).await;
     }
-    until("all wait", async || rig.pending("postponed").await == Some(State::Scheduled)).await;
+    until("all wait", async || rig.pending("hurried").await == Some(State::Scheduled)).await;
     rig.publish(KEY, "", to("cancelled", Some("cancel"), AMQPValue::Void)).await;
     rig.publish(KEY, "new", to("replaced", Some("replace"), AMQPValue::LongInt(50))).await;
     rig.publish(KEY, "", to("postponed", Some("postpone"), AMQPValue::LongInt(50))).await;
+    rig.publish(KEY, "", to("hurried", Some("postpone"), AMQPValue::LongInt(0))).await;
     rig.publish(KEY, "", to("nobody", Some("cancel"), AMQPValue::Void)).await;
-    let bodies: BTreeSet<Vec<u8>> = rig.jobs(2).await.into_iter().map(|job| job.data).collect();
-    assert_eq!(bodies, BTreeSet::from([b"new".to_vec(), b"postponed".to_vec()]));
+    let bodies: BTreeSet<Vec<u8>> = rig.jobs(3).await.into_iter().map(|job| job.data).collect();
+    assert_eq!(bodies, BTreeSet::from([b"new".to_vec(), b"postponed".to_vec(), b"hurried".to_vec()]));
     assert_eq!(rig.pending("cancelled").await, None);
     assert_eq!(rig.figures().rejected, 0);
+    rig.service.stop(Duration::from_secs(10)).await;
+}
+
+/// All three were applied, and their acks were lost.
+#[tokio::test(flavor = "multi_thread")]
+async fn cancel_that_comes_again_loses_nothing() {
+    let rig = Rig::new().await;
+    let publish_all = async || {
+        for (id, action) in [("first", None), ("cancel", Some("cancel")), ("second", None)] {
+            let mut values = vec![("x-duewheel-key", text("k")), ("x-delay", AMQPValue::LongInt(3_600_000))];
+            values.extend(action.map(|action| ("x-duewheel-action", text(action))));
+            rig.publish(KEY, id, headers(&values).with_message_id(id.into())).await;
+        }
+    };
+    publish_all().await;
+    until("they are applied", async || rig.figures().taken == 3).await;
+    rig.pause("to take them back").await;
+    publish_all().await;
+    let mut back = Vec::new();
+    until("all are there", async || {
+        let queue = rig.channel.basic_get("duewheel.shop".into(), BasicGetOptions::default()).await.unwrap();
+        back.extend(queue);
+        back.len() == 3
+    })
+    .await;
+    for message in back {
+        message.nack(BasicNackOptions { requeue: true, ..Default::default() }).await.unwrap();
+    }
+    rig.service.set_pause("shop", None).await.unwrap();
+    until("they have come again", async || rig.figures().taken + rig.figures().duplicates == 6).await;
+    assert_eq!(rig.pending("k").await, Some(State::Scheduled), "{:?}", rig.figures());
+    rig.service.stop(Duration::from_secs(10)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pauses_repeat_no_message() {
+    let rig = Rig::new().await;
+    let ended = Arc::new(AtomicBool::new(false));
+    let (channel, stop) = (rig.channel.clone(), ended.clone());
+    let publishing = tokio::spawn(async move {
+        let mut published = 0;
+        while !stop.load(Ordering::Relaxed) {
+            let mut confirms = Vec::new();
+            for _ in 0..200 {
+                let options = BasicPublishOptions::default();
+                let persistent = BasicProperties::default().with_delivery_mode(2);
+                let publishing =
+                    channel.basic_publish("delayed".into(), KEY.into(), options, b"x", persistent);
+                confirms.push(publishing.await.unwrap());
+            }
+            for confirm in confirms {
+                assert!(confirm.await.unwrap().is_ack());
+                published += 1;
+            }
+        }
+        published
+    });
+    for _ in 0..4 {
+        rig.pause("for a moment").await;
+        let before = rig.figures().taken;
+        rig.service.set_pause("shop", None).await.unwrap();
+        until("it goes on", async || rig.figures().taken > before).await;
+    }
+    ended.store(true, Ordering::Relaxed);
+    let published = publishing.await.unwrap();
+    assert_eq!(rig.jobs(published).await.len(), published);
+    until("all is sent", async || rig.figures().sent >= published as u64).await;
+    assert_eq!((rig.figures().taken, rig.figures().sent), (published as u64, published as u64));
+    assert!(drain(&rig.channel, JOBS).await.is_empty());
     rig.service.stop(Duration::from_secs(10)).await;
 }
 
@@ -232,14 +316,7 @@ async fn unroutable_messages_are_dead_at_last() {
 async fn paused_bridge_takes_and_gives_nothing() {
     let rig = Rig::new().await;
     until("it runs", async || rig.service.view("shop").await.unwrap().is_owner).await;
-    let view = rig.service.set_pause("shop", Some("maintenance")).await.unwrap();
-    assert_eq!(view.paused.unwrap().reason, "maintenance");
-    let consumers = async || {
-        let passive = lapin::options::QueueDeclareOptions { passive: true, ..Default::default() };
-        let queue = rig.channel.queue_declare("duewheel.shop".into(), passive, FieldTable::default()).await;
-        queue.unwrap().consumer_count()
-    };
-    until("nobody consumes", async || consumers().await == 0).await;
+    rig.pause("maintenance").await;
     rig.publish(KEY, "in", BasicProperties::default()).await;
     rig.wheel.queue("shop-due").body("out").header("amqp-routing-key", KEY).enqueue().await.unwrap();
     until("lateness is counted", async || rig.figures().lag_ms > 0).await;

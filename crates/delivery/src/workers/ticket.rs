@@ -9,13 +9,15 @@
 //!                               └─────────────────────────► no ticket
 //! ```
 //!
-//! A ticket is a message of a system queue with the name of the target, or of a bridge, as its key. A node that dies stops renewing.
+//! A ticket is a message of a system queue with the name of the target, or of a bridge, as its key. A node that dies stops
+//! renewing.
 
 use duewheel::core::MessageId;
 use duewheel::core::engine::{Attempt, Enqueue, Grant, IfExists, Op};
 use duewheel::core::id::{LeaseToken, SessionId};
 use duewheel::core::message::{MaxAttempts, Options};
 use duewheel::core::name::{BadName, Key, QueueName};
+use duewheel::core::policy::Backoff;
 use duewheel::core::time::{EngineMs, ceil_ms};
 use duewheel::{CallError, Client};
 use duewheel_shard::client::Reserve;
@@ -30,6 +32,8 @@ const WAIT_MS: u64 = 5_000;
 const TAKEN: usize = 4;
 /// Tickets that one call concerns.
 const PAGE: usize = 256;
+/// A ticket lives through any number of crashes. It is held off after some of them, as each message, but never for long.
+const HELD_OFF: Backoff = Backoff { min_ms: 50, max_ms: 1_000 };
 
 /// A ticket that this node holds.
 #[derive(Clone, Copy, Debug)]
@@ -86,7 +90,11 @@ impl Tickets {
             Some(Enqueue {
                 key: Some(Key::new(name).ok()?),
                 if_exists: IfExists::Reject,
-                options: Options { max_attempts: Some(MaxAttempts::UNLIMITED), ..Options::default() },
+                options: Options {
+                    max_attempts: Some(MaxAttempts::UNLIMITED),
+                    backoff: Some(HELD_OFF),
+                    ..Options::default()
+                },
                 ..Enqueue::new(self.queue.clone(), bytes::Bytes::new())
             })
         };

@@ -13,7 +13,7 @@ use duewheel::core::policy::QueueSettings;
 use duewheel::{Duewheel, View, VirtualClock};
 use duewheel_delivery::{
     BookReport, PushTarget, PushWorkers, PushWorkersStart, RetrySettings, TargetBook, TargetEntry,
-    TargetSettings, TargetStage, deliveries,
+    TargetSettings, TargetStage, Tickets, deliveries,
 };
 use duewheel_shard::client::Reserve;
 
@@ -214,6 +214,21 @@ async fn ticket_moves_when_holder_dies() {
 }
 
 /// A target is pushed to by one node at a time, and goes to another without a loss or a repetition.
+/// Its ticket lives as long as the target.
+#[tokio::test(flavor = "multi_thread")]
+async fn target_is_taken_after_many_crashes() {
+    let rig = Rig::new().await;
+    for _ in 0..20 {
+        let tickets = Tickets::new(rig.wheel.client(), "#tickets").unwrap();
+        tickets.lay_out(&["t"]).await;
+        rig.clock.advance(Duration::from_secs(1));
+        let granted = tokio::time::timeout(LONG, tickets.free()).await.expect("it is free").unwrap();
+        assert_eq!(granted.len(), 1);
+        // A restart ends the session as well, and gives nothing back.
+        tickets.close().await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn stopping_node_hands_targets_over() {
     let receiver = Receiver::new(|_, _| status(200, "", "")).await;
