@@ -151,7 +151,8 @@ impl Builder {
     ///
     /// ```
     /// # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
-    /// use duewheel::{Duewheel, SECOND, core::store::{MemoryDisk, MemoryStore, Store}};
+    /// use duewheel::{Duewheel, SECOND, Store};
+    /// use duewheel_core::store::{MemoryDisk, MemoryStore};
     ///
     /// let disk = MemoryDisk::default(); // stands for a database of yours
     /// let place = disk.clone();

@@ -33,7 +33,7 @@ pub struct Duewheel {
 }
 
 /// A handle that does not keep its wheel open.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct WeakWheel(Weak<WheelInner>);
 
 impl WeakWheel {
@@ -112,6 +112,7 @@ impl Duewheel {
 
     /// The interface for servers and other front ends: it submits any operations, many at a time. The crate
     /// `duewheel-shard` exports the types of its arguments and answers, such as [`duewheel_shard::client::Reserve`].
+    #[doc(hidden)]
     pub fn client(&self) -> &Client {
         &self.inner.parts.client
     }
@@ -411,7 +412,7 @@ impl Duewheel {
     ///
     /// ```
     /// # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
-    /// use duewheel::{Duewheel, core::engine::Quota};
+    /// use duewheel::{Duewheel, Quota};
     ///
     /// let wheel = Duewheel::builder().in_memory().open().await?;
     /// wheel.set_quotas(vec![Quota { prefix: "acme.".into(), messages: Some(1_000_000), ..Quota::default() }])?;
