@@ -50,6 +50,7 @@ macro_rules! with_defaults {
 with_defaults! {
 /// Every limit. `Policy::default()` is the policy of the server and the library.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct Policy {
     /// Longest delay, and furthest due time from now, in ms: the longest of beanstalkd's protocol, whose seconds have 32
     /// bits; 136 years.
@@ -207,6 +208,7 @@ pub struct Policy {
 with_defaults! {
 /// Settings that apply when neither the message nor its queue has its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct Defaults {
     /// Length of a lease, in ms.
     pub lease_ms: u64 = 30 * SECOND,
@@ -305,6 +307,7 @@ pub enum Lasting {
 
 /// The settings that the owner of a queue has configured. `None`: the default applies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct QueueSettings {
     /// Length of a lease, in ms.
     pub lease_ms: Option<u64>,

@@ -30,9 +30,26 @@ pub enum Cancel {
 impl Queue {
     /// Cancels the message with this key.
     ///
+    /// ```
+    /// # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
+    /// # let wheel = duewheel::Duewheel::builder().in_memory().open().await?;
+    /// use duewheel::{Cancel, HOUR};
+    ///
+    /// let queue = wheel.queue("close-order");
+    /// queue.body("order 42").delay(HOUR).key("order-42").enqueue().await?;
+    /// match queue.cancel_key("order-42").await? {
+    ///     Cancel::Cancelled(_) => println!("paid in time"),
+    ///     Cancel::Leased | Cancel::NotFound => println!("too late: it runs, or has run"),
+    /// }
+    /// # Ok::<_, Box<dyn std::error::Error>>(()) }).unwrap();
+    /// ```
+    ///
     /// # Errors
     /// [`QueueError::Name`] if the queue or the key has no valid name; [`QueueError::Call`] without an answer: whether
     /// the cancel was applied may then be unknown. A key without a pending message is not an error: see [`Cancel`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future does not withdraw the cancel. It can be called again.
     pub async fn cancel_key(&self, key: &str) -> Result<Cancel, QueueError> {
         self.cancel(self.target(key)?).await
     }
@@ -42,16 +59,33 @@ impl Queue {
     /// # Errors
     /// [`QueueError::Call`] without an answer; whether it was applied may then be unknown. It is not an error if
     /// nothing is pending under the id: see [`Cancel`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future does not withdraw the cancel. It can be called again.
     pub async fn cancel_id(&self, id: MessageId) -> Result<Cancel, QueueError> {
         self.cancel(Target::Id(id)).await
     }
 
     /// Makes the message with this key due after another delay, counted from now.
     ///
+    /// ```
+    /// # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
+    /// # let wheel = duewheel::Duewheel::builder().in_memory().open().await?;
+    /// # use duewheel::{HOUR, MINUTE};
+    /// # let queue = wheel.queue("close-order");
+    /// # queue.body("order 42").delay(HOUR).key("order-42").enqueue().await?;
+    /// let now = queue.postpone_key("order-42", 30 * MINUTE).await?;
+    /// assert_eq!(now.what.generation, 2, "each change raises it by one");
+    /// # Ok::<_, Box<dyn std::error::Error>>(()) }).unwrap();
+    /// ```
+    ///
     /// # Errors
     /// [`QueueError::Name`] if the queue or the key has no valid name;
     /// [`QueueError::Refused`] if nothing is pending under the key, or the message is leased or dead;
     /// [`QueueError::Call`] without an answer; whether it was applied may then be unknown.
+    ///
+    /// # Cancel safety
+    /// Dropping the future does not withdraw the change.
     pub async fn postpone_key(&self, key: &str, delay: Duration) -> Result<Applied<Outline>, QueueError> {
         self.postpone(key, When::After(ceil_ms(delay))).await
     }
@@ -62,6 +96,9 @@ impl Queue {
     /// [`QueueError::Name`] if the queue or the key has no valid name;
     /// [`QueueError::Refused`] if nothing is pending under the key, or the message is leased or dead;
     /// [`QueueError::Call`] without an answer; whether it was applied may then be unknown.
+    ///
+    /// # Cancel safety
+    /// Dropping the future does not withdraw the change.
     pub async fn postpone_key_to(
         &self,
         key: &str,
@@ -73,10 +110,23 @@ impl Queue {
 
     /// Makes the message with this key due now.
     ///
+    /// ```
+    /// # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
+    /// # let wheel = duewheel::Duewheel::builder().in_memory().open().await?;
+    /// # let queue = wheel.queue("close-order");
+    /// # queue.body("order 42").delay(duewheel::HOUR).key("order-42").enqueue().await?;
+    /// queue.fire_key("order-42").await?;
+    /// assert_eq!(queue.reserve(1, duewheel::SECOND).await?.len(), 1);
+    /// # Ok::<_, Box<dyn std::error::Error>>(()) }).unwrap();
+    /// ```
+    ///
     /// # Errors
     /// [`QueueError::Name`] if the queue or the key has no valid name;
     /// [`QueueError::Refused`] if nothing is pending under the key, or the message is leased or dead;
     /// [`QueueError::Call`] without an answer; whether it was applied may then be unknown.
+    ///
+    /// # Cancel safety
+    /// Dropping the future does not withdraw the change.
     pub async fn fire_key(&self, key: &str) -> Result<Applied<Outline>, QueueError> {
         self.change(Op::fire(self.target(key)?)).await
     }
@@ -165,6 +215,16 @@ pub struct Change {
 
 impl Queue {
     /// Changes the message with this key: its due time, content or settings, as set on the [`Change`].
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
+    /// # let wheel = duewheel::Duewheel::builder().in_memory().open().await?;
+    /// # use duewheel::HOUR;
+    /// # let queue = wheel.queue("close-order");
+    /// # queue.body("order 42").delay(HOUR).key("order-42").enqueue().await?;
+    /// queue.change_key("order-42").body("order 42, twice").priority(1).apply().await?;
+    /// # Ok::<_, Box<dyn std::error::Error>>(()) }).unwrap();
+    /// ```
     pub fn change_key(&self, key: &str) -> Change {
         Change::new(self.wheel.client().clone(), self.target(key))
     }

@@ -48,7 +48,7 @@ impl Queue {
     /// # Ok::<_, Box<dyn std::error::Error>>(()) }).unwrap();
     /// ```
     pub fn list(&self, state: Option<State>) -> MessagePages {
-        MessagePages { queue: self.clone(), state, progress: Progress::Behind(None) }
+        MessagePages { queue: self.clone(), state, at: PagePosition::Behind(None) }
     }
 
     /// The dead messages of the queue, page by page, in the order in which they died. Their `dead` has the reason, their
@@ -138,12 +138,12 @@ impl Queue {
 pub struct MessagePages {
     queue: Queue,
     state: Option<State>,
-    progress: Progress,
+    at: PagePosition,
 }
 
 /// How far a listing has got.
 #[derive(Clone, Debug)]
-enum Progress {
+enum PagePosition {
     Behind(Option<ListPositions>),
     End,
 }
@@ -159,10 +159,10 @@ impl MessagePages {
     /// Cancel safe: the next call returns the same page.
     pub async fn next(&mut self, limit: usize) -> Result<Vec<View>, QueueError> {
         let queue = self.queue.name.clone()?;
-        while let Progress::Behind(after) = &self.progress {
+        while let PagePosition::Behind(after) = &self.at {
             let client = self.queue.wheel.client();
             let page = client.list(queue.clone(), self.state, after.clone(), limit.max(1)).await?;
-            self.progress = page.next.map_or(Progress::End, |next| Progress::Behind(Some(next)));
+            self.at = page.next.map_or(PagePosition::End, |next| PagePosition::Behind(Some(next)));
             if !page.views.is_empty() {
                 return Ok(page.views);
             }

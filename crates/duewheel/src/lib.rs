@@ -122,10 +122,11 @@ pub use duewheel_cluster::{
     ShardStage, ShardView,
 };
 pub use duewheel_core::engine::{
-    Applied, Attended, ChangeRefusal, EnqueueRefusal, IfExists, KeyHolder, Outline, QueueView, Quota,
-    QuotaUse, RefusedPart, Settled, Stats, View,
+    Applied, Attended, BadQuota, ChangeRefusal, Counts, EnqueueRefusal, IfExists, KeyHolder, Limit, Outline,
+    QueueView, Quota, QuotaUse, RefusedPart, SettingsField, Settled, Stats, View,
 };
-pub use duewheel_core::message::{DeadReason, MessageContent, State as MessageState};
+pub use duewheel_core::message::{DeadReason, Marks, MessageContent, PastAttempt, State as MessageState};
+pub use duewheel_core::name::{BadName, Key, QueueName};
 pub use duewheel_core::policy::{Backoff, GrantLimits, GrantRate, OnExpiry, QueueSettings};
 pub use duewheel_core::record::{BootId, Created};
 pub use duewheel_core::store::{ErrorKind as StoreErrorKind, Level, Store, StoreError};

@@ -76,7 +76,7 @@ impl From<BadName> for QueueError {
 }
 
 impl Duewheel {
-    /// A queue by its name.
+    /// A queue by its name; [`Queue`] has the calls.
     pub fn queue(&self, name: &str) -> Queue {
         Queue { wheel: self.clone(), name: QueueName::new(name) }
     }
@@ -96,10 +96,23 @@ impl Queue {
 
     /// Sets the values that apply to messages of the queue without values of their own; returns the durability reached.
     ///
+    /// ```
+    /// # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
+    /// # let wheel = duewheel::Duewheel::builder().in_memory().open().await?;
+    /// use duewheel::{DAY, HOUR, QueueSettings, SECOND};
+    ///
+    /// let settings = QueueSettings::default().max_attempts(5).backoff(5 * SECOND, HOUR).keep_done(DAY);
+    /// wheel.queue("invoices").configure(settings).await?;
+    /// # Ok::<_, Box<dyn std::error::Error>>(()) }).unwrap();
+    /// ```
+    ///
     /// # Errors
     /// [`QueueError::Setting`] names the field that is above its limit; nothing was changed.
     /// [`QueueError::Name`] if the queue has no valid name;
     /// [`QueueError::Call`] without an answer; whether it was applied may then be unknown.
+    ///
+    /// # Cancel safety
+    /// Dropping the future does not withdraw the change.
     pub async fn configure(&self, settings: QueueSettings) -> Result<Level, QueueError> {
         let queue = self.name.clone()?;
         let done = self.wheel.client().ask(Op::configure(queue, settings)).await?;
@@ -111,6 +124,9 @@ impl Queue {
     /// # Errors
     /// [`QueueError::Name`] if the queue has no valid name;
     /// [`QueueError::Call`] without an answer; whether it was applied may then be unknown. It can be called again.
+    ///
+    /// # Cancel safety
+    /// Dropping the future does not withdraw the change.
     pub async fn pause(&self) -> Result<Level, QueueError> {
         let queue = self.name.clone()?;
         let done = self.wheel.client().ask(Op::pause(queue, None)).await?;
@@ -122,6 +138,9 @@ impl Queue {
     /// # Errors
     /// [`QueueError::Name`] if the queue has no valid name;
     /// [`QueueError::Call`] without an answer; whether it was applied may then be unknown. It can be called again.
+    ///
+    /// # Cancel safety
+    /// Dropping the future does not withdraw the change.
     pub async fn resume(&self) -> Result<Level, QueueError> {
         let queue = self.name.clone()?;
         Ok(self.wheel.client().ask(Op::resume(queue)).await?.level)
@@ -133,6 +152,9 @@ impl Queue {
     /// # Errors
     /// [`QueueError::Name`] if the queue has no valid name;
     /// [`QueueError::Call`] without an answer; whether it was applied may then be unknown. It can be called again.
+    ///
+    /// # Cancel safety
+    /// Dropping the future does not withdraw the change.
     pub async fn purge(&self) -> Result<Applied<u64>, QueueError> {
         let queue = self.name.clone()?;
         Ok(self.wheel.client().ask(Op::purge(queue, None)).await?)
@@ -141,6 +163,18 @@ impl Queue {
     /// Leases up to `max` ready messages, waiting up to `wait` for the first. Settle each with [`Queue::ack`] or
     /// [`Queue::nack`]; for most uses a [`Queue::handler`] is simpler. Empty when nothing was ready, or when too many
     /// messages are leased ([`crate::Policy::max_leased`]).
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
+    /// # let wheel = duewheel::Duewheel::builder().in_memory().open().await?;
+    /// let queue = wheel.queue("sms");
+    /// queue.body("hello").enqueue().await?;
+    /// for message in queue.reserve(10, duewheel::SECOND).await? {
+    ///     println!("{} bytes", message.body().len());
+    ///     queue.ack(&message).await?; // or nack, not_yet, dead_letter
+    /// }
+    /// # Ok::<_, Box<dyn std::error::Error>>(()) }).unwrap();
+    /// ```
     ///
     /// # Errors
     /// [`QueueError::Name`] if the queue has no valid name;
@@ -165,6 +199,9 @@ impl Queue {
     /// # Errors
     /// [`QueueError::LeaseLost`] if the lease is not the message's latest, or the message is gone;
     /// [`QueueError::Call`] without an answer; whether it was applied may then be unknown.
+    ///
+    /// # Cancel safety
+    /// Dropping the future does not withdraw the settlement.
     pub async fn ack(&self, message: &Message) -> Result<Level, QueueError> {
         self.settle(Op::ack(message.id(), message.lease_token())).await.map(|done| done.level)
     }
@@ -174,6 +211,9 @@ impl Queue {
     /// # Errors
     /// [`QueueError::LeaseLost`] if the lease is not the message's latest, or the message is gone;
     /// [`QueueError::Call`] without an answer; whether it was applied may then be unknown.
+    ///
+    /// # Cancel safety
+    /// Dropping the future does not withdraw the settlement.
     pub async fn nack(
         &self,
         message: &Message,
@@ -189,6 +229,9 @@ impl Queue {
     /// # Errors
     /// [`QueueError::LeaseLost`] if the lease is not the message's latest, or the message is gone;
     /// [`QueueError::Call`] without an answer; whether it was applied may then be unknown.
+    ///
+    /// # Cancel safety
+    /// Dropping the future does not withdraw the settlement.
     pub async fn not_yet(
         &self,
         message: &Message,
@@ -204,6 +247,9 @@ impl Queue {
     /// # Errors
     /// [`QueueError::LeaseLost`] if the lease is not the message's latest, or the message is gone;
     /// [`QueueError::Call`] without an answer; whether it was applied may then be unknown.
+    ///
+    /// # Cancel safety
+    /// Dropping the future does not withdraw the settlement.
     pub async fn dead_letter(&self, message: &Message, reason: &str) -> Result<Level, QueueError> {
         self.settle(Op::bury(message.id(), message.lease_token(), reason)).await.map(|done| done.level)
     }

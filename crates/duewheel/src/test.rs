@@ -128,7 +128,7 @@ pub fn message<J: Job>(job: &J) -> TestMessage<J> {
         lease_until: WallMs(now.0.saturating_add(lease_ms)),
         lease_ms,
         lateness_ms: 0,
-        generation: 0,
+        generation: 1,
         late: false,
     };
     TestMessage { grant, wheel: WeakWheel::default(), job: PhantomData }
@@ -239,7 +239,7 @@ pub async fn find_enqueued<J: Job>(
             if waits && is_due && serde_json::from_slice::<Value>(body).is_ok_and(|body| body == wanted) {
                 return Ok(view);
             }
-            let due = Duration::from_millis(view.due_in_ms);
+            let due = view.due_in();
             let body = String::from_utf8_lossy(body);
             let _ = write!(there, "\n  there is {body}, {:?}, due in {due:?}", view.state);
         }
