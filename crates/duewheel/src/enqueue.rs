@@ -16,8 +16,20 @@ use duewheel_shard::error::CallError;
 
 use crate::wheel::Duewheel;
 
-/// A message to be scheduled; created by [`crate::Queue::message`] or [`crate::Queue::body`], sent by
-/// [`Draft::enqueue`].
+/// A message to be scheduled; created by [`Duewheel::job`], [`crate::Queue::message`] or [`crate::Queue::body`], sent by
+/// [`Draft::enqueue`] or [`Duewheel::enqueue_many`].
+///
+/// ```
+/// # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
+/// # let wheel = duewheel::Duewheel::builder().in_memory().open().await?;
+/// use duewheel::{DAY, HOUR, IfExists, MINUTE, SECOND};
+///
+/// let draft = wheel.queue("remind").body("order 42").delay(48 * HOUR).spread(10 * MINUTE).expires_in(DAY);
+/// let draft = draft.key("order-42").if_exists(IfExists::Replace).dedupe_id("request-7").header("tenant", "acme");
+/// let receipt = draft.max_attempts(5).backoff(SECOND, HOUR).lease(2 * MINUTE).priority(10).enqueue().await?;
+/// println!("{} is due at {:?}", receipt.id, receipt.due_at);
+/// # Ok::<_, Box<dyn std::error::Error>>(()) }).unwrap();
+/// ```
 #[derive(Debug)]
 #[must_use = "nothing is scheduled before `enqueue`"]
 pub struct Draft {

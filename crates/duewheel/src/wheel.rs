@@ -136,6 +136,14 @@ impl Duewheel {
     /// Queues whose ready messages no consumer has asked for since the queue was created or the process started: a
     /// handler is missing, or its name is misspelt. The messages are kept.
     ///
+    /// ```
+    /// # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
+    /// # let wheel = duewheel::Duewheel::builder().in_memory().open().await?;
+    /// wheel.queue("close-ordre").body("42").enqueue().await?;
+    /// assert_eq!(wheel.unattended().await?[0].name.as_str(), "close-ordre");
+    /// # Ok::<_, Box<dyn std::error::Error>>(()) }).unwrap();
+    /// ```
+    ///
     /// # Errors
     /// No answer arrived.
     pub async fn unattended(&self) -> Result<Vec<QueueView>, CallError> {
@@ -467,6 +475,9 @@ impl Duewheel {
     /// # Errors
     /// No answer arrived.
     ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    ///
     /// # Cancel safety
     /// Cancel safe.
     pub async fn idle(&self) -> Result<(), CallError> {
@@ -492,6 +503,9 @@ impl Duewheel {
     ///
     /// # Errors
     /// [`AdvanceError`]: after 100,000 events, or without an answer of the wheel.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
     ///
     /// # Cancel safety
     /// When the future is dropped, the clock stays where it is by then.
