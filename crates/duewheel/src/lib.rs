@@ -57,7 +57,8 @@
 //!
 //! # Features
 //!
-//! `derive`, on by default: `#[derive(Job)]`. `cluster`: several shards in a folder, and nodes. `test-util`: [`test`].
+//! `derive`, on by default: `#[derive(Job)]`. `cluster`: several shards in a folder, and nodes. `test-util`: the module
+//! `test`.
 //!
 //! # Time in tests
 //!
