@@ -277,6 +277,7 @@ impl Lease {
 /// Why a message is dead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub enum DeadReason {
     /// All its attempts failed.
     MaxAttempts,

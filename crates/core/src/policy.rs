@@ -3,8 +3,11 @@
 //! No request may exceed a limit; a default applies when neither the message nor its queue has a setting of its own.
 //! Limits are values, so that tests can make them tiny.
 
+use std::time::Duration;
+
 use crate::name::named_enum;
 use crate::random::scaled;
+use crate::time::ceil_ms;
 
 const KIB: usize = 1024;
 const MIB: usize = 1024 * KIB;
@@ -47,6 +50,7 @@ macro_rules! with_defaults {
 with_defaults! {
 /// Every limit. `Policy::default()` is the policy of the server and the library.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct Policy {
     /// Longest delay, and furthest due time from now, in ms: the longest of beanstalkd's protocol, whose seconds have 32
     /// bits; 136 years.
@@ -204,6 +208,7 @@ pub struct Policy {
 with_defaults! {
 /// Settings that apply when neither the message nor its queue has its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct Defaults {
     /// Length of a lease, in ms.
     pub lease_ms: u64 = 30 * SECOND,
@@ -302,6 +307,7 @@ pub enum Lasting {
 
 /// The settings that the owner of a queue has configured. `None`: the default applies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct QueueSettings {
     /// Length of a lease, in ms.
     pub lease_ms: Option<u64>,
@@ -430,6 +436,48 @@ pub enum TraceMode {
 }
 
 impl QueueSettings {
+    /// Sets how long a consumer has a message to itself, rounded up to a millisecond, as all times here.
+    #[must_use]
+    pub fn lease(self, lease: Duration) -> Self {
+        QueueSettings { lease_ms: Some(ceil_ms(lease)), ..self }
+    }
+
+    /// Makes messages dead after this many deliveries; 0 counts as 1.
+    #[must_use]
+    pub fn max_attempts(self, n: u32) -> Self {
+        QueueSettings { max_attempts: MaxAttempts::new(n.max(1)), ..self }
+    }
+
+    /// Sets the delay before the next attempt: `min` after the first, doubled up to `max`.
+    #[must_use]
+    pub fn backoff(self, min: Duration, max: Duration) -> Self {
+        QueueSettings { backoff: Some(Backoff { min_ms: ceil_ms(min), max_ms: ceil_ms(max) }), ..self }
+    }
+
+    /// Sets how long a `dedupe_id` is remembered.
+    #[must_use]
+    pub fn dedupe_window(self, window: Duration) -> Self {
+        QueueSettings { dedupe_window_ms: Some(ceil_ms(window)), ..self }
+    }
+
+    /// Removes dead messages after this time.
+    #[must_use]
+    pub fn keep_dead(self, time: Duration) -> Self {
+        QueueSettings { dead_ttl_ms: Some(ceil_ms(time)), ..self }
+    }
+
+    /// Keeps messages that have ended as done for this time.
+    #[must_use]
+    pub fn keep_done(self, time: Duration) -> Self {
+        QueueSettings { keep_done_ms: Some(ceil_ms(time)), ..self }
+    }
+
+    /// Makes messages without an expiry of their own expire this long after they are due.
+    #[must_use]
+    pub fn expires_in(self, time: Duration, on_expiry: OnExpiry) -> Self {
+        QueueSettings { expires_in_ms: Some(ceil_ms(time)), on_expiry: Some(on_expiry), ..self }
+    }
+
     /// Whether they keep an empty queue in existence.
     pub fn keep_a_queue(&self) -> bool {
         self.lasting == Lasting::Always && *self != QueueSettings::default()

@@ -8,8 +8,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::time::Duration;
 
-use duewheel::core::policy::{Backoff, QueueSettings};
-use duewheel::{DeadLetter, Duewheel, HandlerResult, Message, SECOND, VirtualClock};
+use duewheel::{DeadLetter, Duewheel, HOUR, HandlerResult, Message, QueueSettings, SECOND, VirtualClock};
 
 /// Delivers one message to a service that fails twice; returns the number of requests that it got.
 pub(crate) async fn run() -> Result<usize, Box<dyn Error + Send + Sync>> {
@@ -20,8 +19,7 @@ pub(crate) async fn run() -> Result<usize, Box<dyn Error + Send + Sync>> {
     let clock = VirtualClock::at_2026();
     let wheel = Duewheel::builder().in_memory().clock(clock.clone()).open().await?;
     let queue = wheel.queue("hooks");
-    let backoff = Some(Backoff { min_ms: 5_000, max_ms: 3_600_000 });
-    queue.configure(QueueSettings { backoff, ..QueueSettings::default() }).await?;
+    queue.configure(QueueSettings::default().backoff(5 * SECOND, HOUR)).await?;
     // Each run has a thread of its own, so the request may block.
     queue.handler_blocking(move |message| post(&url, &message))?;
     queue.message(&serde_json::json!({"order": 42, "paid": true})).enqueue().await?;

@@ -82,6 +82,12 @@ impl Duewheel {
     /// # Errors
     /// Another process has the folder open, the data is damaged, its format is unknown, or permission is missing: see
     /// [`OpenError`].
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    ///
+    /// # Cancel safety
+    /// See [`Builder::open`].
     pub async fn open(data: impl Into<PathBuf>) -> Result<Self, OpenError> {
         Builder::default().data(data).open().await
     }
@@ -127,12 +133,33 @@ impl Builder {
     }
 
     /// Sets the guarantee for a change when its answer arrives. [`Durability::Fsync`] by default.
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
+    /// # let dir = tempfile::tempdir()?;
+    /// # let data = dir.path().join("data");
+    /// use duewheel::{Duewheel, Durability, Level};
+    ///
+    /// let wheel = Duewheel::builder().data(&data).durability(Durability::Buffered).open().await?;
+    /// assert_eq!(wheel.queue("sms").body("hello").enqueue().await?.level, Level::Buffered);
+    /// # Ok::<_, Box<dyn std::error::Error>>(()) }).unwrap();
+    /// ```
     pub fn durability(mut self, durability: Durability) -> Self {
         (self.durability, self.is_model) = (durability, false);
         self
     }
 
     /// Sets limits and defaults.
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
+    /// use duewheel::{Duewheel, Policy};
+    ///
+    /// let mut policy = Policy::default();
+    /// policy.max_body = 1024 * 1024;
+    /// let wheel = Duewheel::builder().in_memory().policy(policy).open().await?;
+    /// # Ok::<_, Box<dyn std::error::Error>>(()) }).unwrap();
+    /// ```
     pub fn policy(mut self, policy: Policy) -> Self {
         self.policy = policy;
         self
@@ -151,7 +178,8 @@ impl Builder {
     ///
     /// ```
     /// # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
-    /// use duewheel::{Duewheel, SECOND, core::store::{MemoryDisk, MemoryStore, Store}};
+    /// use duewheel::{Duewheel, SECOND, Store};
+    /// use duewheel_core::store::{MemoryDisk, MemoryStore};
     ///
     /// let disk = MemoryDisk::default(); // stands for a database of yours
     /// let place = disk.clone();
@@ -245,6 +273,9 @@ impl Builder {
     ///
     /// # Errors
     /// See [`OpenError`].
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
     ///
     /// # Cancel safety
     /// When the future is dropped, opening continues in the background and is then undone.

@@ -14,22 +14,33 @@ use duewheel_core::time::{WallMs, ceil_ms};
 use duewheel_shard::client::Client;
 use duewheel_shard::error::CallError;
 
-/// A message to be scheduled; created by [`crate::Queue::message`] or [`crate::Queue::body`], sent by
-/// [`Draft::enqueue`].
+use crate::wheel::Duewheel;
+
+/// A message to be scheduled; created by [`Duewheel::job`], [`crate::Queue::message`] or [`crate::Queue::body`], sent by
+/// [`Draft::enqueue`] or [`Duewheel::enqueue_many`].
+///
+/// ```
+/// # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
+/// # let wheel = duewheel::Duewheel::builder().in_memory().open().await?;
+/// use duewheel::{DAY, HOUR, IfExists, MINUTE, SECOND};
+///
+/// let draft = wheel.queue("remind").body("order 42").delay(48 * HOUR).spread(10 * MINUTE).expires_in(DAY);
+/// let draft = draft.key("order-42").if_exists(IfExists::Replace).dedupe_id("request-7").header("tenant", "acme");
+/// let receipt = draft.max_attempts(5).backoff(SECOND, HOUR).lease(2 * MINUTE).priority(10).enqueue().await?;
+/// println!("{} is due at {:?}", receipt.id, receipt.due_at);
+/// # Ok::<_, Box<dyn std::error::Error>>(()) }).unwrap();
+/// ```
 #[derive(Debug)]
 #[must_use = "nothing is scheduled before `enqueue`"]
 pub struct Draft {
-    client: Client,
-    content: Result<Content, EnqueueError>,
-}
-
-#[derive(Debug)]
-struct Content {
-    enqueue: Enqueue,
+    /// `None` for the message of a test.
+    client: Option<Client>,
+    pub(crate) content: Result<Enqueue, EnqueueError>,
 }
 
 /// An accepted message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Receipt {
     /// The id of the message. With [`IfExists::Keep`] it is the id of the existing message that was kept.
     pub id: MessageId,
@@ -71,21 +82,21 @@ pub enum EnqueueError {
 
 impl Draft {
     pub(crate) fn new(
-        client: Client,
+        client: Option<Client>,
         queue: Result<QueueName, BadName>,
         body: Result<Bytes, String>,
     ) -> Self {
         let content = match (queue, body) {
             (Err(bad), _) => Err(EnqueueError::Queue(bad)),
             (Ok(_), Err(why)) => Err(EnqueueError::Json(why)),
-            (Ok(queue), Ok(body)) => Ok(Content { enqueue: Enqueue::new(queue, body) }),
+            (Ok(queue), Ok(body)) => Ok(Enqueue::new(queue, body)),
         };
         Draft { client, content }
     }
 
     fn with(mut self, set: impl FnOnce(&mut Enqueue) -> Result<(), EnqueueError>) -> Self {
-        if let Ok(content) = &mut self.content
-            && let Err(error) = set(&mut content.enqueue)
+        if let Ok(enqueue) = &mut self.content
+            && let Err(error) = set(enqueue)
         {
             self.content = Err(error);
         }
@@ -195,7 +206,7 @@ impl Draft {
     }
 
     /// Makes it expire this long after its due time. What then happens is its queue's setting
-    /// ([`duewheel_core::policy::OnExpiry`]); looked at before each delivery, never during one. Delays of retries do not
+    /// ([`crate::OnExpiry`]); looked at before each delivery, never during one. Delays of retries do not
     /// move it.
     pub fn expires_in(self, time: Duration) -> Self {
         self.option(|o| o.expiry = Some(Expiry::In(ceil_ms(time))))
@@ -219,12 +230,13 @@ impl Draft {
         self.option(|o| o.backoff = Some(Backoff { min_ms: ceil_ms(min), max_ms: ceil_ms(max) }))
     }
 
-    /// The operation, for [`Client::submit`], which takes many at once.
+    /// The operation, for [`Client::submit`], which takes many at once; see also [`Duewheel::enqueue_many`].
     ///
     /// # Errors
     /// A field of the draft is not valid.
+    #[doc(hidden)]
     pub fn into_op(self) -> Result<Op, EnqueueError> {
-        self.content.map(|content| Op::Enqueue(Box::new(content.enqueue)))
+        self.content.map(|enqueue| Op::Enqueue(Box::new(enqueue)))
     }
 
     /// Schedules the message. When this returns `Ok`, the message is as durable as was chosen when opening.
@@ -235,8 +247,51 @@ impl Draft {
     /// # Cancel safety
     /// Dropping the future does not withdraw the message; whether it was accepted is then unknown.
     pub async fn enqueue(self) -> Result<Receipt, EnqueueError> {
-        let client = self.client.clone();
-        client.ask(self.content?.enqueue).await?.map(Receipt::from).map_err(EnqueueError::Refused)
+        let client = self.client.ok_or(CallError::Closed("the message is of no wheel"))?;
+        client.ask(self.content?).await?.map(Receipt::from).map_err(EnqueueError::Refused)
+    }
+}
+
+/// The number of messages that are enqueued with one submission.
+const TOGETHER: usize = 500;
+
+impl Duewheel {
+    /// Schedules many messages, of any queues, with one sync of the disk for hundreds of them. They are decided in
+    /// order, each by itself, and the results are in the same order: some may be refused while others are scheduled.
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
+    /// # let wheel = duewheel::Duewheel::builder().in_memory().open().await?;
+    /// let queue = wheel.queue("sms");
+    /// let drafts = (0..10_000).map(|n| queue.message(&n).delay(duewheel::HOUR).key(&format!("customer-{n}")));
+    /// for receipt in wheel.enqueue_many(drafts).await {
+    ///     receipt?;
+    /// }
+    /// # Ok::<_, Box<dyn std::error::Error>>(()) }).unwrap();
+    /// ```
+    ///
+    /// # Cancel safety
+    /// When the future is dropped, some messages may be scheduled. With keys or dedupe ids the same call can be made
+    /// again.
+    pub async fn enqueue_many(
+        &self,
+        drafts: impl IntoIterator<Item = Draft>,
+    ) -> Vec<Result<Receipt, EnqueueError>> {
+        let mut drafts: Vec<Draft> = drafts.into_iter().collect();
+        let mut results = Vec::with_capacity(drafts.len());
+        while !drafts.is_empty() {
+            let mut valid = Vec::new();
+            let some = drafts.drain(..TOGETHER.min(drafts.len()));
+            let some: Vec<_> = some.map(|draft| draft.content.map(|enqueue| valid.push(enqueue))).collect();
+            let mut answers = self.client().ask_many(valid).await.map(Vec::into_iter);
+            results.extend(some.into_iter().map(|content| {
+                content?;
+                let answers = answers.as_mut().map_err(|error| error.clone())?;
+                let answer = answers.next().unwrap_or(Err(CallError::NO_ANSWER))?;
+                answer.map(Receipt::from).map_err(EnqueueError::Refused)
+            }));
+        }
+        results
     }
 }
 

@@ -55,11 +55,12 @@ pub struct HandlerBuilder {
     time_limit: Duration,
 }
 
-const CONCURRENCY: NonZeroUsize = NonZeroUsize::new(16).unwrap();
+pub(crate) const CONCURRENCY: NonZeroUsize = NonZeroUsize::new(16).unwrap();
+pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(30 * 60);
 
 impl HandlerBuilder {
     pub(crate) fn new(queue: Queue) -> Self {
-        HandlerBuilder { queue, concurrency: CONCURRENCY, time_limit: Duration::from_secs(30 * 60) }
+        HandlerBuilder { queue, concurrency: CONCURRENCY, time_limit: TIME_LIMIT }
     }
 
     /// How many messages of this queue run at the same time; 16 by default.

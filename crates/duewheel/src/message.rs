@@ -296,6 +296,17 @@ impl Error for DeadLetter {
 /// The error of a handler whose message cannot be done yet: the message is delivered again after a delay, and the
 /// attempt does not count against `max_attempts`.
 ///
+/// ```
+/// # use duewheel::{HandlerResult, MINUTE, NotYet};
+/// fn send(stock: u32) -> HandlerResult {
+///     if stock == 0 {
+///         return Err(NotYet::new(10 * MINUTE, "out of stock").into());
+///     }
+///     Ok(())
+/// }
+/// assert_eq!(send(0).unwrap_err().to_string(), "out of stock");
+/// ```
+///
 /// An error with a `NotYet` among its sources counts as one. [`crate::Message::attempt`] counts the attempt all the
 /// same.
 #[derive(Clone, Debug, PartialEq, Eq)]

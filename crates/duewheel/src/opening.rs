@@ -57,7 +57,6 @@ pub enum OpenError {
     #[error("{0} shards: there must be from 1 to {MAX_SHARDS}")]
     NumberOfShards(u32),
     /// The data folder has several shards, and this program was built without the feature `cluster`.
-    #[cfg(not(feature = "cluster"))]
     #[error("{} has {shards} shards, which needs the feature `cluster` of the crate", data.display())]
     NeedsCluster {
         /// The data folder.

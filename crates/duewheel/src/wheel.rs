@@ -33,7 +33,7 @@ pub struct Duewheel {
 }
 
 /// A handle that does not keep its wheel open.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct WeakWheel(Weak<WheelInner>);
 
 impl WeakWheel {
@@ -112,6 +112,7 @@ impl Duewheel {
 
     /// The interface for servers and other front ends: it submits any operations, many at a time. The crate
     /// `duewheel-shard` exports the types of its arguments and answers, such as [`duewheel_shard::client::Reserve`].
+    #[doc(hidden)]
     pub fn client(&self) -> &Client {
         &self.inner.parts.client
     }
@@ -134,6 +135,14 @@ impl Duewheel {
 
     /// Queues whose ready messages no consumer has asked for since the queue was created or the process started: a
     /// handler is missing, or its name is misspelt. The messages are kept.
+    ///
+    /// ```
+    /// # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
+    /// # let wheel = duewheel::Duewheel::builder().in_memory().open().await?;
+    /// wheel.queue("close-ordre").body("42").enqueue().await?;
+    /// assert_eq!(wheel.unattended().await?[0].name.as_str(), "close-ordre");
+    /// # Ok::<_, Box<dyn std::error::Error>>(()) }).unwrap();
+    /// ```
     ///
     /// # Errors
     /// No answer arrived.
@@ -411,7 +420,7 @@ impl Duewheel {
     ///
     /// ```
     /// # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
-    /// use duewheel::{Duewheel, core::engine::Quota};
+    /// use duewheel::{Duewheel, Quota};
     ///
     /// let wheel = Duewheel::builder().in_memory().open().await?;
     /// wheel.set_quotas(vec![Quota { prefix: "acme.".into(), messages: Some(1_000_000), ..Quota::default() }])?;
@@ -466,6 +475,9 @@ impl Duewheel {
     /// # Errors
     /// No answer arrived.
     ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    ///
     /// # Cancel safety
     /// Cancel safe.
     pub async fn idle(&self) -> Result<(), CallError> {
@@ -491,6 +503,9 @@ impl Duewheel {
     ///
     /// # Errors
     /// [`AdvanceError`]: after 100,000 events, or without an answer of the wheel.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
     ///
     /// # Cancel safety
     /// When the future is dropped, the clock stays where it is by then.

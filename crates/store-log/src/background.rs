@@ -35,7 +35,7 @@ pub(crate) fn serve(shared: &StoreShared) -> TaskPause {
 // Runs the background work of a store step by step, and ends a store whose worker panics.
 
 /// Runs the background work of a store step by step, for simulations that open it with
-/// [`Workers::ByHand`](crate::Workers::ByHand).
+/// [`WorkMode::ByHand`](crate::WorkMode::ByHand).
 ///
 /// A hand may outlive its store; it then does nothing.
 #[derive(Clone, Debug)]

@@ -49,7 +49,7 @@ pub use backup::{Backup, BackupReport, Destination, EmptyFolder, FolderProblem};
 pub use budget::MemoryBudget;
 pub use fault::Damage;
 pub use format::OF_AN_EARLIER_BUILD;
-pub use options::{AtSegmentEnd, Options, SyncMode, Workers};
+pub use options::{AtSegmentEnd, Options, SyncMode, WorkMode};
 pub use pool::WorkerPool;
 pub use salvage::{Loss, SalvageReport, salvage, salvage_from, salvage_shards};
 pub use shards::{ShardFolders, folders_in, shards_in, spoil};

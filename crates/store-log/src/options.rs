@@ -65,8 +65,8 @@ pub struct Options {
     /// Time until a step that failed because the disk was full is retried.
     pub retry_after: Duration,
     /// How the background work is run.
-    pub workers: Workers,
-    /// The threads of [`Workers::Threads`], together with all other stores that have a clone of this pool.
+    pub workers: WorkMode,
+    /// The threads of [`WorkMode::Threads`], together with all other stores that have a clone of this pool.
     pub pool: WorkerPool,
     /// Whether the owner waits at the end of a journal segment. [`AtSegmentEnd::GoOn`] by default.
     pub at_segment_end: AtSegmentEnd,
@@ -85,7 +85,7 @@ pub enum SyncMode {
 
 /// How the background work is run: syncing, preparing segments, flushing, merging, loading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Workers {
+pub enum WorkMode {
     /// By the store's own threads.
     Threads,
     /// By [`Hands`](crate::Hands), step by step; for simulations. Work that the owner would wait for is done on its own
@@ -150,7 +150,7 @@ impl Default for Options {
             rest_ms: 60_000,
             buffered_for: Duration::from_millis(50),
             retry_after: Duration::from_secs(1),
-            workers: Workers::Threads,
+            workers: WorkMode::Threads,
             pool: WorkerPool::default(),
             at_segment_end: AtSegmentEnd::GoOn,
         }

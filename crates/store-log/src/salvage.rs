@@ -36,7 +36,7 @@ use crate::disk::{Disk, RealDisk};
 use crate::fault::ReadFault;
 use crate::format::lock_if_any;
 use crate::manifest::RunEntry;
-use crate::options::{Options, Workers};
+use crate::options::{Options, WorkMode};
 use crate::shards;
 use crate::store::LogStore;
 use crate::verify::{EPOCHS_AHEAD, SoundCopy};
@@ -100,7 +100,7 @@ pub fn salvage_shards(disks: &[Arc<dyn Disk>], dir: &Path) -> Result<SalvageRepo
 /// Copies the folder of a shard without damage, which may have no record at all, and salvages another one.
 fn salvage_shard(disk: &Arc<dyn Disk>, dir: &Path) -> Result<SalvageReport, StoreError> {
     if disk.list("").is_ok_and(|names| names.is_empty()) {
-        let options = Options { workers: Workers::ByHand, ..Options::default() };
+        let options = Options { workers: WorkMode::ByHand, ..Options::default() };
         LogStore::open(dir, options, Arc::new(|| {}))?.close(ClockPair::default())?;
         // A shard that never had an owner looks the same as one that has lost everything.
         return Ok(SalvageReport { losses: vec![Loss::Shard], ..SalvageReport::default() });

@@ -29,7 +29,7 @@ use crate::load::{LoadRequest, LoadResult};
 use crate::manifest::Manifest;
 use crate::mem::Mem;
 use crate::merge::Work;
-use crate::options::{Options, SyncMode, Workers};
+use crate::options::{Options, SyncMode, WorkMode};
 use crate::shared::{DiskSpace, Start, StoreShared};
 use crate::view::LiveRun;
 use crate::{budget, shards};
@@ -234,13 +234,13 @@ impl LogStore {
         drop(ledger);
         store.note_memory();
         store.cut_if_due();
-        if store.shared.options.workers == Workers::Threads {
+        if store.shared.options.workers == WorkMode::Threads {
             store.start_workers()?;
         }
         Ok(store)
     }
 
-    /// Returns the handle that runs the background work when [`Options::workers`] is [`Workers::ByHand`].
+    /// Returns the handle that runs the background work when [`Options::workers`] is [`WorkMode::ByHand`].
     pub fn hands(&self) -> Hands {
         Hands(Arc::clone(&self.shared))
     }
@@ -468,7 +468,7 @@ impl LogStore {
     /// would keep the memtables of its time.
     fn ask_again(&mut self) {
         // With work by hand, the caller makes the pauses.
-        let by_hand = self.shared.options.workers == Workers::ByHand;
+        let by_hand = self.shared.options.workers == WorkMode::ByHand;
         let is_time = |at: Instant| by_hand || at.elapsed() >= self.shared.options.retry_after;
         if self.unread_at.is_none_or(is_time) {
             self.unread_at = None;
@@ -644,7 +644,7 @@ impl Store for LogStore {
                 self.shared.events.ask(request);
             }
         }
-        if self.shared.options.workers == Workers::ByHand {
+        if self.shared.options.workers == WorkMode::ByHand {
             (self.shared.waker)();
         }
         Ok(())
@@ -652,7 +652,7 @@ impl Store for LogStore {
 
     fn arrived(&mut self) -> Option<Result<StoreArrival, StoreError>> {
         let mut arrival = self.take_arrival();
-        if arrival.is_none() && self.shared.options.workers == Workers::ByHand {
+        if arrival.is_none() && self.shared.options.workers == WorkMode::ByHand {
             background::serve_request(&self.shared);
             arrival = self.take_arrival();
         }

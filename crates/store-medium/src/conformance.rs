@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use duewheel_core::store::{ErrorKind, StoreError};
 use duewheel_store_log::disk::{Disk, FileAccess};
-use duewheel_store_log::{LogStore, Options, Workers};
+use duewheel_store_log::{LogStore, Options, WorkMode};
 
 use crate::disk::{MAX_PIECE, MediumDisk};
 use crate::medium::{FileId, FileKind, Medium, NamedFile, Piece};
@@ -315,7 +315,7 @@ fn side_by_side(fixture: &mut impl MediumFixture) {
 fn seed_outlasts_owner(fixture: &mut impl MediumFixture) {
     let mut open = || {
         let disk = Arc::new(MediumDisk::new(owner(fixture), Arc::default(), 0));
-        let options = Options { workers: Workers::ByHand, ..Options::default() };
+        let options = Options { workers: WorkMode::ByHand, ..Options::default() };
         drop(LogStore::open_on(disk.clone(), options, Arc::new(|| {})).expect("a store"));
         let mut seed = [0; 16];
         let manifest = disk.open("MANIFEST", FileAccess::Read).expect("a manifest");

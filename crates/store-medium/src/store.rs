@@ -173,7 +173,7 @@ impl MediumStore {
         })
     }
 
-    /// The store's background work, for simulations with [`Workers::ByHand`](duewheel_store_log::Workers).
+    /// The store's background work, for simulations with [`WorkMode::ByHand`](duewheel_store_log::WorkMode).
     pub fn hands(&self) -> Hands {
         self.store.hands()
     }

@@ -12,7 +12,7 @@ use duewheel_core::store::{
     ErrorKind, Found, Load, Lookups, More, QueueRow, Recovered, Sequence, Store, StoreError, StoreRequest,
     Which,
 };
-use duewheel_store_log::{AtSegmentEnd, Hands, LogStore, Options, Worked, Workers};
+use duewheel_store_log::{AtSegmentEnd, Hands, LogStore, Options, WorkMode, Worked};
 
 use crate::disk::MemDisk;
 use crate::pieces;
@@ -77,7 +77,7 @@ pub(crate) fn options() -> Options {
         readers: 1,
         max_group_bytes: 3 * 1024,
         retry_after: Duration::ZERO,
-        workers: Workers::ByHand,
+        workers: WorkMode::ByHand,
         at_segment_end: AtSegmentEnd::Wait,
         ..Options::default()
     }

@@ -461,23 +461,22 @@ impl ShardConfig {
 pub(crate) fn share_of(policy: &Policy, shards: u32) -> Policy {
     let n = shards.max(1) as usize;
     let part = |whole: usize, least: usize| whole.div_ceil(n).max(least.min(whole));
-    Policy {
-        max_messages: part(policy.max_messages, 1),
-        max_message_bytes: part(policy.max_message_bytes, 1),
-        max_history_bytes: part(policy.max_history_bytes, 1),
-        near_messages: part(policy.near_messages, 1_000),
-        near_bytes: part(policy.near_bytes, 1 << 20),
-        ready_messages: part(policy.ready_messages, 1_000),
-        ready_bytes: part(policy.ready_bytes, 1 << 20),
-        max_leased: part(policy.max_leased, 1_000),
-        max_leased_bytes: part(policy.max_leased_bytes, 1 << 20),
-        load_rows: part(policy.load_rows, 500),
-        load_bytes: part(policy.load_bytes, 1 << 20),
-        max_inbox_requests: part(policy.max_inbox_requests, policy.max_batch_messages),
-        max_inbox_bytes: part(policy.max_inbox_bytes, policy.max_batch_bytes),
-        max_pending_replies: part(policy.max_pending_replies, policy.max_batch_messages),
-        ..policy.clone()
-    }
+    let mut share = policy.clone();
+    share.max_messages = part(policy.max_messages, 1);
+    share.max_message_bytes = part(policy.max_message_bytes, 1);
+    share.max_history_bytes = part(policy.max_history_bytes, 1);
+    share.near_messages = part(policy.near_messages, 1_000);
+    share.near_bytes = part(policy.near_bytes, 1 << 20);
+    share.ready_messages = part(policy.ready_messages, 1_000);
+    share.ready_bytes = part(policy.ready_bytes, 1 << 20);
+    share.max_leased = part(policy.max_leased, 1_000);
+    share.max_leased_bytes = part(policy.max_leased_bytes, 1 << 20);
+    share.load_rows = part(policy.load_rows, 500);
+    share.load_bytes = part(policy.load_bytes, 1 << 20);
+    share.max_inbox_requests = part(policy.max_inbox_requests, policy.max_batch_messages);
+    share.max_inbox_bytes = part(policy.max_inbox_bytes, policy.max_batch_bytes);
+    share.max_pending_replies = part(policy.max_pending_replies, policy.max_batch_messages);
+    share
 }
 
 /// A driver that completes no round for this long, in ms, counts as hanging.

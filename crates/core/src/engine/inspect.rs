@@ -2,6 +2,7 @@
 //! and none counts messages one by one.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::id::MessageId;
 use crate::message::{DeadReason, Died, Kind, Life, MessageContent, Row, Stage, State};
@@ -19,6 +20,18 @@ use super::reply::{
     WheelView,
 };
 use super::rows::{MessageEntry, QueueIdx, RowIdx};
+
+impl View {
+    /// The time until it is due; zero when it is.
+    pub fn due_in(&self) -> Duration {
+        Duration::from_millis(self.due_in_ms)
+    }
+
+    /// The effective length of a lease.
+    pub fn lease(&self) -> Duration {
+        Duration::from_millis(self.lease_ms)
+    }
+}
 
 impl Engine {
     pub(super) fn look(&self, target: &Target) -> Option<Box<View>> {

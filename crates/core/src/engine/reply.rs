@@ -85,8 +85,7 @@ impl Reply {
         )
     }
 
-    /// Sets the level that the store has reached in the answer to an applied change. Other answers do not contain a
-    /// level.
+    /// Sets the level that the store has reached, if this is the answer to an applied change.
     pub fn reached(&mut self, reached: Level) {
         if let Reply::Enqueue(Ok(Enqueued { level, .. }))
         | Reply::Settle(Ok(Applied { level, .. }))
@@ -176,8 +175,7 @@ pub struct ShardEvents {
 pub struct Applied<T> {
     /// The effect.
     pub what: T,
-    /// The durability level. The engine does not know it: its caller sets it with [`Reply::reached`] when the answer
-    /// leaves.
+    /// The durability level, which the caller of the engine sets when the answer leaves ([`Reply::reached`]).
     pub level: Level,
 }
 
@@ -210,8 +208,7 @@ pub struct Enqueued {
     pub kept: Option<State>,
     /// Whether an earlier enqueue with the same `dedupe_id` had this answer.
     pub answered: Answered,
-    /// The durability level. The engine does not know it: its caller sets it with [`Reply::reached`] when the answer
-    /// leaves.
+    /// The durability level, which the caller of the engine sets when the answer leaves ([`Reply::reached`]).
     pub level: Level,
 }
 
@@ -246,6 +243,7 @@ pub enum Answered {
 /// Why an enqueue was refused. Nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub enum EnqueueRefusal {
     /// Another message has the key.
     KeyExists(KeyHolder),
@@ -282,6 +280,7 @@ impl From<Box<OverQuota>> for EnqueueRefusal {
 /// The part of an enqueue or a change that was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub enum RefusedPart {
     /// `body`
     Body,
@@ -404,6 +403,7 @@ pub enum SettleRefusal {
 /// Why a change was refused. Nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub enum ChangeRefusal {
     /// Nothing is pending under this id or key.
     NotFound,
@@ -450,6 +450,7 @@ impl From<Box<OverQuota>> for ChangeRefusal {
 /// A limit that is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub enum Limit {
     /// The number of unsettled messages, and its limit.
     Messages(u64),
@@ -491,6 +492,7 @@ pub enum SettingsRefusal {
 /// The present state of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct View {
     /// The content.
     pub message: Arc<MessageContent>,
@@ -530,6 +532,7 @@ pub struct View {
 /// changes takes as little memory for large messages as for small ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct Outline {
     /// The id of the message.
     pub id: MessageId,

@@ -14,9 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use clap::Parser;
-use duewheel::core::engine::{Op, Reply};
-use duewheel::core::record::Created;
-use duewheel::{DAY, Duewheel, HOUR, IfExists, MINUTE, Message, SECOND, VirtualClock};
+use duewheel::{Created, DAY, Draft, Duewheel, HOUR, IfExists, MINUTE, Message, SECOND, VirtualClock};
 use indicatif::{ProgressBar, ProgressStyle};
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -94,7 +92,7 @@ async fn run(args: Args) -> Result<(), Failure> {
             let due = event.at + args.delay;
             world.quiet_until = Some(world.quiet_until.map_or(due, |t| t.min(due)));
             let draft = world.wheel.queue("nudge").message(&event.key).key(&event.key).at(due);
-            batch.push(draft.if_exists(IfExists::Replace).into_op()?);
+            batch.push(draft.if_exists(IfExists::Replace));
             if batch.len() >= 1_000 {
                 replaced += world.schedule(&mut batch, &bar).await?;
             }
@@ -136,16 +134,11 @@ impl World {
     }
 
     /// Schedules a batch; counts the nudges that were replaced.
-    async fn schedule(&self, batch: &mut Vec<Op>, bar: &ProgressBar) -> Result<u64, Failure> {
+    async fn schedule(&self, batch: &mut Vec<Draft>, bar: &ProgressBar) -> Result<u64, Failure> {
         let mut replaced = 0;
         bar.inc(batch.len() as u64);
-        for answer in self.wheel.client().submit(std::mem::take(batch))?.await {
-            match answer? {
-                Reply::Enqueue(Ok(enqueued)) => {
-                    replaced += u64::from(matches!(enqueued.created, Created::Replacing(_)));
-                }
-                other => return Err(format!("not accepted: {other:?}").into()),
-            }
+        for receipt in self.wheel.enqueue_many(std::mem::take(batch)).await {
+            replaced += u64::from(matches!(receipt?.created, Created::Replacing(_)));
         }
         Ok(replaced)
     }

@@ -4,6 +4,9 @@
 #[path = "../../examples/campaign.rs"]
 mod campaign;
 #[allow(dead_code, reason = "its main is not called")]
+#[path = "../../examples/jobs.rs"]
+mod jobs;
+#[allow(dead_code, reason = "its main is not called")]
 #[path = "../../examples/order_timeout.rs"]
 mod order_timeout;
 #[allow(dead_code, reason = "its main is not called")]

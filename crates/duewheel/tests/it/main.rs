@@ -12,6 +12,7 @@ mod examples;
 mod handlers;
 mod herd;
 mod isolation;
+mod jobs;
 mod lifecycle;
 mod quotas;
 mod races;

@@ -181,7 +181,7 @@ async fn copy_is_consistent_over_shards() {
                         return;
                     }
                     wheel.queue("q").body("").key(&key(thing, step + 1)).delay(HOUR).enqueue().await.unwrap();
-                    wheel.queue("q").cancel_key(&key(thing, step)).await.unwrap();
+                    let _ = wheel.queue("q").cancel_key(&key(thing, step)).await.unwrap();
                     moves.fetch_add(1, Ordering::Relaxed);
                 }
             })

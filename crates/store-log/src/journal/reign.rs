@@ -35,7 +35,7 @@ use crate::format::{Incarnation, JOURNAL, MANIFEST, MANIFEST_TEMP, RUNS, STATE};
 use crate::journal::segment::{self, FrameHead};
 use crate::manifest::{Manifest, SegmentEntry};
 use crate::mem::Mem;
-use crate::options::{Options, Workers};
+use crate::options::{Options, WorkMode};
 use crate::run::opened::Interner;
 use crate::run::{Live, Run};
 use crate::shared::{DiskSpace, Journal};
@@ -76,8 +76,8 @@ pub(crate) fn begin(disk: &dyn Disk, options: &Options) -> Result<Reign, StoreEr
     };
     let names = Interner::default();
     let threads = match options.workers {
-        Workers::Threads => 1 + options.readers,
-        Workers::ByHand => 1,
+        WorkMode::Threads => 1 + options.readers,
+        WorkMode::ByHand => 1,
     };
     let Kept { books, parts } = keep(disk, &old, &names, threads)?;
     let replayed = replay::replay(disk, &old, &books, options.id_step)?;

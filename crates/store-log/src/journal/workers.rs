@@ -14,7 +14,7 @@ use crate::fault::{ReadFault, failed};
 use crate::journal::events::{FrameStart, JournalPart, JournalRequest};
 use crate::journal::replay::Walk;
 use crate::journal::segment::SegmentReader;
-use crate::options::Workers;
+use crate::options::WorkMode;
 use crate::pool::TaskPause;
 use crate::shared::{StoreShared, Worked};
 
@@ -45,7 +45,7 @@ pub(crate) fn step(shared: &StoreShared) -> Worked {
 /// only requested.
 pub(crate) fn sync_here(shared: &StoreShared) {
     let syncer = &shared.syncer;
-    if syncer.took() > AWAY_AT_MOST || shared.options.workers == Workers::ByHand {
+    if syncer.took() > AWAY_AT_MOST || shared.options.workers == WorkMode::ByHand {
         return syncer.ask();
     }
     syncer.ask_for_this_thread();
@@ -58,7 +58,7 @@ pub(crate) fn sync_here(shared: &StoreShared) {
 /// Waits until everything written so far is durable.
 pub(crate) fn wait(shared: &StoreShared) -> Result<(), StoreError> {
     shared.syncer.ask();
-    if shared.options.workers == Workers::ByHand {
+    if shared.options.workers == WorkMode::ByHand {
         while step(shared) == Worked::Done {}
     }
     shared.syncer.wait(|| {
@@ -72,7 +72,7 @@ pub(crate) fn wait(shared: &StoreShared) -> Result<(), StoreError> {
 pub(crate) fn wait_until(lsn: Lsn, shared: &StoreShared) -> Result<(), StoreError> {
     let syncer = &shared.syncer;
     syncer.ask();
-    if shared.options.workers == Workers::ByHand {
+    if shared.options.workers == WorkMode::ByHand {
         while syncer.synced() < lsn && step(shared) == Worked::Done {}
     }
     syncer.wait_until(lsn, || {
@@ -104,7 +104,7 @@ fn sync_once(shared: &StoreShared) -> Worked {
 
 /// Fails where the work is done step by step, because waiting for another thread would deadlock.
 fn by_another(shared: &StoreShared) -> Result<(), StoreError> {
-    if shared.options.workers == Workers::ByHand {
+    if shared.options.workers == WorkMode::ByHand {
         return Err(StoreError::new(ErrorKind::Unavailable, "the journal cannot be synced by hand now"));
     }
     Ok(())

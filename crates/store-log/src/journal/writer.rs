@@ -14,7 +14,7 @@ use crate::journal::events::JournalPart;
 use crate::journal::segment::{self, BLOCK, FrameHead, Header, Prepared, Sealed};
 use crate::journal::{preparer, workers};
 use crate::manifest::SegmentEntry;
-use crate::options::{AtSegmentEnd, Options, SyncMode, Workers};
+use crate::options::{AtSegmentEnd, Options, SyncMode, WorkMode};
 use crate::shared::{DiskSpace, StoreShared, Worked};
 
 #[derive(Debug)]
@@ -341,7 +341,7 @@ impl JournalWriter {
             {
                 return Capacity::Busy;
             }
-            if shared.options.workers == Workers::ByHand {
+            if shared.options.workers == WorkMode::ByHand {
                 drop(journal);
                 if preparer::step(&shared) != Worked::Done {
                     return Capacity::SettleOnly;
@@ -441,7 +441,7 @@ impl JournalWriter {
             turn.next = shared.change_journal(|journal| journal.prepared.pop_front());
         }
         let Some(next) = turn.next.clone() else {
-            if shared.options.workers == Workers::ByHand {
+            if shared.options.workers == WorkMode::ByHand {
                 preparer::step(shared);
             }
             let journal = shared.journal();
@@ -476,7 +476,7 @@ impl JournalWriter {
                 if shared.is_stopping() {
                     return Err(no_segment());
                 }
-                let is_prepared_here = shared.options.workers == Workers::ByHand;
+                let is_prepared_here = shared.options.workers == WorkMode::ByHand;
                 if journal.prepared.is_empty() && journal.space == DiskSpace::Enough && !is_prepared_here {
                     shared.preparer_bell.ring();
                     drop(shared.wait_for_journal(journal));

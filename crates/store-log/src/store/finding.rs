@@ -9,7 +9,7 @@ use super::LogStore;
 use crate::background::{self, PoisonOnPanic};
 use crate::fault::ReadFault;
 use crate::find::Finder;
-use crate::options::Workers;
+use crate::options::WorkMode;
 use crate::readers::ReadPriority;
 use crate::run::Blocking;
 
@@ -53,7 +53,7 @@ impl LogStore {
     /// Lets a reader fetch what a look-up needs.
     pub(super) fn begin_fetch(&self, ticket: u64, lookups: Lookups) {
         self.shared.fetches.ask(ticket, lookups);
-        if self.shared.options.workers == Workers::ByHand {
+        if self.shared.options.workers == WorkMode::ByHand {
             return;
         }
         // A job that is left over when the store is dropped must not keep it.

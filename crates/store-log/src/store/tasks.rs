@@ -12,7 +12,7 @@ use crate::background::{self, PoisonOnPanic};
 use crate::fault::failed;
 use crate::flush::{drop_dead, flush};
 use crate::journal::{preparer, workers};
-use crate::options::Workers;
+use crate::options::WorkMode;
 use crate::pool::{LaneKind, TaskBell, TaskPause};
 use crate::shared::{DiskSpace, StoreShared, Worked};
 
@@ -55,7 +55,8 @@ impl LogStore {
 
     /// Adds the task that reads events, at the first request for some.
     pub(super) fn start_event_reader(&mut self) -> Result<(), StoreError> {
-        if self.shared.options.workers == Workers::Threads && !std::mem::replace(&mut self.reads_events, true)
+        if self.shared.options.workers == WorkMode::Threads
+            && !std::mem::replace(&mut self.reads_events, true)
         {
             self.add_task(LaneKind::Events, &self.shared.events.bell, workers::serve)?;
         }

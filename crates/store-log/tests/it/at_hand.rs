@@ -8,7 +8,7 @@ use duewheel_core::store::conformance::History;
 use duewheel_core::store::{AtHand, Found, Left, Lookups, Store, StoreArrival, StoreRequest};
 use duewheel_sim_disk::SimDisk;
 use duewheel_store_log::disk::{Disk, FileAccess, RealDisk};
-use duewheel_store_log::{LogStore, Workers};
+use duewheel_store_log::{LogStore, WorkMode};
 
 use crate::rig::{Rig, assert_rows, by_hand, figure, small};
 
@@ -105,7 +105,7 @@ fn readers_fetch_beside_the_owner() {
     drop(rig);
     let (wake, woken) = mpsc::channel();
     let waker = Arc::new(move || wake.send(()).unwrap_or_default());
-    let options = duewheel_store_log::Options { workers: Workers::Threads, ..small() };
+    let options = duewheel_store_log::Options { workers: WorkMode::Threads, ..small() };
     let mut store = LogStore::open_on(Arc::new(disk), options, waker).unwrap();
     let _ = store.recovered();
     let mut left: std::collections::BTreeSet<u64> = (1..=20).collect();

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use duewheel_core::store::conformance::History;
 use duewheel_core::store::{ErrorKind, Store};
 use duewheel_core::{Epoch, Lsn};
-use duewheel_store_log::{LogStore, Options, Workers, restore, verify};
+use duewheel_store_log::{LogStore, Options, WorkMode, restore, verify};
 
 use crate::rig::{Rig, assert_is, by_hand, figure, small, work, work_all};
 use duewheel_sim_disk::SimDisk;
@@ -61,7 +61,7 @@ fn backup_copies_every_folder_kind() {
 #[test]
 fn backups_run_beside_writes() {
     let dir = tempfile::tempdir().expect("a folder");
-    let options = Options { journal_bytes: 4_000, workers: Workers::Threads, ..small() };
+    let options = Options { journal_bytes: 4_000, workers: WorkMode::Threads, ..small() };
     let mut store = LogStore::open(dir.path().join("data"), options.clone(), Arc::new(|| {})).expect("open");
     let mut history = History::new(1);
     let epoch = store.recovered().epoch;

@@ -10,7 +10,7 @@ use duewheel_core::store::conformance::{Dice, History};
 use duewheel_core::store::{
     Capacity, ErrorKind, Found, Level, Load, Lookups, Sequence, Store, StoreError, StoreRequest, Which,
 };
-use duewheel_store_log::{LogStore, Options, SyncMode, Worked, Workers, verify_on};
+use duewheel_store_log::{LogStore, Options, SyncMode, WorkMode, Worked, verify_on};
 
 use duewheel_sim_disk::{Plan, SimDisk, Survivors};
 
@@ -366,7 +366,7 @@ fn buffered_groups_are_synced_soon() {
     let options = Options {
         sync: SyncMode::Buffered,
         buffered_for: Duration::from_millis(5),
-        workers: Workers::Threads,
+        workers: WorkMode::Threads,
         ..small()
     };
     let mut rig = Rig::open(&disk, options, History::new(5));

@@ -12,7 +12,7 @@ use duewheel_core::store::{
 };
 use duewheel_core::time::Due;
 use duewheel_core::{EngineMs, Lsn, MessageContent, MessageId, QueueName, WallMs};
-use duewheel_store_log::{LogStore, Options, Worked, Workers, verify_on};
+use duewheel_store_log::{LogStore, Options, WorkMode, Worked, verify_on};
 
 use crate::counting::CountingDisk;
 use crate::rig::{
@@ -79,7 +79,7 @@ fn flushes_and_merges_run_beside_owner() {
         let mut history = History::new(seed);
         for round in 0..4 {
             let what = format!("seed {seed}, round {round}");
-            let options = Options { workers: Workers::Threads, ..eager() };
+            let options = Options { workers: WorkMode::Threads, ..eager() };
             let mut rig = Rig::open(&disk, options, history);
             rig.assert_is(&what);
             for n in 0..120 {
@@ -524,7 +524,7 @@ fn state_stores_kept_ids_once() {
 fn large_look_ups_are_shared_out() {
     let disk = SimDisk::new(10);
     let options = Options {
-        workers: Workers::Threads,
+        workers: WorkMode::Threads,
         readers: 3,
         small_runs: 6,
         journal_bytes: 100_000,

@@ -10,7 +10,7 @@ use duewheel_core::store::{
 };
 use duewheel_core::{Due, Lsn, QueueName};
 use duewheel_store_log::disk::Disk;
-use duewheel_store_log::{AtSegmentEnd, Hands, LogStore, Options, Worked, Workers};
+use duewheel_store_log::{AtSegmentEnd, Hands, LogStore, Options, WorkMode, Worked};
 
 /// Segments so small that a few groups fill one, and a journal budget to match; few runs, so that they are merged.
 pub(crate) fn small() -> Options {
@@ -47,7 +47,7 @@ pub(crate) fn test_bytes() -> u64 {
 }
 
 pub(crate) fn by_hand() -> Options {
-    Options { workers: Workers::ByHand, at_segment_end: AtSegmentEnd::Wait, ..small() }
+    Options { workers: WorkMode::ByHand, at_segment_end: AtSegmentEnd::Wait, ..small() }
 }
 
 pub(crate) fn open(disk: &(impl Disk + Clone + 'static), options: Options) -> Result<LogStore, StoreError> {

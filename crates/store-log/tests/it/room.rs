@@ -7,7 +7,7 @@ use duewheel_core::record::{Gone, Group, Record, Was};
 use duewheel_core::store::conformance::History;
 use duewheel_core::store::{Capacity, ErrorKind, Store};
 use duewheel_core::{Due, EngineMs, Lsn, MessageId};
-use duewheel_store_log::{Options, Worked, Workers};
+use duewheel_store_log::{Options, WorkMode, Worked};
 
 use duewheel_sim_disk::{Denial, SimDisk, Trouble};
 
@@ -189,7 +189,7 @@ fn unflushable_messages_make_room_short() {
 #[test]
 fn flush_relieves_full_disk() {
     let disk = SimDisk::new(5);
-    let options = Options { workers: Workers::Threads, ..lazy() };
+    let options = Options { workers: WorkMode::Threads, ..lazy() };
     let mut rig = Rig::open(&disk, options, History::new(5));
     for _ in 0..20 {
         rig.append(9);

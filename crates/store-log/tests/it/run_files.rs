@@ -5,7 +5,7 @@ use duewheel_core::store::Store;
 use duewheel_core::store::conformance::History;
 use duewheel_core::{EngineMs, Lsn, QueueName, WallMs};
 use duewheel_sim_disk::{SimDisk, Survivors};
-use duewheel_store_log::{Options, Worked, Workers, verify_on};
+use duewheel_store_log::{Options, WorkMode, Worked, verify_on};
 
 use crate::counting::CountingDisk;
 use crate::rig::{Rig, assert_is, by_hand, figure, open};
@@ -27,7 +27,7 @@ fn runs_are_opened_side_by_side() {
     disk.restart(Survivors::All);
     let counting = CountingDisk::new(&disk);
     counting.open_together(3);
-    let threads = Options { readers: 2, workers: Workers::Threads, ..many };
+    let threads = Options { readers: 2, workers: WorkMode::Threads, ..many };
     let mut store = open(&counting, threads).expect("open");
     assert!(counting.has_met(), "three runs at a time: by the caller's thread and two others");
     let recovered = store.recovered();

@@ -6,7 +6,7 @@ use duewheel_core::store::Store;
 use duewheel_core::store::conformance::History;
 use duewheel_core::{EngineMs, WallMs};
 use duewheel_sim_disk::{SimDisk, Survivors};
-use duewheel_store_log::{Options, Worked, Workers};
+use duewheel_store_log::{Options, WorkMode, Worked};
 
 use crate::rig::{Rig, all_rows, figure, work_all};
 
@@ -16,7 +16,7 @@ const MOST: u64 = 64 * MIB;
 
 /// Those of the server, worked by hand.
 fn options() -> Options {
-    Options { workers: Workers::ByHand, ..Options::default() }
+    Options { workers: WorkMode::ByHand, ..Options::default() }
 }
 
 /// Bytes of all files.

@@ -5,7 +5,7 @@ use duewheel_core::message::MaxAttempts;
 use duewheel_core::policy::{Backoff, Defaults, Policy};
 use duewheel_judge::history::{Downtime, Rules};
 use duewheel_judge::rng::Rng;
-use duewheel_store_log::{Options, Workers};
+use duewheel_store_log::{Options, WorkMode};
 
 use super::bounds::Bounds;
 use super::clients::Role;
@@ -192,7 +192,7 @@ impl Style {
                 run_rows: rng.range(60, 400),
                 readers: 1,
                 max_group_bytes: AGREED_BYTES,
-                workers: Workers::ByHand,
+                workers: WorkMode::ByHand,
                 ..Options::default()
             },
             bounds: Bounds::of(rng, fits || crowded),
