@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use clap::Args;
+use duewheel_client::{Error, segment};
 use duewheel_core::QueueName;
 use serde_json::{Value, json};
 
@@ -19,7 +20,7 @@ use super::failure::CommandFailure;
 use super::failure::refused_line;
 use super::message::settled_words;
 use super::queue::queue_name;
-use super::remote::{ApiError, segment, will_pass};
+use super::remote::will_pass;
 use super::session::{ClientCommand, ClientSession, on_signals};
 use super::table::{cell, plain};
 use super::when;
@@ -180,11 +181,8 @@ impl WorkJobs<'_> {
     }
 
     /// Waits a little for a server that is away. Prints the reason once for all jobs, and again when it is another one.
-    fn wait_for_server(&self, trouble: &ApiError) {
-        let code = match trouble {
-            ApiError::Refused(refusal) => refusal.code.clone(),
-            ApiError::Unreachable(_) | ApiError::Mistaken(_) => String::new(),
-        };
+    fn wait_for_server(&self, trouble: &Error) {
+        let code = trouble.code.as_str().to_owned();
         let mut last = self.lock_wait();
         if last.as_ref() != Some(&code) {
             let _ = writeln!(io::stderr(), "{}", refused_line(None, "waiting for the server", trouble));
@@ -326,13 +324,13 @@ impl<'a> WorkLease<'a> {
     }
 
     /// Sends a request about the lease.
-    fn post(&self, what: &str, mut request: Value) -> Result<Value, ApiError> {
+    fn post(&self, what: &str, mut request: Value) -> Result<Value, Error> {
         request["lease_token"] = self.token.clone();
         self.jobs.session.remote.post(&format!("/v1/messages/{}/{what}", segment(&self.id)), &request)
     }
 
     /// Prints why a request about the lease has failed; returns whether the lease may still hold.
-    fn complain(&self, what: &str, trouble: &ApiError) -> bool {
+    fn complain(&self, what: &str, trouble: &Error) -> bool {
         let _ = writeln!(io::stderr(), "duewheel: {what} of {}: {trouble}", self.id);
         will_pass(trouble)
     }
