@@ -40,9 +40,9 @@ pub enum BadSecret {
     /// The secret begins neither with `whsec_` nor with `whsk_`.
     #[error("begins neither with whsec_ nor with whsk_")]
     Prefix,
-    /// The secret of a receiver begins neither with `whsec_` nor with `whpk_`.
-    #[error("begins neither with whsec_ nor with whpk_, the public half of whsk_")]
-    NotPublic,
+    /// A receiver has the private key of its sender.
+    #[error("is the private key of the sender; a receiver has its public half, whpk_…")]
+    Private,
     /// The text behind the prefix is not base64.
     #[error("is not base64 behind its prefix")]
     Base64,
@@ -101,15 +101,18 @@ pub enum VerifyingSecret {
 }
 
 impl VerifyingSecret {
-    /// Reads `whsec_…` (shared, HMAC-SHA256) or `whpk_…` (public key, Ed25519).
+    /// Reads `whsec_…` (shared, HMAC-SHA256; the prefix may be left out) or `whpk_…` (public key, Ed25519).
     ///
     /// # Errors
     /// See [`BadSecret`].
     pub fn new(text: &str) -> Result<Self, BadSecret> {
-        if let Some(shared) = text.strip_prefix("whsec_") {
-            return Ok(VerifyingSecret::Shared(shared_key(shared)?));
+        if text.starts_with("whsk_") {
+            return Err(BadSecret::Private);
         }
-        let public = decode(text.strip_prefix("whpk_").ok_or(BadSecret::NotPublic)?)?;
+        let Some(public) = text.strip_prefix("whpk_") else {
+            return Ok(VerifyingSecret::Shared(shared_key(text.strip_prefix("whsec_").unwrap_or(text))?));
+        };
+        let public = decode(public)?;
         if public.len() != 32 {
             return Err(BadSecret::Key);
         }

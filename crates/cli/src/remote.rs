@@ -1,11 +1,12 @@
 //! The connection of a client command to the server, and the options for it.
 
 use std::convert::Infallible;
+use std::io::Write as _;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 use std::{fmt, io};
 
 use clap::Args;
@@ -17,12 +18,14 @@ use rustls::{CertificateError, Error as TlsFailure, InvalidMessage};
 use serde_json::Value;
 
 use super::failure::CommandFailure;
-use super::failure::with_flags;
+use super::failure::{refused_line, with_flags};
 use super::system_words::of_file;
 use super::wait::FirstContact;
 
 /// The time limit of an answer, in addition to the time that a reserve waits.
 const ANSWER: Duration = Duration::from_secs(60);
+/// A reason for waiting that was not met for so long is told again.
+const NOTED: Duration = Duration::from_secs(60);
 
 /// The server that a client command talks to, and the credentials.
 #[derive(Args, Clone, Debug, Default)]
@@ -84,6 +87,24 @@ pub(super) struct Remote {
     base: String,
     /// Shared with the clones: a command waits once.
     contact: Arc<FirstContact>,
+    waits: Arc<WaitNotes>,
+}
+
+/// The latest reason for waiting that was told, and when it was met last.
+#[derive(Debug, Default)]
+struct WaitNotes(Mutex<Option<(String, Instant)>>);
+
+impl WaitNotes {
+    fn note(&self, trouble: &Error) {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let code = trouble.code.as_str();
+        if last.as_ref().is_none_or(|(told, at)| told != code || at.elapsed() > NOTED) {
+            let line = refused_line(None, "waiting for the server", trouble);
+            // The terminal may be gone.
+            let _ = writeln!(io::stderr(), "{line}");
+        }
+        *last = Some((code.to_owned(), Instant::now()));
+    }
 }
 
 impl Remote {
@@ -107,11 +128,14 @@ impl Remote {
             let read = options.authorities(&text);
             options = read.map_err(|error| bad(&format!("{}: {}", file.display(), error.detail)))?;
         }
+        let waits = Arc::new(WaitNotes::default());
+        let (notes, at) = (waits.clone(), base.clone());
+        let options = options.on_retry(move |error| notes.note(&worded(&at, error.clone())));
         let client = BlockingClient::new(&base, options);
         let client = client.map_err(|_| usage("must be http://HOST:PORT or https://HOST:PORT"))?;
         let authority = base.split_once("://").map_or("", |(_, authority)| authority);
         let contact = Arc::new(FirstContact::new(wait, is_this_machine(authority)));
-        Ok(Remote { client, base, contact })
+        Ok(Remote { client, base, contact, waits })
     }
 
     pub(super) fn get(&self, path: &str) -> Result<Value, Error> {
@@ -226,51 +250,68 @@ impl Remote {
         self.contact.make(&self.base, whole, is_away).map_err(|error| self.worded(error))
     }
 
-    /// A failure of the connection, or an answer that is not duewheel's, with advice of the command line.
-    fn worded(&self, mut error: Error) -> Error {
-        let base = &self.base;
-        let refused = |error: &io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
-        error.detail = match (&error.code, error.status) {
-            (Code::BadAnswer, Some(status)) if status >= 500 => {
-                format!("{base} answers {status}, but not as a duewheel server does")
-            }
-            (Code::BadAnswer, _) => return self.strange(),
-            (Code::Connection, _) => {
-                if let Some(advice) = error.cause().and_then(|failure| tls_words(base, failure)) {
-                    advice
-                } else if error.cause().is_some_and(refused) {
-                    format!(
-                        "no server at {base}; start one with `duewheel serve`, or name another with --server URL"
-                    )
-                } else if error.detail.contains("dns error") {
-                    format!("--server {base}: there is no such host")
-                } else if error.may_be_applied {
-                    format!("{base}: {}", error.detail)
-                } else {
-                    format!("no server at {base} can be reached; name another with --server URL")
-                }
-            }
-            _ => return error,
-        };
-        error
+    pub(super) fn worded(&self, error: Error) -> Error {
+        worded(&self.base, error)
     }
 
     fn strange(&self) -> Error {
-        Error::new(Code::BadAnswer, format!("{} answers, but not as a duewheel server does", self.base))
+        strange(&self.base)
     }
+
+    /// The client, for what is sent again.
+    pub(super) fn client(&self) -> &BlockingClient {
+        &self.client
+    }
+
+    /// Tells why the server is asked again: once, and again if that is another reason, or a minute later.
+    pub(super) fn note_wait(&self, error: &Error) {
+        self.waits.note(&self.worded(error.clone()));
+    }
+}
+
+/// A failure of the connection, or an answer that is not duewheel's, with advice of the command line.
+fn worded(base: &str, mut error: Error) -> Error {
+    let refused = |error: &io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
+    error.detail = match (&error.code, error.status) {
+        (Code::BadAnswer, Some(status)) if status >= 500 => {
+            format!("{base} answers {status}, but not as a duewheel server does")
+        }
+        (Code::BadAnswer, _) => return strange(base),
+        (Code::Connection, _) => {
+            if let Some(advice) = error.cause().and_then(|failure| tls_words(base, failure)) {
+                advice
+            } else if error.cause().is_some_and(refused) {
+                format!(
+                    "no server at {base}; start one with `duewheel serve`, or name another with --server URL"
+                )
+            } else if error.detail.contains("dns error") {
+                format!("--server {base}: there is no such host")
+            } else if error.may_be_applied {
+                format!("{base}: {}", error.detail)
+            } else {
+                format!("no server at {base} can be reached; name another with --server URL")
+            }
+        }
+        _ => return error,
+    };
+    error
+}
+
+fn strange(base: &str) -> Error {
+    Error::new(Code::BadAnswer, format!("{base} answers, but not as a duewheel server does"))
 }
 
 /// Whether a request has certainly done nothing, because no server has accepted the connection, or the one that has is
 /// without its store yet. One that drains may do so for hours.
 fn is_not_here(error: &Error) -> bool {
-    let is_away = error.code == Code::Connection && error.cause::<TlsFailure>().is_none();
+    let is_away = error.code == Code::Connection && error.is_passing();
     (is_away || error.code == ErrorCode::StorageUnavailable) && !error.may_be_applied
 }
 
 /// Whether a command that waits for its server tries again: it is away, or will take requests a little later.
 pub(super) fn will_pass(trouble: &Error) -> bool {
     match &trouble.code {
-        Code::Connection => trouble.cause::<TlsFailure>().is_none(),
+        Code::Connection => trouble.is_passing(),
         // A proxy says that the server is away.
         Code::BadAnswer => trouble.status.is_some_and(|status| status >= 500),
         Code::Server(ErrorCode::Draining | ErrorCode::StorageUnavailable) => true,

@@ -5,37 +5,16 @@ use std::collections::VecDeque;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::call::{ApiCall, no_json};
-use crate::client::{DuewheelClient, OutgoingMessage};
+use crate::call::ApiCall;
 use crate::error::{Code, Error};
+use crate::outgoing::BatchItem;
+use crate::retry::Attempts;
+use crate::transport::HttpTransport;
 use crate::types::Each;
 
 /// Below the limits of the server, 10,000 items and 16 MiB.
 const ITEMS: usize = 10_000;
 const BYTES: usize = 15 << 20;
-
-/// An element of a batch.
-pub(crate) enum BatchItem {
-    Message(Box<OutgoingMessage>),
-    Other(Value),
-}
-
-impl BatchItem {
-    fn json(&self) -> Result<Vec<u8>, Error> {
-        match self {
-            BatchItem::Message(outgoing) => serde_json::to_vec(&outgoing.message),
-            BatchItem::Other(value) => serde_json::to_vec(value),
-        }
-        .map_err(no_json)
-    }
-
-    fn has_lost_window(&mut self, error: &Error) -> bool {
-        match self {
-            BatchItem::Message(outgoing) => outgoing.has_lost_window(error),
-            BatchItem::Other(_) => false,
-        }
-    }
-}
 
 /// The next request, and the number of items in it: lines, or the member of an object.
 fn request(
@@ -77,8 +56,8 @@ fn answers(body: &[u8], is_lines: bool) -> Vec<Value> {
 }
 
 /// The answers to an attempt, and the reason for those that are missing.
-async fn attempt(client: &DuewheelClient, call: &ApiCall, is_lines: bool) -> (Vec<Value>, Error) {
-    let answer = match client.send(call).await {
+async fn attempt(server: &HttpTransport, call: &ApiCall, is_lines: bool) -> (Vec<Value>, Error) {
+    let answer = match server.send(call).await {
         Ok(answer) => answer,
         Err(error) => return (Vec::new(), error),
     };
@@ -96,7 +75,7 @@ async fn attempt(client: &DuewheelClient, call: &ApiCall, is_lines: bool) -> (Ve
 
 /// The result of each item. The error of the whole call is returned only if nothing was accepted.
 pub(crate) async fn run<T: DeserializeOwned>(
-    client: &DuewheelClient,
+    server: &HttpTransport,
     call: ApiCall,
     member: Option<&str>,
     mut items: Vec<BatchItem>,
@@ -104,11 +83,11 @@ pub(crate) async fn run<T: DeserializeOwned>(
     let mut results: Vec<Option<Result<T, Error>>> = items.iter().map(|_| None).collect();
     let mut unsure = vec![false; items.len()];
     let mut open: VecDeque<usize> = (0..items.len()).collect();
-    let mut attempts = client.attempts(&call);
+    let mut attempts = Attempts::new(&call, &server.options);
     let mut is_begun = false;
     while !open.is_empty() {
         let (request, count) = request(&call, member, &items, &open)?;
-        let (answers, missing) = attempt(client, &request, member.is_none()).await;
+        let (answers, missing) = attempt(server, &request, member.is_none()).await;
         if answers.is_empty() && !is_begun && !attempts.helps(&missing) {
             return Err(attempts.ended(missing));
         }
@@ -149,7 +128,7 @@ pub(crate) async fn run<T: DeserializeOwned>(
             None => {}
         }
         if again.is_empty() {
-            attempts = client.attempts(&call);
+            attempts = Attempts::new(&call, &server.options);
         }
         again.into_iter().rev().for_each(|i| open.push_front(i));
     }

@@ -34,7 +34,7 @@ const THREADS: usize = 4_096;
 /// use duewheel_client::{BlockingClient, NewMessage, Options};
 ///
 /// # fn order() -> Result<(), duewheel_client::Error> {
-/// let options = Options::default().token("dw_…")?;
+/// let options = Options::default().token("dw_secret")?;
 /// let wheel = BlockingClient::new("https://wheel.example:7788", options)?;
 /// wheel.enqueue("close-review", NewMessage::default().body("order 42").delay(Duration::from_secs(48 * 3600)))?;
 /// # Ok(())
@@ -50,7 +50,7 @@ pub struct BlockingClient {
 macro_rules! waiting {
     ($($name:ident($($arg:ident: $kind:ty),*) -> $answer:ty;)*) => {
         impl BlockingClient {
-            $(#[doc = concat!("As [`DuewheelClient::", stringify!($name), "`].")]
+            $(#[doc = concat!("Waits for [`DuewheelClient::", stringify!($name), "`].")]
             #[doc = ""]
             #[doc = "# Errors"]
             #[doc = "The same."]
@@ -125,7 +125,7 @@ impl BlockingClient {
         MessageWorker::new(&self.client, queues)
     }
 
-    /// As [`MessageWorker::run`], for a handler that blocks: each run has a thread.
+    /// Works as [`MessageWorker::run`] does, for a handler that blocks: each run has a thread.
     ///
     /// # Errors
     /// The same.

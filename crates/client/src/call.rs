@@ -13,7 +13,6 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::error::{Code, Error};
-use crate::retry::Effort;
 
 /// The largest answer that is read: a page of the largest messages.
 const MAX_ANSWER: usize = 1 << 30;
@@ -32,6 +31,17 @@ pub fn segment(text: &str) -> String {
         ".." => "%2E%2E".to_owned(),
         _ => utf8_percent_encode(text, SEGMENT).to_string(),
     }
+}
+
+/// How often a call may be sent again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Effort {
+    /// Until the client's limit: a second time changes nothing.
+    Limited,
+    /// Until it is answered.
+    Endless,
+    /// As `Limited`, and never if an earlier attempt may have been applied.
+    Careful,
 }
 
 /// Any request of the HTTP interface, for those that have no method of their own.
@@ -59,6 +69,7 @@ pub struct ApiCall {
 impl ApiCall {
     /// A request to a path, with its query, of segments that are escaped by [`segment`].
     pub fn new(method: Method, path: impl Into<String>) -> ApiCall {
+        let effort = if method == Method::POST { Effort::Careful } else { Effort::Limited };
         ApiCall {
             method,
             path: path.into(),
@@ -66,7 +77,7 @@ impl ApiCall {
             body: Bytes::new(),
             wait: Duration::ZERO,
             within: None,
-            effort: Effort::Limited,
+            effort,
         }
     }
 
@@ -135,10 +146,11 @@ impl ApiCall {
         ApiCall { within: Some(time), ..self }
     }
 
-    /// Sent again only if no earlier attempt can have been applied: a second time would change something.
+    /// Sent again even if an earlier attempt may have been applied: a second time changes nothing. So are all that are no
+    /// `POST`.
     #[must_use]
-    pub fn careful(self) -> ApiCall {
-        ApiCall { effort: Effort::Careful, ..self }
+    pub fn repeatable(self) -> ApiCall {
+        ApiCall { effort: Effort::Limited, ..self }
     }
 
     pub(crate) fn endless(self) -> ApiCall {

@@ -3,16 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use duewheel_api::error_code::ErrorCode;
 use http::Method;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::batch::{self, BatchItem};
+use crate::batch;
 use crate::call::{ApiAnswer, ApiCall, ApiStream, no_json, segment};
 use crate::error::Error;
-use crate::random::id;
+use crate::outgoing::{BatchItem, OutgoingMessage};
 use crate::retry::Attempts;
 use crate::transport::{HttpTransport, Options};
 use crate::types::{
@@ -20,8 +19,6 @@ use crate::types::{
     Nack, NewMessage, Postponement, QueueOverview, Reserving, SettledMessage, millis,
 };
 
-/// How long the server remembers an id that the client made: longer than any call is sent again.
-const OWN_WINDOW: Duration = Duration::from_secs(15 * 60);
 /// The shortest time limit of an extend.
 const EXTEND: Duration = Duration::from_secs(2);
 
@@ -47,44 +44,6 @@ const EXTEND: Duration = Duration::from_secs(2);
 /// ```
 #[derive(Clone, Debug)]
 pub struct DuewheelClient(Arc<HttpTransport>);
-
-/// A message as it is sent, each time with the same id.
-#[derive(Debug)]
-pub(crate) struct OutgoingMessage {
-    pub(crate) message: NewMessage,
-    has_own_window: bool,
-}
-
-impl OutgoingMessage {
-    fn new(mut message: NewMessage) -> Result<OutgoingMessage, Error> {
-        if message.due_at.is_none() && message.delay_ms.is_none() {
-            message.delay_ms = Some(0);
-        }
-        if message.body.is_none() && message.body_base64.is_none() && message.json.is_none() {
-            message.body = Some(String::new());
-        }
-        let has_own_window = message.dedupe_id.is_none() && message.dedupe_window_ms.is_none();
-        if message.dedupe_id.is_none() {
-            message.dedupe_id = Some(id()?);
-        }
-        if has_own_window {
-            message.dedupe_window_ms = Some(millis(OWN_WINDOW));
-        }
-        Ok(OutgoingMessage { message, has_own_window })
-    }
-
-    /// Whether the queue remembers ids for a shorter time than ours: from now on its own time counts.
-    pub(crate) fn has_lost_window(&mut self, error: &Error) -> bool {
-        let is_refused = self.has_own_window
-            && error.code == ErrorCode::BadRequest
-            && error.text("field") == Some("dedupe_window");
-        if is_refused {
-            self.has_own_window = false;
-            self.message.dedupe_window_ms = None;
-        }
-        is_refused
-    }
-}
 
 /// The fields of a settle.
 #[derive(Serialize)]
@@ -134,9 +93,13 @@ impl DuewheelClient {
         stream.collect(std::time::Instant::now() + self.0.options.timeout).await
     }
 
-    /// The JSON that any call is answered with, sent again like all others.
+    /// The JSON that any call is answered with. It is sent again like all others; a `POST` only while no attempt can have
+    /// been applied, unless it is [`repeatable`](ApiCall::repeatable).
+    ///
+    /// # Errors
+    /// [`Error`], by its code.
     pub async fn call<T: DeserializeOwned>(&self, call: ApiCall) -> Result<T, Error> {
-        let mut attempts = self.attempts(&call);
+        let mut attempts = Attempts::new(&call, &self.0.options);
         loop {
             match self.send(&call).await.and_then(|answer| answer.json()) {
                 Ok(read) => return Ok(read),
@@ -145,15 +108,14 @@ impl DuewheelClient {
         }
     }
 
-    pub(crate) fn attempts(&self, call: &ApiCall) -> Attempts {
-        Attempts::new(call.effort, self.0.options.retry_for)
-    }
-
     /// Enqueues a message. It is durable when this returns.
+    ///
+    /// # Errors
+    /// [`Error`], by its code.
     pub async fn enqueue(&self, queue: &str, message: NewMessage) -> Result<Accepted, Error> {
-        let mut outgoing = OutgoingMessage::new(message)?;
+        let mut outgoing = OutgoingMessage::new(message);
         loop {
-            let call = ApiCall::post(queue_path(queue, "/messages")).json(&outgoing.message)?;
+            let call = ApiCall::post(queue_path(queue, "/messages")).json(&outgoing.message)?.repeatable();
             match self.call(call).await {
                 Err(error) if outgoing.has_lost_window(&error) => {}
                 answered => return answered,
@@ -163,64 +125,90 @@ impl DuewheelClient {
 
     /// Enqueues messages in order, and not as one transaction: a result for each. The error of the whole call is
     /// returned only if none was accepted.
+    ///
+    /// # Errors
+    /// [`Error`], by its code.
     pub async fn enqueue_many(
         &self,
         queue: &str,
         messages: Vec<NewMessage>,
     ) -> Result<Each<Accepted>, Error> {
-        let outgoing = messages
-            .into_iter()
-            .map(|message| Ok(BatchItem::Message(Box::new(OutgoingMessage::new(message)?))));
-        let call = ApiCall::post(queue_path(queue, "/messages"));
-        batch::run(self, call, None, outgoing.collect::<Result<_, Error>>()?).await
+        let outgoing = |message| BatchItem::Message(Box::new(OutgoingMessage::new(message)));
+        let call = ApiCall::post(queue_path(queue, "/messages")).repeatable();
+        batch::run(&self.0, call, None, messages.into_iter().map(outgoing).collect()).await
     }
 
     /// The present state of a message; `message_not_found` if it was delivered, cancelled, or never there.
+    ///
+    /// # Errors
+    /// [`Error`], by its code.
     pub async fn get(&self, message: &MessageRef) -> Result<MessageView, Error> {
         self.call(ApiCall::get(&message.0)).await
     }
 
     /// Cancels a message: `leased` if it is too late, `message_not_found` if nothing is pending. If the error
     /// [`may_be_applied`](Error::may_be_applied), an earlier attempt of this call may have cancelled it.
+    ///
+    /// # Errors
+    /// [`Error`], by its code.
     pub async fn cancel(&self, message: &MessageRef) -> Result<CancelledMessage, Error> {
         self.call(ApiCall::new(Method::DELETE, &message.0)).await
     }
 
     /// Cancels a message, and makes its `dedupe_id` free again.
+    ///
+    /// # Errors
+    /// [`Error`], by its code.
     pub async fn cancel_and_forget(&self, message: &MessageRef) -> Result<CancelledMessage, Error> {
         self.call(ApiCall::new(Method::DELETE, &message.0).json(&json!({"forget_dedupe": true}))?).await
     }
 
     /// Cancels messages of a queue by their keys: a result for each.
+    ///
+    /// # Errors
+    /// [`Error`], by its code.
     pub async fn cancel_many(&self, queue: &str, keys: &[&str]) -> Result<Each<CancelledMessage>, Error> {
         let keys = keys.iter().map(|key| BatchItem::Other(Value::from(*key))).collect();
-        batch::run(self, ApiCall::post(queue_path(queue, "/cancel")), Some("keys"), keys).await
+        batch::run(&self.0, ApiCall::post(queue_path(queue, "/cancel")).repeatable(), Some("keys"), keys)
+            .await
     }
 
     /// Changes due time, content or settings of a scheduled or ready message.
+    ///
+    /// # Errors
+    /// [`Error`], by its code.
     pub async fn postpone(&self, message: &MessageRef, change: &Postponement) -> Result<MessageView, Error> {
         self.call(ApiCall::new(Method::PATCH, &message.0).json(change)?).await
     }
 
     /// Makes a message due now.
+    ///
+    /// # Errors
+    /// [`Error`], by its code.
     pub async fn fire(&self, message: &MessageRef) -> Result<MessageView, Error> {
-        self.call(ApiCall::post(format!("{}/fire", message.0))).await
+        self.call(ApiCall::post(format!("{}/fire", message.0)).repeatable()).await
     }
 
     /// Makes a new message, due now, with the content of a done or dead one. Without a key it is not sent again after a
     /// lost answer: there could be two.
+    ///
+    /// # Errors
+    /// [`Error`], by its code.
     pub async fn replay(&self, id: &str, key: Option<&str>) -> Result<Accepted, Error> {
         let call = ApiCall::post(format!("{}/replay", MessageRef::id(id).0)).json(&json!({"key": key}))?;
-        self.call(if key.is_some() { call } else { call.careful() }).await
+        self.call(if key.is_some() { call.repeatable() } else { call }).await
     }
 
     /// Leases messages of one or more queues, the best ones first; none if none came while it waited. A message that is
     /// granted while this is dropped comes again when its lease is over.
+    ///
+    /// # Errors
+    /// [`Error`], by its code.
     pub async fn reserve(&self, queues: &[&str], how: &Reserving) -> Result<LeasedMessages, Error> {
         let mut body = serde_json::to_value(how).map_err(no_json)?;
         body["queues"] = queues.iter().map(|queue| json!({"queue": queue})).collect();
         let wait = Duration::from_millis(how.wait_ms.unwrap_or(0));
-        self.call(ApiCall::post("/v1/reserve").json(&body)?.waiting(wait)).await
+        self.call(ApiCall::post("/v1/reserve").json(&body)?.waiting(wait).repeatable()).await
     }
 
     async fn settle(
@@ -238,6 +226,9 @@ impl DuewheelClient {
 
     /// The message is done, and `result`, at most 16 KiB of JSON, is kept with it if its queue keeps done messages;
     /// `lease_lost` if another consumer has it, or had it.
+    ///
+    /// # Errors
+    /// [`Error`], by its code.
     pub async fn ack(
         &self,
         message: &LeasedMessage,
@@ -247,12 +238,18 @@ impl DuewheelClient {
     }
 
     /// The message is not done.
+    ///
+    /// # Errors
+    /// [`Error`], by its code.
     pub async fn nack(&self, message: &LeasedMessage, nack: &Nack) -> Result<SettledMessage, Error> {
         self.settle("nack", message, nack, None).await
     }
 
     /// Keeps the lease for so long from now, or for as long as it was. An attempt takes a sixth of it, or 2 s: a dead
     /// connection must not outlast the lease.
+    ///
+    /// # Errors
+    /// [`Error`], by its code.
     pub async fn extend(
         &self,
         message: &LeasedMessage,
@@ -274,15 +271,21 @@ impl DuewheelClient {
             fields.map(BatchItem::Other).map_err(no_json)
         });
         let items = items.collect::<Result<_, Error>>()?;
-        batch::run(self, ApiCall::post(format!("/v1/{verb}")).endless(), Some("messages"), items).await
+        batch::run(&self.0, ApiCall::post(format!("/v1/{verb}")).endless(), Some("messages"), items).await
     }
 
     /// Acks messages: a result for each.
+    ///
+    /// # Errors
+    /// [`Error`], by its code.
     pub async fn ack_many(&self, messages: &[LeasedMessage]) -> Result<Each<SettledMessage>, Error> {
         self.settle_many("ack", messages, json!({})).await
     }
 
     /// Nacks messages: a result for each.
+    ///
+    /// # Errors
+    /// [`Error`], by its code.
     pub async fn nack_many(
         &self,
         messages: &[LeasedMessage],
@@ -292,6 +295,9 @@ impl DuewheelClient {
     }
 
     /// Extends leases: a result for each.
+    ///
+    /// # Errors
+    /// [`Error`], by its code.
     pub async fn extend_many(
         &self,
         messages: &[LeasedMessage],
@@ -302,6 +308,9 @@ impl DuewheelClient {
 
     /// A part of the messages of a queue, in due order, behind an earlier part's `next`. `filter` has names and values
     /// as HTTP has them, such as `("state", "dead")`. The scope is `admin`.
+    ///
+    /// # Errors
+    /// [`Error`], by its code.
     pub async fn list(
         &self,
         queue: &str,
@@ -317,26 +326,39 @@ impl DuewheelClient {
     }
 
     /// Counts and settings of a queue.
+    ///
+    /// # Errors
+    /// [`Error`], by its code.
     pub async fn queue(&self, queue: &str) -> Result<QueueOverview, Error> {
         self.call(ApiCall::get(queue_path(queue, ""))).await
     }
 
     /// Changes the settings of a queue that are named, as HTTP names them: `{"lease_ms": 60000}`. The scope is `admin`.
+    ///
+    /// # Errors
+    /// [`Error`], by its code.
     pub async fn configure(&self, queue: &str, settings: &Value) -> Result<Value, Error> {
         self.call(ApiCall::new(Method::PATCH, queue_path(queue, "/config")).json(settings)?).await
     }
 
     /// Makes dead messages ready again: those with these ids, or all; gives their number. The scope is `admin`.
+    ///
+    /// # Errors
+    /// [`Error`], by its code.
     pub async fn redrive(&self, queue: &str, ids: Option<&[&str]>) -> Result<u64, Error> {
         let body = ids.map_or_else(|| json!({}), |ids| json!({"ids": ids}));
-        let answer: Value = self.call(ApiCall::post(queue_path(queue, "/redrive")).json(&body)?).await?;
+        let answer: Value =
+            self.call(ApiCall::post(queue_path(queue, "/redrive")).json(&body)?.repeatable()).await?;
         Ok(answer["redriven"].as_u64().unwrap_or(0))
     }
 
     /// Lets time pass on a server with `--virtual-clock`, for tests. It is not sent again after a lost answer: time would
     /// pass twice.
+    ///
+    /// # Errors
+    /// [`Error`], by its code.
     pub async fn advance(&self, by: Duration) -> Result<Value, Error> {
         let call = ApiCall::post("/v1/clock/advance").json(&json!({"by_ms": millis(by)}))?;
-        self.call(call.careful()).await
+        self.call(call).await
     }
 }

@@ -167,9 +167,10 @@ impl Error {
         None
     }
 
-    /// Whether the same call may be accepted a little later.
+    /// Whether the same call may be accepted a little later. A handshake of TLS that has failed fails again.
     pub fn is_passing(&self) -> bool {
-        self.code == Code::Connection || matches!(self.status, Some(429 | 503))
+        let is_away = self.code == Code::Connection && self.cause::<rustls::Error>().is_none();
+        is_away || matches!(self.status, Some(429 | 503))
     }
 }
 

@@ -1,24 +1,17 @@
-//! Random numbers of the system.
+//! Random numbers. The keys that the standard library draws for its hash maps are of the system, and never the same.
 
-use ring::rand::{SecureRandom, SystemRandom};
+use std::hash::{BuildHasher as _, RandomState};
 
-use crate::error::{Code, Error};
+fn random() -> u64 {
+    RandomState::new().hash_one(0_u8)
+}
 
 /// An id that nobody else makes.
-pub(crate) fn id() -> Result<String, Error> {
-    let mut bytes = [0; 16];
-    let filled = SystemRandom::new().fill(&mut bytes);
-    filled.map_err(|_| {
-        Error::new(Code::Other("no_random".to_owned()), "this system gives no random numbers")
-    })?;
-    Ok(format!("{:032x}", u128::from_be_bytes(bytes)))
+pub(crate) fn id() -> String {
+    format!("{:016x}{:016x}", random(), random())
 }
 
 /// A number from 0 up to 1.
 pub(crate) fn fraction() -> f64 {
-    let mut bytes = [0; 4];
-    match SystemRandom::new().fill(&mut bytes) {
-        Ok(()) => f64::from(u32::from_be_bytes(bytes)) / f64::from(u32::MAX),
-        Err(_) => 0.5,
-    }
+    f64::from(u32::try_from(random() >> 32).unwrap_or(0)) / f64::from(u32::MAX)
 }

@@ -2,28 +2,20 @@
 
 use std::time::{Duration, Instant};
 
+use crate::call::{ApiCall, Effort};
 use crate::error::Error;
 use crate::random::fraction;
+use crate::transport::{OnRetry, Options};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// The jitter behind the time that the server has named.
 const AFTER: Duration = Duration::from_millis(100);
 
-/// How often a call may be sent again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Effort {
-    /// Until the client's limit: a second time changes nothing.
-    Limited,
-    /// Until it is answered.
-    Endless,
-    /// As `Limited`, and never if an earlier attempt may have been applied.
-    Careful,
-}
-
 /// The attempts of one call.
 #[derive(Debug)]
 pub(crate) struct Attempts {
+    on_retry: Option<OnRetry>,
     effort: Effort,
     ends: Instant,
     failed: u32,
@@ -31,8 +23,9 @@ pub(crate) struct Attempts {
 }
 
 impl Attempts {
-    pub(crate) fn new(effort: Effort, retry_for: Duration) -> Attempts {
-        Attempts { effort, ends: Instant::now() + retry_for, failed: 0, may_be_applied: false }
+    pub(crate) fn new(call: &ApiCall, options: &Options) -> Attempts {
+        let (ends, on_retry) = (Instant::now() + options.retry_for, options.on_retry.clone());
+        Attempts { on_retry, effort: call.effort, ends, failed: 0, may_be_applied: false }
     }
 
     /// Whether another attempt makes sense.
@@ -57,13 +50,11 @@ impl Attempts {
             return Err(self.ended(error));
         }
         self.failed += 1;
-        self.note(&error);
-        Ok(pause)
-    }
-
-    /// Remembers that an attempt may have been applied.
-    pub(crate) fn note(&mut self, error: &Error) {
         self.may_be_applied |= error.may_be_applied;
+        if let Some(OnRetry(act)) = &self.on_retry {
+            act(&error);
+        }
+        Ok(pause)
     }
 
     /// The error of the whole call: an attempt before it may have been applied.

@@ -1,5 +1,6 @@
 //! Connections to the server.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -25,13 +26,33 @@ const CONNECT: Duration = Duration::from_secs(5);
 /// Less than the time after which the server closes an idle connection.
 const IDLE: Duration = Duration::from_secs(15);
 
+/// Is called before a call is sent again.
+#[derive(Clone)]
+pub(crate) struct OnRetry(pub(crate) Arc<dyn Fn(&Error) + Send + Sync>);
+
+impl fmt::Debug for OnRetry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OnRetry(..)")
+    }
+}
+
 /// Settings of a client.
+///
+/// ```
+/// use std::time::Duration;
+/// use duewheel_client::Options;
+///
+/// let options = Options::default().token("dw_secret")?.retry_for(Duration::from_secs(10));
+/// assert!(!format!("{options:?}").contains("secret"));
+/// # Ok::<(), duewheel_client::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Options {
     authorization: Option<HeaderValue>,
     authorities: Option<Vec<CertificateDer<'static>>>,
     pub(crate) retry_for: Duration,
     pub(crate) timeout: Duration,
+    pub(crate) on_retry: Option<OnRetry>,
 }
 
 impl Default for Options {
@@ -41,6 +62,7 @@ impl Default for Options {
             authorities: None,
             retry_for: Duration::from_secs(30),
             timeout: Duration::from_secs(30),
+            on_retry: None,
         }
     }
 }
@@ -68,6 +90,12 @@ impl Options {
     #[must_use]
     pub fn timeout(self, timeout: Duration) -> Options {
         Options { timeout, ..self }
+    }
+
+    /// Calls this each time that a call is about to be sent again, with the reason.
+    #[must_use]
+    pub fn on_retry(self, act: impl Fn(&Error) + Send + Sync + 'static) -> Options {
+        Options { on_retry: Some(OnRetry(Arc::new(act))), ..self }
     }
 
     /// With certificates of authorities (PEM) for https, in place of those that browsers trust.

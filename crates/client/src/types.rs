@@ -60,7 +60,7 @@ macro_rules! request {
         $(#[$outer])*
         #[derive(Clone, Debug, Default, Serialize)]
         pub struct $name {
-            $(#[serde(skip_serializing_if = "Option::is_none")] pub(crate) $field: Option<$kind>,)*
+            $($(#[$doc])* #[serde(skip_serializing_if = "Option::is_none")] pub $field: Option<$kind>,)*
         }
 
         impl $name {
@@ -100,7 +100,7 @@ words! {
     PastDue {
         /// The call is refused; the default.
         Refuse,
-        /// It is due now.
+        /// The message is due now.
         Fire,
         /// The instant stays, and order, lateness and expiry follow it.
         Keep,
@@ -199,6 +199,13 @@ request! {
 
 request! {
     /// How messages are leased. Without anything set it is one message that is there already.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use duewheel_client::Reserving;
+    ///
+    /// let ten = Reserving::default().max(10).wait(Duration::from_secs(20));
+    /// ```
     Reserving {
         /// Largest number of messages; 1 by default.
         max(usize): max usize = Into::into;
@@ -212,6 +219,14 @@ request! {
 request! {
     /// What becomes of a message that is not done: it comes again after the backoff of message and queue, unless
     /// something else is set.
+    ///
+    /// ```
+    /// use duewheel_client::Nack;
+    ///
+    /// let failed = Nack::default().reason("the bank does not answer");
+    /// let hopeless = Nack::dead_because("there is no such order");
+    /// # assert!(failed.dead.is_none() && hopeless.dead == Some(true));
+    /// ```
     Nack {
         /// The time until the next attempt.
         delay(Duration): delay_ms u64 = millis;
@@ -282,9 +297,9 @@ answer! {
     Accepted {
         /// The id of the message.
         id: String,
-        /// Its queue.
+        /// The queue.
         queue: String,
-        /// Its key.
+        /// The key.
         key: Option<String>,
         /// When it is due.
         due_at: Option<Timestamp>,
@@ -362,7 +377,7 @@ answer! {
 answer! {
     /// An attempt that has ended.
     EndedAttempt {
-        /// Its number.
+        /// The number of the attempt.
         attempt: u32,
         /// When it began.
         granted_at: Option<Timestamp>,
@@ -450,7 +465,7 @@ answer! {
         result: String,
         /// The id of the message, if it was named by its key.
         id: Option<String>,
-        /// Its key.
+        /// The key.
         key: Option<String>,
     }
 }

@@ -29,13 +29,13 @@ pub struct Webhooks {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Webhook {
-    /// The same over all attempts: compare it to ignore what was seen before.
+    /// An id that all attempts share: compare it to ignore repetitions.
     pub id: String,
     /// When it was sent.
     pub timestamp: SystemTime,
     /// The queue of the message.
     pub queue: String,
-    /// Its key.
+    /// The key of the message.
     pub key: Option<String>,
     /// Deliveries so far, this one included.
     pub attempt: u32,
@@ -73,7 +73,7 @@ impl Webhooks {
         self.verify_at(headers, body, SystemTime::now())
     }
 
-    /// As [`verify`](Webhooks::verify), at another time.
+    /// Verifies as [`verify`](Webhooks::verify) does, at another time.
     ///
     /// # Errors
     /// The same.

@@ -16,10 +16,12 @@ use tokio::time::{sleep, timeout};
 use crate::client::DuewheelClient;
 use crate::error::Error;
 use crate::retry::backoff;
-use crate::types::{LeasedMessage, Nack, Reserving, bad_request};
+use crate::types::{LeasedMessage, Nack, Reserving, SettledMessage, bad_request};
 
 /// How long one reserve waits for messages.
 const WAIT: Duration = Duration::from_secs(20);
+/// The time after which a worker that ends with the last message asks again while ready ones are held back.
+const HELD_BACK: Duration = Duration::from_millis(250);
 /// The time that handlers have to give their messages back after the end of a drain.
 const LAST: Duration = Duration::from_secs(2);
 
@@ -79,7 +81,19 @@ impl From<Value> for Ack {
     }
 }
 
-type OnError = dyn Fn(&Error, Option<&LeasedMessage>) + Send + Sync;
+/// A moment of a worker.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum WorkerEvent<'a> {
+    /// A message was settled: acked, or nacked so.
+    Settled(&'a LeasedMessage, Option<&'a Nack>, &'a SettledMessage),
+    /// A settle has failed for good, or an extend.
+    Failed(&'a LeasedMessage, &'a Error),
+    /// The server gave no messages, and is asked again.
+    Waits(&'a Error),
+}
+
+type Observer = dyn Fn(WorkerEvent<'_>) + Send + Sync;
 
 /// Leases messages of its queues and runs a handler for each. It waits in one reserve over all queues, asks for no more
 /// than it can work on, and extends each lease at half its time while the handler runs.
@@ -115,7 +129,9 @@ pub struct MessageWorker {
     concurrency: usize,
     lease: Option<Duration>,
     drain: Option<Duration>,
-    on_error: Arc<OnError>,
+    limit: Option<u64>,
+    until_empty: bool,
+    observer: Arc<Observer>,
 }
 
 impl fmt::Debug for MessageWorker {
@@ -133,7 +149,9 @@ impl MessageWorker {
             concurrency: 1,
             lease: None,
             drain: None,
-            on_error: Arc::new(|_, _| {}),
+            limit: None,
+            until_empty: false,
+            observer: Arc::new(|_| {}),
         }
     }
 
@@ -155,13 +173,22 @@ impl MessageWorker {
         MessageWorker { drain: Some(drain), ..self }
     }
 
-    /// Calls this at errors outside of handlers, such as lost leases.
+    /// Ends after so many messages.
     #[must_use]
-    pub fn on_error(
-        self,
-        act: impl Fn(&Error, Option<&LeasedMessage>) + Send + Sync + 'static,
-    ) -> MessageWorker {
-        MessageWorker { on_error: Arc::new(act), ..self }
+    pub fn limit(self, messages: u64) -> MessageWorker {
+        MessageWorker { limit: Some(messages), ..self }
+    }
+
+    /// Ends when no message is ready, instead of waiting for the next.
+    #[must_use]
+    pub fn until_empty(self) -> MessageWorker {
+        MessageWorker { until_empty: true, ..self }
+    }
+
+    /// Calls this with what happens outside of handlers, such as lost leases.
+    #[must_use]
+    pub fn observe(self, observer: impl Fn(WorkerEvent<'_>) + Send + Sync + 'static) -> MessageWorker {
+        MessageWorker { observer: Arc::new(observer), ..self }
     }
 
     /// Works until `stop` is cancelled; then it leases nothing more, and returns when the handlers that run have ended.
@@ -205,8 +232,8 @@ impl MessageWorker {
         A: Into<Ack> + Send + 'static,
     {
         let queues: Vec<&str> = self.queues.iter().map(String::as_str).collect();
-        let mut failed = 0;
-        loop {
+        let (mut failed, mut left) = (0, self.limit.unwrap_or(u64::MAX));
+        while left > 0 {
             while running.try_join_next().is_some() {}
             while running.len() >= self.concurrency {
                 tokio::select! {
@@ -214,32 +241,45 @@ impl MessageWorker {
                     _ = running.join_next() => {}
                 }
             }
-            let how = Reserving::default().max(self.concurrency - running.len()).wait(WAIT);
+            let max = self.concurrency - running.len();
+            let how = Reserving::default().max(usize::try_from(left).unwrap_or(max).min(max));
+            let how = if self.until_empty { how } else { how.wait(WAIT) };
             let how = self.lease.map_or(how.clone(), |lease| how.lease(lease));
             let granted = tokio::select! {
                 biased;
                 () = stop.cancelled() => return Ok(()),
                 granted = self.client.reserve(&queues, &how) => granted,
             };
-            match granted {
+            let pause = match granted {
+                Ok(granted) if granted.messages.is_empty() && self.until_empty => {
+                    if granted.held_back.is_none() {
+                        return Ok(());
+                    }
+                    HELD_BACK
+                }
                 Ok(granted) => {
                     failed = 0;
+                    left = left.saturating_sub(u64::try_from(granted.messages.len()).unwrap_or(u64::MAX));
                     for message in granted.messages {
                         let token = Cancellation::default();
                         let work = handler(message.clone(), token.clone());
                         running.spawn(self.clone().hold(message, token, cut.clone(), work));
                     }
+                    continue;
                 }
                 Err(error) if error.is_passing() || error.status.is_some_and(|status| status >= 500) => {
-                    (self.on_error)(&error, None);
-                    tokio::select! {
-                        () = stop.cancelled() => return Ok(()),
-                        () = sleep(backoff(failed)) => failed += 1,
-                    }
+                    (self.observer)(WorkerEvent::Waits(&error));
+                    failed += 1;
+                    backoff(failed)
                 }
                 Err(error) => return Err(error),
+            };
+            tokio::select! {
+                () = stop.cancelled() => return Ok(()),
+                () = sleep(pause) => {}
             }
         }
+        Ok(())
     }
 
     /// Extends the lease of a message until its handler has ended, and settles it.
@@ -265,7 +305,7 @@ impl MessageWorker {
                 extended = extended, if !is_lost => match extended {
                     Ok(_) => pause = lease / 2,
                     Err(error) => {
-                        (self.on_error)(&error, Some(&message));
+                        (self.observer)(WorkerEvent::Failed(&message, &error));
                         let over = [ErrorCode::LeaseLost, ErrorCode::MessageNotFound, ErrorCode::NotFound];
                         is_lost = over.iter().any(|code| error.code == *code);
                         pause = lease / 6;
@@ -279,19 +319,23 @@ impl MessageWorker {
         if is_lost {
             return;
         }
-        let settled = match ended.unwrap_or_else(|| Ok(Err(Nack::default()))) {
-            Ok(Ok(ack)) => self.client.ack(&message, ack.into().0.as_ref()).await,
+        let outcome = match ended.unwrap_or_else(|| Ok(Err(Nack::default()))) {
+            Ok(Ok(ack)) => Ok(ack.into()),
             // The drain is to blame, not the message.
             Ok(Err(nack)) if cut.is_cancelled() && nack.dead.is_none() => {
-                let back = Nack::not_yet(Duration::ZERO).reason("the worker stops");
-                self.client.nack(&message, &back).await
+                Err(Nack::not_yet(Duration::ZERO).reason("the worker stops"))
             }
-            Ok(Err(nack)) => self.client.nack(&message, &nack).await,
-            Err(panicked) => self.client.nack(&message, &of_panic(panicked)).await,
+            Ok(Err(nack)) => Err(nack),
+            Err(panicked) => Err(of_panic(panicked)),
         };
-        if let Err(error) = settled {
-            (self.on_error)(&error, Some(&message));
-        }
+        let settled = match &outcome {
+            Ok(Ack(result)) => self.client.ack(&message, result.as_ref()).await,
+            Err(nack) => self.client.nack(&message, nack).await,
+        };
+        (self.observer)(match &settled {
+            Ok(settled) => WorkerEvent::Settled(&message, outcome.as_ref().err(), settled),
+            Err(error) => WorkerEvent::Failed(&message, error),
+        });
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, SystemTime};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use duewheel_client::Webhooks;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Value, json};
@@ -20,7 +22,11 @@ fn verified(case: &Value) -> Result<Value, duewheel_client::Error> {
         webhooks = webhooks.tolerance(tolerance);
     }
     let now = SystemTime::UNIX_EPOCH + Duration::from_secs(case["now"].as_u64().unwrap());
-    let webhook = webhooks.verify_at(&headers, text(case, "body").as_bytes(), now)?;
+    let body = match case["body_base64"].as_str() {
+        Some(encoded) => STANDARD.decode(encoded).unwrap(),
+        None => text(case, "body").into(),
+    };
+    let webhook = webhooks.verify_at(&headers, &body, now)?;
     let timestamp = webhook.timestamp.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
     Ok(json!({
         "id": webhook.id, "timestamp": timestamp, "queue": webhook.queue, "key": webhook.key,
