@@ -144,6 +144,11 @@ codes! {
 }
 
 impl ErrorCode {
+    /// The code that this word in JSON stands for; `None` for words of later versions.
+    pub fn of(word: &str) -> Option<ErrorCode> {
+        ErrorCode::ALL.into_iter().find(|code| code.as_str() == word)
+    }
+
     /// The `type` of a problem: the section about the code in the page that the server has at `/errors`.
     pub fn reference(self) -> String {
         format!("/errors#{}", self.as_str())

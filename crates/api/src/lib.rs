@@ -1,12 +1,14 @@
 //! What the HTTP interface, the command line and the configuration of duewheel have in common: the texts of instants
 //! ([`rfc3339`]), of lengths of time ([`span`]) and of rates ([`hourly`]), the codes of errors ([`error_code`]), tokens
-//! ([`token`]), and text that is safe on a terminal ([`terminal`]).
+//! ([`token`]), signatures of webhooks (the feature `signing`), and text that is safe on a terminal ([`terminal`]).
 
 #![warn(clippy::missing_errors_doc)]
 
 pub mod error_code;
 pub mod hourly;
 pub mod rfc3339;
+#[cfg(feature = "signing")]
+pub mod signing;
 pub mod span;
 pub mod terminal;
 pub mod token;

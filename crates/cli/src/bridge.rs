@@ -3,11 +3,11 @@
 use std::io::{self, Write};
 
 use clap::{Args, Subcommand};
+use duewheel_client::segment;
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::failure::CommandFailure;
-use super::remote::segment;
 use super::session::{ClientArgs, ClientSession, NoArgs, RunCommand, fields};
 use super::table::{self, cell, member, texts};
 

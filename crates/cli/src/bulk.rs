@@ -6,15 +6,17 @@ use std::thread;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
+use duewheel_client::segment;
 use duewheel_core::QueueName;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::existing::{must_exist, note_missing};
 use super::failure::CommandFailure;
+use super::failure::refusal_in;
 use super::message::{DeadFilter, FilterArgs, query};
 use super::queue::{operate, path, queue_name, tell_undo};
-use super::remote::{Remote, ServerRefusal, segment};
+use super::remote::Remote;
 use super::session::{ClientArgs, ClientCommand, ClientSession, NoArgs, RunCommand, confirm, fields};
 use super::table::{self, are, cell, cell_counted, counted, elements, member, plain, texts};
 use super::when::{self, Millis};
@@ -101,7 +103,7 @@ impl ClientCommand for RedriveArgs {
         let (mut refused, mut stay) = (Vec::new(), Vec::new());
         operate(session, &self.queue, "redrive", fields(&self)?, |answer| {
             for result in elements(answer, "results").filter(|result| result.get("code").is_some()) {
-                refused.push((cell(result, "id"), ServerRefusal::from_json(result)));
+                refused.push((cell(result, "id"), refusal_in(result)));
             }
             for of_code in elements(answer, "refused") {
                 let messages = counted(of_code["messages"].as_u64().unwrap_or(0), "message");
@@ -297,7 +299,7 @@ fn ended(remote: &Remote, mut job: Value) -> Result<Value, CommandFailure> {
         (Some(matched), Some(expect)) if job["state"] == "cancelled" && matched > expect => {
             let detail = format!("{matched} messages match, and {expect} were expected; nothing was done");
             let problem = json!({"code": "changed", "detail": detail});
-            Err(CommandFailure::Refused(ServerRefusal::from_json(&problem)))
+            Err(CommandFailure::Refused(refusal_in(&problem)))
         }
         _ => Ok(job),
     }

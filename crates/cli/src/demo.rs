@@ -14,12 +14,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use duewheel_client::Error;
 use jiff::Timestamp;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use super::failure::CommandFailure;
-use super::remote::{ApiError, Remote, ServerArgs};
+use super::remote::{Remote, ServerArgs};
 use super::session::{Interrupt, RunCommand};
 use super::table::are;
 
@@ -257,7 +258,7 @@ fn consume(remote: &Remote, queue: &str, sender: &Sender<DemoGrant>, is_over: &A
     }
 }
 
-fn take(remote: &Remote, messages: &[Value], sender: &Sender<DemoGrant>) -> Result<(), ApiError> {
+fn take(remote: &Remote, messages: &[Value], sender: &Sender<DemoGrant>) -> Result<(), Error> {
     let now = Timestamp::now();
     let leases: Vec<Value> = messages
         .iter()

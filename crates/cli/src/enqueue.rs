@@ -6,6 +6,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use clap::{Args, ValueEnum};
+use duewheel_client::ErrorCode;
 use duewheel_core::QueueName;
 use indicatif::ProgressBar;
 use jiff::Zoned;
@@ -13,10 +14,10 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::failure::CommandFailure;
-use super::failure::{is_of_the_request, refused_line, with_flags};
+use super::failure::{is_of_the_request, refusal_in, refused_line, with_flags, with_words};
 use super::invocation::{self, print_json};
 use super::queue::{BackoffArg, path, queue_name};
-use super::remote::{ApiError, Remote, ServerRefusal};
+use super::remote::{Remote, is_full};
 use super::session::{ClientCommand, ClientSession, fields, progress};
 use super::table::{cell, were};
 use super::when::{self, GivenTime, Millis};
@@ -256,7 +257,7 @@ fn enqueued_before(remote: &Remote, answer: &Value) -> String {
             Some(state @ ("ready" | "leased" | "dead")) => format!("{before}; it is {state}"),
             _ => format!("{before}; it is not pending any more"),
         },
-        Err(ApiError::Refused(refusal)) if refusal.code == "message_not_found" => {
+        Err(refusal) if refusal.code == ErrorCode::MessageNotFound => {
             format!("{before}; it is not pending any more")
         }
         Err(_) => before,
@@ -420,7 +421,7 @@ impl<'a> LineSender<'a> {
         let lines = self.waiting.iter().map(|(_, request)| &**request);
         let results = match self.remote.post_lines(&self.path, lines) {
             Ok(results) => results,
-            Err(ApiError::Refused(refusal)) if refusal.is_full() => {
+            Err(refusal) if is_full(&refusal) => {
                 self.rest();
                 return Ok(());
             }
@@ -428,14 +429,12 @@ impl<'a> LineSender<'a> {
                 self.progress.finish_and_clear();
                 let first = self.waiting.first().map_or(0, |(number, _)| *number);
                 // The request was refused before its first line was read.
-                let rest = match &trouble {
-                    ApiError::Refused(refusal) if is_of_the_request(refusal) => "nothing was accepted",
-                    ApiError::Refused(_) | ApiError::Unreachable(_) | ApiError::Mistaken(_) => {
-                        "it is not known"
-                    }
+                let rest = match is_of_the_request(&trouble) {
+                    true => "nothing was accepted",
+                    false => "it is not known",
                 };
                 let so_far = format!("; {} accepted; {rest} from line {first} on", self.accepted);
-                return Err(trouble.with_words("", &so_far).into());
+                return Err(with_words(trouble, "", &so_far).into());
             }
         };
         let sent = std::mem::take(&mut self.waiting);
@@ -454,14 +453,14 @@ impl<'a> LineSender<'a> {
                 }
                 continue;
             }
-            let refusal = with_flags(ServerRefusal::from_json(&result), None);
-            if refusal.is_full() {
+            let refusal = with_flags(refusal_in(&result), None);
+            if is_full(&refusal) {
                 self.waiting_bytes += request.len() + 1;
                 self.waiting.push((number, request));
                 continue;
             }
             self.failed += 1;
-            let text = refused_line(Some(number), "", &ApiError::Refused(refusal));
+            let text = refused_line(Some(number), "", &refusal);
             self.progress.suspend(|| eprintln!("{text}"));
         }
         if !out.is_empty() {

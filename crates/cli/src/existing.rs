@@ -1,12 +1,14 @@
 //! Whether a queue that a command names exists. Over HTTP each queue does; on the command line an unknown name is most
 //! likely mistyped.
 
+use duewheel_client::{Error, segment};
 use duewheel_core::QueueName;
 use serde_json::Value;
 
 use super::failure::CommandFailure;
+use super::failure::is_refusal;
 use super::invocation;
-use super::remote::{ApiError, Remote, segment};
+use super::remote::Remote;
 use super::table::elements;
 
 /// Queues of one page, and the pages that are read. Where there are more, every name counts as one that exists.
@@ -47,16 +49,16 @@ fn with(words: String, otherwise: &str) -> String {
 }
 
 /// `no queue "smss"; did you mean "sms"?` for a queue that does not exist. A caller that may not look learns nothing.
-fn missing(remote: &Remote, queue: &QueueName) -> Result<Option<String>, ApiError> {
+fn missing(remote: &Remote, queue: &QueueName) -> Result<Option<String>, Error> {
     let shown = remote.get(&format!("/v1/queues/{}", segment(queue.as_str())));
     match shown.and_then(|shown| unknown(remote, queue, &shown)) {
-        Err(ApiError::Refused(_)) => Ok(None),
+        Err(refusal) if is_refusal(&refusal) => Ok(None),
         other => other,
     }
 }
 
 /// The words for a queue that does not exist, of which the server has `shown` this.
-fn unknown(remote: &Remote, queue: &QueueName, shown: &Value) -> Result<Option<String>, ApiError> {
+fn unknown(remote: &Remote, queue: &QueueName, shown: &Value) -> Result<Option<String>, Error> {
     if is_in_use(shown) {
         return Ok(None);
     }
@@ -79,7 +81,7 @@ fn is_in_use(queue: &Value) -> bool {
 }
 
 /// The names of all queues that the caller may see; `None` if there are too many.
-fn names(remote: &Remote) -> Result<Option<Vec<String>>, ApiError> {
+fn names(remote: &Remote) -> Result<Option<Vec<String>>, Error> {
     let (mut names, mut after) = (Vec::new(), String::new());
     for _ in 0..PAGES {
         let page = remote.get(&format!("/v1/queues?limit={PAGE}{after}"))?;

@@ -7,6 +7,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use duewheel_client::{ErrorCode, segment};
 use duewheel_core::QueueName;
 use duewheel_core::policy::Defaults;
 use indicatif::ProgressBar;
@@ -19,7 +20,7 @@ use super::export_file::{
 use super::failure::CommandFailure;
 use super::invocation::{self, print_json};
 use super::queue::{path, queue_name};
-use super::remote::{ApiError, Remote, segment};
+use super::remote::Remote;
 use super::session::{ClientCommand, ClientSession, progress};
 use super::system_words::of_file;
 use super::table::{counted, plain};
@@ -182,7 +183,7 @@ impl<'a, W: Write> Exporter<'a, W> {
             let name = listed["name"].as_str().unwrap_or_default();
             match self.remote.get(&format!("/v1/schedules/{}", segment(name))) {
                 // The schedule was removed after the page was listed.
-                Err(ApiError::Refused(refusal)) if refusal.code == "not_found" => {}
+                Err(refusal) if refusal.code == ErrorCode::NotFound => {}
                 schedule => self.schedule(name, &schedule?)?,
             }
         }

@@ -1,10 +1,9 @@
-//! Failures of commands and their exit codes, refusals of the server, and escaped segments of paths.
+//! Failures of commands and their exit codes, and refusals of the server.
 
 use std::io::Write as _;
 use std::{fmt, io};
 
-use duewheel_api::error_code::ErrorCode;
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use duewheel_client::{Code, Error, ErrorCode};
 use serde_json::{Map, Value, json};
 
 use super::invocation::{self, Invocation};
@@ -20,7 +19,7 @@ pub enum CommandFailure {
     /// Wrong usage.
     Usage(String),
     /// The server refused; [`exit_code_of`] tells the exit code.
-    Refused(ServerRefusal),
+    Refused(Error),
     /// Something that was named does not exist.
     NotFound(String),
     /// The server cannot be reached.
@@ -46,11 +45,9 @@ pub mod exit_code {
 }
 
 /// The exit code for an error of the server.
-fn exit_code_of(code: &str) -> u8 {
+fn exit_code_of(code: &Code) -> u8 {
     use ErrorCode as E;
-    let Some(known) = E::ALL.into_iter().find(|known| known.as_str() == code) else {
-        return exit_code::FAILED;
-    };
+    let Code::Server(known) = code else { return exit_code::FAILED };
     match known {
         E::BadRequest | E::MethodNotAllowed | E::UnsupportedMediaType | E::InThePast => exit_code::USAGE,
         E::NotFound | E::MessageNotFound => exit_code::NOT_FOUND,
@@ -79,9 +76,25 @@ fn exit_code_of(code: &str) -> u8 {
 }
 
 /// Whether the server has refused a request for what it is, before it has done anything of it.
-pub(super) fn is_of_the_request(refusal: &ServerRefusal) -> bool {
-    let known = ErrorCode::ALL.into_iter().find(|known| known.as_str() == refusal.code);
-    known.is_some_and(|code| code.status().is_client_error())
+pub(super) fn is_of_the_request(trouble: &Error) -> bool {
+    matches!(trouble.code, Code::Server(code) if code.status().is_client_error())
+}
+
+/// Whether the server has refused, in place of none that answers.
+pub(super) fn is_refusal(trouble: &Error) -> bool {
+    matches!(trouble.code, Code::Server(_) | Code::Other(_))
+}
+
+/// The refusal of a line of a batch.
+pub(super) fn refusal_in(line: &Value) -> Error {
+    let strange = || Error::new(Code::BadAnswer, "no answer of a duewheel server");
+    Error::of_problem(line).unwrap_or_else(strange)
+}
+
+/// A failure with `before` and `behind` around its text.
+pub(super) fn with_words(mut trouble: Error, before: &str, behind: &str) -> Error {
+    trouble.detail = format!("{before}{}{behind}", trouble.detail);
+    trouble
 }
 
 /// The options and arguments that are not named as the field of a request that they give.
@@ -177,12 +190,12 @@ fn sent(field: &str, request: &Value) -> String {
 
 /// The detail of a refusal with the names of the command line: `--priority 1e3: must be …` for `priority: must be …`.
 /// The value is what was typed, or else what `request` has.
-pub(super) fn with_flags(refusal: ServerRefusal, request: Option<&Value>) -> ServerRefusal {
+pub(super) fn with_flags(refusal: Error, request: Option<&Value>) -> Error {
     named(refusal, request, invocation::current())
 }
 
-fn named(mut refusal: ServerRefusal, request: Option<&Value>, typed: &Invocation) -> ServerRefusal {
-    let Some(field) = &refusal.field else { return refusal };
+fn named(mut refusal: Error, request: Option<&Value>, typed: &Invocation) -> Error {
+    let Some(field) = refusal.text("field") else { return refusal };
     let Some(flag) = flag_of(field, request, typed) else { return refusal };
     let prefix = format!("{field}: ");
     let Some(rest) = refusal.detail.strip_prefix(&prefix) else { return refusal };
@@ -201,12 +214,11 @@ fn coded(code: &str, detail: &str) -> Map<String, Value> {
 }
 
 /// A refusal as a member of JSON for programs.
-fn refusal_json(refusal: &ServerRefusal) -> Map<String, Value> {
-    let mut fields = coded(&refusal.code, &refusal.detail);
-    let named = [("field", &refusal.field), ("existing_id", &refusal.existing_id), ("state", &refusal.state)];
-    for (name, value) in named {
-        if let Some(value) = value {
-            fields.insert(name.into(), value.as_str().into());
+fn refusal_json(refusal: &Error) -> Map<String, Value> {
+    let mut fields = coded(refusal.code.as_str(), &refusal.detail);
+    for name in ["field", "existing_id", "state"] {
+        if let Some(value) = refusal.text(name) {
+            fields.insert(name.into(), value.into());
         }
     }
     fields
@@ -214,15 +226,15 @@ fn refusal_json(refusal: &ServerRefusal) -> Map<String, Value> {
 
 /// A refusal after which the command goes on, as a line for standard error: `duewheel: line 3: …`, or with `--json` an
 /// object with that `line`. `about` names the subject of the refusal, where that is not the line itself.
-pub(super) fn refused_line(line: Option<u64>, about: &str, trouble: &ApiError) -> String {
+pub(super) fn refused_line(line: Option<u64>, about: &str, trouble: &Error) -> String {
     if !invocation::current().is_json() {
         let line = line.map(|line| format!("line {line}: ")).unwrap_or_default();
         let about = if about.is_empty() { String::new() } else { format!("{about}: ") };
         return format!("duewheel: {line}{about}{}", plain_words(&plain(&trouble.to_string())));
     }
-    let mut fields = match trouble {
-        ApiError::Refused(refusal) => refusal_json(refusal),
-        ApiError::Unreachable(what) | ApiError::Mistaken(what) => coded("unreachable", what),
+    let mut fields = match is_refusal(trouble) {
+        true => refusal_json(trouble),
+        false => coded("unreachable", &trouble.detail),
     };
     for (name, value) in [("line", line.map(Value::from)), ("about", Some(about.into()))] {
         if let Some(value) = value.filter(|value| *value != "") {
@@ -279,11 +291,11 @@ impl CommandFailure {
     }
 }
 
-impl From<ApiError> for CommandFailure {
-    fn from(trouble: ApiError) -> Self {
-        match trouble {
-            ApiError::Unreachable(what) | ApiError::Mistaken(what) => CommandFailure::Unreachable(what),
-            ApiError::Refused(refusal) => CommandFailure::Refused(refusal),
+impl From<Error> for CommandFailure {
+    fn from(trouble: Error) -> Self {
+        match is_refusal(&trouble) {
+            true => CommandFailure::Refused(trouble),
+            false => CommandFailure::Unreachable(trouble.detail),
         }
     }
 }
@@ -299,109 +311,6 @@ impl From<io::Error> for CommandFailure {
     }
 }
 
-/// The characters that need no escape in a segment of a path (RFC 3986, "unreserved").
-const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
-
-/// The failure of a request.
-#[derive(Debug)]
-pub(crate) enum ApiError {
-    /// The server cannot be reached, or the connection broke.
-    Unreachable(String),
-    /// The address is not that of a duewheel server that the caller can trust. Trying again does not help.
-    Mistaken(String),
-    /// The server refused.
-    Refused(ServerRefusal),
-}
-
-/// A refusal of the server, and its reason.
-#[derive(Debug)]
-pub struct ServerRefusal {
-    /// The stable code of the error.
-    pub code: String,
-    /// A sentence for people.
-    pub detail: String,
-    /// The field of the request that is not valid.
-    pub field: Option<String>,
-    /// The id of the existing message because of which the request was refused.
-    pub existing_id: Option<String>,
-    /// The state of that message, if it has the key.
-    pub state: Option<String>,
-}
-
-impl ApiError {
-    /// This failure with `before` and `behind` around its text; the code of a refusal stays.
-    #[must_use]
-    pub(crate) fn with_words(self, before: &str, behind: &str) -> ApiError {
-        match self {
-            ApiError::Unreachable(what) => ApiError::Unreachable(format!("{before}{what}{behind}")),
-            ApiError::Mistaken(what) => ApiError::Mistaken(format!("{before}{what}{behind}")),
-            ApiError::Refused(refusal) => {
-                let detail = format!("{before}{}{behind}", refusal.detail);
-                ApiError::Refused(ServerRefusal { detail, ..refusal })
-            }
-        }
-    }
-}
-
-impl fmt::Display for ApiError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ApiError::Unreachable(what) | ApiError::Mistaken(what) => f.write_str(what),
-            ApiError::Refused(refusal) => refusal.fmt(f),
-        }
-    }
-}
-
-impl fmt::Display for ServerRefusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.code, self.detail)?;
-        match (&self.existing_id, &self.state) {
-            (Some(id), Some(state)) => write!(f, " (id {id}, {state})"),
-            (Some(id), None) => write!(f, " (id {id})"),
-            (None, _) => Ok(()),
-        }
-    }
-}
-
-impl ServerRefusal {
-    /// The refusal in a problem document, or in a line of a batch.
-    pub(crate) fn from_json(problem: &Value) -> ServerRefusal {
-        let text = |name: &str| problem.get(name).and_then(Value::as_str).map(str::to_owned);
-        ServerRefusal {
-            code: text("code").unwrap_or_else(|| "no answer of a duewheel server".to_owned()),
-            detail: text("detail").unwrap_or_default(),
-            field: text("field"),
-            existing_id: text("existing_id"),
-            state: text("state"),
-        }
-    }
-
-    /// Whether a problem document was there at all: anything that answers on a port has a status.
-    pub(crate) fn is_known(problem: &Value) -> bool {
-        problem.get("code").is_some_and(Value::is_string)
-    }
-
-    /// Whether the request may succeed a little later.
-    pub(crate) fn is_passing(&self) -> bool {
-        self.is_full() || self.code == "draining"
-    }
-
-    /// Whether the request was refused for lack of space, of the server or within the quota of the queue's tenant.
-    pub(crate) fn is_full(&self) -> bool {
-        matches!(self.code.as_str(), "overloaded" | "over_quota")
-    }
-}
-
-/// A segment of a path.
-pub(crate) fn segment(text: &str) -> String {
-    // A segment of dots would be resolved as the parent on its way.
-    match text {
-        "." => "%2E".to_owned(),
-        ".." => "%2E%2E".to_owned(),
-        _ => utf8_percent_encode(text, SEGMENT).to_string(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -410,14 +319,8 @@ mod tests {
         Invocation::with(&crate::client_commands(), texts)
     }
 
-    fn refusal(code: &str, field: &str, detail: &str) -> ServerRefusal {
-        ServerRefusal {
-            code: code.into(),
-            detail: detail.into(),
-            field: Some(field.into()),
-            existing_id: None,
-            state: None,
-        }
+    fn refusal(code: &str, field: &str, detail: &str) -> Error {
+        refusal_in(&json!({"code": code, "field": field, "detail": detail}))
     }
 
     #[test]
@@ -507,13 +410,6 @@ mod tests {
             assert_eq!(CommandFailure::Refused(refusal(code, "", "")).exit_code(), exit, "{code}");
         }
         assert_eq!(CommandFailure::Unreachable(String::new()).exit_code(), 5);
-    }
-
-    #[test]
-    fn segments_are_escaped() {
-        assert_eq!(segment("a/b c%ü?#"), "a%2Fb%20c%25%C3%BC%3F%23");
-        assert_eq!(segment("order-42.x_y~"), "order-42.x_y~");
-        assert_eq!(segment(".."), "%2E%2E");
     }
 
     /// Story: a wrong `--cron` was told as `cron`, and a wrong `--networks` as `networks`.

@@ -14,6 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use duewheel_client::{Code, Error, ErrorCode, segment};
 use duewheel_core::QueueName;
 use indexmap::IndexMap;
 use indicatif::ProgressBar;
@@ -27,9 +28,9 @@ use super::export_file::{
     OwnFields,
 };
 use super::failure::CommandFailure;
-use super::failure::refused_line;
+use super::failure::{refusal_in, refused_line, with_words};
 use super::queue::{path, queue_name};
-use super::remote::{ApiError, Remote, ServerRefusal, may_pass, segment};
+use super::remote::{Remote, may_pass};
 use super::session::{ClientSession, progress};
 use super::system_words::of_file;
 use super::table::{are, counted, print_counts, were};
@@ -383,13 +384,13 @@ impl<'a> FileImporter<'a> {
         lines: Vec<(u64, String)>,
         results: Vec<Value>,
         is_first: bool,
-    ) -> Result<(Vec<(u64, String)>, Option<ApiError>), CommandFailure> {
+    ) -> Result<(Vec<(u64, String)>, Option<Error>), CommandFailure> {
         let mut left = Vec::new();
         let mut trouble = None;
         let mut results = results.into_iter();
         for (number, request) in lines {
             let Some(result) = results.next() else {
-                trouble = Some(ApiError::Unreachable("the connection ended before all answers".to_owned()));
+                trouble = Some(Error::new(Code::Connection, "the connection ended before all answers"));
                 left.push((number, request));
                 continue;
             };
@@ -404,7 +405,7 @@ impl<'a> FileImporter<'a> {
                 }
                 continue;
             }
-            let refusal = ApiError::Refused(ServerRefusal::from_json(&result));
+            let refusal = refusal_in(&result);
             if may_pass(&refusal) {
                 trouble = Some(refusal);
                 left.push((number, request));
@@ -418,7 +419,7 @@ impl<'a> FileImporter<'a> {
     }
 
     /// Asks until there is an answer that will not be another one a little later.
-    fn patiently<T>(&self, mut ask: impl FnMut() -> Result<T, ApiError>) -> Result<T, ApiError> {
+    fn patiently<T>(&self, mut ask: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
         let since = Instant::now();
         loop {
             match ask() {
@@ -517,7 +518,7 @@ impl<'a> FileImporter<'a> {
         line: u64,
         name: &QueueName,
         is_pause: bool,
-        trouble: ApiError,
+        trouble: Error,
     ) -> Result<(), CommandFailure> {
         if is_pause {
             let what = format!("line {line}: {name} is paused in the file, and could not be paused here: ");
@@ -539,7 +540,7 @@ impl<'a> FileImporter<'a> {
                     here["queue"] == queue.as_str() && same(&settings_of(&here), &schedule.settings);
                 Ok((has_same, here))
             }
-            Err(ApiError::Refused(refusal)) if refusal.code == "not_found" => {
+            Err(refusal) if refusal.code == ErrorCode::NotFound => {
                 let settings = new_settings(schedule, &queue);
                 Ok((true, self.remote.put(&path, &Value::Object(settings))?))
             }
@@ -576,7 +577,7 @@ impl<'a> FileImporter<'a> {
     }
 
     /// Reports a refusal after which the import goes on. One that may pass has not passed in time, and ends it.
-    fn complain(&self, line: Option<u64>, about: &str, trouble: ApiError) -> Result<(), CommandFailure> {
+    fn complain(&self, line: Option<u64>, about: &str, trouble: Error) -> Result<(), CommandFailure> {
         if may_pass(&trouble) {
             return Err(self.unfinished(trouble));
         }
@@ -604,15 +605,15 @@ impl<'a> FileImporter<'a> {
     }
 
     /// The failure of an import that ends early.
-    fn unfinished(&self, trouble: ApiError) -> CommandFailure {
+    fn unfinished(&self, trouble: Error) -> CommandFailure {
         self.ended(trouble, "", "")
     }
 
-    fn ended(&self, trouble: ApiError, what: &str, more: &str) -> CommandFailure {
+    fn ended(&self, trouble: Error, what: &str, more: &str) -> CommandFailure {
         let (here, again) = (are(self.report.imported, "message"), self.same_again());
         let so_far =
             format!("; {here} here. Import the file again{again}: within a day nothing doubles{more}");
-        trouble.with_words(what, &so_far).into()
+        with_words(trouble, what, &so_far).into()
     }
 
     fn tell(&self, is_check: bool, session: &ClientSession) -> Result<(), CommandFailure> {

@@ -11,13 +11,15 @@ use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use duewheel_client::{Code, Error, ErrorCode, segment};
 use indicatif::ProgressBar;
 use serde_json::{Value, json};
 
 use super::beanstalk_source::{BeanstalkSource, IN_FLIGHT, JobState, JobStats, MAX_BODY, SourceJob};
 use super::failure::CommandFailure;
+use super::failure::{refusal_in, with_words};
 use super::import_marker::{ImportMarker, MARKER};
-use super::remote::{ApiError, Remote, ServerRefusal, may_pass, segment};
+use super::remote::{Remote, may_pass};
 use super::session::progress;
 
 /// The number of times that all ids are queried again when the source counts more jobs than are known.
@@ -149,9 +151,7 @@ pub(super) fn run(address: &str, remote: &Remote, options: JobOptions) -> Result
     moved.map_err(|failure| match failure {
         CommandFailure::Failed(what) => CommandFailure::Failed(what + advice),
         CommandFailure::Unreachable(what) => CommandFailure::Unreachable(what + advice),
-        CommandFailure::Refused(refusal) => {
-            CommandFailure::Refused(ServerRefusal { detail: refusal.detail + advice, ..refusal })
-        }
+        CommandFailure::Refused(refusal) => CommandFailure::Refused(with_words(refusal, "", advice)),
         CommandFailure::Usage(_) | CommandFailure::NotFound(_) | CommandFailure::Said(_) => failure,
     })?;
     mover.end()
@@ -439,18 +439,20 @@ impl JobMover<'_> {
                     for (n, result) in sent.iter().zip(results) {
                         match outcome(&result) {
                             Ok(outcome) => outcomes[*n] = Some(outcome),
-                            Err(refusal) => trouble = Some(ApiError::Refused(refusal)),
+                            Err(refusal) => trouble = Some(refusal),
                         }
                     }
                 }
-                Err(ApiError::Refused(refusal)) if is_about_the_job(&refusal) => {
+                Err(refusal) if is_about_the_job(&refusal) => {
                     sent.iter().for_each(|n| outcomes[*n] = Some(Err(refusal.to_string())));
                 }
                 Err(failed) => trouble = Some(failed),
             }
             match sent.iter().any(|n| outcomes[*n].is_some()) {
                 true => since = Instant::now(),
-                false => drop(trouble.get_or_insert_with(no_results)),
+                false => drop(trouble.get_or_insert_with(|| {
+                    Error::new(Code::Connection, "the server's answer has no results")
+                })),
             }
             match trouble {
                 Some(trouble) if since.elapsed() >= TIME_LIMIT || !may_pass(&trouble) => {
@@ -517,26 +519,22 @@ impl JobMover<'_> {
 const TOO_LARGE: &str = "larger than an import takes";
 
 /// The outcome of a line. An error is of the server, not of the job.
-fn outcome(result: &Value) -> Result<JobOutcome, ServerRefusal> {
+fn outcome(result: &Value) -> Result<JobOutcome, Error> {
     if let Some(id) = result["id"].as_str() {
         return Ok(Ok((id.to_owned(), result["replayed"] == true)));
     }
-    let refusal = ServerRefusal::from_json(result);
-    match &refusal.existing_id {
+    let refusal = refusal_in(result);
+    match refusal.text("existing_id") {
         // Only its due time, priority or state can differ: the copy was made before.
-        Some(copy) if refusal.code == "dedupe_mismatch" => Ok(Ok((copy.clone(), true))),
+        Some(copy) if refusal.code == ErrorCode::DedupeMismatch => Ok(Ok((copy.to_owned(), true))),
         Some(_) | None if is_about_the_job(&refusal) => Ok(Err(refusal.to_string())),
         Some(_) | None => Err(refusal),
     }
 }
 
-fn no_results() -> ApiError {
-    ApiError::Unreachable("the server's answer has no results".to_owned())
-}
-
 /// Whether another job might be accepted.
-fn is_about_the_job(refusal: &ServerRefusal) -> bool {
-    matches!(&*refusal.code, "bad_request" | "body_too_large" | "too_large")
+fn is_about_the_job(refusal: &Error) -> bool {
+    matches!(refusal.code, Code::Server(ErrorCode::BadRequest | ErrorCode::BodyTooLarge))
 }
 
 #[cfg(test)]
@@ -561,7 +559,7 @@ mod tests {
             ("internal", false),
         ] {
             let refusal = outcome(&json!({"status": 503, "code": code})).unwrap_err();
-            assert_eq!(may_pass(&ApiError::Refused(refusal)), passes, "{code}");
+            assert_eq!(may_pass(&refusal), passes, "{code}");
         }
     }
 }

@@ -29,11 +29,13 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::Read;
 
+use duewheel_client::{Code, Error, ErrorCode};
 use serde_json::json;
 
 use super::beanstalk_source::{BeanstalkSource, SourceStats};
 use super::failure::CommandFailure;
-use super::remote::{ApiError, Remote};
+use super::failure::is_refusal;
+use super::remote::Remote;
 
 /// The marker's tube in the source. Queues of notes in duewheel begin with it.
 pub(super) const MARKER: &str = "duewheel-import";
@@ -134,7 +136,7 @@ impl ImportMarker {
         self.note(remote, job, copy, &before)?;
         match remote.delete(&format!("/v1/messages/{copy}")) {
             Ok(_) => Ok(true),
-            Err(ApiError::Refused(refusal)) if matches!(&*refusal.code, "leased" | "message_not_found") => {
+            Err(Error { code: Code::Server(ErrorCode::Leased | ErrorCode::MessageNotFound), .. }) => {
                 self.note(remote, job, &before, "")?;
                 Ok(false)
             }
@@ -162,7 +164,7 @@ impl ImportMarker {
     }
 
     /// Notes that a copy is cancelled, or is about to be, and the one before it; nothing if there is none.
-    fn note(&mut self, remote: &Remote, job: u64, copy: &str, before: &str) -> Result<(), ApiError> {
+    fn note(&mut self, remote: &Remote, job: u64, copy: &str, before: &str) -> Result<(), Error> {
         self.has_notes = true;
         if copy.is_empty() {
             self.cancelled.remove(&job);
@@ -187,8 +189,8 @@ impl ImportMarker {
             self.cancelled.insert(job, copy.to_owned());
             match remote.delete(&format!("/v1/messages/{copy}")) {
                 Ok(_) => {}
-                Err(ApiError::Refused(refusal)) if refusal.code == "message_not_found" => {}
-                Err(ApiError::Refused(_)) => self.note(remote, job, before, "")?,
+                Err(refusal) if refusal.code == ErrorCode::MessageNotFound => {}
+                Err(refusal) if is_refusal(&refusal) => self.note(remote, job, before, "")?,
                 Err(trouble) => return Err(trouble.into()),
             }
         }
@@ -214,10 +216,10 @@ fn token_of(body: &str) -> Option<&str> {
 }
 
 /// Whether the source is this duewheel, whose server also speaks beanstalkd's protocol, perhaps at the same port.
-fn is_here(remote: &Remote, id: u64, body: &str) -> Result<bool, ApiError> {
+fn is_here(remote: &Remote, id: u64, body: &str) -> Result<bool, Error> {
     match remote.get(&format!("/v1/messages/{id}")) {
         Ok(message) => Ok(message["queue"] == MARKER && message["body"] == body),
-        Err(ApiError::Refused(refusal)) if matches!(&*refusal.code, "message_not_found" | "bad_request") => {
+        Err(Error { code: Code::Server(ErrorCode::MessageNotFound | ErrorCode::BadRequest), .. }) => {
             Ok(false)
         }
         Err(trouble) => Err(trouble),

@@ -54,7 +54,7 @@ pub mod when;
 mod work;
 mod work_child;
 
-pub use failure::{CommandFailure, ServerRefusal, exit_code};
+pub use failure::{CommandFailure, exit_code};
 use invocation::Invocation;
 pub use invocation::{note, print_json};
 pub use queue::queue_name;

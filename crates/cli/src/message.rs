@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use duewheel_client::segment;
 use duewheel_core::QueueName;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -13,7 +14,6 @@ use super::enqueue::{DueArgs, header, headers, put_body};
 use super::existing::note_missing;
 use super::failure::CommandFailure;
 use super::queue::{QueuesArgs, path, queue_name};
-use super::remote::segment;
 use super::session::{ClientCommand, ClientSession, fields};
 use super::table::{self, body, body_cell, cell, elements, member, plain};
 use super::when::{self, GivenInstant, Millis};

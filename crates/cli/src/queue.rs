@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Arg, Args, Command, Subcommand, ValueEnum};
+use duewheel_client::{ErrorCode, segment};
 use duewheel_core::QueueName;
 use jiff::Zoned;
 use serde::{Deserialize as _, Serialize};
@@ -14,7 +15,6 @@ use serde_json::{Map, Value, json};
 use super::existing::{must_exist, note_missing, note_unknown};
 use super::failure::CommandFailure;
 use super::invocation::print_json;
-use super::remote::{ApiError, segment};
 use super::session::{ClientArgs, ClientCommand, ClientSession, RunCommand, confirm, fields};
 use super::table::{self, cell, cell_counted, counted, member, plain, rate};
 use super::when::{self, Millis};
@@ -108,9 +108,7 @@ impl ClientCommand for ShownArgs {
         // The values in effect need the scope `admin`.
         match session.remote.get(&format!("{}/config", path(&name))) {
             Ok(shown) => show_settings(&shown["config"], Some(&shown["effective"])),
-            Err(ApiError::Refused(refusal)) if refusal.code == "forbidden" => {
-                show_settings(&queue["config"], None)
-            }
+            Err(refusal) if refusal.code == ErrorCode::Forbidden => show_settings(&queue["config"], None),
             Err(trouble) => Err(trouble.into()),
         }
     }

@@ -1,37 +1,31 @@
 //! The connection of a client command to the server, and the options for it.
 
 use std::convert::Infallible;
+use std::io::Write as _;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 use std::{fmt, io};
 
 use clap::Args;
 use duewheel_api::MAKE_CERTIFICATE;
 use duewheel_api::token::Token;
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
+use duewheel_client::{ApiAnswer, ApiCall, BlockingBody, BlockingClient, Code, ErrorCode, Method, Options};
+pub(super) use duewheel_client::{Error, segment};
 use rustls::{CertificateError, Error as TlsFailure, InvalidMessage};
 use serde_json::Value;
-use ureq::Timeout;
-use ureq::http::header::AUTHORIZATION;
-use ureq::http::request::Builder;
-use ureq::http::{HeaderValue, Request, StatusCode};
-use ureq::tls::{Certificate, RootCerts, TlsConfig};
 
 use super::failure::CommandFailure;
-use super::failure::with_flags;
-pub(super) use super::failure::{ApiError, ServerRefusal, segment};
+use super::failure::{refused_line, with_flags};
 use super::system_words::of_file;
 use super::wait::FirstContact;
 
-const CONNECT: Duration = Duration::from_secs(5);
 /// The time limit of an answer, in addition to the time that a reserve waits.
 const ANSWER: Duration = Duration::from_secs(60);
-/// The largest answer that is read: a page of the largest messages.
-const MAX_ANSWER: u64 = 1 << 30;
+/// A reason for waiting that was not met for so long is told again.
+const NOTED: Duration = Duration::from_secs(60);
 
 /// The server that a client command talks to, and the credentials.
 #[derive(Args, Clone, Debug, Default)]
@@ -89,19 +83,27 @@ impl FromStr for HiddenText {
 /// A server.
 #[derive(Clone, Debug)]
 pub(super) struct Remote {
-    agent: ureq::Agent,
+    client: BlockingClient,
     base: String,
-    token: Option<Token>,
     /// Shared with the clones: a command waits once.
     contact: Arc<FirstContact>,
+    waits: Arc<WaitNotes>,
 }
 
-/// The bytes of a stream of events.
-pub(super) struct EventSource(ureq::BodyReader<'static>);
+/// The latest reason for waiting that was told, and when it was met last.
+#[derive(Debug, Default)]
+struct WaitNotes(Mutex<Option<(String, Instant)>>);
 
-impl io::Read for EventSource {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        self.0.read(into)
+impl WaitNotes {
+    fn note(&self, trouble: &Error) {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let code = trouble.code.as_str();
+        if last.as_ref().is_none_or(|(told, at)| told != code || at.elapsed() > NOTED) {
+            let line = refused_line(None, "waiting for the server", trouble);
+            // The terminal may be gone.
+            let _ = writeln!(io::stderr(), "{line}");
+        }
+        *last = Some((code.to_owned(), Instant::now()));
     }
 }
 
@@ -110,44 +112,43 @@ impl Remote {
     pub(super) fn new(server: &ServerArgs, wait: Option<Duration>) -> Result<Remote, CommandFailure> {
         let base = with_scheme(&server.server)?;
         let usage = |what: &str| CommandFailure::Usage(format!("--server {base}: {what}"));
-        let token = token(server)?;
-        if let Some(authority) = base.strip_prefix("http://") {
-            if token.is_some() && server.insecure != Some(true) && !is_this_machine(authority) {
+        let mut options = Options::default().timeout(ANSWER);
+        if let Some(token) = token(server)? {
+            let is_there = base.strip_prefix("http://").is_some_and(|authority| !is_this_machine(authority));
+            if is_there && server.insecure != Some(true) {
                 return Err(usage(
                     "the token would cross the network in the clear; say https://, or --insecure if that is meant",
                 ));
             }
-        } else if !base.starts_with("https://") {
-            return Err(usage("must be http://HOST:PORT or https://HOST:PORT"));
+            options = options.token(token.reveal()).map_err(CommandFailure::failed)?;
         }
-        let roots = match &server.ca_cert {
-            Some(file) => authorities(file)?,
-            None => RootCerts::WebPki,
-        };
-        let config = ureq::Agent::config_builder()
-            .http_status_as_error(false)
-            .max_redirects(0)
-            .proxy(None)
-            .timeout_connect(Some(CONNECT))
-            .tls_config(TlsConfig::builder().root_certs(roots).build())
-            .user_agent(concat!("duewheel/", env!("CARGO_PKG_VERSION")))
-            .build();
+        if let Some(file) = &server.ca_cert {
+            let bad = |what: &str| CommandFailure::Usage(format!("--ca-cert {what}"));
+            let text = std::fs::read(file).map_err(|error| bad(&of_file(file, &error)))?;
+            let read = options.authorities(&text);
+            options = read.map_err(|error| bad(&format!("{}: {}", file.display(), error.detail)))?;
+        }
+        let waits = Arc::new(WaitNotes::default());
+        let (notes, at) = (waits.clone(), base.clone());
+        let options = options.on_retry(move |error| notes.note(&worded(&at, error.clone())));
+        let client = BlockingClient::new(&base, options);
+        let client = client.map_err(|_| usage("must be http://HOST:PORT or https://HOST:PORT"))?;
         let authority = base.split_once("://").map_or("", |(_, authority)| authority);
         let contact = Arc::new(FirstContact::new(wait, is_this_machine(authority)));
-        Ok(Remote { agent: config.new_agent(), base, token, contact })
+        Ok(Remote { client, base, contact, waits })
     }
 
-    pub(super) fn get(&self, path: &str) -> Result<Value, ApiError> {
-        self.get_within(path, ANSWER)
+    pub(super) fn get(&self, path: &str) -> Result<Value, Error> {
+        self.json(ApiCall::get(path), None)
     }
 
     /// The answer to a request that may take this time.
-    pub(super) fn get_within(&self, path: &str, time: Duration) -> Result<Value, ApiError> {
-        self.json(Request::get(self.url(path)).body(()), time, None)
+    pub(super) fn get_within(&self, path: &str, time: Duration) -> Result<Value, Error> {
+        self.json(ApiCall::get(path).within(time), None)
     }
 
     /// The elements of all pages of a list; `path` has no `after`.
-    pub(super) fn list(&self, path: &str, elements: &str) -> Result<Vec<Value>, ApiError> {
+    pub(super) fn list(&self, path: &str, elements: &str) -> Result<Vec<Value>, Error> {
         let (mut all, mut after) = (Vec::new(), String::new());
         let separator = if path.contains('?') { '&' } else { '?' };
         loop {
@@ -163,76 +164,56 @@ impl Remote {
     }
 
     /// The bytes of an answer, in which the members of an object keep their order.
-    pub(super) fn get_bytes(&self, path: &str) -> Result<Vec<u8>, ApiError> {
-        self.run(Request::get(self.url(path)).body(()), ANSWER)
+    pub(super) fn get_bytes(&self, path: &str) -> Result<Vec<u8>, Error> {
+        Ok(self.accepted(&ApiCall::get(path))?.body)
     }
 
     /// The JSON of an answer, whatever its status, and whether that is a success.
-    pub(super) fn get_any(&self, path: &str) -> Result<(bool, Value), ApiError> {
-        let (status, bytes) = self.exchange(Request::get(self.url(path)).body(()), ANSWER)?;
-        Ok((status.is_success(), serde_json::from_slice(&bytes).map_err(|_| self.strange())?))
+    pub(super) fn get_any(&self, path: &str) -> Result<(bool, Value), Error> {
+        let answer = self.exchange(&ApiCall::get(path))?;
+        Ok((answer.is_success(), serde_json::from_slice(&answer.body).map_err(|_| self.strange())?))
     }
 
     /// A stream of server-sent events, behind the one with this id.
-    pub(super) fn events(&self, path: &str, after: Option<&str>) -> Result<EventSource, ApiError> {
-        let mut request = Request::get(self.url(path)).header("accept", "text/event-stream");
-        if let Some(id) = after {
-            request = request.header("last-event-id", id);
-        }
-        let request = self.authorized(request.body(()))?;
-        let connect = || -> Result<Result<EventSource, (StatusCode, Vec<u8>)>, ureq::Error> {
-            let request = self.agent.configure_request(request.clone()).timeout_recv_response(Some(ANSWER));
-            let mut response = self.agent.run(request.build())?;
-            if response.status().is_success() {
-                return Ok(Ok(EventSource(response.into_body().into_reader())));
-            }
-            let body = response.body_mut().with_config().limit(MAX_ANSWER).read_to_vec()?;
-            Ok(Err((response.status(), body)))
-        };
-        let is_away = |made: &Result<Result<_, (StatusCode, Vec<u8>)>, ureq::Error>| match made {
+    pub(super) fn events(&self, path: &str, after: Option<&str>) -> Result<BlockingBody, Error> {
+        let call = ApiCall::get(path).events(after);
+        let is_away = |opened: &Result<Result<_, ApiAnswer>, Error>| match opened {
             Ok(Ok(_)) => false,
-            Ok(Err((status, body))) => is_not_ready(*status, body),
-            Err(error) => is_unsent(error),
+            Ok(Err(answer)) => answer.refusal().is_some_and(|refusal| is_not_here(&refusal)),
+            Err(error) => is_not_here(error),
         };
-        let made = self.contact.make(&self.base, connect, is_away);
-        let (status, body) = match made.map_err(|error| self.unreachable(&error))? {
-            Ok(source) => return Ok(source),
-            Err(refused) => refused,
-        };
-        match self.refused(status, &body) {
-            ApiError::Refused(refusal) => Err(ApiError::Refused(with_flags(refusal, None))),
-            other => Err(other),
+        let opened = self.contact.make(&self.base, || self.client.open(&call), is_away);
+        match opened.map_err(|error| self.worded(error))? {
+            Ok(body) => Ok(body),
+            Err(answer) => {
+                Err(with_flags(self.worded(answer.refusal().unwrap_or_else(|| self.strange())), None))
+            }
         }
     }
 
-    pub(super) fn delete(&self, path: &str) -> Result<Value, ApiError> {
-        self.json(Request::delete(self.url(path)).body(()), ANSWER, None)
+    pub(super) fn delete(&self, path: &str) -> Result<Value, Error> {
+        self.json(ApiCall::new(Method::DELETE, path), None)
     }
 
-    pub(super) fn delete_with(&self, path: &str, body: &Value) -> Result<Value, ApiError> {
-        self.send(Request::delete(self.url(path)), body, ANSWER)
+    pub(super) fn delete_with(&self, path: &str, body: &Value) -> Result<Value, Error> {
+        self.json(ApiCall::new(Method::DELETE, path), Some(body))
     }
 
-    pub(super) fn post(&self, path: &str, body: &Value) -> Result<Value, ApiError> {
-        self.post_waiting(path, body, Duration::ZERO)
+    pub(super) fn post(&self, path: &str, body: &Value) -> Result<Value, Error> {
+        self.json(ApiCall::post(path), Some(body))
     }
 
     /// A request that the server may answer only after `wait`.
-    pub(super) fn post_waiting(&self, path: &str, body: &Value, wait: Duration) -> Result<Value, ApiError> {
-        self.send(Request::post(self.url(path)), body, ANSWER + wait)
+    pub(super) fn post_waiting(&self, path: &str, body: &Value, wait: Duration) -> Result<Value, Error> {
+        self.json(ApiCall::post(path).waiting(wait), Some(body))
     }
 
-    pub(super) fn patch(&self, path: &str, body: &Value) -> Result<Value, ApiError> {
-        self.send(Request::patch(self.url(path)), body, ANSWER)
+    pub(super) fn patch(&self, path: &str, body: &Value) -> Result<Value, Error> {
+        self.json(ApiCall::new(Method::PATCH, path), Some(body))
     }
 
-    pub(super) fn put(&self, path: &str, body: &Value) -> Result<Value, ApiError> {
-        self.send(Request::put(self.url(path)), body, ANSWER)
-    }
-
-    fn send(&self, request: Builder, body: &Value, time: Duration) -> Result<Value, ApiError> {
-        let request = request.header("content-type", "application/json");
-        self.json(request.body(&*body.to_string()), time, Some(body))
+    pub(super) fn put(&self, path: &str, body: &Value) -> Result<Value, Error> {
+        self.json(ApiCall::new(Method::PUT, path), Some(body))
     }
 
     /// Posts lines; gives a result for each.
@@ -240,148 +221,114 @@ impl Remote {
         &self,
         path: &str,
         lines: impl Iterator<Item = &'a str>,
-    ) -> Result<Vec<Value>, ApiError> {
+    ) -> Result<Vec<Value>, Error> {
         let lines: String = lines.flat_map(|line| [line, "\n"]).collect();
-        let request = Request::post(self.url(path)).header("content-type", "application/x-ndjson");
-        let bytes = self.run(request.body(&*lines), ANSWER)?;
-        let results = bytes.split(|b| *b == b'\n').filter(|line| !line.is_empty());
+        let answer = self.accepted(&ApiCall::post(path).lines(lines))?;
+        let results = answer.body.split(|b| *b == b'\n').filter(|line| !line.is_empty());
         results.map(|line| serde_json::from_slice(line).map_err(|_| self.strange())).collect()
     }
 
-    fn url(&self, path: &str) -> String {
-        format!("{}{path}", self.base)
-    }
-
     /// The JSON of an answer. A refusal of a field has the name that the command line has for it, and its value in `sent`.
-    fn json<B: ureq::AsSendBody + Clone>(
-        &self,
-        request: Result<Request<B>, ureq::http::Error>,
-        time: Duration,
-        sent: Option<&Value>,
-    ) -> Result<Value, ApiError> {
-        let bytes = self.run(request, time).map_err(|error| match error {
-            ApiError::Refused(refusal) => ApiError::Refused(with_flags(refusal, sent)),
-            other => other,
-        })?;
-        serde_json::from_slice(&bytes).map_err(|_| self.strange())
+    fn json(&self, call: ApiCall, sent: Option<&Value>) -> Result<Value, Error> {
+        let call = sent.map_or_else(|| Ok(call.clone()), |body| call.clone().json(body))?;
+        let answer = self.accepted(&call).map_err(|error| with_flags(error, sent))?;
+        serde_json::from_slice(&answer.body).map_err(|_| self.strange())
     }
 
-    fn run<B: ureq::AsSendBody + Clone>(
-        &self,
-        request: Result<Request<B>, ureq::http::Error>,
-        time: Duration,
-    ) -> Result<Vec<u8>, ApiError> {
-        let (status, body) = self.exchange(request, time)?;
-        if status.is_success() { Ok(body) } else { Err(self.refused(status, &body)) }
+    fn accepted(&self, call: &ApiCall) -> Result<ApiAnswer, Error> {
+        let answer = self.exchange(call)?;
+        answer.refusal().map_or(Ok(answer), |refusal| Err(self.worded(refusal)))
     }
 
-    /// The error in the body of an answer that is no success. Without the `code` of a duewheel server it is of
-    /// something else: of a proxy, if its status says that the server is away.
-    fn refused(&self, status: StatusCode, body: &[u8]) -> ApiError {
-        let problem = serde_json::from_slice(body).unwrap_or(Value::Null);
-        if ServerRefusal::is_known(&problem) {
-            ApiError::Refused(ServerRefusal::from_json(&problem))
-        } else if status.is_server_error() {
-            ApiError::Unreachable(format!(
-                "{} answers {status}, but not as a duewheel server does",
-                self.base
-            ))
-        } else {
-            self.strange()
-        }
-    }
-
-    /// The status and the body of an answer.
-    fn exchange<B: ureq::AsSendBody + Clone>(
-        &self,
-        request: Result<Request<B>, ureq::http::Error>,
-        time: Duration,
-    ) -> Result<(StatusCode, Vec<u8>), ApiError> {
-        let request = self.authorized(request)?;
-        let exchange = || {
-            let request = self.agent.configure_request(request.clone()).timeout_global(Some(time)).build();
-            let mut response = self.agent.run(request)?;
-            let body = response.body_mut().with_config().limit(MAX_ANSWER).read_to_vec()?;
-            Ok((response.status(), body))
+    /// The answer to a request, whatever its status.
+    fn exchange(&self, call: &ApiCall) -> Result<ApiAnswer, Error> {
+        let is_away = |sent: &Result<ApiAnswer, Error>| match sent {
+            Ok(answer) => answer.refusal().is_some_and(|refusal| is_not_here(&refusal)),
+            Err(error) => is_not_here(error),
         };
-        let is_away = |made: &Result<(StatusCode, Vec<u8>), ureq::Error>| match made {
-            Ok((status, body)) => is_not_ready(*status, body),
-            Err(error) => is_unsent(error),
-        };
-        self.contact.make(&self.base, exchange, is_away).map_err(|error| self.unreachable(&error))
+        let whole = || self.client.send(call).and_then(ApiAnswer::whole);
+        self.contact.make(&self.base, whole, is_away).map_err(|error| self.worded(error))
     }
 
-    /// The request with the token.
-    fn authorized<B>(&self, request: Result<Request<B>, ureq::http::Error>) -> Result<Request<B>, ApiError> {
-        let mut request =
-            request.map_err(|error| ApiError::Unreachable(format!("--server {}: {error}", self.base)))?;
-        if let Some(token) = &self.token
-            && let Ok(mut value) = HeaderValue::from_str(&format!("Bearer {}", token.reveal()))
-        {
-            value.set_sensitive(true);
-            request.headers_mut().insert(AUTHORIZATION, value);
-        }
-        Ok(request)
+    pub(super) fn worded(&self, error: Error) -> Error {
+        worded(&self.base, error)
     }
 
-    fn unreachable(&self, error: &ureq::Error) -> ApiError {
-        let base = &self.base;
-        if let Some(advice) = tls_advice(base, error) {
-            return ApiError::Mistaken(advice);
+    fn strange(&self) -> Error {
+        strange(&self.base)
+    }
+
+    /// The client, for what is sent again.
+    pub(super) fn client(&self) -> &BlockingClient {
+        &self.client
+    }
+
+    /// Tells why the server is asked again: once, and again if that is another reason, or a minute later.
+    pub(super) fn note_wait(&self, error: &Error) {
+        self.waits.note(&self.worded(error.clone()));
+    }
+}
+
+/// A failure of the connection, or an answer that is not duewheel's, with advice of the command line.
+fn worded(base: &str, mut error: Error) -> Error {
+    let refused = |error: &io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
+    error.detail = match (&error.code, error.status) {
+        (Code::BadAnswer, Some(status)) if status >= 500 => {
+            format!("{base} answers {status}, but not as a duewheel server does")
         }
-        let what = match error {
-            ureq::Error::Io(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
+        (Code::BadAnswer, _) => return strange(base),
+        (Code::Connection, _) => {
+            if let Some(advice) = error.cause().and_then(|failure| tls_words(base, failure)) {
+                advice
+            } else if error.cause().is_some_and(refused) {
                 format!(
                     "no server at {base}; start one with `duewheel serve`, or name another with --server URL"
                 )
-            }
-            ureq::Error::ConnectionFailed => {
+            } else if error.detail.contains("dns error") {
+                format!("--server {base}: there is no such host")
+            } else if error.may_be_applied {
+                format!("{base}: {}", error.detail)
+            } else {
                 format!("no server at {base} can be reached; name another with --server URL")
             }
-            ureq::Error::HostNotFound => format!("--server {base}: there is no such host"),
-            other => format!("{base}: {other}"),
-        };
-        ApiError::Unreachable(what)
-    }
-
-    fn strange(&self) -> ApiError {
-        ApiError::Mistaken(format!("{} answers, but not as a duewheel server does", self.base))
-    }
+        }
+        _ => return error,
+    };
+    error
 }
 
-/// Whether a request has certainly not left this machine: no server has accepted the connection.
-fn is_unsent(error: &ureq::Error) -> bool {
-    match error {
-        ureq::Error::Io(error) => error.kind() == io::ErrorKind::ConnectionRefused,
-        ureq::Error::Timeout(timeout) => matches!(timeout, Timeout::Resolve | Timeout::Connect),
-        ureq::Error::ConnectionFailed | ureq::Error::HostNotFound => true,
-        _ => false,
-    }
+fn strange(base: &str) -> Error {
+    Error::new(Code::BadAnswer, format!("{base} answers, but not as a duewheel server does"))
 }
 
-/// Whether a server has refused a request, and done nothing of it, because it has no store yet. One that drains may do
-/// so for hours.
-fn is_not_ready(status: StatusCode, body: &[u8]) -> bool {
-    let problem: Value = serde_json::from_slice(body).unwrap_or(Value::Null);
-    status == StatusCode::SERVICE_UNAVAILABLE
-        && problem["code"] == "storage_unavailable"
-        && problem["outcome"] == "not_applied"
+/// Whether a request has certainly done nothing, because no server has accepted the connection, or the one that has is
+/// without its store yet. One that drains may do so for hours.
+fn is_not_here(error: &Error) -> bool {
+    let is_away = error.code == Code::Connection && error.is_passing();
+    (is_away || error.code == ErrorCode::StorageUnavailable) && !error.may_be_applied
 }
 
 /// Whether a command that waits for its server tries again: it is away, or will take requests a little later.
-pub(super) fn will_pass(trouble: &ApiError) -> bool {
-    match trouble {
-        ApiError::Unreachable(_) => true,
-        ApiError::Mistaken(_) => false,
-        ApiError::Refused(refusal) => refusal.is_passing() || refusal.code == "storage_unavailable",
+pub(super) fn will_pass(trouble: &Error) -> bool {
+    match &trouble.code {
+        Code::Connection => trouble.is_passing(),
+        // A proxy says that the server is away.
+        Code::BadAnswer => trouble.status.is_some_and(|status| status >= 500),
+        Code::Server(ErrorCode::Draining | ErrorCode::StorageUnavailable) => true,
+        _ => is_full(trouble),
     }
+}
+
+/// Whether a request was refused for lack of space, of the server or within the quota of the queue's tenant.
+pub(super) fn is_full(trouble: &Error) -> bool {
+    matches!(trouble.code, Code::Server(ErrorCode::Overloaded | ErrorCode::OverQuota))
 }
 
 /// Whether an import sends the same request again: also one with an unknown outcome, under the same dedupe ids, and while
 /// the disk is full.
-pub(super) fn may_pass(trouble: &ApiError) -> bool {
-    let is_unsure = |code: &str| matches!(code, "unknown" | "disk_full" | "request_timeout");
-    will_pass(trouble) || matches!(trouble, ApiError::Refused(refusal) if is_unsure(&refusal.code))
+pub(super) fn may_pass(trouble: &Error) -> bool {
+    use ErrorCode as E;
+    will_pass(trouble) || matches!(trouble.code, Code::Server(E::Unknown | E::DiskFull | E::RequestTimeout))
 }
 
 fn token(server: &ServerArgs) -> Result<Option<Token>, CommandFailure> {
@@ -431,32 +378,7 @@ fn is_this_machine(authority: &str) -> bool {
     address.map_or(host.eq_ignore_ascii_case("localhost"), |address| address.is_loopback())
 }
 
-fn authorities(file: &Path) -> Result<RootCerts, CommandFailure> {
-    let bad =
-        |what: &dyn fmt::Display| CommandFailure::Usage(format!("--ca-cert {}: {what}", file.display()));
-    let unread = |error| CommandFailure::Usage(format!("--ca-cert {}", of_file(file, &error)));
-    let text = std::fs::read(file).map_err(unread)?;
-    let certs: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text)
-        .map(|cert| cert.map(|der| Certificate::from_der(&der).to_owned()))
-        .collect();
-    match certs {
-        Ok(certs) if certs.is_empty() => Err(bad(&"there is no certificate in it (PEM)")),
-        Ok(certs) => Ok(RootCerts::new_with_certs(&certs)),
-        Err(error) => Err(bad(&error)),
-    }
-}
-
 /// Advice on a failed handshake with `base`; `None` for other failures.
-fn tls_advice(base: &str, error: &ureq::Error) -> Option<String> {
-    match error {
-        ureq::Error::Rustls(failure) => tls_words(base, failure),
-        ureq::Error::Io(error) => {
-            error.get_ref()?.downcast_ref::<TlsFailure>().and_then(|e| tls_words(base, e))
-        }
-        _ => None,
-    }
-}
-
 fn tls_words(base: &str, failure: &TlsFailure) -> Option<String> {
     let why = match failure {
         TlsFailure::InvalidMessage(
@@ -565,8 +487,9 @@ mod tests {
             (r#"{"code": "overloaded"}"#, false),
             ("bad gateway", false),
         ] {
-            let status = StatusCode::SERVICE_UNAVAILABLE;
-            assert_eq!(is_not_ready(status, problem.as_bytes()), expected, "{problem}");
+            let problem: Value = serde_json::from_str(problem).unwrap_or_default();
+            let refusal = Error::of_problem(&problem).unwrap_or_else(|| Error::new(Code::BadAnswer, ""));
+            assert_eq!(is_not_here(&refusal), expected, "{problem}");
         }
     }
 

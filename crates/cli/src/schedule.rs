@@ -3,6 +3,7 @@
 use std::io::{self, Read, Write};
 
 use clap::{Args, Subcommand};
+use duewheel_client::{ErrorCode, segment};
 use jiff::Zoned;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -10,7 +11,7 @@ use serde_json::{Map, Value, json};
 use super::enqueue::{header, headers, put_body};
 use super::failure::CommandFailure;
 use super::queue::{field_of, settings_of};
-use super::remote::{ApiError, Remote, segment};
+use super::remote::Remote;
 use super::session::{ClientArgs, ClientSession, NoArgs, RunCommand, fields};
 use super::table::{self, cell, cell_counted, elements};
 use super::when::{self, GivenInstant};
@@ -241,7 +242,7 @@ impl SchedulePut {
             change.insert(field, Value::Null);
         }
         match remote.patch(&path, &Value::Object(change)) {
-            Err(ApiError::Refused(refusal)) if refusal.code == "not_found" => {
+            Err(refusal) if refusal.code == ErrorCode::NotFound => {
                 self.change.timing.check()?;
                 if self.queue.is_none() {
                     let what = "say which queue its messages enter: --queue";

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use duewheel_client::segment;
 use duewheel_core::QueueName;
 use jiff::{Timestamp, Zoned};
 use serde_json::{Value, json};
@@ -14,7 +15,7 @@ use serde_json::{Value, json};
 use super::failure::CommandFailure;
 use super::failure::exit_code;
 use super::queue::{path, queue_name};
-use super::remote::{ApiError, Remote, segment};
+use super::remote::Remote;
 use super::session::{ClientArgs, ClientCommand, ClientSession, RunCommand};
 use super::table::{self, cell, cell_counted, counted, elements, member, plain, texts};
 use super::when::{self, Millis};
@@ -251,11 +252,11 @@ impl ClientCommand for BackupArgs {
 fn ask(remote: &Remote, dest: &str) -> Result<Value, CommandFailure> {
     let backup = || remote.post_waiting("/v1/backup", &json!({ "dest": dest }), LONG);
     let refused = match backup() {
-        Err(ApiError::Refused(refused)) if refused.field.as_deref() == Some("dest") => refused,
+        Err(refused) if refused.text("field") == Some("dest") => refused,
         answer => return Ok(answer?),
     };
     let Ok(made) = CreatedFolders::folder(Path::new(dest)) else {
-        return Err(ApiError::Refused(refused).into());
+        return Err(refused.into());
     };
     let copied = backup()?;
     made.keep();

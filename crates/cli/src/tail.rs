@@ -8,12 +8,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use duewheel_client::{BlockingBody, Error, segment};
 use jiff::{Timestamp, Zoned};
 use serde_json::Value;
 
 use super::failure::CommandFailure;
 use super::failure::refused_line;
-use super::remote::{ApiError, EventSource, segment, will_pass};
+use super::remote::will_pass;
 use super::session::{ClientCommand, ClientSession, Interrupt};
 use super::table::{cell, cell_counted, plain};
 use super::when;
@@ -73,7 +74,7 @@ struct StreamPart {
 }
 
 impl TailSession<'_> {
-    fn connect(&self) -> Result<StreamLines, ApiError> {
+    fn connect(&self) -> Result<StreamLines, Error> {
         let mut path = "/v1/events".to_owned();
         // The server filters one queue; of several, this command does.
         if let [queue] = &self.queues[..] {
@@ -172,7 +173,7 @@ impl StreamPart {
 }
 
 /// Reads a stream on a thread of its own, which ends with the stream or with the process.
-fn read_lines(source: EventSource) -> StreamLines {
+fn read_lines(source: BlockingBody) -> StreamLines {
     let (sender, lines) = sync_channel(64);
     thread::spawn(move || {
         for line in BufReader::new(source).lines() {

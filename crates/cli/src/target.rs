@@ -6,12 +6,12 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
+use duewheel_client::segment;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::enqueue::header_twice;
 use super::failure::CommandFailure;
-use super::remote::segment;
 use super::session::{ClientArgs, ClientSession, NoArgs, RunCommand, fields};
 use super::system_words::of_file;
 use super::table::{self, cell, member, texts};

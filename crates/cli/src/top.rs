@@ -9,13 +9,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use duewheel_client::Error;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Value, json};
 
 use super::failure::CommandFailure;
-use super::remote::{ApiError, Remote};
+use super::remote::Remote;
 use super::session::{ClientCommand, ClientSession, Interrupt};
 use super::top_past::PastHours;
 use super::top_view::{self, Palette, TopFigures, TopScreen};
@@ -70,7 +71,7 @@ impl ClientCommand for TopArgs {
 }
 
 /// Requests the present figures of a server.
-fn figures(remote: &Remote) -> Result<TopFigures, ApiError> {
+fn figures(remote: &Remote) -> Result<TopFigures, Error> {
     let stats = remote.get("/v1/stats")?;
     let mut queues = remote.get(&format!("/v1/queues?limit={QUEUES}"))?;
     let more = queues["next"].is_string();
@@ -83,7 +84,7 @@ fn figures(remote: &Remote) -> Result<TopFigures, ApiError> {
 
 /// A thread that asks the server again and again: a server that does not answer stops no key.
 struct Looks {
-    found: Receiver<Result<TopFigures, ApiError>>,
+    found: Receiver<Result<TopFigures, Error>>,
     is_paused: Arc<AtomicBool>,
     /// The queues on the screen.
     shown: Arc<Mutex<Vec<String>>>,
@@ -104,7 +105,7 @@ impl Looks {
 fn look(
     remote: &Remote,
     interval: Duration,
-    sender: &SyncSender<Result<TopFigures, ApiError>>,
+    sender: &SyncSender<Result<TopFigures, Error>>,
     is_paused: &AtomicBool,
     shown: &Mutex<Vec<String>>,
 ) {

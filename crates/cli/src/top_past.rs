@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use duewheel_client::segment;
 use serde_json::Value;
 
-use super::failure::segment;
 use super::remote::Remote;
 use super::table::per_second;
 

@@ -60,6 +60,11 @@ impl Children {
         }
     }
 
+    /// The number of running commands.
+    pub(super) fn count(&self) -> usize {
+        self.lock().len()
+    }
+
     /// Whether the end of all commands was requested.
     pub(super) fn were_killed(&self) -> bool {
         self.ending.load(Ordering::SeqCst)

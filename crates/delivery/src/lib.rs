@@ -27,7 +27,6 @@ mod request;
 mod schedule;
 mod scheduler;
 mod settings;
-mod signing;
 mod supervised;
 mod target;
 mod targets;
@@ -51,6 +50,7 @@ pub use bulk::{
 pub use civil::{DstFold, DstGap, OccurrenceNote, zone_data};
 pub use client::{PushClass, PushClient, PushOutcome};
 pub use connect::{Resolver, SystemResolver};
+pub use duewheel_api::signing::{BadSecret, SigningSecret};
 pub use message_url::{MessageUrl, TARGET_URL_HEADER};
 pub use networks::{BadNetwork, Networks};
 pub use plan::RetryPlan;
@@ -68,7 +68,6 @@ pub use scheduler::{
     SettingsChange, WorkerCounts,
 };
 pub use settings::BadSettings;
-pub use signing::{BadSecret, SigningSecret};
 pub use supervised::{Stopped, Supervised};
 pub use target::{NetworkSettings, PushRate, PushTarget, RetrySettings, TargetSettings};
 pub use targets::{

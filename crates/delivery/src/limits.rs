@@ -12,10 +12,6 @@ pub const MAX_HEADERS: usize = 50;
 pub const MAX_HEADER_BYTES: usize = 16 * 1024;
 /// Most secrets of a target at a time: the current one, and those that are being replaced.
 pub const MAX_SECRETS: usize = 3;
-/// Fewest bytes of a symmetric secret, as the specification says.
-pub const MIN_SECRET: usize = 24;
-/// Most bytes of a symmetric secret, as the specification says.
-pub const MAX_SECRET: usize = 64;
 /// Most bytes of PEM text: certificates of authorities, or certificate and key of the client.
 pub const MAX_PEM: usize = 256 * 1024;
 

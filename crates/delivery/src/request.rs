@@ -14,9 +14,9 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use crate::message_url::TARGET_URL_HEADER;
 use crate::random::random_traceparent;
-use crate::signing::signatures;
 use crate::target::PushTarget;
 use crate::trace::{TRACEPARENT, TRACESTATE, TraceContext};
+use duewheel_api::signing::signatures;
 
 /// The request of one attempt. `Debug` leaves out body and headers.
 #[derive(Clone)]

@@ -27,7 +27,7 @@ use crate::limits::{
 use crate::networks::Networks;
 use crate::plan::RetryPlan;
 use crate::settings::{BadSettings, bad};
-use crate::signing::SigningSecret;
+use duewheel_api::signing::SigningSecret;
 
 /// A target as people write it, before it is checked. Fields that are left out have the defaults of [`crate::limits`].
 #[derive(Clone, Default, Deserialize)]

@@ -16,6 +16,7 @@ pub(crate) const FLOORS: [&str; 16] = [
     "wheel",
     "core",
     "api",
+    "client",
     "store-log",
     "store-medium",
     "store-redis",

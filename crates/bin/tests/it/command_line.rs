@@ -362,8 +362,8 @@ fn work_extends_lease_while_command_runs() {
     shell.ok(&["enqueue", "q", "slow"]);
     // A queue without messages vanishes with its totals.
     shell.ok(&["enqueue", "q", "later", "--delay", "1h"]);
-    // Five leases long; without extending, the message would come again and be at attempt 2 or lost.
-    shell.ok(&["work", "q", "--count", "1", "--lease", "200ms", "--", "sleep", "1"]);
+    // More than two leases long; without extending, the message would come again and be at attempt 2 or lost.
+    shell.ok(&["work", "q", "--count", "1", "--lease", "2s", "--", "sleep", "5"]);
     assert!(shell.fails(&["get", "1"], 3).contains("message_not_found"), "acked under the first lease");
     let (_, queue) = shell.server.call("GET", "/v1/queues/q", "");
     assert_eq!((&queue["totals"]["granted"], &queue["totals"]["acked"]), (&json!(1), &json!(1)));

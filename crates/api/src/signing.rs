@@ -2,7 +2,7 @@
 //!
 //! The signed text is `ID.TIMESTAMP.BODY`. The identifier `v1` stands for HMAC-SHA256 with a shared secret, `v1a` for
 //! Ed25519 with a private key of the sender. A target with several secrets gets a signature of each, so that they can
-//! be replaced one at a time.
+//! be replaced one at a time. The receiver has the same shared secret, or `whpk_…`, the public half of the private key.
 
 use std::fmt;
 
@@ -10,9 +10,12 @@ use base64::Engine as _;
 use base64::alphabet::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use ring::hmac;
-use ring::signature::Ed25519KeyPair;
+use ring::signature::{ED25519, Ed25519KeyPair, UnparsedPublicKey};
 
-use crate::limits::{MAX_SECRET, MIN_SECRET};
+/// Fewest bytes of a symmetric secret, as the specification says.
+pub const MIN_SECRET: usize = 24;
+/// Most bytes of a symmetric secret, as the specification says.
+pub const MAX_SECRET: usize = 64;
 
 /// Base64 whose padding may be left out, as some tools show secrets.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
@@ -37,6 +40,9 @@ pub enum BadSecret {
     /// The secret begins neither with `whsec_` nor with `whsk_`.
     #[error("begins neither with whsec_ nor with whsk_")]
     Prefix,
+    /// A receiver has the private key of its sender.
+    #[error("is the private key of the sender; a receiver has its public half, whpk_…")]
+    Private,
     /// The text behind the prefix is not base64.
     #[error("is not base64 behind its prefix")]
     Base64,
@@ -54,13 +60,8 @@ impl SigningSecret {
     /// # Errors
     /// See [`BadSecret`].
     pub fn new(text: &str) -> Result<Self, BadSecret> {
-        let decode = |base64: &str| BASE64.decode(base64).map_err(|_| BadSecret::Base64);
         let key = if let Some(shared) = text.strip_prefix("whsec_") {
-            let bytes = decode(shared)?;
-            if !(MIN_SECRET..=MAX_SECRET).contains(&bytes.len()) {
-                return Err(BadSecret::Length(bytes.len()));
-            }
-            SigningKey::Shared(hmac::Key::new(hmac::HMAC_SHA256, &bytes))
+            SigningKey::Shared(shared_key(shared)?)
         } else if let Some(private) = text.strip_prefix("whsk_") {
             let bytes = decode(private)?;
             let pair = match bytes.len() {
@@ -83,24 +84,81 @@ impl SigningSecret {
 
     /// The signature of one request: `v1,…` or `v1a,…`. `id` has no dot, `timestamp` is in seconds since 1970.
     pub fn sign(&self, id: &str, timestamp: i64, body: &[u8]) -> String {
-        let head = format!("{id}.{timestamp}.");
+        let signed = signed(id, timestamp, body);
         match &self.key {
-            SigningKey::Shared(key) => {
-                let mut context = hmac::Context::with_key(key);
-                context.update(head.as_bytes());
-                context.update(body);
-                format!("v1,{}", BASE64.encode(context.sign()))
-            }
-            SigningKey::Private(pair) => {
-                let signed = [head.as_bytes(), body].concat();
-                format!("v1a,{}", BASE64.encode(pair.sign(&signed)))
-            }
+            SigningKey::Shared(key) => format!("v1,{}", BASE64.encode(hmac::sign(key, &signed))),
+            SigningKey::Private(pair) => format!("v1a,{}", BASE64.encode(pair.sign(&signed))),
         }
     }
 }
 
+/// A secret by which a receiver recognises its sender. `Debug` does not show it.
+pub enum VerifyingSecret {
+    /// The secret that the sender has as well.
+    Shared(hmac::Key),
+    /// The public half of the sender's key.
+    Public(UnparsedPublicKey<Vec<u8>>),
+}
+
+impl VerifyingSecret {
+    /// Reads `whsec_…` (shared, HMAC-SHA256; the prefix may be left out) or `whpk_…` (public key, Ed25519).
+    ///
+    /// # Errors
+    /// See [`BadSecret`].
+    pub fn new(text: &str) -> Result<Self, BadSecret> {
+        if text.starts_with("whsk_") {
+            return Err(BadSecret::Private);
+        }
+        let Some(public) = text.strip_prefix("whpk_") else {
+            return Ok(VerifyingSecret::Shared(shared_key(text.strip_prefix("whsec_").unwrap_or(text))?));
+        };
+        let public = decode(public)?;
+        if public.len() != 32 {
+            return Err(BadSecret::Key);
+        }
+        Ok(VerifyingSecret::Public(UnparsedPublicKey::new(&ED25519, public)))
+    }
+
+    /// Whether one of the signatures of `webhook-signature` is by this secret. `timestamp` is in seconds since 1970. The
+    /// comparison takes the same time wherever they differ.
+    pub fn verifies(&self, signatures: &str, id: &str, timestamp: i64, body: &[u8]) -> bool {
+        let signed = signed(id, timestamp, body);
+        signatures.split(' ').filter_map(|each| each.split_once(',')).any(|(version, signature)| {
+            let Ok(signature) = decode(signature) else { return false };
+            match self {
+                VerifyingSecret::Shared(key) => {
+                    version == "v1" && hmac::verify(key, &signed, &signature).is_ok()
+                }
+                VerifyingSecret::Public(key) => version == "v1a" && key.verify(&signed, &signature).is_ok(),
+            }
+        })
+    }
+}
+
+impl fmt::Debug for VerifyingSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("VerifyingSecret(..)")
+    }
+}
+
+fn decode(base64: &str) -> Result<Vec<u8>, BadSecret> {
+    BASE64.decode(base64).map_err(|_| BadSecret::Base64)
+}
+
+fn shared_key(base64: &str) -> Result<hmac::Key, BadSecret> {
+    let bytes = decode(base64)?;
+    if !(MIN_SECRET..=MAX_SECRET).contains(&bytes.len()) {
+        return Err(BadSecret::Length(bytes.len()));
+    }
+    Ok(hmac::Key::new(hmac::HMAC_SHA256, &bytes))
+}
+
+fn signed(id: &str, timestamp: i64, body: &[u8]) -> Vec<u8> {
+    [format!("{id}.{timestamp}.").as_bytes(), body].concat()
+}
+
 /// The value of `webhook-signature`: a signature by each secret.
-pub(crate) fn signatures(secrets: &[SigningSecret], id: &str, timestamp: i64, body: &[u8]) -> String {
+pub fn signatures(secrets: &[SigningSecret], id: &str, timestamp: i64, body: &[u8]) -> String {
     let signatures: Vec<String> = secrets.iter().map(|secret| secret.sign(id, timestamp, body)).collect();
     signatures.join(" ")
 }

@@ -1,0 +1,70 @@
+//! Which failed calls are sent again, and when.
+
+use std::time::{Duration, Instant};
+
+use crate::call::{ApiCall, Effort};
+use crate::error::Error;
+use crate::random::fraction;
+use crate::transport::{OnRetry, Options};
+
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// The jitter behind the time that the server has named.
+const AFTER: Duration = Duration::from_millis(100);
+
+/// The attempts of one call.
+#[derive(Debug)]
+pub(crate) struct Attempts {
+    on_retry: Option<OnRetry>,
+    effort: Effort,
+    ends: Instant,
+    failed: u32,
+    may_be_applied: bool,
+}
+
+impl Attempts {
+    pub(crate) fn new(call: &ApiCall, options: &Options) -> Attempts {
+        let (ends, on_retry) = (Instant::now() + options.retry_for, options.on_retry.clone());
+        Attempts { on_retry, effort: call.effort, ends, failed: 0, may_be_applied: false }
+    }
+
+    /// Whether another attempt makes sense.
+    pub(crate) fn helps(&self, error: &Error) -> bool {
+        match self.effort {
+            Effort::Endless => error.is_passing() || error.status.is_some_and(|status| status >= 500),
+            Effort::Limited => error.is_passing(),
+            Effort::Careful => error.is_passing() && !error.may_be_applied,
+        }
+    }
+
+    /// The pause before the next attempt, or the error of the whole call.
+    pub(crate) fn after(&mut self, error: Error) -> Result<Duration, Error> {
+        if !self.helps(&error) {
+            return Err(self.ended(error));
+        }
+        let pause = match error.retry_after {
+            Some(after) => after + AFTER.mul_f64(fraction()),
+            None => backoff(self.failed),
+        };
+        if self.effort != Effort::Endless && Instant::now() + pause > self.ends {
+            return Err(self.ended(error));
+        }
+        self.failed += 1;
+        self.may_be_applied |= error.may_be_applied;
+        if let Some(OnRetry(act)) = &self.on_retry {
+            act(&error);
+        }
+        Ok(pause)
+    }
+
+    /// The error of the whole call: an attempt before it may have been applied.
+    pub(crate) fn ended(&self, error: Error) -> Error {
+        Error { may_be_applied: error.may_be_applied || self.may_be_applied, ..error }
+    }
+}
+
+/// The pause after so many failures: doubled each time, and a random half shorter.
+pub(crate) fn backoff(failed: u32) -> Duration {
+    let longest = FIRST_PAUSE.saturating_mul(1 << failed.min(10)).min(LONGEST_PAUSE);
+    longest.mul_f64(0.5 + fraction() / 2.0)
+}

@@ -1,0 +1,198 @@
+//! Connections to the server.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use duewheel_api::error_code::ErrorCode;
+use http::header::{AUTHORIZATION, HeaderValue, USER_AGENT};
+use http::{Request, Uri};
+use http_body_util::Full;
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use rustls::crypto::ring;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::{ClientConfig, RootCertStore};
+
+use crate::call::{ApiAnswer, ApiCall, ApiStream};
+use crate::error::Error;
+
+const AGENT: &str = concat!("duewheel/", env!("CARGO_PKG_VERSION"));
+const CONNECT: Duration = Duration::from_secs(5);
+/// Less than the time after which the server closes an idle connection.
+const IDLE: Duration = Duration::from_secs(15);
+
+/// Is called before a call is sent again.
+#[derive(Clone)]
+pub(crate) struct OnRetry(pub(crate) Arc<dyn Fn(&Error) + Send + Sync>);
+
+impl fmt::Debug for OnRetry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OnRetry(..)")
+    }
+}
+
+/// Settings of a client.
+///
+/// ```
+/// use std::time::Duration;
+/// use duewheel_client::Options;
+///
+/// let options = Options::default().token("dw_secret")?.retry_for(Duration::from_secs(10));
+/// assert!(!format!("{options:?}").contains("secret"));
+/// # Ok::<(), duewheel_client::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Options {
+    authorization: Option<HeaderValue>,
+    authorities: Option<Vec<CertificateDer<'static>>>,
+    pub(crate) retry_for: Duration,
+    pub(crate) timeout: Duration,
+    pub(crate) on_retry: Option<OnRetry>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            authorization: None,
+            authorities: None,
+            retry_for: Duration::from_secs(30),
+            timeout: Duration::from_secs(30),
+            on_retry: None,
+        }
+    }
+}
+
+impl Options {
+    /// With the token of the server, `dw_…`. `Debug` does not show it.
+    ///
+    /// # Errors
+    /// The text can be no token. The error does not repeat it.
+    pub fn token(mut self, token: &str) -> Result<Options, Error> {
+        let mut value = HeaderValue::from_str(&format!("Bearer {token}"))
+            .map_err(|_| Error::new(ErrorCode::BadRequest, "token: has characters that no token has"))?;
+        value.set_sensitive(true);
+        self.authorization = Some(value);
+        Ok(self)
+    }
+
+    /// Sends a call again for so long after lost connections, 429 and 503; 30 s by default.
+    #[must_use]
+    pub fn retry_for(self, retry_for: Duration) -> Options {
+        Options { retry_for, ..self }
+    }
+
+    /// With a time limit of one attempt, beyond the time that a reserve waits; 30 s by default.
+    #[must_use]
+    pub fn timeout(self, timeout: Duration) -> Options {
+        Options { timeout, ..self }
+    }
+
+    /// Calls this each time that a call is about to be sent again, with the reason.
+    #[must_use]
+    pub fn on_retry(self, act: impl Fn(&Error) + Send + Sync + 'static) -> Options {
+        Options { on_retry: Some(OnRetry(Arc::new(act))), ..self }
+    }
+
+    /// With certificates of authorities (PEM) for https, in place of those that browsers trust.
+    ///
+    /// # Errors
+    /// There is none, or they cannot be read.
+    pub fn authorities(mut self, pem: &[u8]) -> Result<Options, Error> {
+        let bad = |what: String| Error::new(ErrorCode::BadRequest, what);
+        let read: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+        let certificates = read.map_err(|error| bad(error.to_string()))?;
+        if certificates.is_empty() {
+            return Err(bad("there is no certificate in it (PEM)".to_owned()));
+        }
+        self.authorities = Some(certificates);
+        Ok(self)
+    }
+}
+
+/// The server, its token, and the connections to it, which are kept open.
+#[derive(Debug)]
+pub(crate) struct HttpTransport {
+    base: String,
+    pub(crate) options: Options,
+    http: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
+}
+
+impl HttpTransport {
+    pub(crate) fn new(address: &str, options: Options) -> Result<HttpTransport, Error> {
+        let base = address.trim_end_matches('/').to_owned();
+        let is_address = base.parse::<Uri>().is_ok_and(|uri| {
+            let host = uri.authority().is_some_and(|authority| !authority.as_str().contains('@'));
+            host && matches!(uri.scheme_str(), Some("http" | "https")) && uri.query().is_none()
+        });
+        if !is_address {
+            // It may have a password, which is not to be shown.
+            let detail = "url: is no address of a server such as http://localhost:7788";
+            return Err(Error::new(ErrorCode::BadRequest, detail));
+        }
+        let roots = match &options.authorities {
+            None => RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() },
+            Some(certificates) => {
+                let mut roots = RootCertStore::empty();
+                roots.add_parsable_certificates(certificates.iter().cloned());
+                roots
+            }
+        };
+        let tls = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .map_err(|error| Error::new(ErrorCode::BadRequest, error.to_string()))?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let mut tcp = HttpConnector::new();
+        tcp.set_connect_timeout(Some(CONNECT));
+        tcp.set_nodelay(true);
+        tcp.enforce_http(false);
+        let connector = HttpsConnectorBuilder::new()
+            .with_tls_config(tls)
+            .https_or_http()
+            .enable_http1()
+            .wrap_connector(tcp);
+        let http = Client::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(IDLE)
+            .build(connector);
+        Ok(HttpTransport { base, options, http })
+    }
+
+    /// Makes one attempt, and reads the beginning of its answer.
+    pub(crate) async fn open(&self, call: &ApiCall) -> Result<ApiStream, Error> {
+        let mut request = Request::builder()
+            .method(call.method.clone())
+            .uri(format!("{}{}", self.base, call.path))
+            .body(Full::new(call.body.clone()))
+            .map_err(|error| Error::new(ErrorCode::BadRequest, format!("path: {error}")))?;
+        let headers = request.headers_mut();
+        headers.extend(call.headers.clone());
+        headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
+        if let Some(authorization) = &self.options.authorization {
+            headers.insert(AUTHORIZATION, authorization.clone());
+        }
+        match tokio::time::timeout(self.limit(call), self.http.request(request)).await {
+            Ok(Ok(answer)) => Ok(ApiStream { answer }),
+            Ok(Err(error)) => {
+                let is_unsent = error.is_connect();
+                Err(Error::no_answer(error, is_unsent))
+            }
+            Err(late) => Err(Error::no_answer(late, false)),
+        }
+    }
+
+    /// Makes one attempt, and reads its answer.
+    pub(crate) async fn send(&self, call: &ApiCall) -> Result<ApiAnswer, Error> {
+        let by = Instant::now() + self.limit(call);
+        Ok(self.open(call).await?.collect(by).await)
+    }
+
+    fn limit(&self, call: &ApiCall) -> Duration {
+        call.within.unwrap_or(self.options.timeout + call.wait)
+    }
+}

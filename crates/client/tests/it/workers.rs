@@ -1,0 +1,138 @@
+//! `workers`: by handlers that wait for nothing, and by handlers that block.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use duewheel_client::{BlockingClient, Cancellation, MessageWorker, Nack, Options};
+use serde_json::Value;
+
+use crate::calls::{length, text, texts};
+use crate::cases::cases;
+use crate::processes::{Process, scripted, until};
+
+/// What has happened to a handler.
+#[derive(Default)]
+struct Seen {
+    begun: AtomicBool,
+    cancelled: AtomicBool,
+}
+
+/// What a handler does at once; how long it sleeps otherwise, or `None` until it is cancelled.
+fn act(how: &Value, seen: &Seen) -> Result<Option<Duration>, Nack> {
+    seen.begun.store(true, Ordering::SeqCst);
+    match text(how, "do") {
+        "fail" => Err(io::Error::other(text(how, "message")).into()),
+        "not_yet" => Err(Nack::not_yet(length(how, "delay_ms").unwrap())),
+        "dead" => Err(Nack::dead_because(text(how, "reason"))),
+        "sleep" => Ok(Some(length(how, "ms").unwrap())),
+        "wait_cancelled" => Ok(None),
+        _ => Ok(Some(Duration::ZERO)),
+    }
+}
+
+async fn handle(how: Arc<Value>, seen: Arc<Seen>, token: Cancellation) -> Result<(), Nack> {
+    match act(&how, &seen)? {
+        Some(pause) => tokio::time::sleep(pause).await,
+        None => {
+            token.cancelled().await;
+            seen.cancelled.store(true, Ordering::SeqCst);
+        }
+    }
+    Ok(())
+}
+
+fn handle_blocking(how: &Value, seen: &Seen, token: &Cancellation) -> Result<(), Nack> {
+    match act(how, seen)? {
+        Some(pause) => std::thread::sleep(pause),
+        None => {
+            until("the token is cancelled", || token.is_cancelled());
+            seen.cancelled.store(true, Ordering::SeqCst);
+        }
+    }
+    Ok(())
+}
+
+fn worker(client: &BlockingClient, options: &Value) -> MessageWorker {
+    let concurrency = usize::try_from(options["concurrency"].as_u64().unwrap()).unwrap();
+    let worker = client.worker(&texts(&options["queues"])).concurrency(concurrency);
+    worker.lease(length(options, "lease_ms").unwrap())
+}
+
+fn run_case(server: &Process, case: &Value, is_blocking: bool) {
+    let name = text(case, "name");
+    let client = BlockingClient::new(&format!("{}/{name}", server.url), Options::default()).unwrap();
+    let worker = worker(&client, &case["worker"]);
+    let (how, seen) = (Arc::new(case["handler"].clone()), Arc::new(Seen::default()));
+    let stop = Cancellation::default();
+    std::thread::scope(|scope| {
+        let working = scope.spawn(|| {
+            let (how, seen) = (how.clone(), seen.clone());
+            if is_blocking {
+                return client.work(&worker, &stop, move |_, token| handle_blocking(&how, &seen, token));
+            }
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(worker.run(&stop, move |_, token| handle(how.clone(), seen.clone(), token)))
+        });
+        if case["stop"] == "while_running" {
+            until("the handler begins", || seen.begun.load(Ordering::SeqCst));
+        } else {
+            let waits = text(&how, "do") == "wait_cancelled";
+            until(name, || server.verdict(name).1 && (!waits || seen.cancelled.load(Ordering::SeqCst)));
+        }
+        stop.cancel();
+        working.join().unwrap().unwrap();
+    });
+    let (failures, _) = server.verdict(name);
+    assert!(failures.is_empty(), "{name}: {failures:#?}");
+}
+
+fn run_all(is_blocking: bool) {
+    let (server, cases) = (scripted(), cases("workers"));
+    std::thread::scope(|scope| {
+        let server = &server;
+        cases.iter().for_each(|case| drop(scope.spawn(move || run_case(server, case, is_blocking))));
+    });
+}
+
+#[test]
+fn async_handlers_on_the_scripted_server() {
+    run_all(false);
+}
+
+#[test]
+fn blocking_handlers_on_the_scripted_server() {
+    run_all(true);
+}
+
+/// A message that makes its handler panic comes again, and its worker lives on.
+#[test]
+fn panics_and_drains_give_messages_back() {
+    let server = crate::processes::real();
+    let client = BlockingClient::new(&server.url, Options::default()).unwrap();
+    for body in ["panic", "stay"] {
+        client.enqueue(body, duewheel_client::NewMessage::default().body(body).key(body)).unwrap();
+    }
+    let stop = Cancellation::default();
+    let worker = client.worker(&["panic", "stay"]).concurrency(2).drain(Duration::from_millis(10));
+    let view = |name: &str| client.get(&duewheel_client::MessageRef::key(name, name)).unwrap();
+    std::thread::scope(|scope| {
+        let working = scope.spawn(|| {
+            client.work(&worker, &stop, |message, token| {
+                if message.body.as_deref() == Some("panic") {
+                    panic!("of the handler");
+                }
+                until("the drain ends", || token.is_cancelled());
+                Err::<(), _>(io::Error::other("cut off").into())
+            })
+        });
+        until("the panic is nacked", || !view("panic").history.is_empty());
+        until("the other one runs", || view("stay").attempt == 1);
+        stop.cancel();
+        working.join().unwrap().unwrap();
+    });
+    assert_eq!(view("panic").history[0].note.as_deref(), Some("panic: of the handler"));
+    let stay = view("stay");
+    assert_eq!((stay.forgiven, stay.history[0].note.as_deref()), (1, Some("the worker stops")));
+}
