@@ -82,6 +82,10 @@ fn killed_server_takes_each_row_once() {
     assert_eq!(server.call("GET", "/readyz", "").0, 200);
     let (_, status) = server.call("GET", "/v1/status", "");
     let shop = &status["databases"][0];
-    assert_eq!((&shop["name"], &shop["up"], &shop["rejected"]), (&"shop".into(), &false.into(), &1.into()), "{status}");
+    assert_eq!(
+        (&shop["name"], &shop["up"], &shop["rejected"]),
+        (&"shop".into(), &false.into(), &1.into()),
+        "{status}"
+    );
     assert!(shop["last_error"].is_string(), "{status}");
 }
