@@ -82,7 +82,7 @@ impl ClientCommand for WorkArgs {
         let client = session.remote.client();
         let ended = client.work(&self.worker(session, &names, is_watched), &run.stop, {
             let run = run.clone();
-            move |message, _| run.handle(message)
+            move |message, token| run.handle(message, token)
         });
         if let Some(failure) = run.failure.lock().unwrap_or_else(PoisonError::into_inner).take() {
             return Err(failure);
@@ -132,8 +132,8 @@ struct WorkRun {
 }
 
 impl WorkRun {
-    fn handle(&self, message: &LeasedMessage) -> Result<(), Nack> {
-        let ended = self.run(message).map_err(|error| {
+    fn handle(&self, message: &LeasedMessage, token: &Cancellation) -> Result<(), Nack> {
+        let ended = self.run(message, token).map_err(|error| {
             // Every other message would fail like this one.
             let what = format!("cannot run {}: {error}", self.command[0]);
             let failure = CommandFailure::Failed(what.clone());
@@ -151,12 +151,12 @@ impl WorkRun {
     }
 
     /// Runs the command for a message.
-    fn run(&self, message: &LeasedMessage) -> io::Result<CommandEnded> {
+    fn run(&self, message: &LeasedMessage, token: &Cancellation) -> io::Result<CommandEnded> {
         let (own, fields) = (self.own.as_deref(), serde_json::to_value(message)?);
         let mut child =
             WorkChild::start(&self.command, own, &fields, message.bytes(), self.limit, &self.children)?;
         loop {
-            if let Some(ended) = child.look()? {
+            if let Some(ended) = child.look(token.is_cancelled())? {
                 return Ok(ended);
             }
         }

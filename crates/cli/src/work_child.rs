@@ -179,18 +179,19 @@ impl<'a> WorkChild<'a> {
         })
     }
 
-    /// Looks whether it has ended, and ends it when its time is over. Takes [`LOOK`] otherwise.
+    /// Looks whether it has ended, and ends it when its time is over, or its message `is_lost`. Takes [`LOOK`] otherwise.
     ///
     /// A command that got SIGTERM has ended when its whole group has: the message comes again, and processes that are
     /// left would run at the same time. A command that ends by itself may leave processes in the background.
-    pub(super) fn look(&mut self) -> io::Result<Option<CommandEnded>> {
+    pub(super) fn look(&mut self, is_lost: bool) -> io::Result<Option<CommandEnded>> {
         if self.status.is_none() {
             self.status = self.child.try_wait()?;
         }
         let over = self.limit.filter(|limit| self.status.is_none() && self.begun.elapsed() >= *limit);
-        if self.told.is_none() && (over.is_some() || self.all.were_killed()) {
+        if self.told.is_none() && (over.is_some() || is_lost || self.all.were_killed()) {
             let why = match over {
                 Some(limit) => format!("ran longer than {limit:?}"),
+                None if is_lost => "its lease was lost".to_owned(),
                 None => "the worker was stopped".to_owned(),
             };
             signal_group(self.group, Signal::TERM);

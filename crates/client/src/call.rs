@@ -146,8 +146,8 @@ impl ApiCall {
         ApiCall { within: Some(time), ..self }
     }
 
-    /// Sent again even if an earlier attempt may have been applied: a second time changes nothing. So are all that are no
-    /// `POST`.
+    /// Sent again even if an earlier attempt may have been applied: a second time changes nothing. So are all that are
+    /// no `POST`.
     #[must_use]
     pub fn repeatable(self) -> ApiCall {
         ApiCall { effort: Effort::Limited, ..self }

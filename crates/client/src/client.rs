@@ -93,8 +93,8 @@ impl DuewheelClient {
         stream.collect(std::time::Instant::now() + self.0.options.timeout).await
     }
 
-    /// The JSON that any call is answered with. It is sent again like all others; a `POST` only while no attempt can have
-    /// been applied, unless it is [`repeatable`](ApiCall::repeatable).
+    /// The JSON that any call is answered with. It is sent again like all others; a `POST` only while no attempt can
+    /// have been applied, unless it is [`repeatable`](ApiCall::repeatable).
     ///
     /// # Errors
     /// [`Error`], by its code.
@@ -352,8 +352,8 @@ impl DuewheelClient {
         Ok(answer["redriven"].as_u64().unwrap_or(0))
     }
 
-    /// Lets time pass on a server with `--virtual-clock`, for tests. It is not sent again after a lost answer: time would
-    /// pass twice.
+    /// Lets time pass on a server with `--virtual-clock`, for tests. It is not sent again after a lost answer: time
+    /// would pass twice.
     ///
     /// # Errors
     /// [`Error`], by its code.

@@ -98,9 +98,9 @@ type Observer = dyn Fn(WorkerEvent<'_>) + Send + Sync;
 /// Leases messages of its queues and runs a handler for each. It waits in one reserve over all queues, asks for no more
 /// than it can work on, and extends each lease at half its time while the handler runs.
 ///
-/// A handler that returns `Ok` acks the message, with `()` or a result in JSON; a [`Nack`], which every error becomes by
-/// `?`, nacks it. A panic is a failed attempt. The handler's [`Cancellation`] says that the lease is lost, so that another
-/// consumer may have the message, or that a drain has waited long enough.
+/// A handler that returns `Ok` acks the message, with `()` or a result in JSON; a [`Nack`], which every error becomes
+/// by `?`, nacks it. A panic is a failed attempt. The handler's [`Cancellation`] says that the lease is lost, so that
+/// another consumer may have the message, or that a drain has waited long enough.
 ///
 /// ```no_run
 /// use std::time::Duration;

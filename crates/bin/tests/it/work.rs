@@ -176,6 +176,28 @@ fn a_killed_worker_leaves_no_command_behind() {
     closed.recv_timeout(PATIENCE).expect("the command runs on").expect("read");
 }
 
+/// Another consumer has the message: two commands would work on it.
+#[test]
+fn a_lost_lease_ends_the_command() {
+    let shell = Shell::new();
+    shell.ok(&["enqueue", "q", "x"]);
+    let mut worker = worker(&shell, &["--lease", "1s"], "echo begun >&2; exec sleep 300");
+    let mut lines = BufReader::new(worker.stderr.take().expect("stderr")).lines();
+    assert_eq!(lines.next().expect("a line").expect("text"), "begun");
+    let signal = |name: &str| {
+        let sent = Command::new("kill").args([name, &worker.id().to_string()]).status();
+        assert!(sent.expect("kill").success());
+    };
+    signal("-STOP");
+    let other = shell.json(&["reserve", "q", "--wait", "1m", "--lease", "10m", "--json"]);
+    assert_eq!(other["messages"][0]["attempt"], 2, "{other}");
+    signal("-CONT");
+    let told = lines.next().expect("a line").expect("text");
+    assert!(told.starts_with("duewheel: message 1: lease_lost: "), "{told}");
+    ends_with_all(worker, 0);
+    assert_eq!(shell.json(&["get", "1", "--json"])["state"], "leased");
+}
+
 /// What a command leaves in the background on purpose is none of the worker's business.
 #[test]
 fn command_may_leave_background_processes() {
