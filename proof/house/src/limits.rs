@@ -12,7 +12,7 @@ pub(crate) const NAMES_TWICE: usize = 0;
 pub(crate) const LOOPS: usize = 0;
 
 /// The crates of the product from the lowest floor to the highest; a crate may only depend on those before it.
-pub(crate) const FLOORS: [&str; 16] = [
+pub(crate) const FLOORS: [&str; 17] = [
     "wheel",
     "core",
     "api",
