@@ -76,7 +76,7 @@ waiting! {
     ack(message: &LeasedMessage, result: Option<&Value>) -> SettledMessage;
     nack(message: &LeasedMessage, nack: &Nack) -> SettledMessage;
     extend(message: &LeasedMessage, lease: Option<Duration>) -> SettledMessage;
-    ack_many(messages: &[LeasedMessage]) -> Each<SettledMessage>;
+    ack_many(messages: &[LeasedMessage], results: &[Option<Value>]) -> Each<SettledMessage>;
     nack_many(messages: &[LeasedMessage], nack: &Nack) -> Each<SettledMessage>;
     extend_many(messages: &[LeasedMessage], lease: Option<Duration>) -> Each<SettledMessage>;
     list(queue: &str, limit: usize, after: Option<&str>, filter: &[(&str, &str)]) -> MessagePage;

@@ -259,27 +259,35 @@ impl DuewheelClient {
         self.settle("extend", message, lease_fields(lease), Some(limit.max(EXTEND))).await
     }
 
-    async fn settle_many(
+    async fn settle_many<M: Serialize>(
         &self,
         verb: &str,
         messages: &[LeasedMessage],
-        more: impl Serialize,
+        more: impl Fn(usize) -> M,
     ) -> Result<Each<SettledMessage>, Error> {
-        let items = messages.iter().map(|message| {
+        let items = messages.iter().enumerate().map(|(i, message)| {
             let (id, lease_token) = (Some(message.id.as_str()), message.lease_token.as_str());
-            let fields = serde_json::to_value(SettleFields { id, lease_token, more: &more });
+            let fields = serde_json::to_value(SettleFields { id, lease_token, more: more(i) });
             fields.map(BatchItem::Other).map_err(no_json)
         });
         let items = items.collect::<Result<_, Error>>()?;
         batch::run(&self.0, ApiCall::post(format!("/v1/{verb}")).endless(), Some("messages"), items).await
     }
 
-    /// Acks messages: a result for each.
+    /// Acks messages, each with the result at its place, as [`DuewheelClient::ack`] does; `results` may be shorter.
     ///
     /// # Errors
     /// [`Error`], by its code.
-    pub async fn ack_many(&self, messages: &[LeasedMessage]) -> Result<Each<SettledMessage>, Error> {
-        self.settle_many("ack", messages, json!({})).await
+    pub async fn ack_many(
+        &self,
+        messages: &[LeasedMessage],
+        results: &[Option<Value>],
+    ) -> Result<Each<SettledMessage>, Error> {
+        let result = |i: usize| match results.get(i) {
+            Some(Some(result)) => json!({"result": result}),
+            _ => json!({}),
+        };
+        self.settle_many("ack", messages, result).await
     }
 
     /// Nacks messages: a result for each.
@@ -291,7 +299,7 @@ impl DuewheelClient {
         messages: &[LeasedMessage],
         nack: &Nack,
     ) -> Result<Each<SettledMessage>, Error> {
-        self.settle_many("nack", messages, nack).await
+        self.settle_many("nack", messages, |_| nack).await
     }
 
     /// Extends leases: a result for each.
@@ -303,7 +311,7 @@ impl DuewheelClient {
         messages: &[LeasedMessage],
         lease: Option<Duration>,
     ) -> Result<Each<SettledMessage>, Error> {
-        self.settle_many("extend", messages, lease_fields(lease)).await
+        self.settle_many("extend", messages, |_| lease_fields(lease)).await
     }
 
     /// A part of the messages of a queue, in due order, behind an earlier part's `next`. `filter` has names and values

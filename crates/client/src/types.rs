@@ -333,6 +333,8 @@ answer! {
         state: Option<String>,
         /// How a done message ended.
         outcome: Option<String>,
+        /// The result of its ack.
+        result: Option<Value>,
         /// The content, if it is UTF-8; see [`MessageView::bytes`].
         body: Option<String>,
         /// The content in Base64, if it is not.

@@ -98,7 +98,7 @@ type Observer = dyn Fn(WorkerEvent<'_>) + Send + Sync;
 /// Leases messages of its queues and runs a handler for each. It waits in one reserve over all queues, asks for no more
 /// than it can work on, and extends each lease at half its time while the handler runs.
 ///
-/// A handler that returns `Ok` acks the message, with `()` or a result in JSON; a [`Nack`], which every error becomes
+/// A handler that returns `Ok` acks the message, with `()` or a result in JSON, without one that is refused; a [`Nack`], which every error becomes
 /// by `?`, nacks it. A panic is a failed attempt. The handler's [`Cancellation`] says that the lease is lost, so that
 /// another consumer may have the message, or that a drain has waited long enough.
 ///
@@ -329,7 +329,14 @@ impl MessageWorker {
             Err(panicked) => Err(of_panic(panicked)),
         };
         let settled = match &outcome {
-            Ok(Ack(result)) => self.client.ack(&message, result.as_ref()).await,
+            // The work is done, whatever its result may be.
+            Ok(Ack(result)) => match self.client.ack(&message, result.as_ref()).await {
+                Err(refused) if result.is_some() && refused.code == ErrorCode::BadRequest => {
+                    (self.observer)(WorkerEvent::Failed(&message, &refused));
+                    self.client.ack(&message, None).await
+                }
+                settled => settled,
+            },
             Err(nack) => self.client.nack(&message, nack).await,
         };
         (self.observer)(match &settled {

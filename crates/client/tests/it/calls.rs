@@ -86,6 +86,11 @@ pub(crate) fn leases(args: &Value) -> Vec<LeasedMessage> {
     args["messages"].as_array().unwrap().iter().map(lease).collect()
 }
 
+pub(crate) fn results(args: &Value) -> Vec<Option<Value>> {
+    let list = args["results"].as_array().into_iter().flatten();
+    list.map(|result| (!result.is_null()).then(|| result.clone())).collect()
+}
+
 pub(crate) fn nack(args: &Value) -> Nack {
     filled! {
         Nack::default(),
@@ -179,10 +184,10 @@ macro_rules! perform {
             "fire" => shown(client.fire(&named(args))$($wait)*?),
             "replay" => shown(client.replay(text(args, "id"), None)$($wait)*?),
             "reserve" => shown(client.reserve(&texts(&args["queues"]), &reserving(args))$($wait)*?),
-            "ack" => shown(client.ack(&lease(&args["message"]), None)$($wait)*?),
+            "ack" => shown(client.ack(&lease(&args["message"]), args.get("result"))$($wait)*?),
             "nack" => shown(client.nack(&lease(&args["message"]), &nack(args))$($wait)*?),
             "extend" => shown(client.extend(&lease(&args["message"]), length(args, "lease_ms"))$($wait)*?),
-            "ack_many" => each(client.ack_many(&leases(args))$($wait)*?),
+            "ack_many" => each(client.ack_many(&leases(args), &results(args))$($wait)*?),
             "nack_many" => each(client.nack_many(&leases(args), &nack(args))$($wait)*?),
             "extend_many" => each(client.extend_many(&leases(args), length(args, "lease_ms"))$($wait)*?),
             "list" => {

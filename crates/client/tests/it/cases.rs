@@ -7,8 +7,8 @@ use duewheel_client::{BlockingClient, DuewheelClient, Error, Options};
 use serde_json::{Value, json};
 
 use crate::calls::{
-    change, each, lease, leases, length, nack, named, new_message, new_messages, perform, reserving, shown,
-    shown_error, text, texts,
+    change, each, lease, leases, length, nack, named, new_message, new_messages, perform, reserving, results,
+    shown, shown_error, text, texts,
 };
 use crate::processes::{Process, clients, real, scripted};
 

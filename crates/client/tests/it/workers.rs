@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use duewheel_client::{BlockingClient, Cancellation, MessageWorker, Nack, Options};
+use duewheel_client::{Ack, BlockingClient, Cancellation, MessageWorker, Nack, Options};
 use serde_json::Value;
 
 use crate::calls::{length, text, texts};
@@ -32,7 +32,11 @@ fn act(how: &Value, seen: &Seen) -> Result<Option<Duration>, Nack> {
     }
 }
 
-async fn handle(how: Arc<Value>, seen: Arc<Seen>, token: Cancellation) -> Result<(), Nack> {
+fn ack(how: &Value) -> Ack {
+    if text(how, "do") == "result" { how["value"].clone().into() } else { ().into() }
+}
+
+async fn handle(how: Arc<Value>, seen: Arc<Seen>, token: Cancellation) -> Result<Ack, Nack> {
     match act(&how, &seen)? {
         Some(pause) => tokio::time::sleep(pause).await,
         None => {
@@ -40,10 +44,10 @@ async fn handle(how: Arc<Value>, seen: Arc<Seen>, token: Cancellation) -> Result
             seen.cancelled.store(true, Ordering::SeqCst);
         }
     }
-    Ok(())
+    Ok(ack(&how))
 }
 
-fn handle_blocking(how: &Value, seen: &Seen, token: &Cancellation) -> Result<(), Nack> {
+fn handle_blocking(how: &Value, seen: &Seen, token: &Cancellation) -> Result<Ack, Nack> {
     match act(how, seen)? {
         Some(pause) => std::thread::sleep(pause),
         None => {
@@ -51,13 +55,22 @@ fn handle_blocking(how: &Value, seen: &Seen, token: &Cancellation) -> Result<(),
             seen.cancelled.store(true, Ordering::SeqCst);
         }
     }
-    Ok(())
+    Ok(ack(how))
 }
 
 fn worker(client: &BlockingClient, options: &Value) -> MessageWorker {
     let concurrency = usize::try_from(options["concurrency"].as_u64().unwrap()).unwrap();
     let worker = client.worker(&texts(&options["queues"])).concurrency(concurrency);
     worker.lease(length(options, "lease_ms").unwrap())
+}
+
+/// Ends the worker, also when its case fails.
+struct Ending<'a>(&'a Cancellation);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
 }
 
 fn run_case(server: &Process, case: &Value, is_blocking: bool) {
@@ -67,6 +80,7 @@ fn run_case(server: &Process, case: &Value, is_blocking: bool) {
     let (how, seen) = (Arc::new(case["handler"].clone()), Arc::new(Seen::default()));
     let stop = Cancellation::default();
     std::thread::scope(|scope| {
+        let ending = Ending(&stop);
         let working = scope.spawn(|| {
             let (how, seen) = (how.clone(), seen.clone());
             if is_blocking {
@@ -81,7 +95,7 @@ fn run_case(server: &Process, case: &Value, is_blocking: bool) {
             let waits = text(&how, "do") == "wait_cancelled";
             until(name, || server.verdict(name).1 && (!waits || seen.cancelled.load(Ordering::SeqCst)));
         }
-        stop.cancel();
+        drop(ending);
         working.join().unwrap().unwrap();
     });
     let (failures, _) = server.verdict(name);
@@ -118,6 +132,7 @@ fn panics_and_drains_give_messages_back() {
     let worker = client.worker(&["panic", "stay"]).concurrency(2).drain(Duration::from_millis(10));
     let view = |name: &str| client.get(&duewheel_client::MessageRef::key(name, name)).unwrap();
     std::thread::scope(|scope| {
+        let ending = Ending(&stop);
         let working = scope.spawn(|| {
             client.work(&worker, &stop, |message, token| {
                 if message.body.as_deref() == Some("panic") {
@@ -129,7 +144,7 @@ fn panics_and_drains_give_messages_back() {
         });
         until("the panic is nacked", || !view("panic").history.is_empty());
         until("the other one runs", || view("stay").attempt == 1);
-        stop.cancel();
+        drop(ending);
         working.join().unwrap().unwrap();
     });
     assert_eq!(view("panic").history[0].note.as_deref(), Some("panic: of the handler"));
