@@ -60,6 +60,8 @@
 //! `derive`, on by default: `#[derive(Job)]`. `cluster`: several shards in a folder, and nodes. `test-util`: the module
 //! `test`.
 //!
+//! Recurring jobs and webhooks are in the crate `duewheel-delivery`, over the same wheel.
+//!
 //! # Time in tests
 //!
 //! [`VirtualClock`] makes a test of a 48-hour timeout take milliseconds; the feature `test-util` has helpers.

@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
+use duewheel::Job;
 use duewheel::core::name::QueueName;
 use duewheel_api::span;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -41,6 +42,21 @@ pub struct ScheduleSettings {
     /// Words for people, such as why it is paused.
     #[serde(default)]
     pub note: Option<String>,
+}
+
+impl ScheduleSettings {
+    /// Occurrences that are this job, with its queue and its body alone: the schedule makes their keys, and the queue has
+    /// their options. [`crate::Schedules`] has an example.
+    ///
+    /// # Errors
+    /// The job cannot be written as JSON.
+    pub fn of_job<J: Job>(
+        job: &J,
+        recurrence: RecurrenceSettings,
+    ) -> Result<ScheduleSettings, serde_json::Error> {
+        let body = serde_json::to_vec(job)?.into();
+        Ok(ScheduleSettings { queue: J::QUEUE.into(), recurrence, body, ..ScheduleSettings::default() })
+    }
 }
 
 /// Which of the occurrences enter that no worker put at their time. Those of at most 30 seconds ago are on time.

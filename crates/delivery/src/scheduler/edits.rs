@@ -29,18 +29,28 @@ const HELD_PAUSE: std::time::Duration = std::time::Duration::from_millis(20);
 /// ```
 /// # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
 /// use std::time::Duration;
-/// use duewheel::{Duewheel, Policy};
+/// use duewheel::{Args, Duewheel, Job, Policy, Workers};
 /// use duewheel_delivery::{RecurrenceSettings, ScheduleSettings, ScheduleWorker, Schedules};
 ///
+/// #[derive(serde::Serialize, serde::Deserialize)]
+/// struct Report {
+///     shop: String,
+/// }
+///
+/// impl Job for Report {
+///     const QUEUE: &'static str = "reports"; // or #[derive(Job)] with duewheel's feature `derive`
+/// }
+///
+/// async fn report(Args(report): Args<Report>) {
+///     println!("the week of {}", report.shop);
+/// }
+///
 /// let wheel = Duewheel::builder().in_memory().open().await?;
+/// Workers::new(&wheel, ()).on::<Report, _>(report).start()?;
 /// let schedules = Schedules::new(&wheel, &Policy::default())?;
 /// let worker = ScheduleWorker::start(&schedules);
-/// let settings = ScheduleSettings {
-///     queue: "reports".into(),
-///     recurrence: RecurrenceSettings { cron: Some("0 9 * * MON".into()), ..Default::default() },
-///     body: "weekly".into(),
-///     ..Default::default()
-/// };
+/// let mondays = RecurrenceSettings { cron: Some("0 9 * * MON".into()), ..Default::default() };
+/// let settings = ScheduleSettings::of_job(&Report { shop: "Berlin".into() }, mondays)?;
 /// let schedule = schedules.put("weekly-report", settings, None).await?;
 /// assert_eq!(schedule.next.len(), 10);
 /// worker.stop(Duration::from_secs(10)).await;

@@ -1,11 +1,12 @@
 //! Schedules over a real wheel in memory, whose clock stands still.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
 use duewheel::core::engine::{Answered, Edit, Enqueue, IfExists, Op, Quota, Target, When};
 use duewheel::core::name::{Key, QueueName};
-use duewheel::{Duewheel, Policy, View, VirtualClock};
+use duewheel::{Args, Duewheel, Job, Policy, State, View, VirtualClock, Workers};
 use duewheel_delivery::{
     OccurrenceEnd, PastOccurrences, RecurrenceSettings, ScheduleError, ScheduleSettings, ScheduleView,
     ScheduleWorker, Schedules,
@@ -748,4 +749,27 @@ async fn no_more_enter_than_remain() {
     }
     assert_eq!(rig.messages().await.len(), 2);
     assert!(rig.get("report").await.next.is_empty());
+}
+
+/// A job of the library, once a minute.
+#[tokio::test(flavor = "multi_thread")]
+async fn recurring_jobs_reach_their_handler() {
+    #[derive(serde::Serialize, serde::Deserialize)]
+    struct Report {
+        shop: String,
+    }
+    impl Job for Report {
+        const QUEUE: &'static str = "q";
+    }
+    async fn report(Args(report): Args<Report>, State(seen): State<Arc<Mutex<Vec<String>>>>) {
+        seen.lock().unwrap().push(report.shop);
+    }
+    let (rig, seen) = (Rig::new().await, Arc::<Mutex<Vec<String>>>::default());
+    Workers::new(&rig.wheel, seen.clone()).on::<Report, _>(report).start().unwrap();
+    let minutely = RecurrenceSettings { every: Some("1m".into()), ..Default::default() };
+    let settings = ScheduleSettings::of_job(&Report { shop: "Berlin".into() }, minutely).unwrap();
+    rig.schedules.put("report", settings, None).await.unwrap();
+    rig.wheel.advance(&rig.clock, 3 * MINUTE).await.unwrap();
+    until("three reports are made", async || seen.lock().unwrap().len() == 3).await;
+    assert!(seen.lock().unwrap().iter().all(|shop| shop == "Berlin"));
 }
