@@ -46,6 +46,14 @@ struct JobAttributes {
 impl JobAttributes {
     fn read(&mut self, meta: &ParseNestedMeta<'_>) -> Result<(), Error> {
         let Some(name) = meta.path.get_ident() else { return Err(unknown(meta)) };
+        let is_there = match name.to_string().as_str() {
+            "queue" => self.queue.is_some(),
+            "key" => self.key.is_some(),
+            _ => self.options.iter().any(|(other, _)| other == name),
+        };
+        if is_there {
+            return Err(meta.error(format!("`{name}` is given twice")));
+        }
         match name.to_string().as_str() {
             "queue" => self.queue = Some(meta.value()?.parse()?),
             "key" => self.key = Some(meta.value()?.parse()?),
@@ -77,6 +85,9 @@ fn implement(input: &DeriveInput) -> Result<TokenStream, Error> {
     let queue = job.queue.ok_or_else(|| {
         Error::new(input.ident.span(), "a job needs the name of its queue: #[job(queue = \"…\")]")
     })?;
+    if let (None, Some((name, _))) = (&job.key, job.options.iter().find(|(name, _)| name == "if_exists")) {
+        return Err(Error::new(name.span(), "`if_exists` is about a taken key, and this job has no `key`"));
+    }
     let key = match &job.key {
         None => None,
         Some(key) => {

@@ -224,7 +224,7 @@ pub struct Workers<S> {
     state: S,
     concurrency: NonZeroUsize,
     time_limit: Duration,
-    registering: Vec<Registering>,
+    registering: Vec<(&'static str, Registering)>,
 }
 
 /// Registers one handler.
@@ -255,21 +255,29 @@ impl<S: Clone + Send + Sync + 'static> Workers<S> {
         let (state, handler) = (self.state.clone(), Arc::new(handler));
         let builder = self.wheel.queue(J::QUEUE).handle_with();
         let builder = builder.concurrency(self.concurrency).time_limit(self.time_limit);
-        self.registering.push(Box::new(move || {
+        let register: Registering = Box::new(move || {
             builder.run(move |message| {
                 let (state, handler) = (state.clone(), handler.clone());
                 async move { handler.call(message, state).await }
             })
-        }));
+        });
+        self.registering.push((J::QUEUE, register));
         self
     }
 
     /// Registers the handlers; jobs that are ready run at once, as tasks of this runtime.
     ///
     /// # Errors
-    /// See [`HandlerError`]. The handlers added before the one that failed are registered.
+    /// See [`HandlerError`]. If two types have one queue, or the name of one is not valid, none is registered; otherwise
+    /// those added before the one that failed are.
     pub fn start(self) -> Result<(), HandlerError> {
-        self.registering.into_iter().try_for_each(|register| register())
+        for (n, (queue, _)) in self.registering.iter().enumerate() {
+            let name = QueueName::new(queue).map_err(HandlerError::Name)?;
+            if self.registering.iter().skip(n + 1).any(|(other, _)| other == queue) {
+                return Err(HandlerError::Taken(name));
+            }
+        }
+        self.registering.into_iter().try_for_each(|(_, register)| register())
     }
 }
 

@@ -18,7 +18,8 @@ const resume = (one) => run(act(one, "resume"), t("bridge-is-resumed"), () => ac
 const button = (one) => el("button", { "data-name": `bridge-${one.name}`, onclick: () => (one.state === "paused" ? resume(one) : pause(one)) }, t(one.state === "paused" ? "resume" : "pause"));
 const numbers = (all) => all.map((n) => count(n));
 
-export const bridges = (signal) => get("/v1/bridges", signal).then((answer) => answer.bridges);
+// Those that cannot be read, because a shard is away, hide nothing else.
+export const bridges = (signal) => get("/v1/bridges", signal).then((answer) => answer.bridges, () => []);
 
 export function bridgeCard(all) {
   return all.length > 0 && card(t("bridges"), table(t("bridges"), [[t("name"), "key"], [t("state")], [t("queue"), "key"], ...["oldest-overdue", "taken-in", "sent-out", "set-aside", "duplicates"].map((word) => [t(word), "n"]), [t("act"), "acts"]],

@@ -131,13 +131,8 @@ impl OutboxDrain {
         let connection = connect_to_outbox(&self.settings.options).await?;
         let mut is_drainer = false;
         while !*stop.borrow() {
-            let look = if is_drainer {
-                self.look(&connection).await?
-            } else {
-                let look = self.recover(&connection).await?;
-                is_drainer = matches!(look, DrainLook::Again(_));
-                look
-            };
+            is_drainer = is_drainer || self.recover(&connection).await?;
+            let look = if is_drainer { self.look(&connection).await? } else { DrainLook::Standby };
             if self.figures.up.swap(1, Relaxed) == 0 && *failures > 0 {
                 self.figures.set_error(None);
                 tracing::info!(database = self.settings.name, "the outbox is drained again");
@@ -146,6 +141,8 @@ impl OutboxDrain {
             let pause = match look {
                 DrainLook::Standby => {
                     is_drainer = false;
+                    self.figures.waiting.store(0, Relaxed);
+                    self.figures.oldest_ms.store(0, Relaxed);
                     IDLE
                 }
                 DrainLook::Nothing => IDLE,
@@ -166,15 +163,15 @@ impl OutboxDrain {
         Ok(())
     }
 
-    /// Becomes the drainer: releases the rows of the intent that are gone. A commit of the same transaction comes first, so
+    /// Becomes the drainer, and returns whether it is: releases the rows of the intent that are gone. A commit of the same transaction comes first, so
     /// that what it has seen is as durable as a commit is.
-    async fn recover(&mut self, connection: &PgConnection) -> Result<DrainLook, OutboxError> {
+    async fn recover(&mut self, connection: &PgConnection) -> Result<bool, OutboxError> {
         if !begin(connection).await? {
-            return Ok(DrainLook::Standby);
+            return Ok(false);
         }
         if query(connection, CLAIM, &[(&self.node, Type::TEXT)]).await?.is_empty() {
             rollback(connection).await?;
-            return Ok(DrainLook::Standby);
+            return Ok(false);
         }
         let intent = self.intent.read().await?;
         let named: Vec<i64> = intent.iter().map(|row| row.seq).collect();
@@ -187,7 +184,7 @@ impl OutboxDrain {
         // Rows that are still here will be named again before they can go.
         self.intent.release(&self.client, intent.difference(&here)).await?;
         self.waiting.clear();
-        Ok(DrainLook::Again(Duration::ZERO))
+        Ok(true)
     }
 
     /// Makes one drain transaction.
@@ -206,12 +203,10 @@ impl OutboxDrain {
         }
         let is_full = rows.len() >= self.rows;
         self.step(DrainStep::Read);
-        self.intent.write(&rows.iter().map(|row| row.name).collect()).await?;
-        self.step(DrainStep::Intended);
-        let verdicts = match self.apply(&rows, read_at).await {
+        let verdicts = match self.intend_and_apply(&rows, read_at).await {
             Ok(verdicts) => verdicts,
             // What was applied is recorded, and what is unknown may be: the same rows are met again.
-            Err(OutboxError::Call(error)) if error.may_pass() => {
+            Err(error) if error.may_pass() => {
                 rollback(connection).await?;
                 self.figures.errors.fetch_add(1, Relaxed);
                 tracing::debug!(database = self.settings.name, %error, "a batch of the outbox is applied again");
@@ -253,6 +248,16 @@ impl OutboxDrain {
             [(&waiting, Type::TEXT_ARRAY), (&rows, Type::INT8), (&MOST_BYTES, Type::INT8)];
         let found = query(connection, &sql, &params).await?;
         Ok(found.iter().map(OutboxRow::read).collect::<Result<_, _>>()?)
+    }
+
+    async fn intend_and_apply(
+        &mut self,
+        rows: &[OutboxRow],
+        read_at: u64,
+    ) -> Result<Vec<RowVerdict>, OutboxError> {
+        self.intent.write(&rows.iter().map(|row| row.name).collect()).await?;
+        self.step(DrainStep::Intended);
+        self.apply(rows, read_at).await
     }
 
     /// Applies rows in order, and returns their verdicts; those behind the last verdict were not applied. Rows without a

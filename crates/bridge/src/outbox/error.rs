@@ -1,6 +1,7 @@
 //! Why an outbox does not work.
 
 use duewheel::CallError;
+use duewheel::core::engine::ChangeRefusal;
 use duewheel::core::store::StoreError;
 use duewheel_delivery::NotWritten;
 
@@ -40,6 +41,23 @@ pub enum OutboxError {
     /// The batch took so long that another node may drain.
     #[error("the batch came too late to be applied")]
     Stale,
+}
+
+impl OutboxError {
+    /// Whether the store refuses for now, and the same rows are met again in a moment.
+    pub(super) fn may_pass(&self) -> bool {
+        match self {
+            OutboxError::Call(error) | OutboxError::Intent(NotWritten::Unknown(error)) => error.may_pass(),
+            OutboxError::Intent(NotWritten::Refused(refusal)) => matches!(
+                refusal,
+                ChangeRefusal::DiskFull
+                    | ChangeRefusal::Busy
+                    | ChangeRefusal::Overloaded(_)
+                    | ChangeRefusal::OverQuota(_)
+            ),
+            _ => false,
+        }
+    }
 }
 
 fn in_words(error: &tokio_postgres::Error) -> String {

@@ -109,8 +109,9 @@ BEGIN
   ELSIF NOT isfinite(due_at) OR due_at < timestamptz '1970-01-01 00:00:00+00' THEN
     PERFORM duewheel.refuse('due_at', 'must be an instant after 1970', 'Leave it out for a message that is due at once.');
   END IF;
-  -- The transaction may have begun long before the call.
-  RETURN CASE WHEN delay IS NULL THEN due_at ELSE clock_timestamp() + delay END;
+  -- The transaction may have begun long before the call. A day of a delay has 24 hours, whatever the time zone's clocks do.
+  RETURN CASE WHEN delay IS NULL THEN due_at
+    ELSE clock_timestamp() + extract(epoch FROM delay)::double precision * interval '1 second' END;
 END $$;
 
 -- Enqueues a message when the transaction commits. Returns its row's id: the message has it in the header duewheel-row,

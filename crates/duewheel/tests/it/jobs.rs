@@ -21,6 +21,11 @@ struct Close {
 #[job(queue = "generic")]
 struct Wrapped<T: Serialize + for<'a> Deserialize<'a> + Send + Sync + 'static>(#[serde(bound = "")] T);
 
+/// A second type for a queue.
+#[derive(Debug, Serialize, Deserialize, Job)]
+#[job(queue = "close")]
+struct CloseToo;
+
 type Seen = Arc<Mutex<Vec<String>>>;
 
 struct Tenant(String);
@@ -80,6 +85,15 @@ async fn workers_run_jobs_with_extracted_arguments() {
     assert!(dead[0].history[0].note.contains("the body is not a"), "{dead:?}");
     let again = Workers::new(&wheel, seen).on::<Close, _>(close).start();
     assert!(matches!(again, Err(HandlerError::Taken(_))));
+}
+
+/// The handler of the first type would make messages of the second dead.
+#[tokio::test]
+async fn two_types_of_one_queue_register_nothing() {
+    let (wheel, seen) = (wheel().await, Seen::default());
+    let workers = Workers::new(&wheel, seen.clone()).on::<Close, _>(close).on::<CloseToo, _>(async || ());
+    assert!(matches!(workers.start(), Err(HandlerError::Taken(_))));
+    Workers::new(&wheel, seen).on::<Close, _>(close).start().unwrap();
 }
 
 #[tokio::test]

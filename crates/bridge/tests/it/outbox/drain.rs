@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use duewheel::core::QueueName;
 use duewheel::core::engine::Quota;
 use duewheel::core::message::ROW_HEADER;
+use duewheel::core::store::{Capacity, MemoryDisk};
 use duewheel::{Duewheel, Policy};
 use duewheel_bridge::outbox::{OutboxFigures, OutboxService};
 use tokio::task::JoinSet;
@@ -194,6 +195,27 @@ async fn used_up_quota_blocks_its_queue_only() {
     assert!(matches!(place.wheel.queue("full").cancel_key("k2").await, Ok(duewheel::Cancel::Cancelled(_))));
     place.drained().await;
     assert_eq!(place.bodies("full").await, ["3"]);
+}
+
+/// The database answers all the time, and is not connected to again and again.
+#[tokio::test(flavor = "multi_thread")]
+async fn full_disk_makes_rows_wait() {
+    let disk = MemoryDisk::default();
+    let place = Place::on(&disk).await;
+    let service = place.drain(place.settings());
+    place.psql("SELECT duewheel.enqueue('q', '1', '1 h')");
+    place.drained().await;
+    disk.set_room(Capacity::SettleOnly);
+    place.psql("SELECT duewheel.enqueue('q', '2', '1 h')");
+    until("it is noticed", || async { figure(&service, "errors_total") > 0 }).await;
+    for _ in 0..100 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        assert!(service.figures().all(|figures| figures.is_up()));
+    }
+    disk.set_room(Capacity::Enough);
+    place.drained().await;
+    assert_eq!(place.bodies("q").await, ["1", "2"]);
+    service.stop(Duration::from_secs(10)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use duewheel::core::QueueName;
 use duewheel::core::engine::View;
-use duewheel::{Duewheel, Policy};
+use duewheel::core::store::{MemoryDisk, MemoryStore, Store};
+use duewheel::{Builder, Duewheel, Policy};
 use duewheel_bridge::outbox::{OutboxService, OutboxSettings, install};
 use duewheel_postgres_rig::{Postgres, Settings};
 use duewheel_store_postgres::{Options, PgConnection, connect};
@@ -26,10 +27,21 @@ impl Place {
 
     /// With several shards, as in a cluster.
     pub(crate) async fn over(shards: u32) -> Place {
+        Place::of(Duewheel::builder().in_memory().shards(shards)).await
+    }
+
+    /// On a disk that tests may fill.
+    pub(crate) async fn on(disk: &MemoryDisk) -> Place {
+        let disk = disk.clone();
+        let open = move |waker| Ok(Box::new(MemoryStore::open(&disk, waker)) as Box<dyn Store>);
+        Place::of(Duewheel::builder().store(open)).await
+    }
+
+    async fn of(builder: Builder) -> Place {
         let postgres =
             tokio::task::block_in_place(|| Postgres::start(Settings::default())).expect("a server");
         install(&options(&postgres.url()), MAX_BODY).await.expect("installed");
-        let wheel = Duewheel::builder().in_memory().shards(shards).open().await.expect("a wheel");
+        let wheel = builder.open().await.expect("a wheel");
         Place { postgres, wheel }
     }
 

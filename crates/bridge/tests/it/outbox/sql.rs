@@ -102,6 +102,18 @@ async fn install_repeats_and_refuses_newer_schema() {
     assert!(matches!(status(&options).await, Err(OutboxError::NotInstalled)));
 }
 
+/// Clocks in Berlin are set twice a year, so that a day has 23 or 25 hours: one of these delays passes over that.
+#[tokio::test(flavor = "multi_thread")]
+async fn days_of_a_delay_have_24_hours() {
+    let place = Place::new().await;
+    let days = [60, 120, 180, 240, 300];
+    let calls: Vec<_> =
+        days.iter().map(|days| format!("SELECT duewheel.enqueue('q', 'x', '{days} days')")).collect();
+    place.psql(&format!("SET TimeZone = 'Europe/Berlin'; {}", calls.join("; ")));
+    let wrong = "SELECT count(*) FROM duewheel.outbox WHERE extract(epoch FROM called_at - due_at) + delay_s NOT BETWEEN 0 AND 1";
+    assert_eq!(place.psql(wrong), "0");
+}
+
 /// The clock of the transaction stands still; that of the call does not.
 #[tokio::test(flavor = "multi_thread")]
 async fn delay_counts_from_the_call() {
