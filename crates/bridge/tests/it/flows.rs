@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use duewheel::core::engine::{Op, Target};
 use duewheel::core::message::{DeadReason, State};
 use duewheel::core::name::{Key, QueueName};
@@ -308,6 +310,46 @@ async fn unroutable_messages_are_dead_at_last() {
     }
     let stats = rig.wheel.stats().await.unwrap();
     assert_eq!(stats.counts.ready + stats.counts.scheduled, 0, "each is at the broker, or dead");
+    rig.service.stop(Duration::from_secs(10)).await;
+}
+
+/// The broker closes the channel over a message with an `expiration` that is no number.
+#[tokio::test(flavor = "multi_thread")]
+async fn message_that_closes_channel_dies_alone() {
+    let rig = Rig::new().await;
+    let quick = Backoff { min_ms: 1, max_ms: 2 };
+    let settings = QueueSettings { backoff: Some(quick), ..QueueSettings::default() };
+    rig.wheel.queue("shop-due").configure(settings).await.unwrap();
+    rig.pause("to gather a batch").await;
+    let queue = rig.wheel.queue("shop-due");
+    let count = 30;
+    for n in 0..count {
+        let message = queue.body(format!("{n}"));
+        let message = match n {
+            // Version, exchange "", routing key "key", the flag of `expiration`, "soon".
+            10 => message.header("amqp-message", &STANDARD.encode(b"\x01\x00\x03key\x01\x00\x04soon")),
+            _ => message.header("amqp-routing-key", KEY).header("CC", "text").header("BCC", "text"),
+        };
+        message.enqueue().await.unwrap();
+    }
+    rig.service.set_pause("shop", None).await.unwrap();
+    let mut bodies = BTreeSet::new();
+    until("the others arrive", async || {
+        bodies.extend(drain(&rig.channel, JOBS).await.into_iter().map(|job| job.data));
+        bodies.len() == count - 1
+    })
+    .await;
+    let name = QueueName::new("shop-due").unwrap();
+    let mut dead = Vec::new();
+    until("it is dead", async || {
+        dead = rig.wheel.client().list(name.clone(), Some(State::Dead), None, 10).await.unwrap().views;
+        dead.len() == 1
+    })
+    .await;
+    assert_eq!(dead[0].message.body, "10");
+    let notes = &dead[0].history;
+    assert!(notes.iter().all(|past| past.note.contains("invalid expiration")), "{notes:?}");
+    assert_eq!(rig.figures().last_error, None, "the bridge has stayed connected");
     rig.service.stop(Duration::from_secs(10)).await;
 }
 
