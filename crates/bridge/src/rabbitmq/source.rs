@@ -188,10 +188,10 @@ impl Source for RabbitSource {
         for delivery in all.iter().filter(|delivery| delivery.delivery_tag > first_held) {
             delivery.ack(BasicAckOptions::default()).await.map_err(failed)?;
         }
-        // An ack goes into a buffer even when the connection is gone.
-        match self.connection.status().connected() {
+        // An ack goes into a buffer even when the connection or the channel is gone.
+        match self.connection.status().connected() && self.channel.status().connected() {
             true => Ok(()),
-            false => Err(SeamError("the connection is closed".to_owned())),
+            false => Err(SeamError("the channel is closed".to_owned())),
         }
     }
 }

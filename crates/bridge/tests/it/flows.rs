@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use duewheel::core::engine::{Op, Target};
+use duewheel::core::engine::{Op, Quota, Target};
 use duewheel::core::message::{DeadReason, State};
 use duewheel::core::name::{Key, QueueName};
 use duewheel::core::policy::{Backoff, QueueSettings};
@@ -350,6 +350,30 @@ async fn message_that_closes_channel_dies_alone() {
     let notes = &dead[0].history;
     assert!(notes.iter().all(|past| past.note.contains("invalid expiration")), "{notes:?}");
     assert_eq!(rig.figures().last_error, None, "the bridge has stayed connected");
+    rig.service.stop(Duration::from_secs(10)).await;
+}
+
+/// A quota lets one in: it is confirmed at once, and the other one waits, also over a pause.
+#[tokio::test(flavor = "multi_thread")]
+async fn message_over_quota_waits_alone() {
+    let rig = Rig::new().await;
+    let quota = |messages| Quota { prefix: "shop-due".into(), messages: Some(messages), ..Quota::default() };
+    rig.wheel.set_quotas(vec![quota(1)]).unwrap();
+    rig.pause("to gather a batch").await;
+    let hour = headers(&[("x-delay", AMQPValue::LongInt(3_600_000))]);
+    for body in ["in", "waits"] {
+        rig.publish(KEY, body, hour.clone()).await;
+    }
+    rig.service.set_pause("shop", None).await.unwrap();
+    until("one is in", async || rig.figures().taken == 1).await;
+    rig.pause("while one waits").await;
+    assert_eq!(rig.queue("duewheel.shop").await.message_count(), 1, "the other one was confirmed");
+    rig.wheel.set_quotas(vec![quota(10)]).unwrap();
+    rig.service.set_pause("shop", None).await.unwrap();
+    until("both are in", async || rig.figures().taken == 2).await;
+    rig.pause("to see what is left").await;
+    assert_eq!(rig.queue("duewheel.shop").await.message_count(), 0);
+    assert_eq!(rig.wheel.stats().await.unwrap().counts.scheduled, 2, "none came twice");
     rig.service.stop(Duration::from_secs(10)).await;
 }
 
