@@ -16,7 +16,7 @@ use duewheel_bridge::rabbitmq::{RabbitConnector, plan, probe};
 use duewheel_bridge::{BridgeFigures, BridgeService, BridgeSettings};
 use lapin::message::Delivery;
 use lapin::options::{BasicGetOptions, BasicNackOptions, BasicPublishOptions};
-use lapin::types::{AMQPValue, FieldTable};
+use lapin::types::{AMQPValue, FieldArray, FieldTable};
 use lapin::{BasicProperties, Channel, Connection};
 
 use crate::broker::{Broker, drain, lay_out};
@@ -250,7 +250,9 @@ async fn invalid_messages_are_put_aside() {
     let too_large = "x".repeat(Policy::default().max_body + 1);
     rig.publish(KEY, &too_large, BasicProperties::default().with_expiration("60000".into())).await;
     rig.publish(KEY, "text", headers(&[("x-delay", text("soon"))])).await;
-    rig.publish(KEY, "action", headers(&[("x-duewheel-action", text("cancel"))])).await;
+    let others = AMQPValue::FieldArray(FieldArray::from(vec![text(JOBS)]));
+    let action = headers(&[("x-duewheel-action", text("cancel")), ("CC", others.clone()), ("BCC", others)]);
+    rig.publish(KEY, "action", action).await;
     rig.publish(KEY, "good", BasicProperties::default()).await;
     assert_eq!(rig.jobs(1).await[0].data, b"good");
     let mut aside = Vec::new();
@@ -271,6 +273,7 @@ async fn invalid_messages_are_put_aside() {
     assert!(reasons.iter().any(|why| why.contains("no integer")), "{reasons:?}");
     assert!(reasons.iter().any(|why| why.contains("needs x-duewheel-key")), "{reasons:?}");
     assert!(aside.iter().all(|delivery| delivery.properties.expiration().is_none()));
+    assert!(drain(&rig.channel, JOBS).await.is_empty(), "none went to the queues of its CC");
     assert_eq!(rig.figures().rejected, 3);
     rig.service.stop(Duration::from_secs(10)).await;
 }
