@@ -118,6 +118,7 @@ struct RunningBridge {
     plan: OutletPlan,
     meter: Meter,
     is_owner: AtomicBool,
+    restarts: Arc<AtomicU64>,
 }
 
 impl BridgeService {
@@ -195,6 +196,7 @@ impl BridgeService {
             records: self.records.clone(),
             meter: Meter::default(),
             is_owner: AtomicBool::new(false),
+            restarts: self.restarts.clone(),
             settings,
             client,
             queue,
@@ -396,6 +398,7 @@ impl RunningBridge {
         stop: &mut watch::Receiver<bool>,
     ) -> WhyLeft {
         let mut running: Option<Directions> = None;
+        let (mut bugs, mut begins_at) = (0, tokio::time::Instant::now());
         let left = loop {
             let now = self.client.now().engine;
             let Some(held) = ticket.as_ref() else { break WhyLeft::Lost };
@@ -412,16 +415,28 @@ impl RunningBridge {
                     self.end(directions, PAUSE_TIME).await;
                     self.meter.rest();
                 }
-                (Ok(Ok(None)), None) => running = Some(self.begin(connector)),
+                (Ok(Ok(None)), None) if begins_at <= tokio::time::Instant::now() => {
+                    running = Some(self.begin(connector));
+                }
                 // Without an answer it goes on as it was.
                 (_, as_before) => running = as_before,
             }
             self.look_at_lag().await;
-            tokio::select! {
+            let bug = tokio::select! {
                 biased;
                 _ = stop.wait_for(|stop| *stop) => break WhyLeft::Stopped,
-                () = tokio::time::sleep(LOOK) => {}
+                why = ended(&mut running) => why,
+                () = tokio::time::sleep(LOOK) => continue,
+            };
+            let pause = doubled(FIRST_PAUSE, LONGEST_PAUSE, bugs);
+            (bugs, begins_at) = (bugs.saturating_add(1), tokio::time::Instant::now() + pause);
+            tracing::error!(bridge = self.settings.name, bug, ?pause, "a bug has ended a direction");
+            self.restarts.fetch_add(1, Ordering::Relaxed);
+            if let Some(directions) = running.take() {
+                self.end(directions, PAUSE_TIME).await;
             }
+            self.meter.open(Direction::In, &bug);
+            self.meter.open(Direction::Out, &bug);
         };
         if let Some(directions) = running {
             // What another node may do as well ends at once.
@@ -463,6 +478,17 @@ impl RunningBridge {
         drop(tokio::time::timeout(time, ended).await);
         tasks.shutdown().await;
         drop(tokio::time::timeout(LOOK_TIME, self.client.ask(Op::session_closed(self.plan.session))).await);
+    }
+}
+
+/// Waits until one of the two directions ends, which only a bug does while they run. Returns what it was.
+async fn ended(running: &mut Option<Directions>) -> String {
+    match running {
+        Some(directions) => match directions.tasks.join_next().await {
+            Some(Err(why)) => format!("a bug: {why}"),
+            _ => "a bug: it has ended".to_owned(),
+        },
+        None => std::future::pending().await,
     }
 }
 

@@ -23,7 +23,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// How long a change waits for the end of the lease of its message.
 const LEASED: Duration = Duration::from_secs(10);
 
-/// Takes what a source has until that or the store fails, or `stop` becomes true; a batch that has begun is finished.
+/// Takes what a source has until that or the store fails, or `stop` becomes true. A batch that has begun is finished, but
+/// for what the store refuses for now: that waits, while the rest is confirmed, and stays with the source at a stop.
 pub(crate) async fn pump(
     source: &mut impl Source,
     client: &Client,
@@ -36,9 +37,37 @@ pub(crate) async fn pump(
             _ = stop.wait_for(|stop| *stop) => return Ok(()),
             arrivals = source.pull(PULLED) => arrivals?,
         };
-        let verdicts = take(client, arrivals, meter).await.map_err(|why| SeamError::of("the store", why))?;
-        source.confirm(verdicts).await?;
+        let mut verdicts = Vec::with_capacity(arrivals.len());
+        for mut waiting in runs(arrivals, &mut verdicts) {
+            let leased_until = Instant::now() + LEASED;
+            let mut failures = 0;
+            while !waiting.is_empty() {
+                let applied = apply(client, &mut waiting, &mut verdicts, leased_until, meter).await;
+                if applied.is_ok() && waiting.is_empty() {
+                    break;
+                }
+                // Also when there is none: the source tells whether it still has what waits.
+                confirm(source, std::mem::take(&mut verdicts), meter).await?;
+                applied.map_err(|why| SeamError::of("the store", why))?;
+                let pause = doubled(FIRST_PAUSE, LONGEST_PAUSE, failures);
+                failures = failures.saturating_add(1);
+                tokio::select! {
+                    biased;
+                    _ = stop.wait_for(|stop| *stop) => return Ok(()),
+                    () = tokio::time::sleep(pause) => {}
+                }
+            }
+        }
+        confirm(source, verdicts, meter).await?;
     }
+}
+
+type Verdicts = Vec<(u64, ArrivalVerdict)>;
+
+async fn confirm(source: &mut impl Source, verdicts: Verdicts, meter: &Meter) -> Result<(), SeamError> {
+    let refused = verdicts.iter().filter(|(_, verdict)| *verdict != ArrivalVerdict::Taken).count();
+    Meter::add(&meter.rejected, refused);
+    source.confirm(verdicts).await
 }
 
 /// An arrival that has no verdict yet.
@@ -54,14 +83,9 @@ enum JudgedArrival {
     Again(Op),
 }
 
-/// Applies arrivals in their order, and waits until all of them are durable or refused. What the store refuses for now is
-/// tried again, without end.
-pub(crate) async fn take(
-    client: &Client,
-    arrivals: Vec<BridgeArrival>,
-    meter: &Meter,
-) -> Result<Vec<(u64, ArrivalVerdict)>, CallError> {
-    let mut verdicts = Vec::with_capacity(arrivals.len());
+/// The arrivals in their order, in runs of which each begins when the one before is over.
+fn runs(arrivals: Vec<BridgeArrival>, verdicts: &mut Verdicts) -> Vec<Vec<WaitingArrival>> {
+    let mut runs = Vec::new();
     let mut run = Vec::new();
     let (mut keys, mut bytes) = (HashSet::new(), 0);
     for BridgeArrival { mark, intent, is_redelivered } in arrivals {
@@ -86,7 +110,7 @@ pub(crate) async fn take(
         let key = keyed(&op);
         let again = key.as_ref().is_some_and(|key| keys.contains(key));
         if again || bytes > SUBMITTED_BYTES {
-            verdicts.append(&mut apply(client, std::mem::take(&mut run), meter).await?);
+            runs.push(std::mem::take(&mut run));
             keys.clear();
             bytes = 0;
         }
@@ -94,10 +118,8 @@ pub(crate) async fn take(
         keys.extend(key);
         run.push(WaitingArrival { mark, op, is_redelivered });
     }
-    verdicts.append(&mut apply(client, run, meter).await?);
-    let refused = verdicts.iter().filter(|(_, verdict)| *verdict != ArrivalVerdict::Taken).count();
-    Meter::add(&meter.rejected, refused);
-    Ok(verdicts)
+    runs.push(run);
+    runs
 }
 
 fn keyed(op: &Op) -> Option<(String, String)> {
@@ -109,36 +131,30 @@ fn keyed(op: &Op) -> Option<(String, String)> {
     }
 }
 
+/// Applies what waits, once. What the store refuses for now still waits then.
 async fn apply(
     client: &Client,
-    mut waiting: Vec<WaitingArrival>,
+    waiting: &mut Vec<WaitingArrival>,
+    verdicts: &mut Verdicts,
+    leased_until: Instant,
     meter: &Meter,
-) -> Result<Vec<(u64, ArrivalVerdict)>, CallError> {
-    let mut verdicts = Vec::with_capacity(waiting.len());
-    let leased_until = Instant::now() + LEASED;
-    let mut failures = 0;
-    while !waiting.is_empty() {
-        let answers = match client.submit(waiting.iter().map(|one| one.op.clone()).collect()) {
-            Ok(pending) => pending.await,
-            Err(error) => vec![Err(error); waiting.len()],
-        };
-        // An answer that is missing is unknown.
-        let answers = answers.into_iter().chain(std::iter::repeat_with(|| Err(CallError::NO_ANSWER)));
-        let mut rest = Vec::new();
-        for (one, answer) in waiting.into_iter().zip(answers) {
-            let WaitingArrival { mark, op, is_redelivered } = one;
-            match judge(client, op, answer, is_redelivered, leased_until, meter).await? {
-                JudgedArrival::Over(verdict) => verdicts.push((mark, verdict)),
-                JudgedArrival::Again(op) => rest.push(WaitingArrival { mark, op, is_redelivered }),
-            }
-        }
-        waiting = rest;
-        if !waiting.is_empty() {
-            tokio::time::sleep(doubled(FIRST_PAUSE, LONGEST_PAUSE, failures)).await;
-            failures = failures.saturating_add(1);
+) -> Result<(), CallError> {
+    let answers = match client.submit(waiting.iter().map(|one| one.op.clone()).collect()) {
+        Ok(pending) => pending.await,
+        Err(error) => vec![Err(error); waiting.len()],
+    };
+    // An answer that is missing is unknown.
+    let answers = answers.into_iter().chain(std::iter::repeat_with(|| Err(CallError::NO_ANSWER)));
+    let mut ended = Ok(());
+    for (one, answer) in std::mem::take(waiting).into_iter().zip(answers) {
+        let WaitingArrival { mark, op, is_redelivered } = one;
+        match judge(client, op, answer, is_redelivered, leased_until, meter).await {
+            Ok(JudgedArrival::Over(verdict)) => verdicts.push((mark, verdict)),
+            Ok(JudgedArrival::Again(op)) => waiting.push(WaitingArrival { mark, op, is_redelivered }),
+            Err(error) => ended = Err(error),
         }
     }
-    Ok(verdicts)
+    ended
 }
 
 async fn judge(

@@ -78,7 +78,7 @@ pub trait Source: Send {
 pub enum SendFate {
     /// The other side has it, as durably as it keeps anything.
     Sent,
-    /// The other side has no place for it: the attempt counts.
+    /// The other side has no place for it, or refuses it: the attempt counts.
     Unroutable(String),
     /// The other side does not take it at present: the attempt does not count.
     NotNow(String),

@@ -30,6 +30,8 @@ use crate::settings::BridgeSettings;
 
 /// How long a connection may take, with its declarations.
 const CONNECTING: Duration = Duration::from_secs(15);
+/// How long the broker may take for the next answer. One whose memory or disk is full takes nothing, and says nothing.
+pub(super) const ANSWER: Duration = Duration::from_secs(30);
 /// The interval of heartbeats, in seconds, unless the URL has one.
 const HEARTBEAT: u16 = 10;
 

@@ -10,7 +10,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use lapin::BasicProperties;
 use lapin::protocol::basic::{gen_properties, parse_properties};
-use lapin::types::{FieldTable, ShortString};
+use lapin::types::{AMQPValue, FieldTable, ShortString};
 
 use super::connect::short;
 
@@ -19,6 +19,9 @@ pub(super) const KEPT: &str = "amqp-message";
 const VERSION: u8 = 1;
 /// Headers that the broker adds to a message that it delivers again: the message is the same.
 const OF_DELIVERY: [&str; 2] = ["x-acquired-count", "x-delivery-count"];
+
+/// Headers by which the broker routes a message to more queues. One that is no array makes it close the channel.
+const ROUTES: [&str; 2] = ["CC", "BCC"];
 
 /// Exchange, routing key and properties of a message.
 #[derive(Clone, Debug, PartialEq)]
@@ -69,6 +72,14 @@ fn of_sender(headers: &FieldTable) -> FieldTable {
     FieldTable::from(kept)
 }
 
+/// The headers without those by which the broker routes; `keep` keeps the valid ones of them.
+pub(super) fn without_routes(headers: &FieldTable, keep: bool) -> FieldTable {
+    let mut kept = headers.inner().clone();
+    let is_valid = |value: &AMQPValue| matches!(value, AMQPValue::FieldArray(_));
+    kept.retain(|name, value| !ROUTES.contains(&name.as_str()) || keep && is_valid(value));
+    FieldTable::from(kept)
+}
+
 /// Properties without the user, whose name the broker refuses from another one, and with these headers.
 pub(super) fn for_delivery(
     properties: &BasicProperties,
@@ -102,7 +113,7 @@ pub(super) fn for_delivery(
 
 #[cfg(test)]
 mod tests {
-    use lapin::types::{AMQPValue, ByteArray, DecimalValue, FieldArray};
+    use lapin::types::{ByteArray, DecimalValue, FieldArray};
 
     use super::*;
 

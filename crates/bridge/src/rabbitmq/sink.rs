@@ -3,34 +3,37 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::future::{Future as _, poll_fn};
+use std::io;
+use std::ops::Range;
 use std::pin::Pin;
 use std::task::Poll;
-use std::time::Duration;
+use std::time::Instant;
 
 use duewheel::core::engine::Grant;
 use duewheel::core::message::MessageContent;
 use lapin::message::BasicReturnMessage;
 use lapin::options::BasicPublishOptions;
 use lapin::types::AMQPValue;
-use lapin::{BasicProperties, Channel, Confirmation, Connection, PublisherConfirm};
+use lapin::{BasicProperties, Channel, Confirmation, Connection, ErrorKind, PublisherConfirm};
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::connect::{RabbitConnector, confirming, short};
+use super::connect::{ANSWER, RabbitConnector, confirming, short};
 use super::delay;
-use super::kept::{KEPT, KeptParts, for_delivery};
+use super::kept::{KEPT, KeptParts, for_delivery, without_routes};
 use crate::seam::{SeamError, SendFate, Sink};
 
 /// The header of the id here.
 const DUEWHEEL_ID: &str = "duewheel-id";
 /// The header of the routing key of a message that did not come over the bridge.
 const ROUTING_KEY: &str = "amqp-routing-key";
-/// How long the broker may take for the next answer. One whose memory or disk is full takes nothing, and says nothing.
-const ANSWER: Duration = Duration::from_secs(30);
+/// The codes with which the broker closes a channel over a message: it refuses its routing key, or what is in it.
+const ACCESS_REFUSED: u16 = 403;
+const PRECONDITION_FAILED: u16 = 406;
 
 /// Due messages to the broker, each confirmed by it.
 pub struct RabbitSink {
     to: RabbitConnector,
-    _connection: Connection,
+    connection: Connection,
     channel: Channel,
 }
 
@@ -54,25 +57,64 @@ impl RabbitSink {
     pub(super) async fn connect(to: &RabbitConnector) -> Result<Self, SeamError> {
         let connection = to.connect("out").await?;
         let channel = confirming(&connection).await?;
-        Ok(RabbitSink { to: to.clone(), _connection: connection, channel })
+        Ok(RabbitSink { to: to.clone(), connection, channel })
     }
 
-    async fn publish(&self, message: &MessageContent) -> Result<PublisherConfirm, SeamError> {
+    async fn publish(&self, message: &MessageContent) -> lapin::Result<PublisherConfirm> {
         let (routing_key, properties) = outgoing(message);
         let options = BasicPublishOptions { mandatory: true, ..Default::default() };
-        let exchange = self.to.settings.due_exchange();
-        let publishing = self.channel.basic_publish(
-            short(&exchange),
-            short(&routing_key),
-            options,
-            &message.body,
-            properties,
-        );
-        match tokio::time::timeout(ANSWER, publishing).await {
-            Ok(published) => published.map_err(|why| SeamError::of(&format!("exchange {exchange:?}"), why)),
-            Err(_) => Err(SeamError(format!("the broker takes no messages for {ANSWER:?}"))),
-        }
+        let exchange = short(&self.to.settings.due_exchange());
+        let publishing =
+            self.channel.basic_publish(exchange, short(&routing_key), options, &message.body, properties);
+        let published = tokio::time::timeout(ANSWER, publishing).await;
+        published.unwrap_or_else(|_| Err(late("takes no messages")))
     }
+
+    /// Sends these messages of a batch, and reports each fate; `known` has the messages whose fate was reported.
+    async fn send_some(
+        &self,
+        batch: &[Grant],
+        some: Range<usize>,
+        known: &mut [bool],
+        heard: &UnboundedSender<(usize, SendFate)>,
+    ) -> lapin::Result<()> {
+        let mut waiting = Vec::with_capacity(some.len());
+        for (index, grant) in batch.iter().enumerate().take(some.end).skip(some.start) {
+            waiting.push((index, Box::pin(self.publish(&grant.message).await?)));
+        }
+        let mut unconfirmed = Unconfirmed { waiting, returned: HashMap::new(), unsure: Vec::new() };
+        while !unconfirmed.waiting.is_empty() {
+            let ended = tokio::time::timeout(ANSWER, unconfirmed.next()).await;
+            let ended = ended.unwrap_or_else(|_| Err(late("confirms nothing")))?;
+            for (index, fate) in unconfirmed.judge(batch, ended) {
+                known[index] = true;
+                // The caller hears nothing any more when it has given up the batch.
+                drop(heard.send((index, fate)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the broker has closed the channel alone, as it does over a message that it refuses.
+    fn is_refused(&self) -> bool {
+        self.connection.status().connected() && !self.channel.status().connected()
+    }
+}
+
+fn late(what: &str) -> lapin::Error {
+    io::Error::new(io::ErrorKind::TimedOut, format!("the broker {what} for {ANSWER:?}")).into()
+}
+
+/// The reason of a broker that has closed the channel over a message, and not over the exchange.
+fn refusal(error: &lapin::Error) -> Option<String> {
+    let ErrorKind::ProtocolError(why) = error.kind() else { return None };
+    let text = why.get_message().as_str();
+    let is_of_message = match why.get_id() {
+        PRECONDITION_FAILED => true,
+        ACCESS_REFUSED => text.contains("access to topic '"),
+        _ => false,
+    };
+    is_of_message.then(|| text.to_owned())
 }
 
 /// Routing key and properties of a due message.
@@ -83,7 +125,7 @@ fn outgoing(message: &MessageContent) -> (String, BasicProperties) {
     };
     let id = AMQPValue::LongString(message.id.to_string().into());
     if let Some(kept) = header(KEPT).and_then(KeptParts::read) {
-        let mut headers = kept.properties.headers().clone().unwrap_or_default();
+        let mut headers = without_routes(&kept.properties.headers().clone().unwrap_or_default(), true);
         if let Some(negated) = delay::negated(&headers) {
             headers.insert(delay::X_DELAY.into(), negated);
         }
@@ -94,6 +136,7 @@ fn outgoing(message: &MessageContent) -> (String, BasicProperties) {
     for (name, value) in &message.headers {
         headers.insert(short(name), AMQPValue::LongString((&**value).into()));
     }
+    let mut headers = without_routes(&headers, true);
     headers.insert(DUEWHEEL_ID.into(), id);
     let mut properties = BasicProperties::default().with_headers(headers).with_delivery_mode(2);
     if let Some(kind) = header("content-type") {
@@ -188,19 +231,29 @@ impl Sink for RabbitSink {
         batch: &[Grant],
         heard: &UnboundedSender<(usize, SendFate)>,
     ) -> Result<(), SeamError> {
-        let mut waiting = Vec::with_capacity(batch.len());
-        for (index, grant) in batch.iter().enumerate() {
-            waiting.push((index, Box::pin(self.publish(&grant.message).await?)));
+        let exchange = format!("exchange {:?}", self.to.settings.due_exchange());
+        let failed = |why| SeamError::of(&exchange, why);
+        let mut known = vec![false; batch.len()];
+        let Err(why) = self.send_some(batch, 0..batch.len(), &mut known, heard).await else { return Ok(()) };
+        if !self.is_refused() {
+            return Err(failed(why));
         }
-        let mut unconfirmed = Unconfirmed { waiting, returned: HashMap::new(), unsure: Vec::new() };
-        while !unconfirmed.waiting.is_empty() {
-            let ended = match tokio::time::timeout(ANSWER, unconfirmed.next()).await {
-                Ok(ended) => ended.map_err(|why| SeamError::of("the broker", why))?,
-                Err(_) => return Err(SeamError(format!("the broker confirms nothing for {ANSWER:?}"))),
-            };
-            for told in unconfirmed.judge(batch, ended) {
-                // The caller hears nothing any more when it has given up the batch.
-                drop(heard.send(told));
+        // Which message it was shows when they are sent one by one.
+        let begun = Instant::now();
+        for index in 0..batch.len() {
+            if known[index] {
+                continue;
+            }
+            if begun.elapsed() > ANSWER {
+                return Err(failed(why));
+            }
+            if self.is_refused() {
+                let opened = tokio::time::timeout(ANSWER, confirming(&self.connection)).await;
+                self.channel = opened.unwrap_or_else(|_| Err(failed(late("opens no channel"))))?;
+            }
+            if let Err(why) = self.send_some(batch, index..index + 1, &mut known, heard).await {
+                let refused = refusal(&why).ok_or_else(|| failed(why))?;
+                drop(heard.send((index, SendFate::Unroutable(refused))));
             }
         }
         Ok(())

@@ -11,9 +11,9 @@ use lapin::options::{BasicAckOptions, BasicConsumeOptions, BasicPublishOptions, 
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Channel, Confirmation, Connection, Consumer};
 
-use super::connect::{RabbitConnector, confirming, short};
+use super::connect::{ANSWER, RabbitConnector, confirming, short};
 use super::delay;
-use super::kept::{KEPT, KeptParts, for_delivery};
+use super::kept::{KEPT, KeptParts, for_delivery, without_routes};
 use crate::seam::{ArrivalVerdict, BridgeArrival, Intent, SeamError, Source};
 
 /// Messages that the broker delivers before they are confirmed.
@@ -74,17 +74,23 @@ impl RabbitSource {
     /// Puts a message into the queue of rejected ones, and waits until it is there.
     async fn put_aside(&self, delivery: &Delivery, why: &str) -> Result<(), SeamError> {
         let rejected = self.to.settings.rejected();
-        let mut headers = delivery.properties.headers().clone().unwrap_or_default();
+        // The broker would give it to the queues that it names as well.
+        let mut headers = without_routes(&delivery.properties.headers().clone().unwrap_or_default(), false);
         headers.insert(X_REASON.into(), AMQPValue::LongString(why.into()));
         // It is to be read by people: it neither expires nor is lost with the broker.
         let properties = for_delivery(&delivery.properties, headers, false).with_delivery_mode(2);
         let options = BasicPublishOptions { mandatory: true, ..Default::default() };
         let failed = |why: lapin::Error| SeamError::of(&format!("queue {rejected:?}"), why);
-        let publishing =
-            self.aside.basic_publish("".into(), short(&rejected), options, &delivery.data, properties);
-        match publishing.await.map_err(failed)?.await.map_err(failed)? {
-            Confirmation::Ack(None) => Ok(()),
-            _ => Err(SeamError(format!("queue {rejected:?} does not take messages"))),
+        let publishing = async {
+            let to = short(&rejected);
+            self.aside.basic_publish("".into(), to, options, &delivery.data, properties).await?.await
+        };
+        match tokio::time::timeout(ANSWER, publishing).await {
+            Ok(answer) => match answer.map_err(failed)? {
+                Confirmation::Ack(None) => Ok(()),
+                _ => Err(SeamError(format!("queue {rejected:?} does not take messages"))),
+            },
+            Err(_) => Err(SeamError(format!("queue {rejected:?} takes nothing for {ANSWER:?}"))),
         }
     }
 }
@@ -188,10 +194,10 @@ impl Source for RabbitSource {
         for delivery in all.iter().filter(|delivery| delivery.delivery_tag > first_held) {
             delivery.ack(BasicAckOptions::default()).await.map_err(failed)?;
         }
-        // An ack goes into a buffer even when the connection is gone.
-        match self.connection.status().connected() {
+        // An ack goes into a buffer even when the connection or the channel is gone.
+        match self.connection.status().connected() && self.channel.status().connected() {
             true => Ok(()),
-            false => Err(SeamError("the connection is closed".to_owned())),
+            false => Err(SeamError("the channel is closed".to_owned())),
         }
     }
 }

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use duewheel::core::engine::{Op, Target};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use duewheel::core::engine::{Op, Quota, Target};
 use duewheel::core::message::{DeadReason, State};
 use duewheel::core::name::{Key, QueueName};
 use duewheel::core::policy::{Backoff, QueueSettings};
@@ -14,7 +16,7 @@ use duewheel_bridge::rabbitmq::{RabbitConnector, plan, probe};
 use duewheel_bridge::{BridgeFigures, BridgeService, BridgeSettings};
 use lapin::message::Delivery;
 use lapin::options::{BasicGetOptions, BasicNackOptions, BasicPublishOptions};
-use lapin::types::{AMQPValue, FieldTable};
+use lapin::types::{AMQPValue, FieldArray, FieldTable};
 use lapin::{BasicProperties, Channel, Connection};
 
 use crate::broker::{Broker, drain, lay_out};
@@ -248,9 +250,11 @@ async fn invalid_messages_are_put_aside() {
     let too_large = "x".repeat(Policy::default().max_body + 1);
     rig.publish(KEY, &too_large, BasicProperties::default().with_expiration("60000".into())).await;
     rig.publish(KEY, "text", headers(&[("x-delay", text("soon"))])).await;
-    rig.publish(KEY, "action", headers(&[("x-duewheel-action", text("cancel"))])).await;
+    let others = AMQPValue::FieldArray(FieldArray::from(vec![text(JOBS)]));
+    let action = headers(&[("x-duewheel-action", text("cancel")), ("CC", others.clone()), ("BCC", others)]);
+    rig.publish(KEY, "action", action).await;
     rig.publish(KEY, "good", BasicProperties::default()).await;
-    assert_eq!(rig.jobs(1).await[0].data, b"good");
+    let mut jobs = rig.jobs(1).await;
     let mut aside = Vec::new();
     until("they are put aside", async || {
         aside.extend(drain(&rig.channel, "duewheel.shop.rejected").await);
@@ -269,6 +273,9 @@ async fn invalid_messages_are_put_aside() {
     assert!(reasons.iter().any(|why| why.contains("no integer")), "{reasons:?}");
     assert!(reasons.iter().any(|why| why.contains("needs x-duewheel-key")), "{reasons:?}");
     assert!(aside.iter().all(|delivery| delivery.properties.expiration().is_none()));
+    jobs.extend(rig.jobs(0).await);
+    let bodies: Vec<&[u8]> = jobs.iter().map(|job| &*job.data).collect();
+    assert_eq!(bodies, [b"good"], "none went to the queues of its CC");
     assert_eq!(rig.figures().rejected, 3);
     rig.service.stop(Duration::from_secs(10)).await;
 }
@@ -308,6 +315,70 @@ async fn unroutable_messages_are_dead_at_last() {
     }
     let stats = rig.wheel.stats().await.unwrap();
     assert_eq!(stats.counts.ready + stats.counts.scheduled, 0, "each is at the broker, or dead");
+    rig.service.stop(Duration::from_secs(10)).await;
+}
+
+/// The broker closes the channel over a message with an `expiration` that is no number.
+#[tokio::test(flavor = "multi_thread")]
+async fn message_that_closes_channel_dies_alone() {
+    let rig = Rig::new().await;
+    let quick = Backoff { min_ms: 1, max_ms: 2 };
+    let settings = QueueSettings { backoff: Some(quick), ..QueueSettings::default() };
+    rig.wheel.queue("shop-due").configure(settings).await.unwrap();
+    rig.pause("to gather a batch").await;
+    let queue = rig.wheel.queue("shop-due");
+    let count = 30;
+    for n in 0..count {
+        let message = queue.body(format!("{n}"));
+        let message = match n {
+            // Version, exchange "", routing key "key", the flag of `expiration`, "soon".
+            10 => message.header("amqp-message", &STANDARD.encode(b"\x01\x00\x03key\x01\x00\x04soon")),
+            _ => message.header("amqp-routing-key", KEY).header("CC", "text").header("BCC", "text"),
+        };
+        message.enqueue().await.unwrap();
+    }
+    rig.service.set_pause("shop", None).await.unwrap();
+    let mut bodies = BTreeSet::new();
+    until("the others arrive", async || {
+        bodies.extend(drain(&rig.channel, JOBS).await.into_iter().map(|job| job.data));
+        bodies.len() == count - 1
+    })
+    .await;
+    let name = QueueName::new("shop-due").unwrap();
+    let mut dead = Vec::new();
+    until("it is dead", async || {
+        dead = rig.wheel.client().list(name.clone(), Some(State::Dead), None, 10).await.unwrap().views;
+        dead.len() == 1
+    })
+    .await;
+    assert_eq!(dead[0].message.body, "10");
+    let notes = &dead[0].history;
+    assert!(notes.iter().all(|past| past.note.contains("invalid expiration")), "{notes:?}");
+    assert_eq!(rig.figures().last_error, None, "the bridge has stayed connected");
+    rig.service.stop(Duration::from_secs(10)).await;
+}
+
+/// A quota lets one in: it is confirmed at once, and the other one waits, also over a pause.
+#[tokio::test(flavor = "multi_thread")]
+async fn message_over_quota_waits_alone() {
+    let rig = Rig::new().await;
+    let quota = |messages| Quota { prefix: "shop-due".into(), messages: Some(messages), ..Quota::default() };
+    rig.wheel.set_quotas(vec![quota(1)]).unwrap();
+    rig.pause("to gather a batch").await;
+    let hour = headers(&[("x-delay", AMQPValue::LongInt(3_600_000))]);
+    for body in ["in", "waits"] {
+        rig.publish(KEY, body, hour.clone()).await;
+    }
+    rig.service.set_pause("shop", None).await.unwrap();
+    until("one is in", async || rig.figures().taken == 1).await;
+    rig.pause("while one waits").await;
+    assert_eq!(rig.queue("duewheel.shop").await.message_count(), 1, "the other one was confirmed");
+    rig.wheel.set_quotas(vec![quota(10)]).unwrap();
+    rig.service.set_pause("shop", None).await.unwrap();
+    until("both are in", async || rig.figures().taken == 2).await;
+    rig.pause("to see what is left").await;
+    assert_eq!(rig.queue("duewheel.shop").await.message_count(), 0);
+    assert_eq!(rig.wheel.stats().await.unwrap().counts.scheduled, 2, "none came twice");
     rig.service.stop(Duration::from_secs(10)).await;
 }
 

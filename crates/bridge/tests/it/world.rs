@@ -29,6 +29,8 @@ pub enum Error {
     Forgets,
     /// The sink says that a message was sent before the other side has kept it.
     SaysEarly,
+    /// The first source panics.
+    Panics,
 }
 
 #[derive(Debug, Default)]
@@ -91,11 +93,15 @@ impl BridgeConnector for MemoryWorld {
     type Sink = MemoryEnd;
 
     async fn source(&self) -> Result<MemoryEnd, SeamError> {
+        if self.error == Error::Panics && self.reign() == 0 {
+            self.queues.lock().unwrap().reign += 1;
+            panic!("a bug of the source");
+        }
         Ok(MemoryEnd { world: self.clone(), reign: self.reign() })
     }
 
     async fn sink(&self) -> Result<MemoryEnd, SeamError> {
-        self.source().await
+        Ok(MemoryEnd { world: self.clone(), reign: self.reign() })
     }
 }
 
