@@ -26,6 +26,8 @@ use super::wait::FirstContact;
 const ANSWER: Duration = Duration::from_secs(60);
 /// A reason for waiting that was not met for so long is told again.
 const NOTED: Duration = Duration::from_secs(60);
+/// The form of `--server`.
+const ADDRESS: &str = "must be http://HOST:PORT or https://HOST:PORT";
 
 /// The server that a client command talks to, and the credentials.
 #[derive(Args, Clone, Debug, Default)]
@@ -111,11 +113,11 @@ impl Remote {
     /// A server whose first request waits for it, for `wait` if that is given.
     pub(super) fn new(server: &ServerArgs, wait: Option<Duration>) -> Result<Remote, CommandFailure> {
         let base = with_scheme(&server.server)?;
-        let usage = |what: &str| CommandFailure::Usage(format!("--server {base}: {what}"));
+        let usage = |what: &str| CommandFailure::Usage(format!("--server {}: {what}", shown(&base)));
         let mut options = Options::default().timeout(ANSWER);
         if let Some(token) = token(server)? {
-            let is_there = base.strip_prefix("http://").is_some_and(|authority| !is_this_machine(authority));
-            if is_there && server.insecure != Some(true) {
+            let is_secure = base.strip_prefix("http://").is_none_or(is_this_machine);
+            if !is_secure && server.insecure != Some(true) {
                 return Err(usage(
                     "the token would cross the network in the clear; say https://, or --insecure if that is meant",
                 ));
@@ -132,7 +134,10 @@ impl Remote {
         let (notes, at) = (waits.clone(), base.clone());
         let options = options.on_retry(move |error| notes.note(&worded(&at, error.clone())));
         let client = BlockingClient::new(&base, options);
-        let client = client.map_err(|_| usage("must be http://HOST:PORT or https://HOST:PORT"))?;
+        let client = client.map_err(|error| match error.code == ErrorCode::Internal {
+            true => CommandFailure::failed(error),
+            false => usage(ADDRESS),
+        })?;
         let authority = base.split_once("://").map_or("", |(_, authority)| authority);
         let contact = Arc::new(FirstContact::new(wait, is_this_machine(authority)));
         Ok(Remote { client, base, contact, waits })
@@ -278,7 +283,7 @@ fn worded(base: &str, mut error: Error) -> Error {
         }
         (Code::BadAnswer, _) => return strange(base),
         (Code::Connection, _) => {
-            if let Some(advice) = error.cause().and_then(|failure| tls_words(base, failure)) {
+            if let Some(advice) = error.cause().map(|failure| tls_words(base, failure)) {
                 advice
             } else if error.cause().is_some_and(refused) {
                 format!(
@@ -345,24 +350,37 @@ fn token(server: &ServerArgs) -> Result<Option<Token>, CommandFailure> {
 /// server elsewhere mostly has TLS, and is never spoken to in the clear because of a guess.
 fn with_scheme(server: &str) -> Result<String, CommandFailure> {
     let given = server.trim_end_matches('/');
-    if given.contains("://") {
-        return Ok(given.to_owned());
+    if let Some((scheme, rest)) = given.split_once("://") {
+        // Everything behind this knows them in small letters only.
+        let scheme = scheme.to_ascii_lowercase();
+        return match scheme.as_str() {
+            "http" | "https" => Ok(format!("{scheme}://{rest}")),
+            _ => Err(CommandFailure::Usage(format!("--server {}: {ADDRESS}", shown(server)))),
+        };
     }
     let here = if given.starts_with(':') { format!("127.0.0.1{given}") } else { given.to_owned() };
     if !is_this_machine(&here) {
         let what = "say http:// or https:// before it; only on this machine it may be left out";
-        return Err(CommandFailure::Usage(format!("--server {server}: {what}")));
+        return Err(CommandFailure::Usage(format!("--server {}: {what}", shown(server))));
     }
     let authority = here.split('/').next().unwrap_or_default();
     // The last colon of [::1] is within the brackets.
     let port = authority.rsplit_once(':').map(|(_, port)| port).filter(|port| !port.ends_with(']'));
     match port {
         Some(port) if port.parse::<u16>().is_err() => {
-            Err(CommandFailure::Usage(format!("--server {server}: the port must be a number up to 65535")))
+            let what = "the port must be a number up to 65535";
+            Err(CommandFailure::Usage(format!("--server {}: {what}", shown(server))))
         }
         None if !here.contains('/') => Ok(format!("http://{here}:7788")),
         Some(_) | None => Ok(format!("http://{here}")),
     }
+}
+
+/// An address without the name and the password in it.
+fn shown(server: &str) -> String {
+    let Some((front, host)) = server.rsplit_once('@') else { return server.to_owned() };
+    let scheme = ["http://", "https://"].iter().find(|scheme| front.starts_with(**scheme));
+    format!("{}{host}", scheme.unwrap_or(&""))
 }
 
 /// Whether nothing leaves this machine on the way to `HOST:PORT`.
@@ -378,8 +396,8 @@ fn is_this_machine(authority: &str) -> bool {
     address.map_or(host.eq_ignore_ascii_case("localhost"), |address| address.is_loopback())
 }
 
-/// Advice on a failed handshake with `base`; `None` for other failures.
-fn tls_words(base: &str, failure: &TlsFailure) -> Option<String> {
+/// Advice on a failure of TLS with `base`; the failure itself if there is none.
+fn tls_words(base: &str, failure: &TlsFailure) -> String {
     let why = match failure {
         TlsFailure::InvalidMessage(
             InvalidMessage::InvalidContentType | InvalidMessage::UnknownProtocolVersion,
@@ -387,11 +405,11 @@ fn tls_words(base: &str, failure: &TlsFailure) -> Option<String> {
             let rest = base.strip_prefix("https://").unwrap_or(base);
             format!("this is an HTTP port, without TLS: say --server http://{rest}")
         }
-        TlsFailure::InvalidCertificate(error) => return Some(format!("{base}: {}", of_certificate(error)?)),
+        TlsFailure::InvalidCertificate(error) => of_certificate(error).unwrap_or_else(|| failure.to_string()),
         TlsFailure::AlertReceived(alert) => format!("the server ended the TLS handshake: {alert:?}"),
-        _ => return None,
+        _ => failure.to_string(),
     };
-    Some(format!("{base}: {why}"))
+    format!("{base}: {why}")
 }
 
 fn of_certificate(error: &CertificateError) -> Option<String> {
@@ -469,12 +487,47 @@ mod tests {
 
     #[test]
     fn failures_tell_what_to_do() {
-        let told = |failure: TlsFailure| tls_words("https://h:1", &failure).unwrap_or_default();
+        let told = |failure: TlsFailure| tls_words("https://h:1", &failure);
         let plain = TlsFailure::InvalidMessage(InvalidMessage::InvalidContentType);
         assert_eq!(told(plain), "https://h:1: this is an HTTP port, without TLS: say --server http://h:1");
         assert!(told(CertificateError::UnknownIssuer.into()).contains("--ca-cert"));
         assert!(told(CertificateError::NotValidForName.into()).contains("other host names"));
-        assert_eq!(told(TlsFailure::HandshakeNotComplete), "");
+        for unknown in [TlsFailure::HandshakeNotComplete, CertificateError::Revoked.into()] {
+            assert_eq!(told(unknown.clone()), format!("https://h:1: {unknown}"));
+        }
+    }
+
+    #[test]
+    fn tokens_leave_in_the_clear_only_knowingly() {
+        let connect = |server: &str, insecure| {
+            let token = Some(HiddenText("dw_".to_owned() + &"A".repeat(43)));
+            Remote::new(&ServerArgs { server: server.into(), token, insecure, ..ServerArgs::default() }, None)
+        };
+        for clear in ["http://192.0.2.1:7788", "HTTP://192.0.2.1:7788", "hTTp://localhost@192.0.2.1:1"] {
+            let Err(CommandFailure::Usage(why)) = connect(clear, None) else { panic!("{clear}") };
+            assert!(why.contains("in the clear"), "{why}");
+        }
+        assert!(connect("HTTP://192.0.2.1:7788", Some(true)).is_ok());
+        assert!(connect("HTTPS://192.0.2.1:7788", None).is_ok() && connect("HTTP://[::1]:1", None).is_ok());
+        for other in ["ws://192.0.2.1:7788", "ftp://localhost", "://localhost", "x/http://192.0.2.1"] {
+            let Err(CommandFailure::Usage(why)) = connect(other, Some(true)) else { panic!("{other}") };
+            assert!(why.contains("must be http://HOST:PORT"), "{why}");
+        }
+    }
+
+    #[test]
+    fn passwords_in_addresses_are_not_shown() {
+        for server in [
+            "http://me:secret@192.0.2.1:1",
+            "https://me:secret@localhost:1",
+            "me:secret@localhost:99999",
+            "me:secret@192.0.2.1",
+            "ws://me:secret@localhost",
+        ] {
+            let args = ServerArgs { server: server.into(), ..ServerArgs::default() };
+            let Err(CommandFailure::Usage(why)) = Remote::new(&args, None) else { panic!("{server}") };
+            assert!(!why.contains("secret"), "{why}");
+        }
     }
 
     /// Story: `duewheel serve &` and a command behind it failed: the server listens before it has read its folder.

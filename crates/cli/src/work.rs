@@ -3,6 +3,7 @@
 use std::env;
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -12,7 +13,8 @@ use duewheel_client::{Cancellation, LeasedMessage, MessageWorker, Nack, WorkerEv
 use duewheel_core::QueueName;
 
 use super::existing::note_missing;
-use super::failure::{CommandFailure, exit_code};
+use super::failure::{CommandFailure, exit_code, with_flags};
+use super::invocation;
 use super::message::settled_words;
 use super::queue::queue_name;
 use super::session::{ClientCommand, ClientSession, on_signals};
@@ -65,6 +67,8 @@ impl ClientCommand for WorkArgs {
         let run = Arc::new(WorkRun {
             stop: Cancellation::default(),
             children: Children::default(),
+            has_begun: AtomicBool::new(false),
+            leased: AtomicUsize::new(0),
             failure: Mutex::default(),
             command: self.command.clone(),
             limit: self.timeout.map(Duration::from),
@@ -80,20 +84,27 @@ impl ClientCommand for WorkArgs {
             let _ = writeln!(io::stderr(), "waiting for messages of {}; Ctrl-C ends", names.join(", "));
         }
         let client = session.remote.client();
-        let ended = client.work(&self.worker(session, &names, is_watched), &run.stop, {
+        run.has_begun.store(true, Ordering::SeqCst);
+        let ended = client.work(&self.worker(session, &names, is_watched, run.clone()), &run.stop, {
             let run = run.clone();
             move |message, token| run.handle(message, token)
         });
         if let Some(failure) = run.failure.lock().unwrap_or_else(PoisonError::into_inner).take() {
             return Err(failure);
         }
-        ended.map_err(|error| session.remote.worded(error))?;
+        ended.map_err(|error| with_flags(session.remote.worded(error), None))?;
         if run.children.were_killed() { Err(CommandFailure::Said(exit_code::FAILED)) } else { Ok(()) }
     }
 }
 
 impl WorkArgs {
-    fn worker(&self, session: &ClientSession, queues: &[&str], is_watched: bool) -> MessageWorker {
+    fn worker(
+        &self,
+        session: &ClientSession,
+        queues: &[&str],
+        is_watched: bool,
+        run: Arc<WorkRun>,
+    ) -> MessageWorker {
         let remote = session.remote.clone();
         let worker = remote.client().worker(queues).concurrency(self.jobs.into());
         let worker = self.lease.map_or(worker.clone(), |lease| worker.lease(lease.into()));
@@ -109,10 +120,16 @@ impl WorkArgs {
                 let _ = writeln!(io::stderr(), "{}  {}  {words}{reason}", message.queue, message.id);
             }
             WorkerEvent::Failed(message, error) => {
-                let error = remote.worded(error.clone());
+                let error = with_flags(remote.worded(error.clone()), None);
                 let _ = writeln!(io::stderr(), "duewheel: message {}: {error}", message.id);
             }
             WorkerEvent::Waits(error) => remote.note_wait(error),
+            WorkerEvent::Leased(_) => {
+                run.leased.fetch_add(1, Ordering::SeqCst);
+            }
+            WorkerEvent::Ended(_) => {
+                run.leased.fetch_sub(1, Ordering::SeqCst);
+            }
             _ => {}
         })
     }
@@ -122,6 +139,10 @@ impl WorkArgs {
 struct WorkRun {
     stop: Cancellation,
     children: Children,
+    /// Whether the worker runs: then it ends by itself at a stop.
+    has_begun: AtomicBool,
+    /// The number of messages that are leased, also those whose outcomes are being sent.
+    leased: AtomicUsize,
     /// The first failure after which no message is begun.
     failure: Mutex<Option<CommandFailure>>,
     command: Vec<String>,
@@ -162,25 +183,30 @@ impl WorkRun {
         }
     }
 
-    /// A signal has come: at the first one no message is begun any more, at the second one the commands are ended. A
-    /// reserve that is cut off takes no message with it: the server detects that.
+    /// A signal has come: at the first one no message is begun any more, at the second one the commands are ended, or the
+    /// process if none runs. A reserve that is cut off takes no message with it: the server detects that.
     fn signalled(&self) {
-        let busy = self.children.count();
         if self.stop.is_cancelled() {
-            if self.children.were_killed() && busy == 0 {
-                // Their outcomes wait for a server that does not answer.
-                std::process::exit(i32::from(exit_code::FAILED));
+            if self.children.count() == 0 {
+                // At most outcomes wait, for a server that does not answer.
+                let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
+                let failure = failure.unwrap_or(CommandFailure::Said(exit_code::FAILED));
+                failure.tell(invocation::current().is_json());
+                std::process::exit(i32::from(failure.exit_code()));
             }
             self.children.end_all();
             return;
         }
         self.stop.cancel();
+        let busy = self.leased.load(Ordering::SeqCst);
         if busy > 0 {
             let _ = writeln!(
                 io::stderr(),
                 "finishing {busy} message{}; once more to end the commands",
                 if busy == 1 { "" } else { "s" }
             );
+        } else if !self.has_begun.load(Ordering::SeqCst) {
+            std::process::exit(0);
         }
     }
 }

@@ -89,12 +89,12 @@ pub(crate) async fn run<T: DeserializeOwned>(
         let (request, count) = request(&call, member, &items, &open)?;
         let (answers, missing) = attempt(server, &request, member.is_none()).await;
         if answers.is_empty() && !is_begun && !attempts.helps(&missing) {
-            return Err(attempts.ended(missing));
+            return Err(missing.after_unsure(unsure.contains(&true)));
         }
         let (mut again, mut longest) = (Vec::new(), None::<Error>);
         for (at, i) in open.drain(..count).enumerate() {
             let refused = answers.get(at).map_or_else(|| Some(missing.clone()), Error::of_problem);
-            let mut error = match (refused, answers.get(at)) {
+            let error = match (refused, answers.get(at)) {
                 (None, Some(answer)) => match serde_json::from_value(answer.clone()) {
                     Ok(read) => {
                         results[i] = Some(Ok(read));
@@ -108,21 +108,20 @@ pub(crate) async fn run<T: DeserializeOwned>(
             if attempts.helps(&error) {
                 unsure[i] |= error.may_be_applied;
                 if longest.as_ref().is_none_or(|longest| longest.retry_after < error.retry_after) {
-                    longest = Some(error);
+                    longest = Some(error.clone());
                 }
             } else if !items[i].has_lost_window(&error) {
-                error.may_be_applied |= unsure[i];
-                results[i] = Some(Err(error));
+                results[i] = Some(Err(error.after_unsure(unsure[i])));
                 continue;
             }
-            again.push(i);
+            again.push((i, error));
         }
         match longest.map(|error| attempts.after(error)) {
             Some(Ok(pause)) => tokio::time::sleep(pause).await,
-            Some(Err(error)) if !is_begun => return Err(error),
-            Some(Err(error)) => {
-                for i in again.drain(..) {
-                    results[i] = Some(Err(error.clone()));
+            Some(Err(error)) if !is_begun => return Err(error.after_unsure(unsure.contains(&true))),
+            Some(Err(_)) => {
+                for (i, error) in again.drain(..) {
+                    results[i] = Some(Err(error.after_unsure(unsure[i])));
                 }
             }
             None => {}
@@ -130,7 +129,7 @@ pub(crate) async fn run<T: DeserializeOwned>(
         if again.is_empty() {
             attempts = Attempts::new(&call, &server.options);
         }
-        again.into_iter().rev().for_each(|i| open.push_front(i));
+        again.into_iter().rev().for_each(|(i, _)| open.push_front(i));
     }
     Ok(results.into_iter().flatten().collect())
 }

@@ -8,7 +8,7 @@ use bytes::{Buf as _, Bytes};
 use duewheel_api::error_code::ErrorCode;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::{Builder, Handle, Runtime};
 
 use crate::call::{ApiAnswer, ApiCall, ApiStream};
 use crate::client::DuewheelClient;
@@ -43,7 +43,19 @@ const THREADS: usize = 4_096;
 #[derive(Clone, Debug)]
 pub struct BlockingClient {
     client: DuewheelClient,
-    runtime: Arc<Runtime>,
+    runtime: Arc<ClientRuntime>,
+}
+
+/// A runtime that ends without waiting for its threads, so that tasks of another one may drop it.
+#[derive(Debug)]
+struct ClientRuntime(Handle, Option<Runtime>);
+
+impl Drop for ClientRuntime {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.1.take() {
+            runtime.shutdown_background();
+        }
+    }
 }
 
 /// The methods of the client that waits for nothing, each of which waits here.
@@ -55,7 +67,7 @@ macro_rules! waiting {
             #[doc = "# Errors"]
             #[doc = "The same."]
             pub fn $name(&self, $($arg: $kind),*) -> Result<$answer, Error> {
-                self.runtime.block_on(self.client.$name($($arg),*))
+                self.runtime.0.block_on(self.client.$name($($arg),*))
             })*
         }
     };
@@ -97,7 +109,10 @@ impl BlockingClient {
         let builder = builder.worker_threads(1).max_blocking_threads(THREADS).thread_name("duewheel-client");
         let runtime = builder.enable_all().build();
         let runtime = runtime.map_err(|error| Error::new(ErrorCode::Internal, error.to_string()))?;
-        Ok(BlockingClient { client, runtime: Arc::new(runtime) })
+        Ok(BlockingClient {
+            client,
+            runtime: Arc::new(ClientRuntime(runtime.handle().clone(), Some(runtime))),
+        })
     }
 
     /// The JSON that any call is answered with, sent again like all others.
@@ -105,7 +120,7 @@ impl BlockingClient {
     /// # Errors
     /// The same as for all calls.
     pub fn call<T: DeserializeOwned>(&self, call: ApiCall) -> Result<T, Error> {
-        self.runtime.block_on(self.client.call(call))
+        self.runtime.0.block_on(self.client.call(call))
     }
 
     /// The successful answer to one attempt as its body comes, or else all of the refusal.
@@ -113,9 +128,9 @@ impl BlockingClient {
     /// # Errors
     /// There is no answer.
     pub fn open(&self, call: &ApiCall) -> Result<Result<BlockingBody, ApiAnswer>, Error> {
-        let stream = self.runtime.block_on(self.client.open(call))?;
+        let stream = self.runtime.0.block_on(self.client.open(call))?;
         if !stream.is_success() {
-            return Ok(Err(self.runtime.block_on(self.client.collect(stream))));
+            return Ok(Err(self.runtime.0.block_on(self.client.collect(stream))));
         }
         Ok(Ok(BlockingBody { stream, left: Bytes::new(), runtime: self.runtime.clone() }))
     }
@@ -135,7 +150,7 @@ impl BlockingClient {
         A: Into<Ack> + Send + 'static,
     {
         let handler = Arc::new(handler);
-        self.runtime.block_on(worker.run(stop, move |message, token| {
+        self.runtime.0.block_on(worker.run(stop, move |message, token| {
             let handler = handler.clone();
             let run = tokio::task::spawn_blocking(move || handler(&message, &token));
             async move { run.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic())) }
@@ -148,13 +163,13 @@ impl BlockingClient {
 pub struct BlockingBody {
     stream: ApiStream,
     left: Bytes,
-    runtime: Arc<Runtime>,
+    runtime: Arc<ClientRuntime>,
 }
 
 impl Read for BlockingBody {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         while self.left.is_empty() {
-            match self.runtime.block_on(self.stream.next()).map_err(io::Error::other)? {
+            match self.runtime.0.block_on(self.stream.next()).map_err(io::Error::other)? {
                 Some(bytes) => self.left = bytes,
                 None => return Ok(0),
             }

@@ -12,12 +12,21 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::error::{Code, Error};
+use crate::error::{Code, Error, LONGEST_AFTER};
 
 /// The largest answer that is read: a page of the largest messages.
 const MAX_ANSWER: usize = 1 << 30;
 /// The characters that need no escape in a segment of a path (RFC 3986, "unreserved").
 const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// As far in the future as a clock is asked for.
+const NEVER: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
+
+/// The end of a time that begins now, which may be longer than the clock goes.
+pub(crate) fn in_time(time: Duration) -> Instant {
+    let now = Instant::now();
+    now.checked_add(time).unwrap_or(now + NEVER)
+}
 
 /// A segment of a path, such as the name of a queue, or a value in a query.
 ///
@@ -243,11 +252,12 @@ impl ApiStream {
     /// All of the body, as far as it arrives by then.
     pub(crate) async fn collect(mut self, by: Instant) -> ApiAnswer {
         let header = |name: &str| self.answer.headers().get(name)?.to_str().ok();
+        let after = |text: &str| Some(Duration::from_secs(text.parse().ok()?).min(LONGEST_AFTER));
         let mut answer = ApiAnswer {
             status: self.answer.status().as_u16(),
             body: Vec::new(),
             is_json: header("content-type").is_some_and(|kind| kind.contains("json")),
-            retry_after: header("retry-after").and_then(|text| text.parse().ok()).map(Duration::from_secs),
+            retry_after: header("retry-after").and_then(after),
             cut: None,
         };
         loop {

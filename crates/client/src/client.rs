@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::batch;
-use crate::call::{ApiAnswer, ApiCall, ApiStream, no_json, segment};
+use crate::call::{ApiAnswer, ApiCall, ApiStream, in_time, no_json, segment};
 use crate::error::Error;
 use crate::outgoing::{BatchItem, OutgoingMessage};
 use crate::retry::Attempts;
@@ -90,7 +90,7 @@ impl DuewheelClient {
 
     /// The whole answer to a stream that was opened, such as a refusal.
     pub async fn collect(&self, stream: ApiStream) -> ApiAnswer {
-        stream.collect(std::time::Instant::now() + self.0.options.timeout).await
+        stream.collect(in_time(self.0.options.timeout)).await
     }
 
     /// The JSON that any call is answered with. It is sent again like all others; a `POST` only while no attempt can
@@ -113,7 +113,7 @@ impl DuewheelClient {
     /// # Errors
     /// [`Error`], by its code.
     pub async fn enqueue(&self, queue: &str, message: NewMessage) -> Result<Accepted, Error> {
-        let mut outgoing = OutgoingMessage::new(message);
+        let mut outgoing = OutgoingMessage::new(message, &self.0.options);
         loop {
             let call = ApiCall::post(queue_path(queue, "/messages")).json(&outgoing.message)?.repeatable();
             match self.call(call).await {
@@ -133,7 +133,7 @@ impl DuewheelClient {
         queue: &str,
         messages: Vec<NewMessage>,
     ) -> Result<Each<Accepted>, Error> {
-        let outgoing = |message| BatchItem::Message(Box::new(OutgoingMessage::new(message)));
+        let outgoing = |message| BatchItem::Message(Box::new(OutgoingMessage::new(message, &self.0.options)));
         let call = ApiCall::post(queue_path(queue, "/messages")).repeatable();
         batch::run(&self.0, call, None, messages.into_iter().map(outgoing).collect()).await
     }

@@ -8,6 +8,9 @@ use std::{fmt, io};
 use duewheel_api::error_code::ErrorCode;
 use serde_json::{Map, Value};
 
+/// The longest time of the server that counts.
+pub(crate) const LONGEST_AFTER: Duration = Duration::from_secs(24 * 3600);
+
 /// What went wrong, in one stable word.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -134,10 +137,17 @@ impl Error {
         Some(Error {
             status,
             may_be_applied,
-            retry_after: problem["retry_after_ms"].as_u64().map(Duration::from_millis),
+            retry_after: problem["retry_after_ms"]
+                .as_u64()
+                .map(|ms| Duration::from_millis(ms).min(LONGEST_AFTER)),
             problem: problem.as_object().cloned().unwrap_or_default(),
             ..Error::new(code, detail)
         })
+    }
+
+    /// This error behind an attempt that `may_be_applied`, or not.
+    pub(crate) fn after_unsure(self, may_be_applied: bool) -> Error {
+        Error { may_be_applied: self.may_be_applied || may_be_applied, ..self }
     }
 
     /// A member of the problem document: `field` (of the request, at fault), `existing_id` and `state` (of the message

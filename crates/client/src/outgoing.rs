@@ -8,10 +8,12 @@ use serde_json::Value;
 use crate::call::no_json;
 use crate::error::Error;
 use crate::random::id;
+use crate::transport::Options;
 use crate::types::{NewMessage, millis};
 
-/// How long the server remembers an id that the client made: longer than any call is sent again.
-const OWN_WINDOW: Duration = Duration::from_secs(15 * 60);
+/// The shortest and the longest time for which the server remembers an id that the client made. No server remembers
+/// ids for longer.
+const OWN_WINDOW: [Duration; 2] = [Duration::from_secs(15 * 60), Duration::from_secs(30 * 24 * 3600)];
 
 /// A message as it is sent, each time with the same id.
 #[derive(Debug)]
@@ -21,7 +23,7 @@ pub(crate) struct OutgoingMessage {
 }
 
 impl OutgoingMessage {
-    pub(crate) fn new(mut message: NewMessage) -> OutgoingMessage {
+    pub(crate) fn new(mut message: NewMessage, options: &Options) -> OutgoingMessage {
         if message.due_at.is_none() && message.delay_ms.is_none() {
             message.delay_ms = Some(0);
         }
@@ -31,7 +33,9 @@ impl OutgoingMessage {
         let has_own_window = message.dedupe_id.is_none() && message.dedupe_window_ms.is_none();
         message.dedupe_id.get_or_insert_with(id);
         if has_own_window {
-            message.dedupe_window_ms = Some(millis(OWN_WINDOW));
+            // Longer than the call is sent again.
+            let sent = options.retry_for.saturating_add(options.timeout.saturating_mul(2));
+            message.dedupe_window_ms = Some(millis(sent.clamp(OWN_WINDOW[0], OWN_WINDOW[1])));
         }
         OutgoingMessage { message, has_own_window }
     }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::call::{ApiCall, Effort};
+use crate::call::{ApiCall, Effort, in_time};
 use crate::error::Error;
 use crate::random::fraction;
 use crate::transport::{OnRetry, Options};
@@ -24,7 +24,7 @@ pub(crate) struct Attempts {
 
 impl Attempts {
     pub(crate) fn new(call: &ApiCall, options: &Options) -> Attempts {
-        let (ends, on_retry) = (Instant::now() + options.retry_for, options.on_retry.clone());
+        let (ends, on_retry) = (in_time(options.retry_for), options.on_retry.clone());
         Attempts { on_retry, effort: call.effort, ends, failed: 0, may_be_applied: false }
     }
 
@@ -40,14 +40,14 @@ impl Attempts {
     /// The pause before the next attempt, or the error of the whole call.
     pub(crate) fn after(&mut self, error: Error) -> Result<Duration, Error> {
         if !self.helps(&error) {
-            return Err(self.ended(error));
+            return Err(error.after_unsure(self.may_be_applied));
         }
         let pause = match error.retry_after {
-            Some(after) => after + AFTER.mul_f64(fraction()),
+            Some(after) => (after + AFTER.mul_f64(fraction())).max(backoff(self.failed)),
             None => backoff(self.failed),
         };
         if self.effort != Effort::Endless && Instant::now() + pause > self.ends {
-            return Err(self.ended(error));
+            return Err(error.after_unsure(self.may_be_applied));
         }
         self.failed += 1;
         self.may_be_applied |= error.may_be_applied;
@@ -56,15 +56,28 @@ impl Attempts {
         }
         Ok(pause)
     }
-
-    /// The error of the whole call: an attempt before it may have been applied.
-    pub(crate) fn ended(&self, error: Error) -> Error {
-        Error { may_be_applied: error.may_be_applied || self.may_be_applied, ..error }
-    }
 }
 
 /// The pause after so many failures: doubled each time, and a random half shorter.
 pub(crate) fn backoff(failed: u32) -> Duration {
     let longest = FIRST_PAUSE.saturating_mul(1 << failed.min(10)).min(LONGEST_PAUSE);
     longest.mul_f64(0.5 + fraction() / 2.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::LONGEST_AFTER;
+
+    #[test]
+    fn pauses_are_neither_none_nor_endless() {
+        let endless = Options::default().retry_for(Duration::MAX);
+        let mut attempts = Attempts::new(&ApiCall::get("/"), &endless);
+        for (named, least) in [(0, FIRST_PAUSE / 2), (0, FIRST_PAUSE), (u64::MAX, LONGEST_AFTER)] {
+            let problem = serde_json::json!({"code": "overloaded", "status": 429, "retry_after_ms": named});
+            let error = Error::of_problem(&problem).expect("a problem");
+            let pause = attempts.after(error).expect("another attempt");
+            assert!(pause >= least && pause <= LONGEST_AFTER + AFTER, "{named}: {pause:?}");
+        }
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use duewheel_api::error_code::ErrorCode;
@@ -18,7 +18,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::{ClientConfig, RootCertStore};
 
-use crate::call::{ApiAnswer, ApiCall, ApiStream};
+use crate::call::{ApiAnswer, ApiCall, ApiStream, in_time};
 use crate::error::Error;
 
 const AGENT: &str = concat!("duewheel/", env!("CARGO_PKG_VERSION"));
@@ -188,11 +188,11 @@ impl HttpTransport {
 
     /// Makes one attempt, and reads its answer.
     pub(crate) async fn send(&self, call: &ApiCall) -> Result<ApiAnswer, Error> {
-        let by = Instant::now() + self.limit(call);
+        let by = in_time(self.limit(call));
         Ok(self.open(call).await?.collect(by).await)
     }
 
     fn limit(&self, call: &ApiCall) -> Duration {
-        call.within.unwrap_or(self.options.timeout + call.wait)
+        call.within.unwrap_or(self.options.timeout.saturating_add(call.wait))
     }
 }

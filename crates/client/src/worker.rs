@@ -3,7 +3,9 @@
 use std::fmt;
 use std::future::Future;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use duewheel_api::error_code::ErrorCode;
@@ -24,6 +26,8 @@ const WAIT: Duration = Duration::from_secs(20);
 const HELD_BACK: Duration = Duration::from_millis(250);
 /// The time that handlers have to give their messages back after the end of a drain.
 const LAST: Duration = Duration::from_secs(2);
+/// The reason of messages that are given back at the end.
+const STOPS: &str = "the worker stops";
 
 /// Says that work is of no use any more. Clones are cancelled together.
 #[derive(Clone, Debug)]
@@ -91,6 +95,10 @@ pub enum WorkerEvent<'a> {
     Failed(&'a LeasedMessage, &'a Error),
     /// The server gave no messages, and is asked again.
     Waits(&'a Error),
+    /// A message was leased. [`WorkerEvent::Ended`] follows.
+    Leased(&'a LeasedMessage),
+    /// The worker does no more for a message: it was settled, could not be, or its lease is lost.
+    Ended(&'a LeasedMessage),
 }
 
 type Observer = dyn Fn(WorkerEvent<'_>) + Send + Sync;
@@ -179,7 +187,7 @@ impl MessageWorker {
         MessageWorker { limit: Some(messages), ..self }
     }
 
-    /// Ends when no message is ready, instead of waiting for the next.
+    /// Ends when no message is ready and no handler runs, instead of waiting for the next.
     #[must_use]
     pub fn until_empty(self) -> MessageWorker {
         MessageWorker { until_empty: true, ..self }
@@ -233,7 +241,7 @@ impl MessageWorker {
     {
         let queues: Vec<&str> = self.queues.iter().map(String::as_str).collect();
         let (mut failed, mut left) = (0, self.limit.unwrap_or(u64::MAX));
-        while left > 0 {
+        while left > 0 && !stop.is_cancelled() {
             while running.try_join_next().is_some() {}
             while running.len() >= self.concurrency {
                 tokio::select! {
@@ -247,22 +255,34 @@ impl MessageWorker {
             let how = self.lease.map_or(how.clone(), |lease| how.lease(lease));
             let granted = tokio::select! {
                 biased;
-                () = stop.cancelled() => return Ok(()),
+                // What is granted at the moment of the stop is given back.
                 granted = self.client.reserve(&queues, &how) => granted,
+                () = stop.cancelled() => return Ok(()),
             };
             let pause = match granted {
-                Ok(granted) if granted.messages.is_empty() && self.until_empty => {
-                    if granted.held_back.is_none() {
-                        return Ok(());
-                    }
-                    HELD_BACK
-                }
+                Ok(granted) if granted.messages.is_empty() && self.until_empty => match granted.held_back {
+                    Some(_) => HELD_BACK,
+                    // The handlers that run may make messages.
+                    None => tokio::select! {
+                        () = stop.cancelled() => return Ok(()),
+                        ended = running.join_next() => match ended {
+                            Some(_) => continue,
+                            None => return Ok(()),
+                        },
+                    },
+                },
                 Ok(granted) => {
                     failed = 0;
                     left = left.saturating_sub(u64::try_from(granted.messages.len()).unwrap_or(u64::MAX));
                     for message in granted.messages {
+                        (self.observer)(WorkerEvent::Leased(&message));
+                        if stop.is_cancelled() {
+                            running.spawn(self.clone().give_back(message));
+                            continue;
+                        }
                         let token = Cancellation::default();
-                        let work = handler(message.clone(), token.clone());
+                        let begin = || handler(message.clone(), token.clone());
+                        let work = catch_unwind(AssertUnwindSafe(begin));
                         running.spawn(self.clone().hold(message, token, cut.clone(), work));
                     }
                     continue;
@@ -282,8 +302,37 @@ impl MessageWorker {
         Ok(())
     }
 
-    /// Extends the lease of a message until its handler has ended, and settles it.
-    async fn hold<F, A>(self, message: LeasedMessage, token: Cancellation, cut: Cancellation, work: F)
+    /// Nacks a message that came after the stop.
+    async fn give_back(self, message: LeasedMessage) {
+        self.settle(&message, &Err(Nack::not_yet(Duration::ZERO).reason(STOPS))).await;
+        (self.observer)(WorkerEvent::Ended(&message));
+    }
+
+    /// Extends the lease of a message until its handler has ended, and settles it. `work` may have panicked already.
+    async fn hold<F, A>(
+        self,
+        message: LeasedMessage,
+        token: Cancellation,
+        cut: Cancellation,
+        work: thread::Result<F>,
+    ) where
+        F: Future<Output = Result<A, Nack>> + Send + 'static,
+        A: Into<Ack> + Send + 'static,
+    {
+        if let Some(outcome) = self.outcome(&message, &token, &cut, work).await {
+            self.settle(&message, &outcome).await;
+        }
+        (self.observer)(WorkerEvent::Ended(&message));
+    }
+
+    /// The end of the handler of a message, whose lease is extended until then; `None` if the lease is lost.
+    async fn outcome<F, A>(
+        &self,
+        message: &LeasedMessage,
+        token: &Cancellation,
+        cut: &Cancellation,
+        work: thread::Result<F>,
+    ) -> Option<Result<Ack, Nack>>
     where
         F: Future<Output = Result<A, Nack>> + Send + 'static,
         A: Into<Ack> + Send + 'static,
@@ -292,11 +341,16 @@ impl MessageWorker {
         let (mut pause, mut is_lost) = (lease / 2, false);
         // A set of one, which is aborted with this.
         let mut handler = JoinSet::new();
-        handler.spawn(work);
+        handler.spawn(async move {
+            match work {
+                Ok(work) => work.await,
+                Err(panicked) => resume_unwind(panicked),
+            }
+        });
         let ended = loop {
             let extended = async {
                 sleep(pause).await;
-                self.client.extend(&message, Some(lease)).await
+                self.client.extend(message, Some(lease)).await
             };
             tokio::select! {
                 biased;
@@ -305,7 +359,7 @@ impl MessageWorker {
                 extended = extended, if !is_lost => match extended {
                     Ok(_) => pause = lease / 2,
                     Err(error) => {
-                        (self.observer)(WorkerEvent::Failed(&message, &error));
+                        (self.observer)(WorkerEvent::Failed(message, &error));
                         let over = [ErrorCode::LeaseLost, ErrorCode::MessageNotFound, ErrorCode::NotFound];
                         is_lost = over.iter().any(|code| error.code == *code);
                         pause = lease / 6;
@@ -317,31 +371,34 @@ impl MessageWorker {
             }
         };
         if is_lost {
-            return;
+            return None;
         }
-        let outcome = match ended.unwrap_or_else(|| Ok(Err(Nack::default()))) {
+        Some(match ended.unwrap_or_else(|| Ok(Err(Nack::default()))) {
             Ok(Ok(ack)) => Ok(ack.into()),
             // The drain is to blame, not the message.
-            Ok(Err(nack)) if cut.is_cancelled() && nack.dead.is_none() => {
-                Err(Nack::not_yet(Duration::ZERO).reason("the worker stops"))
+            Ok(Err(Nack { delay_ms: None, dead: None, attempt: None, .. })) if cut.is_cancelled() => {
+                Err(Nack::not_yet(Duration::ZERO).reason(STOPS))
             }
             Ok(Err(nack)) => Err(nack),
             Err(panicked) => Err(of_panic(panicked)),
-        };
-        let settled = match &outcome {
+        })
+    }
+
+    async fn settle(&self, message: &LeasedMessage, outcome: &Result<Ack, Nack>) {
+        let settled = match outcome {
             // The work is done, whatever its result may be.
-            Ok(Ack(result)) => match self.client.ack(&message, result.as_ref()).await {
+            Ok(Ack(result)) => match self.client.ack(message, result.as_ref()).await {
                 Err(refused) if result.is_some() && refused.code == ErrorCode::BadRequest => {
-                    (self.observer)(WorkerEvent::Failed(&message, &refused));
-                    self.client.ack(&message, None).await
+                    (self.observer)(WorkerEvent::Failed(message, &refused));
+                    self.client.ack(message, None).await
                 }
                 settled => settled,
             },
-            Err(nack) => self.client.nack(&message, nack).await,
+            Err(nack) => self.client.nack(message, nack).await,
         };
         (self.observer)(match &settled {
-            Ok(settled) => WorkerEvent::Settled(&message, outcome.as_ref().err(), settled),
-            Err(error) => WorkerEvent::Failed(&message, error),
+            Ok(settled) => WorkerEvent::Settled(message, outcome.as_ref().err(), settled),
+            Err(error) => WorkerEvent::Failed(message, error),
         });
     }
 }

@@ -6,6 +6,7 @@
 
 mod calls;
 mod cases;
+mod edges;
 mod processes;
 mod signatures;
 mod workers;

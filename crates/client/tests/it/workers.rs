@@ -2,10 +2,10 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use duewheel_client::{Ack, BlockingClient, Cancellation, MessageWorker, Nack, Options};
+use duewheel_client::{Ack, BlockingClient, Cancellation, MessageWorker, Nack, Options, WorkerEvent};
 use serde_json::Value;
 
 use crate::calls::{length, text, texts};
@@ -125,11 +125,11 @@ fn blocking_handlers_on_the_scripted_server() {
 fn panics_and_drains_give_messages_back() {
     let server = crate::processes::real();
     let client = BlockingClient::new(&server.url, Options::default()).unwrap();
-    for body in ["panic", "stay"] {
+    for body in ["panic", "stay", "later"] {
         client.enqueue(body, duewheel_client::NewMessage::default().body(body).key(body)).unwrap();
     }
     let stop = Cancellation::default();
-    let worker = client.worker(&["panic", "stay"]).concurrency(2).drain(Duration::from_millis(10));
+    let worker = client.worker(&["panic", "stay", "later"]).concurrency(3).drain(Duration::from_millis(10));
     let view = |name: &str| client.get(&duewheel_client::MessageRef::key(name, name)).unwrap();
     std::thread::scope(|scope| {
         let ending = Ending(&stop);
@@ -139,15 +139,82 @@ fn panics_and_drains_give_messages_back() {
                     panic!("of the handler");
                 }
                 until("the drain ends", || token.is_cancelled());
-                Err::<(), _>(io::Error::other("cut off").into())
+                Err::<(), _>(match message.body.as_deref() {
+                    Some("later") => Nack::not_yet(Duration::from_secs(3600)).reason("of the handler"),
+                    _ => io::Error::other("cut off").into(),
+                })
             })
         });
         until("the panic is nacked", || !view("panic").history.is_empty());
-        until("the other one runs", || view("stay").attempt == 1);
+        until("the others run", || view("stay").attempt == 1 && view("later").attempt == 1);
         drop(ending);
         working.join().unwrap().unwrap();
     });
     assert_eq!(view("panic").history[0].note.as_deref(), Some("panic: of the handler"));
     let stay = view("stay");
     assert_eq!((stay.forgiven, stay.history[0].note.as_deref()), (1, Some("the worker stops")));
+    assert_eq!(view("later").history[0].note.as_deref(), Some("of the handler"));
+}
+
+/// Story: with two places the first empty answer ended the worker, and what a handler enqueued last was left.
+#[test]
+fn until_empty_waits_for_running_handlers() {
+    let server = crate::processes::real();
+    let client = BlockingClient::new(&server.url, Options::default()).unwrap();
+    client.enqueue("q", duewheel_client::NewMessage::default().body("first")).unwrap();
+    let (worker, done) = (client.worker(&["q"]).concurrency(2).until_empty(), Arc::new(AtomicUsize::new(0)));
+    let (own, handled) = (client.clone(), done.clone());
+    client
+        .work(&worker, &Cancellation::default(), move |message, _| {
+            if message.body.as_deref() == Some("first") {
+                std::thread::sleep(Duration::from_millis(500));
+                own.enqueue("q", duewheel_client::NewMessage::default().body("second"))?;
+            }
+            handled.fetch_add(1, Ordering::SeqCst);
+            Ok::<_, Nack>(())
+        })
+        .unwrap();
+    assert_eq!(done.load(Ordering::SeqCst), 2);
+}
+
+/// Messages that are granted at the moment of the stop come again at once, and nothing has used up an attempt.
+#[test]
+fn messages_behind_the_stop_are_given_back() {
+    let server = crate::processes::real();
+    let client = BlockingClient::new(&server.url, Options::default()).unwrap();
+    for key in ["a", "b"] {
+        client.enqueue("q", duewheel_client::NewMessage::default().key(key)).unwrap();
+    }
+    let (stop, ended) = (Cancellation::default(), Arc::new(AtomicUsize::new(0)));
+    let (signal, count) = (stop.clone(), ended.clone());
+    let worker = client.worker(&["q"]).concurrency(2).observe(move |event| match event {
+        WorkerEvent::Leased(_) => signal.cancel(),
+        WorkerEvent::Ended(_) => drop(count.fetch_add(1, Ordering::SeqCst)),
+        _ => {}
+    });
+    client.work(&worker, &stop, |_, _| -> Result<(), Nack> { panic!("no handler begins") }).unwrap();
+    assert_eq!(ended.load(Ordering::SeqCst), 2);
+    for key in ["a", "b"] {
+        let view = client.get(&duewheel_client::MessageRef::key("q", key)).unwrap();
+        assert_eq!((view.forgiven, view.history[0].note.as_deref()), (1, Some("the worker stops")));
+    }
+}
+
+/// Story: a panic in front of the future of a handler ended its worker.
+#[test]
+fn panic_before_the_future_is_nacked() {
+    let server = crate::processes::real();
+    let client = BlockingClient::new(&server.url, Options::default()).unwrap();
+    client.enqueue("q", duewheel_client::NewMessage::default().key("k")).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let worker = client.worker(&["q"]).limit(1);
+    let ended = runtime.block_on(worker.run(&Cancellation::default(), |message, _| {
+        assert_ne!(message.key.as_deref(), Some("k"), "of the handler");
+        async { Ok::<_, Nack>(()) }
+    }));
+    ended.unwrap();
+    // With it go its connections, which nothing would serve any more.
+    drop(runtime);
+    let view = client.get(&duewheel_client::MessageRef::key("q", "k")).unwrap();
+    assert!(view.history[0].note.as_deref().is_some_and(|note| note.contains("of the handler")), "{view:?}");
 }
