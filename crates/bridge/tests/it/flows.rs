@@ -55,7 +55,10 @@ impl Rig {
         })
         .await;
         lay_out(&channel, &settings, JOBS, KEY).await;
-        Rig { broker, wheel, service, settings, _connection: connection, channel }
+        let rig = Rig { broker, wheel, service, settings, _connection: connection, channel };
+        until("the bridge consumes", async || rig.queue(&rig.settings.source()).await.consumer_count() == 1)
+            .await;
+        rig
     }
 
     pub async fn publish(&self, routing_key: &str, body: &str, properties: BasicProperties) {
