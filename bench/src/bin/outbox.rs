@@ -32,7 +32,7 @@ struct Args {
     /// Connections that insert
     #[arg(long, value_name = "N", default_value_t = 4)]
     connections: usize,
-    /// Commits a second beside the drain, if not as many as there can be
+    /// Commits a second while the drain runs, if not as many as there can be
     #[arg(long, value_name = "N")]
     rate: Option<u32>,
     /// Transaction that stays open beside the inserts

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 /// The longest time of the server that counts.
 pub(crate) const LONGEST_AFTER: Duration = Duration::from_secs(24 * 3600);
 
-/// What went wrong, in one stable word.
+/// The kind of an error, in one stable word.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Code {
@@ -67,7 +67,7 @@ impl PartialEq<ErrorCode> for Code {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Error {
-    /// What went wrong.
+    /// The kind of the error.
     pub code: Code,
     /// A sentence for people.
     pub detail: String,

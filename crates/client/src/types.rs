@@ -82,7 +82,7 @@ macro_rules! words {
 }
 
 words! {
-    /// What happens if another message has the key.
+    /// The treatment of a key that another message has.
     TakenKey {
         /// The call is refused; the default.
         Reject,
@@ -96,7 +96,7 @@ words! {
 }
 
 words! {
-    /// What happens if the instant at which a message is due has passed.
+    /// The treatment of a due time that has passed.
     PastDue {
         /// The call is refused; the default.
         Refuse,
@@ -132,11 +132,11 @@ request! {
         delay(Duration): delay_ms u64 = millis;
         /// Due at this instant, by the wall clock.
         due_at(SystemTime): due_at Timestamp = Timestamp;
-        /// What happens if that instant has passed.
+        /// The treatment of a due time that has passed.
         past(PastDue): past PastDue = Into::into;
         /// Your own name for the message, unique among the unsettled ones of its queue.
         key(impl Into<String>): key String = Into::into;
-        /// What happens if the key is taken.
+        /// The treatment of a taken key.
         if_exists(TakenKey): if_exists TakenKey = Into::into;
         /// A repeated enqueue with this id gets the first answer. Without one the client makes one for the call.
         dedupe_id(impl Into<String>): dedupe_id String = Into::into;
@@ -178,7 +178,7 @@ request! {
         delay(Duration): delay_ms u64 = millis;
         /// Due at this instant.
         due_at(SystemTime): due_at Timestamp = Timestamp;
-        /// What happens if that instant has passed.
+        /// The treatment of a due time that has passed.
         past(PastDue): past PastDue = Into::into;
         /// Another content, as text.
         body(impl Into<String>): body String = Into::into;
@@ -315,7 +315,7 @@ answer! {
         replaced: Option<String>,
         /// The leased message whose key this one has taken.
         superseded: Option<String>,
-        /// What the change has survived: `memory`, `written`, `fsync`.
+        /// The durability that the change has reached: `memory`, `written`, `fsync`.
         durability: Option<String>,
     }
 }
@@ -405,7 +405,7 @@ impl MessageView {
     /// The content, read from JSON.
     ///
     /// # Errors
-    /// It is another JSON, or none.
+    /// The body is another JSON, or none.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
         serde_json::from_slice(&self.bytes())
     }
@@ -455,7 +455,7 @@ answer! {
         dead_reason: Option<String>,
         /// When the lease ends now.
         lease_until: Option<Timestamp>,
-        /// What the change has survived.
+        /// The durability that the change has reached.
         durability: Option<String>,
     }
 }

@@ -28,7 +28,7 @@ struct Remind {
     number: u64,
 }
 
-/// What all handlers share: here a list, elsewhere a pool of connections.
+/// The state that all handlers share: here a list, elsewhere a pool of connections.
 #[derive(Clone, Default)]
 struct Shop {
     closed: Arc<Mutex<Vec<u64>>>,

@@ -1,4 +1,4 @@
-// The stack beside: databases with an outbox, and bridges to brokers.
+// Other systems: databases with an outbox, and bridges to brokers.
 
 import { ask, perform, run } from "./acts.js";
 import { call, get } from "./api.js";
