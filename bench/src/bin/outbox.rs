@@ -38,23 +38,19 @@ struct Args {
     /// Transaction that stays open beside the inserts
     #[arg(long)]
     long_transaction: bool,
-    /// Folder for both stores, if not among the temporary files
-    #[arg(long, value_name = "DIR")]
-    within: Option<PathBuf>,
+    /// Folder for both stores
+    #[arg(long, value_name = "DIR", default_value_os_t = std::env::temp_dir())]
+    within: PathBuf,
 }
 
 #[tokio::main]
 async fn main() {
     let args = Args::parse();
     println!("{}", duewheel_bench::machine::describe());
-    let set = match &args.within {
-        Some(within) => Settings::default().within(within),
-        None => Settings::default(),
-    };
-    let postgres = Postgres::start(set).expect("a server of PostgreSQL");
+    let postgres = Postgres::start(Settings::default().within(&args.within)).expect("a server of PostgreSQL");
     let options = Options::parse(&postgres.url()).expect("a URL");
     install(&options, 262_144).await.expect("installed");
-    let folder = args.within.as_ref().map_or_else(tempfile::tempdir, tempfile::tempdir_in).expect("a folder");
+    let folder = tempfile::tempdir_in(&args.within).expect("a folder");
     let wheel = Duewheel::open(folder.path().join("data")).await.expect("a wheel");
     let settings = OutboxSettings::new("bench", &postgres.url()).expect("settings");
     let call = format!("SELECT duewheel.enqueue('q', repeat('x', {}), delay => '48h')", args.body);

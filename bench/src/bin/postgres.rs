@@ -52,7 +52,8 @@ fn main() {
         "settings bodies of {} bytes, due times random, median of {} rounds, {} groups in flight",
         args.body, args.rounds, args.in_flight
     );
-    let postgres = Postgres::start(Settings::default()).expect("a server of PostgreSQL");
+    let postgres =
+        Postgres::start(Settings::default().within(&std::env::temp_dir())).expect("a server of PostgreSQL");
     let groups = if args.group.is_empty() { vec![1, 100, 1000] } else { args.group.clone() };
     for size in groups {
         compare(&args, &postgres, size);
