@@ -12,7 +12,7 @@ import pytest
 
 import duewheel
 from duewheel import AsyncClient, Client, Delivery, Outgoing, errors
-from duewheel._calls import milliseconds
+from duewheel._messages import milliseconds
 from duewheel.webhooks import WebhookError, verify
 from running import Fake, Server
 
@@ -186,7 +186,7 @@ def test_calls_wait_for_a_server_that_restarts(tmp_path):
     quick = Client(server.url, retry_for=0.3)
     with pytest.raises(duewheel.ConnectionFailed) as caught:
         quick.enqueue("q", "x")
-    assert caught.value.outcome == "unknown" and isinstance(caught.value, ConnectionError)
+    assert caught.value.outcome == "not_applied" and isinstance(caught.value, ConnectionError)
 
 
 def test_tokens(tmp_path):

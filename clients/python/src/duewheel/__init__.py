@@ -7,7 +7,7 @@ Importing the package makes URLs `duewheel://` known to kombu, if it is installe
 """
 
 from . import errors, webhooks
-from ._calls import Deliveries, Delivery, Enqueued, Message, Outgoing
+from ._messages import Deliveries, Delivery, Enqueued, Message, Outgoing
 from .aio import AsyncClient
 from .client import Client
 from .errors import ConnectionFailed, DuewheelError

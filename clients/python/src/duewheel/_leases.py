@@ -1,4 +1,4 @@
-"""Leases that a broker's transport holds: a thread extends and settles them, another one waits for new ones.
+"""Leases that a worker or a broker's transport holds: threads extend and settle them, and another one waits for new ones.
 
 They go on while the program's own thread works on a task, so that a message that was leased ahead keeps its lease.
 """
@@ -6,26 +6,47 @@ They go on while the program's own thread works on a task, so that a message tha
 from __future__ import annotations
 
 import atexit
+import logging
 import os
-import socket
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
-from ._calls import Delivery, Request, ack_fields, decode, extend_fields, nack_fields, passing, problem
-from ._extending import Lease, due_leases, log, lost_leases, report, until_due
-from ._http import request_bytes
-from .client import Client, Connection
-from .errors import BadAnswer, BadRequest, ConnectionFailed, DuewheelError
+from ._calls import backoff, passing
+from ._messages import Delivery, Duration, ack_fields, extend_fields, nack_fields
+from .client import Client, SocketConnection
+from .errors import BadAnswer, BadRequest, ConnectionFailed, DuewheelError, LeaseLost, MessageNotFound
+
+log = logging.getLogger("duewheel.leases")
 
 PATIENCE = 10.0  # seconds for what is left to settle when a keeper is closed
 QUEUES = 100  # of one reserve
+REFUSABLE = {"delay", "delay_ms", "result"}  # what a settle does without if the server refuses it
 
 
 def tag_of(delivery: Delivery) -> str:
     """The name of a lease: a message that comes again has another one."""
     return f"{delivery.id}.{delivery.lease_token}"
+
+
+class _Lease:
+    """A lease, and when it is to be extended: at half its time."""
+
+    def __init__(self, delivery: Delivery):
+        self.delivery = delivery
+        self.half = delivery.lease_ms / 2000
+        self.extend_at = time.monotonic() + self.half
+
+
+@dataclass
+class _Settle:
+    verb: str
+    fields: dict[str, Any]
+    at: float = 0.0  # not before
+    tries: int = 0
 
 
 _late: set[Keeper] = set()  # closed, and not everything is settled
@@ -38,16 +59,26 @@ def _flush_late() -> None:
             keeper.flush()
 
 
-class Keeper:
-    """Extends leases at half their time, and settles messages in batches, each until it is answered."""
+def _report(message: str, result: Any) -> None:
+    """Says in the log that a settle was refused."""
+    if isinstance(result, (LeaseLost, MessageNotFound)):
+        log.warning("the lease of message %s was over before it was settled; it may be worked on again", message)
+    elif isinstance(result, DuewheelError):
+        log.error("message %s cannot be settled, and comes again after its lease: %s", message, result)
 
-    def __init__(self, client: Client):
+
+class Keeper:
+    """Extends leases at half their time, and settles messages in batches, each until it is answered. `lost` is called
+    with the tag of a lease that is over before that."""
+
+    def __init__(self, client: Client, lost: Callable[[str], None] = lambda tag: None):
         self.client = client
-        self._leases: dict[str, Lease] = {}
-        self._settles: list[dict[str, Any]] = []
+        self.lost = lost
+        self._leases: dict[str, _Lease] = {}
+        self._settles: list[_Settle] = []
         self._sending = False
         self._changed = threading.Condition()
-        self._thread: threading.Thread | None = None
+        self._threads: dict[str, threading.Thread] = {}
         self._pid = os.getpid()
         self._closed = False
         self._ended = threading.Event()
@@ -56,9 +87,9 @@ class Keeper:
         """Holds a lease from now on; its tag."""
         tag = tag_of(delivery)
         with self._changed:
-            self._leases[tag] = Lease(delivery)
+            self._leases[tag] = _Lease(delivery)
             if not self._closed:
-                self._start()
+                self._start("leases", self._extending)
         return tag
 
     def holds(self, tag: str) -> bool:
@@ -77,15 +108,23 @@ class Keeper:
 
         threading.Thread(target=run, name="duewheel-upkeep", daemon=True).start()
 
-    def ack(self, tag: str) -> None:
+    def ack(self, tag: str, result: Any = None) -> None:
         """The message is done; it is settled within moments."""
+        self._settle(tag, "ack", lambda delivery: ack_fields(delivery, result))
+
+    def nack_soon(self, tag: str, **how: Any) -> None:
+        """The message is not done; it is settled within moments."""
+        self._settle(tag, "nack", lambda delivery: nack_fields(delivery, **how))
+
+    def _settle(self, tag: str, verb: str, fields: Callable[[Delivery], dict[str, Any]]) -> None:
         with self._changed:
-            lease = self._leases.pop(tag, None)
+            lease = self._leases.get(tag)
             if lease is None:
                 return
-            self._settles.append(ack_fields(lease.delivery))
+            self._settles.append(_Settle(verb, fields(lease.delivery)))
+            del self._leases[tag]
             if os.getpid() == self._pid and not self._closed:
-                self._start()
+                self._start("settles", self._settling)
                 return
         self.flush()  # a process that was forked, or one that ends, has no thread for it
 
@@ -106,26 +145,26 @@ class Keeper:
     def _nack(self, deliveries: list[Delivery], **how: Any) -> None:
         if deliveries:
             # As long as any call, not until it is answered: leases end by themselves.
-            results = self.client.settle_many("nack", [nack_fields(one, **how) for one in deliveries])
-            for one, result in zip(deliveries, results):
-                report(f"message {one.id}", result)
+            fields = [nack_fields(one, **how) for one in deliveries]
+            for one, result in zip(deliveries, self.client.settle_many("nack", fields, self.client.limits())):
+                _report(one.id, result)
 
     def flush(self) -> None:
         """Returns when everything is settled, or patience ends."""
         end = time.monotonic() + PATIENCE
         while time.monotonic() < end:
             with self._changed:
-                batch, self._settles = self._settles, []
-            if batch:
-                self._send(batch)
-            elif self._sending:
-                time.sleep(0.002)
-            else:
+                batch = self._ready()
+                idle = not batch and not self._settles and not self._sending
+            if idle:
                 return
+            self._send(batch)
+            if not batch:
+                time.sleep(0.002)
 
     def close(self) -> None:
-        """Settles what is left, and ends the thread. If the server is away for longer than patience, the thread goes on
-        until everything is settled: a broker's connection ends then, but its work is done."""
+        """Settles what is left, and ends the threads. If the server is away for longer than patience, one goes on until
+        everything is settled: a broker's connection ends then, but its work is done."""
         self._ended.set()
         with self._changed:
             self._closed = True
@@ -138,86 +177,129 @@ class Keeper:
             if self._settles or self._sending:
                 log.warning("%d messages are settled when the server is back", len(self._settles))
                 _late.add(self)
-                self._start()
+                self._start("settles", self._settling)
 
-    def _start(self) -> None:
-        if (self._thread is None or not self._thread.is_alive()) and os.getpid() == self._pid:
-            self._thread = threading.Thread(target=self._run, name="duewheel-leases", daemon=True)
-            self._thread.start()
+    def _start(self, name: str, run: Callable[[], None]) -> None:
+        thread = self._threads.get(name)
+        if (thread is None or not thread.is_alive()) and os.getpid() == self._pid:
+            self._threads[name] = threading.Thread(target=run, name=f"duewheel-{name}", daemon=True)
+            self._threads[name].start()
         self._changed.notify_all()
 
-    def _run(self) -> None:
+    def _ready(self) -> list[_Settle]:
+        """Takes what is to be settled now."""
+        now = time.monotonic()
+        batch = [one for one in self._settles if one.at <= now]
+        self._settles = [one for one in self._settles if one.at > now]
+        return batch
+
+    def _settling(self) -> None:
         while True:
             with self._changed:
-                while not self._closed and not self._settles:
-                    seconds = until_due(self._leases.values())
-                    if seconds == 0.0:
-                        break
-                    self._changed.wait(seconds)
-                if self._closed and not self._settles:
-                    _late.discard(self)
-                    return
-                batch, self._settles = self._settles, []
-                self._sending = bool(batch)
+                while not (batch := self._ready()):
+                    if self._closed and not self._settles:
+                        _late.discard(self)
+                        return
+                    first = min((one.at for one in self._settles), default=None)
+                    self._changed.wait(None if first is None else max(first - time.monotonic(), 0.0))
+                self._sending = True
             try:
-                if batch:
-                    self._send(batch)
+                self._send(batch)
             finally:
                 self._sending = False
-            self._extend()
 
-    def _send(self, batch: list[dict[str, Any]]) -> None:
-        failed: DuewheelError | None = None
+    def _send(self, batch: list[_Settle]) -> None:
+        for verb in ("ack", "nack"):
+            part = [one for one in batch if one.verb == verb]
+            if part:
+                self._send_part(verb, part)
+
+    def _send_part(self, verb: str, batch: list[_Settle]) -> None:
         try:
-            results = self.client.settle_many("ack", batch, 1.0)
+            results = self.client.settle_many(verb, [one.fields for one in batch], (0.0, self.client.timeout))
         except DuewheelError as error:
-            failed = None if isinstance(error, BadRequest) else error
+            if isinstance(error, BadRequest) and len(batch) > 1:
+                # One of them is at fault, and the others are not to suffer from it.
+                for one in batch:
+                    self._send_part(verb, [one])
+                return
             results = [error] * len(batch)
         again = []
-        for item, result in zip(batch, results):
-            if failed is not None or (isinstance(result, DuewheelError) and passing(result.status, True)):
-                again.append(item)
+        for one, result in zip(batch, results):
+            refused = one.fields.keys() & REFUSABLE
+            if isinstance(result, DuewheelError) and passing(result.status or 500, True):
+                one.tries += 1
+                one.at = time.monotonic() + backoff(one.tries, result)
+                again.append(one)
+            elif isinstance(result, BadRequest) and refused:
+                log.error("message %s is settled without %s: %s", one.fields["id"], " and ".join(refused), result)
+                one.fields = {name: value for name, value in one.fields.items() if name not in refused}
+                again.append(one)
             else:
-                report(f"message {item['id']}", result)
+                _report(one.fields["id"], result)
         if again:
-            log.warning("%d acks are not answered, trying again: %s", len(again), failed or "they are refused for the moment")
+            log.warning("%d messages are not settled, trying again: %s", len(again), again[0])
             with self._changed:
-                self._settles[:0] = again
-            time.sleep(0.2)
+                self._settles += again
+                self._changed.notify_all()
 
-    def _extend(self) -> None:
-        with self._changed:
-            due = due_leases(self._leases.values())
-        if not due:
-            return
-        try:
-            results = self.client.settle_many("extend", [extend_fields(lease.delivery) for lease in due], 1.0)
-        except DuewheelError as error:
-            log.warning("%d leases cannot be extended, trying again: %s", len(due), error)
-            results = [error] * len(due)
-        for lease in lost_leases(due, results):
+    def _extending(self) -> None:
+        while True:
             with self._changed:
-                held = self._leases.pop(tag_of(lease.delivery), None)
-            if held is not None:
-                log.warning("the lease of message %s of %s is lost; another worker may have it", lease.delivery.id, lease.delivery.queue)
+                while not (due := self._due()):
+                    if self._closed:
+                        return
+                    first = min((one.extend_at for one in self._leases.values()), default=None)
+                    self._changed.wait(None if first is None else max(first - time.monotonic(), 0.0))
+            # What has no answer by then is tried again before the lease ends.
+            half = min(one.half for one in due)
+            try:
+                results = self.client.settle_many("extend", [extend_fields(one.delivery) for one in due], (half / 4, half / 2))
+            except DuewheelError as error:
+                log.warning("%d leases cannot be extended, trying again: %s", len(due), error)
+                results = [error] * len(due)
+            for one, result in zip(due, results):
+                if isinstance(result, (LeaseLost, MessageNotFound)):
+                    self._lose(one.delivery)
+                elif isinstance(result, DuewheelError):
+                    one.extend_at = time.monotonic() + one.half / 4
+
+    def _due(self) -> list[_Lease]:
+        """Those to extend now, in one call with those that are near, and next after another half of their time."""
+        now = time.monotonic()
+        if all(one.extend_at > now for one in self._leases.values()):
+            return []
+        due = [one for one in self._leases.values() if one.extend_at - one.half / 5 <= now]
+        for one in due:
+            one.extend_at = now + one.half
+        return due
+
+    def _lose(self, delivery: Delivery) -> None:
+        tag = tag_of(delivery)
+        with self._changed:
+            held = self._leases.pop(tag, None)
+        if held is not None:
+            log.warning("the lease of message %s of %s is lost; another worker may have it", delivery.id, delivery.queue)
+            self.lost(tag)
 
 
 class Fetcher:
     """Waits in one reserve over its queues, in a thread. `wanted` says which they are and how many messages there is
     room for, and `update` that it has changed; a reserve that does not fit any more is ended, and nothing that it has
-    leased is lost."""
+    leased is lost. `late` says whether messages are delivered that expired while they waited."""
 
-    def __init__(self, keeper: Keeper, lease_ms: int, wait: float, patience: float, wanted: Callable[[], tuple[Iterable[str], int]],
-                 deliver: Callable[[list[Delivery]], None], fail: Callable[[Exception], None]):
-        self.keeper, self.client = keeper, keeper.client
-        self.lease_ms, self.wait, self.patience = lease_ms, wait, patience
+    def __init__(self, keeper: Keeper, lease: Duration | None, wait: float, patience: float,
+                 wanted: Callable[[], tuple[Iterable[str], int]], deliver: Callable[[list[Delivery]], None],
+                 fail: Callable[[Exception], None], late: bool = False):
+        self.keeper, self.client = keeper, keeper.client.once()
+        self.lease, self.wait, self.patience, self.late = lease, wait, patience, late
         self.wanted, self.deliver, self.fail = wanted, deliver, fail
         self._changed = threading.Condition()
         self._queues: tuple[str, ...] = ()
         self._room = 0
+        self._asked: tuple[tuple[str, ...], int] = (), 0  # by the reserve under way
+        self._connection: SocketConnection | None = None
         self._closed = False
-        self._connection: Connection | None = None
-        self._asked: tuple[tuple[str, ...], int] | None = None  # what is under way
         self._thread: threading.Thread | None = None
         self._turn = 0
 
@@ -228,9 +310,7 @@ class Fetcher:
             # Under the lock: of two threads that have made room the later one also sees that of the other.
             queues, room = self.wanted()
             self._queues, self._room = tuple(queues), room
-            if self._asked is not None and (self._asked[0] != self._queues or self._asked[1] > room):
-                self._interrupt()
-            self._changed.notify_all()
+            self._interrupt()
             if self._queues and self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="duewheel-reserve", daemon=True)
                 self._thread.start()
@@ -241,18 +321,29 @@ class Fetcher:
             self._closed = True
             self._queues = ()
             self._interrupt()
-            self._changed.notify_all()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(PATIENCE)
 
+    # The reserve under way is ended by these three.
+
+    def is_set(self) -> bool:
+        return self._asked[0] != self._queues or self._asked[1] > self._room
+
+    @contextmanager
+    def watching(self, connection: SocketConnection) -> Iterator[None]:
+        with self._changed:
+            self._connection = connection
+            self._interrupt()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._connection = None
+
     def _interrupt(self) -> None:
-        # Half of the connection: the answer may be on its way.
-        if self._connection is not None:
-            try:
-                # That of an SSLSocket would take the rest of the answer for plain text.
-                socket.socket.shutdown(self._connection.sock, socket.SHUT_WR)
-            except OSError:
-                pass
+        if self._connection is not None and self.is_set():
+            self._connection.end()
+        self._changed.notify_all()
 
     def _run(self) -> None:
         failing_since: float | None = None
@@ -262,11 +353,10 @@ class Fetcher:
                 while not self._closed and (not self._queues or self._room < 1):
                     self._changed.wait()
                 if self._closed:
-                    self._disconnect()
                     return
-                wanted, room = self._queues, self._room
+                self._asked = self._queues, self._room
             try:
-                granted = self._reserve(wanted, room)
+                granted = self._reserve(*self._asked)
                 failing_since = None
             except DuewheelError as error:
                 again = isinstance(error, (BadAnswer, ConnectionFailed)) or error.status == 429 or error.status >= 500
@@ -282,68 +372,29 @@ class Fetcher:
                     if not self._closed:
                         self._changed.wait(max(error.retry_after or 0, 0.5))
                 continue
-            with self._changed:
-                kept = [it for it in granted if it.queue in self._queues and not it.late]
-                lost = [it for it in granted if it.queue not in self._queues and not it.late]
-                # Before the next look at the room, which `deliver` updates.
-                self._room -= len(kept)
-            if kept:
-                try:
-                    self.deliver(kept)
-                except Exception:  # noqa: BLE001: the messages come again after their leases, and others are leased
-                    log.exception("%d messages cannot be delivered", len(kept))
-            for one in granted:
-                if one.late:  # it has expired while it waited
-                    self.keeper.ack(self.keeper.add(one))
-            try:
-                self.keeper.give_back(lost)
-            except DuewheelError as error:
-                log.warning("messages that nobody asks for any more come again after their lease: %s", error)
+            self._hand_over(granted)
 
     def _reserve(self, queues: tuple[str, ...], room: int) -> list[Delivery]:
-        asked, wait = queues, self.wait
+        wait = self.wait
         if len(queues) > QUEUES:  # they take turns
             self._turn = (self._turn + QUEUES) % len(queues)
-            asked, wait = (queues * 2)[self._turn : self._turn + QUEUES], 0.5
-        fields = {"queues": [{"queue": name} for name in asked], "max": room, "wait_ms": int(wait * 1000), "lease_ms": self.lease_ms}
-        request = Request.json("POST", "/v1/reserve", fields)
-        data = request_bytes(self.client.address, request.method, request.path, request.body)
-        try:
-            connection = self._connection
-            if connection is None or not connection.good():
-                self._disconnect()
-                connection = self.client.connect()
-            with self._changed:
-                if self._queues != queues or self._room < room:
-                    self._connection = connection
-                    return []
-                self._connection, self._asked = connection, (queues, room)
-            try:
-                answer = connection.exchange(data, wait + self.client.timeout)
-            finally:
-                with self._changed:
-                    interrupted = self._queues != queues or self._room < room
-                    self._asked = None
-            if interrupted or not answer.keep_alive:
-                self._disconnect()
-        except OSError as error:
-            kept = self._connection is not None and not self._connection.parser.begun and self._connection.used > self._connection.made
-            self._disconnect()
-            if (kept and isinstance(error, ConnectionError)) or self._queues != queues or self._room < room:
-                return []  # the server has ended a kept connection, or `update` has ended the reserve
-            raise ConnectionFailed(f"{type(error).__name__}: {error}") from error
-        except BadAnswer:
-            self._disconnect()
-            raise
-        if answer.status != 200:
-            raise problem(answer)
-        try:
-            return [Delivery.read(one) for one in decode(answer)["messages"]]
-        except (KeyError, TypeError, ValueError) as error:
-            raise BadAnswer(f"the answer to a reserve lacks {error}", status=answer.status) from error
+            queues, wait = (queues * 2)[self._turn : self._turn + QUEUES], 0.5
+        return self.client.reserve_until(self, queues, room, wait, self.lease)
 
-    def _disconnect(self) -> None:
+    def _hand_over(self, granted: list[Delivery]) -> None:
         with self._changed:
-            connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
+            kept = [it for it in granted if it.queue in self._queues and (self.late or not it.late)]
+            # Before the next look at the room, which `deliver` updates.
+            self._room -= len(kept)
+        if kept:
+            try:
+                self.deliver(kept)
+            except Exception:  # noqa: BLE001: the messages come again after their leases, and others are leased
+                log.exception("%d messages cannot be delivered", len(kept))
+        for one in granted:
+            if one.late and not self.late:
+                self.keeper.ack(self.keeper.add(one))
+        try:
+            self.keeper.give_back(it for it in granted if it not in kept and (self.late or not it.late))
+        except DuewheelError as error:
+            log.warning("messages that nobody asks for any more come again after their lease: %s", error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from ._calls import DEDUPE_WINDOW_MS, Outgoing
+from ._messages import DEDUPE_WINDOW_MS, Outgoing
 from .client import Client
 from .errors import KeyExists, Leased
 
@@ -36,4 +36,4 @@ def publish(client: Client, queue: str, fields: dict[str, Any], once: str | None
 
 def _enqueue(client: Client, queue: str, once: str, fields: dict[str, Any]) -> None:
     message = Outgoing(**fields, dedupe_id=f"task-{once}")
-    client._run(client._calls.schedule(queue, message, {**message.fields(), "dedupe_window_ms": DEDUPE_WINDOW_MS}))
+    client.schedule(queue, message, {**message.fields(), "dedupe_window_ms": DEDUPE_WINDOW_MS})

@@ -23,7 +23,7 @@ from dramatiq.errors import ActorNotFound, ConnectionClosed, DecodeError, QueueJ
 from dramatiq.message import Message
 from dramatiq.middleware import Middleware
 
-from ._calls import Delivery
+from ._messages import Delivery
 from ._leases import Fetcher, Keeper, tag_of
 from ._publish import DEFAULT_PRIORITY, publish
 from .client import Client
@@ -42,7 +42,7 @@ class DuewheelBroker(Broker):
         super().__init__(middleware=middleware)
         self.client = client if isinstance(client, Client) else Client(client, token=token)
         self.prefix = prefix
-        self.lease_ms = max(int(lease * 1000), 1)
+        self.lease = max(lease, 0.001)
         self.queues: set[str] = set()
         # Not of a consumer: Dramatiq replaces those after an error, and the messages under way go on.
         self.keeper = Keeper(self.client)
@@ -158,7 +158,7 @@ class _Consumer(Consumer):
         self.inbox: queues.Queue[Delivery | Exception] = queues.Queue()
         self.held: set[str] = set()
         self.closed = False
-        self.fetcher = Fetcher(self.keeper, broker.lease_ms, 60.0, PATIENCE, self._wanted, self._take, self.inbox.put)
+        self.fetcher = Fetcher(self.keeper, broker.lease, 60.0, PATIENCE, self._wanted, self._take, self.inbox.put)
         self._update()
 
     def _take(self, granted: list[Delivery]) -> None:

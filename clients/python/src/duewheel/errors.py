@@ -30,6 +30,10 @@ class DuewheelError(Exception):
         place = f" (field {self.field})" if self.field else ""
         return f"{self.code}: {self.detail}{place}"
 
+    def copy(self) -> DuewheelError:
+        """The same refusal, with members of its own."""
+        return type(self)(self.detail, status=self.status, code=self.code, members=dict(self.members))
+
     @property
     def field(self) -> str | None:
         return self.members.get("field")
@@ -59,9 +63,11 @@ class DuewheelError(Exception):
 
 
 class ConnectionFailed(DuewheelError, ConnectionError):
-    """The server was not reached, or its answer was lost: the request may have been applied or not."""
+    """The server was not reached ("not_applied"), or its answer was lost: the request may have been applied or not."""
 
     code = "connection"
+    #: What came of the body of an answer.
+    partial = b""
 
 
 class BadAnswer(DuewheelError):
@@ -105,9 +111,7 @@ StorageUnavailable = _error("StorageUnavailable", "storage_unavailable", "The st
 Unknown = _error("Unknown", "unknown", "The line of a batch may have been applied or not.")
 DiskFull = _error("DiskFull", "disk_full", "The store has no room for new messages.")
 
-CLASSES: dict[str, type[DuewheelError]] = {
-    it.code: it for it in list(globals().values()) if isinstance(it, type) and issubclass(it, DuewheelError) and it is not DuewheelError
-}
+CLASSES: dict[str, type[DuewheelError]] = {it.code: it for it in DuewheelError.__subclasses__()}
 
 
 def from_members(members: dict[str, Any], status: int = 0) -> DuewheelError:

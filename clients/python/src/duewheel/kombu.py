@@ -40,8 +40,9 @@ from kombu.transport import base as kombu_base
 from kombu.transport import virtual
 from kombu.utils.json import dumps, loads
 
-from ._calls import Delivery, Message, queue_path
+from ._calls import queue_path
 from ._leases import Fetcher, Keeper
+from ._messages import Delivery, Message
 from ._publish import DEFAULT_PRIORITY, FOREVER, publish
 from .client import Client
 from .errors import (BodyTooLarge, ConnectionFailed, Draining, DuewheelError, Forbidden, GenerationMismatch, InUse,
@@ -481,7 +482,7 @@ class Channel(virtual.Channel):
     def _get(self, queue: str, timeout: float | None = None) -> Any:
         transport = self.connection
         while True:
-            got = transport.duewheel.reserve(transport.named(queue), lease=transport.lease_ms / 1000)
+            got = transport.duewheel.reserve(transport.named(queue), lease=transport.lease)
             if not got:
                 raise Empty
             if got[0].late:
@@ -544,7 +545,7 @@ class Transport(virtual.Transport):
         address = f"[{host}]" if ":" in host else host
         scheme = "https" if self.tls or client.ssl else "http"
         self.prefix = queue_prefix(client.virtual_host)
-        self.lease_ms = max(int(float(options.get("lease", 30)) * 1000), 1)
+        self.lease = max(float(options.get("lease", 30)), 0.001)
         self.wait = float(options.get("wait", 60))
         self.reconnect_for = float(options.get("reconnect_for", 30))
         self._retry_for = float(options.get("retry_for", 30))
@@ -679,7 +680,7 @@ class Transport(virtual.Transport):
                 self._arrived.notify_all()
             self._woken()
 
-        return Fetcher(self.keeper, self.lease_ms, self.wait, self.reconnect_for, channel.wanted, deliver, fail)
+        return Fetcher(self.keeper, self.lease, self.wait, self.reconnect_for, channel.wanted, deliver, fail)
 
     def cancelled(self, channel: Channel, queue: str | None) -> None:
         """Nobody consumes the queue any more: what was leased for it is given back."""

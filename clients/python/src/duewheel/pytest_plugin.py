@@ -24,7 +24,7 @@ from typing import Any
 
 import pytest
 
-from ._calls import Duration, Message, milliseconds
+from ._messages import Duration, Message, milliseconds
 from .client import Client
 
 PATIENCE = 60.0  # seconds for the start of the server

@@ -12,7 +12,7 @@ from datetime import datetime
 from urllib.parse import unquote
 
 from . import _ed25519
-from ._calls import Body, moment
+from ._messages import Body, moment
 
 
 class WebhookError(Exception):
