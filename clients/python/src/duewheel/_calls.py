@@ -7,6 +7,7 @@ that its calls are coroutines that end at their first step.
 from __future__ import annotations
 
 import json as jsonlib
+import logging
 import math
 import os
 import random
@@ -15,19 +16,23 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import chain, repeat
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Union
 from urllib.parse import quote, urlencode
 
 from ._http import Address, Answer, Request, encode
-from ._messages import (Deliveries, Delivery, Duration, Enqueued, Instant, Message, Outgoing, ack_fields, changed,
-                        extend_fields, how_fields, instant_of, nack_fields, wire)
+from ._messages import (Deliveries, Delivery, Duration, Enqueued, Instant, Members, Message, Outgoing, Queues,
+                        ack_fields, changed, extend_fields, how_fields, instant_of, nack_fields, wire)
 from .errors import BadAnswer, ConnectionFailed, DuewheelError, from_members
+
+log = logging.getLogger("duewheel.client")
 
 LINES = 5_000  # of a batch; the server takes 10,000
 BATCH_BYTES = 8 * 1024 * 1024  # the server takes 16 MiB
 ITEMS = 1_000  # of a batch of settles
 
 C = TypeVar("C", bound="Calls")
+#: For each item of a batch its answer, or the exception.
+Results = list[Union[Members, DuewheelError]]
 #: How long a call is repeated, and how long it may take in all, in seconds.
 Limits = tuple[float, float]
 UNTIL_ANSWERED: Limits = (math.inf, math.inf)
@@ -83,8 +88,8 @@ class Patience:
     """What is left of the time of a call."""
 
     def __init__(self, limits: Limits):
-        now = time.monotonic()
-        self.until, self.end = now + limits[0], now + limits[1]
+        self.repeated_for, seconds = limits
+        self.end = time.monotonic() + seconds
         self.tries = 0
 
     def left(self, timeout: float = math.inf) -> float:
@@ -93,9 +98,12 @@ class Patience:
 
     def pause(self, *errors: DuewheelError) -> float | None:
         """Seconds until the next try, or None when there is none."""
+        now = time.monotonic()
+        if self.tries == 0:
+            self.end = min(self.end, now + self.repeated_for)
         self.tries += 1
         pause = backoff(self.tries, *errors)
-        return pause if time.monotonic() + pause < self.until else None
+        return pause if now + pause < self.end else None
 
 
 class Stopped(Exception):
@@ -151,7 +159,7 @@ class Calls:
             try:
                 return await self._over(kept, request, end)
             except ConnectionFailed as error:
-                if kept.begun or request.stopped or not isinstance(error.__cause__, ConnectionError):
+                if kept.got or request.stopped or not isinstance(error.__cause__, ConnectionError):
                     raise
         try:
             fresh = await self._open(max(min(self.timeout, end - time.monotonic()), 0.001))
@@ -169,7 +177,7 @@ class Calls:
         except OSError as error:
             connection.close()
             failed = ConnectionFailed(f"{type(error).__name__}: {error}")
-            failed.partial = bytes(connection.partial)
+            failed.partial = connection.partial()
             raise failed from error
         except BaseException:
             connection.close()
@@ -209,6 +217,7 @@ class Calls:
             pause = patience.pause(error) if again else None
             if pause is None:
                 raise error
+            log.warning("%s %s is tried again in %.1f s: %s", request.method, request.path, pause, error)
             await self._sleep(pause, request.stop)
 
     async def _request(self, method: str, path: str, json: Any = None, *, repeatable: bool = True) -> Any:
@@ -218,7 +227,7 @@ class Calls:
         """Any call by its path: `request("POST", "/v1/queues/sms/pause", {"for": "1h"})`."""
         return await self._request(method, path, json, repeatable=repeatable)
 
-    async def check(self) -> dict[str, Any]:
+    async def check(self) -> Members:
         """Asks once, without repetition, whether the server is there and takes the token; what the token allows."""
         return decode(await self._send(Request("GET", "/v1/token"), Patience((0.0, self.timeout))))
 
@@ -241,7 +250,7 @@ class Calls:
                            max_attempts, headers, spread, expires_in, expires_at, target_url)
         return await self._schedule(queue, message, message.fields())
 
-    async def _schedule(self, queue: str, message: Outgoing, fields: dict[str, Any]) -> Enqueued:
+    async def _schedule(self, queue: str, message: Outgoing, fields: Members) -> Enqueued:
         """Sends the fields of a message, and again without the client's window if the queue's is shorter."""
         path = queue_path(queue, "/messages")
         try:
@@ -339,7 +348,7 @@ class Calls:
         """The message that has this key, or else the dead or done one that had it last."""
         return Message.read(await self._request("GET", key_path(queue, key)))
 
-    async def cancel(self, message: str, *, forget_dedupe: bool = False) -> dict[str, Any]:
+    async def cancel(self, message: str, *, forget_dedupe: bool = False) -> Members:
         """Cancels a message. When it returns, the message is never delivered.
 
         Raises `Leased` when it was too late, and `MessageNotFound` when nothing is pending. If an earlier try got no
@@ -347,12 +356,11 @@ class Calls:
         """
         return await self._request("DELETE", message_path(message), wire({"forget_dedupe": forget_dedupe or None}))
 
-    async def cancel_key(self, queue: str, key: str, *, forget_dedupe: bool = False) -> dict[str, Any]:
+    async def cancel_key(self, queue: str, key: str, *, forget_dedupe: bool = False) -> Members:
         """Cancels the message that has this key, as `cancel` does."""
         return await self._request("DELETE", key_path(queue, key), wire({"forget_dedupe": forget_dedupe or None}))
 
-    async def cancel_many(self, queue: str, *, keys: Sequence[str] = (), ids: Sequence[str] = ()
-                          ) -> list[dict[str, Any] | DuewheelError]:
+    async def cancel_many(self, queue: str, *, keys: Sequence[str] = (), ids: Sequence[str] = ()) -> Results:
         """Cancels many; one result for each key, then for each id: the answer, or the exception."""
         named = [("keys", key) for key in keys] + [("ids", id) for id in ids]
 
@@ -362,7 +370,7 @@ class Calls:
 
         return await self._items(named, request, self.limits())
 
-    async def _change(self, path: str, changes: dict[str, Any]) -> Message:
+    async def _change(self, path: str, changes: Members) -> Message:
         return Message.read(await self._request("PATCH", path, changed(changes)))
 
     async def change(self, /, message: str, **changes: Any) -> Message:
@@ -399,7 +407,7 @@ class Calls:
 
     # -- consume
 
-    async def reserve(self, queues: str | Sequence[str] | Mapping[str, int | None], max: int = 1, *, wait: Duration = 0,
+    async def reserve(self, queues: Queues, max: int = 1, *, wait: Duration = 0,
                       lease: Duration | None = None) -> Deliveries:
         """Leases up to `max` due messages, of one queue or the best of several; a mapping gives each queue a maximum.
 
@@ -407,16 +415,17 @@ class Calls:
         """
         return await self._reserve(None, queues, max, wait, lease)
 
-    async def _reserve(self, stop: Any, queues: str | Sequence[str] | Mapping[str, int | None], max: int,
-                       wait: Duration, lease: Duration | None) -> Deliveries:
+    async def _reserve(self, stop: Any, queues: Queues, max: int, wait: Duration, lease: Duration | None) -> Deliveries:
         if isinstance(queues, str):
             queues = [queues]
         maxima = queues if isinstance(queues, Mapping) else dict.fromkeys(queues)
         fields = wire({"queues": [wire({"queue": name, "max": most}) for name, most in maxima.items()],
                        "max": max, "wait": wait, "lease": lease})
-        seconds = fields.get("wait_ms", 600_000) / 1000
+        # One that is to wait until it is stopped outlives a proxy in trouble, as a settle does.
+        request = Request.json("POST", "/v1/reserve", fields, wait=fields.get("wait_ms", 600_000) / 1000,
+                               settles=stop is not None, stop=stop)
         try:
-            granted = decode(await self._send(Request.json("POST", "/v1/reserve", fields, wait=seconds, stop=stop)))
+            granted = decode(await self._send(request))
         except Stopped:
             return Deliveries()
         try:
@@ -424,14 +433,14 @@ class Calls:
         except (KeyError, TypeError, ValueError) as error:
             raise BadAnswer(f"the answer to a reserve lacks {error}") from error
 
-    async def ack(self, delivery: Delivery, result: Any = None) -> dict[str, Any]:
+    async def ack(self, delivery: Delivery, result: Any = None) -> Members:
         """The message is done. `result` is any JSON of at most 16 KiB, which a queue with `keep_done` keeps.
 
         Repeated until it is answered; raises `LeaseLost` when another consumer may have it."""
         return await self._settle("ack", delivery, wire({"result": result}))
 
     async def nack(self, delivery: Delivery, *, delay: Duration | None = None, reason: str | None = None,
-                   dead: bool = False, attempt: bool = True) -> dict[str, Any]:
+                   dead: bool = False, attempt: bool = True) -> Members:
         """The message is not done: again after its backoff or `delay`, or `dead` at once. `attempt=False` is "not yet":
         the grant uses up no attempt. Repeated until it is answered."""
         return await self._settle("nack", delivery, how_fields(delay, reason, dead, attempt))
@@ -442,8 +451,8 @@ class Calls:
         answer = await self._settle("extend", delivery, wire({"lease": lease}), self._within_leases([delivery]))
         return instant_of(answer["lease_until"])
 
-    async def _settle(self, verb: str, delivery: Delivery, fields: dict[str, Any],
-                      limits: Limits = UNTIL_ANSWERED) -> dict[str, Any]:
+    async def _settle(self, verb: str, delivery: Delivery, fields: Members,
+                      limits: Limits = UNTIL_ANSWERED) -> Members:
         fields["lease_token"] = delivery.lease_token
         request = Request.json("POST", message_path(delivery.id, f"/{verb}"), fields, settles=True)
         return decode(await self._send(request, Patience(limits)))
@@ -454,7 +463,7 @@ class Calls:
         seconds, limit = self.limits()
         return min(seconds, lease), min(limit, lease)
 
-    async def _settle_many(self, verb: str, items: Sequence[dict[str, Any]],
+    async def _settle_many(self, verb: str, items: Sequence[Members],
                            limits: Limits = UNTIL_ANSWERED) -> list[Any]:
         """A batch of `/v1/ack`, `/v1/nack` or `/v1/extend`: for each item its answer, or the exception. Items that are
         refused for the moment are sent again, as a whole batch is."""
@@ -474,20 +483,17 @@ class Calls:
         return await self._batch(_parts(len(items), ITEMS), send, lambda _, refused: passing(refused.status, settles),
                                  limits, keep=True)
 
-    async def ack_many(self, deliveries: Iterable[Delivery], results: Iterable[Any] = ()
-                       ) -> list[dict[str, Any] | DuewheelError]:
+    async def ack_many(self, deliveries: Iterable[Delivery], results: Iterable[Any] = ()) -> Results:
         """Acks many, with their `results`; for each its answer, or the exception, such as `LeaseLost`."""
         return await self._settle_many("ack", [ack_fields(*it) for it in zip(deliveries, chain(results, repeat(None)))])
 
     async def nack_many(self, deliveries: Iterable[Delivery], *, delay: Duration | None = None,
-                        reason: str | None = None, dead: bool = False, attempt: bool = True
-                        ) -> list[dict[str, Any] | DuewheelError]:
+                        reason: str | None = None, dead: bool = False, attempt: bool = True) -> Results:
         """Nacks many in the same way."""
         items = [nack_fields(it, delay=delay, reason=reason, dead=dead, attempt=attempt) for it in deliveries]
         return await self._settle_many("nack", items)
 
-    async def extend_many(self, deliveries: Iterable[Delivery], *, lease: Duration | None = None
-                          ) -> list[dict[str, Any] | DuewheelError]:
+    async def extend_many(self, deliveries: Iterable[Delivery], *, lease: Duration | None = None) -> Results:
         """Extends many leases, as `extend` does."""
         deliveries = list(deliveries)
         items = [extend_fields(it, lease) for it in deliveries]
@@ -495,9 +501,9 @@ class Calls:
 
     # -- inspect and operate
 
-    async def queues(self) -> list[dict[str, Any]]:
+    async def queues(self) -> list[Members]:
         """All queues with their counts."""
-        found: list[dict[str, Any]] = []
+        found: list[Members] = []
         after = None
         while True:
             page = await self._request("GET", "/v1/queues" + (f"?{urlencode({'after': after})}" if after else ""))
@@ -506,7 +512,7 @@ class Calls:
             if not after:
                 return found
 
-    async def queue(self, queue: str) -> dict[str, Any]:
+    async def queue(self, queue: str) -> Members:
         """Counts, rates and settings of a queue."""
         return await self._request("GET", queue_path(queue))
 
@@ -519,17 +525,17 @@ class Calls:
         page = await self._request("GET", queue_path(queue, f"/messages?{text}"))
         return [Message.read(one) for one in page["messages"]], page.get("next")
 
-    async def config(self, /, queue: str, **settings: Any) -> dict[str, Any]:
+    async def config(self, /, queue: str, **settings: Any) -> Members:
         """Changes the settings of a queue that are named, such as `lease_ms`, `max_attempts`, `rate`; None resets one.
         Without settings it shows them."""
         method = "PATCH" if settings else "GET"
         return await self._request(method, queue_path(queue, "/config"), settings or None)
 
-    async def pause(self, queue: str, *, duration: Duration | None = None) -> dict[str, Any]:
+    async def pause(self, queue: str, *, duration: Duration | None = None) -> Members:
         """Grants nothing of the queue until it is resumed, or for that long."""
         return await self._request("POST", queue_path(queue, "/pause"), wire({"for": duration}))
 
-    async def resume(self, queue: str) -> dict[str, Any]:
+    async def resume(self, queue: str) -> Members:
         """Ends a pause."""
         return await self._request("POST", queue_path(queue, "/resume"))
 
@@ -537,7 +543,7 @@ class Calls:
         """Removes scheduled, ready and dead messages; how many."""
         return (await self._request("POST", queue_path(queue, "/purge")))["purged"]
 
-    async def redrive(self, queue: str, *, ids: Sequence[str] | None = None, max: int | None = None) -> dict[str, Any]:
+    async def redrive(self, queue: str, *, ids: Sequence[str] | None = None, max: int | None = None) -> Members:
         """Makes dead messages ready again. With `max` it is not repeated when its answer is lost."""
         fields = wire({"ids": ids, "max": max})
         return await self._request("POST", queue_path(queue, "/redrive"), fields, repeatable=max is None)

@@ -1,7 +1,9 @@
-"""HTTP/1.1 without sockets: bytes of a request, and how an answer is read."""
+"""HTTP/1.1: addresses, bytes of a request, and how an answer is read."""
 
 from __future__ import annotations
 
+import http.client
+import io
 import json as jsonlib
 import re
 import ssl
@@ -123,20 +125,30 @@ class Answer:
     resent: bool = False
 
 
-class Connection:
-    """A connection whose bytes `_write` and `_read` carry, and how answers are read from it.
+class _Bytes(io.BytesIO):
+    """Bytes of an answer, which `http.client` reads as if they were a socket."""
 
-    `begun` says whether a byte of the present answer has come: before, a kept connection that ends was only idle for
-    too long, and its request is sent again. `partial` is what has come of the body of an answer.
-    """
+    def makefile(self, mode: str) -> io.BytesIO:
+        return self
+
+
+def _response(data: bytes) -> http.client.HTTPResponse:
+    response = http.client.HTTPResponse(_Bytes(data))  # type: ignore[arg-type]
+    try:
+        response.begin()
+    except http.client.HTTPException as error:
+        raise BadAnswer(f"this is no HTTP: {data[:80]!r}") from error
+    return response
+
+
+class Connection:
+    """A connection whose bytes `_write` and `_read` carry."""
 
     def __init__(self) -> None:
-        self._data = bytearray()
-        self._ended = False
-        self._end = 0.0
         self.used = time.monotonic()
-        self.begun = False
-        self.partial = bytearray()
+        #: What has come of the present answer. Before its first byte a kept connection that ends was only idle for too
+        #: long, and its request is sent again.
+        self.got = bytearray()
 
     async def _write(self, data: bytes, seconds: float) -> None:
         raise NotImplementedError
@@ -151,80 +163,48 @@ class Connection:
 
     async def exchange(self, data: bytes, end: float) -> Answer:
         """Sends a request and reads its answer, until the time is `end`."""
-        self.begun, self.partial, self._end = bool(self._data), bytearray(), end
-        await self._write(data, self._left())
-        status = 100
-        while status // 100 == 1:  # an interim answer
-            lines = (await self._up_to(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-            words = lines[0].split(" ", 2)
-            if len(words) < 2 or not words[0].startswith("HTTP/1.") or not words[1].isdigit():
-                raise BadAnswer(f"this is no HTTP: {lines[0][:80]!r}")
-            status = int(words[1])
-        headers = {}
-        for line in lines[1:]:
-            name, _, value = line.partition(":")
-            headers[name.strip().lower()] = value.strip()
-        framed = await self._take_body(status, headers)
-        keep = framed and words[0] != "HTTP/1.0" and headers.get("connection", "").lower() != "close"
-        self.used = time.monotonic()
-        return Answer(status, headers, bytes(self.partial), keep)
-
-    def _left(self) -> float:
-        return max(self._end - time.monotonic(), 0.001)
-
-    async def _take_body(self, status: int, headers: dict[str, str]) -> bool:
-        """Reads the body; whether the connection goes on after it."""
-        length = headers.get("content-length")
-        if status in (204, 304):
-            return True
-        if "chunked" in headers.get("transfer-encoding", "").lower():
-            await self._chunks()
-            return True
-        if length is not None and not length.isdigit():
-            raise BadAnswer(f"this is no length: {length[:40]!r}")
-        await self._take(None if length is None else int(length))
-        return length is not None
-
-    async def _chunks(self) -> None:
-        size = -1
-        while size != 0:
-            line = await self._up_to(b"\r\n")
-            try:
-                size = int(line.split(b";")[0], 16)
-            except ValueError:
-                raise BadAnswer("a chunk of the answer has no length") from None
-            if size > 0:
-                await self._take(size)
-                await self._up_to(b"\r\n")
-        while await self._up_to(b"\r\n"):
-            pass  # a trailer
-
-    async def _up_to(self, mark: bytes) -> bytes:
-        """The bytes before a mark, which is dropped."""
-        while (end := self._data.find(mark)) < 0:
-            if len(self._data) > LARGEST_HEAD:
-                raise BadAnswer("the head of the answer does not end")
-            await self._more()
-        found = bytes(self._data[:end])
-        del self._data[: end + len(mark)]
-        return found
-
-    async def _take(self, count: int | None) -> None:
-        """Moves so many bytes to the body; with None all up to the end of the connection."""
+        self.got.clear()
+        await self._write(data, max(end - time.monotonic(), 0.001))
         while True:
-            part = self._data[:count]
-            del self._data[: len(part)]
-            self.partial += part
-            if count is not None:
-                count -= len(part)
-            if count == 0 or (count is None and self._ended):
-                return
-            await self._more()
+            more = await self._read(max(end - time.monotonic(), 0.001))
+            self.got += more
+            answer = self._answer(ended=not more)
+            if answer is not None:
+                self.used = time.monotonic()
+                return answer
+            if not more:
+                raise ConnectionResetError("the connection has ended before its answer was complete")
 
-    async def _more(self) -> None:
-        if self._ended:
-            raise ConnectionResetError("the connection has ended before its answer was complete")
-        data = await self._read(self._left())
-        self.begun = self.begun or bool(data)
-        self._ended = not data
-        self._data += data
+    def _answer(self, ended: bool) -> Answer | None:
+        """The answer, if it is whole."""
+        size = self.got.find(b"\r\n\r\n") + 4
+        if size < 4:
+            if len(self.got) > LARGEST_HEAD:
+                raise BadAnswer("the head of the answer does not end")
+            return None
+        if self.got.startswith((b"HTTP/1.1 1", b"HTTP/1.0 1")):  # an interim answer
+            del self.got[:size]
+            return self._answer(ended)
+        response = _response(bytes(self.got[:size]))
+        if response.chunked:
+            if not self.got.endswith(b"\r\n\r\n"):
+                return None
+            try:
+                body = _response(bytes(self.got)).read()
+            except http.client.IncompleteRead:
+                return None
+        elif (ended if response.length is None else len(self.got) - size >= response.length):
+            body = bytes(self.got[size:])
+        else:
+            return None
+        headers = {name.lower(): value for name, value in response.getheaders()}
+        return Answer(response.status, headers, body, not response.will_close)
+
+    def partial(self) -> bytes:
+        """What has come of the body of an answer that is not whole."""
+        try:
+            return _response(bytes(self.got)).read()
+        except http.client.IncompleteRead as error:
+            return error.partial
+        except BadAnswer:
+            return b""

@@ -1,4 +1,4 @@
-"""Leases that a worker or a broker's transport holds: threads extend and settle them, and another one waits for new ones.
+"""Leases that a worker or a broker's transport holds: threads extend and settle them, and one waits for new ones.
 
 They go on while the program's own thread works on a task, so that a message that was leased ahead keeps its lease.
 """
@@ -18,12 +18,13 @@ from typing import Any
 from ._calls import backoff, passing
 from ._messages import Delivery, Duration, ack_fields, extend_fields, nack_fields
 from .client import Client, SocketConnection
-from .errors import BadAnswer, BadRequest, ConnectionFailed, DuewheelError, LeaseLost, MessageNotFound
+from .errors import BadRequest, DuewheelError, LeaseLost, MessageNotFound
 
 log = logging.getLogger("duewheel.leases")
 
 PATIENCE = 10.0  # seconds for what is left to settle when a keeper is closed
 QUEUES = 100  # of one reserve
+GONE = (LeaseLost, MessageNotFound)
 REFUSABLE = {"delay", "delay_ms", "result"}  # what a settle does without if the server refuses it
 
 
@@ -61,7 +62,7 @@ def _flush_late() -> None:
 
 def _report(message: str, result: Any) -> None:
     """Says in the log that a settle was refused."""
-    if isinstance(result, (LeaseLost, MessageNotFound)):
+    if isinstance(result, GONE):
         log.warning("the lease of message %s was over before it was settled; it may be worked on again", message)
     elif isinstance(result, DuewheelError):
         log.error("message %s cannot be settled, and comes again after its lease: %s", message, result)
@@ -110,44 +111,26 @@ class Keeper:
 
     def ack(self, tag: str, result: Any = None) -> None:
         """The message is done; it is settled within moments."""
-        self._settle(tag, "ack", lambda delivery: ack_fields(delivery, result))
-
-    def nack_soon(self, tag: str, **how: Any) -> None:
-        """The message is not done; it is settled within moments."""
-        self._settle(tag, "nack", lambda delivery: nack_fields(delivery, **how))
-
-    def _settle(self, tag: str, verb: str, fields: Callable[[Delivery], dict[str, Any]]) -> None:
-        with self._changed:
-            lease = self._leases.get(tag)
-            if lease is None:
-                return
-            self._settles.append(_Settle(verb, fields(lease.delivery)))
-            del self._leases[tag]
-            if os.getpid() == self._pid and not self._closed:
-                self._start("settles", self._settling)
-                return
-        self.flush()  # a process that was forked, or one that ends, has no thread for it
+        self._settle("ack", [tag], lambda delivery: ack_fields(delivery, result))
 
     def nack(self, tags: Iterable[str], **how: Any) -> None:
-        """Nacks messages, and returns when that is done."""
-        with self._changed:
-            leases = [self._leases.pop(tag) for tag in list(tags) if tag in self._leases]
-        self._nack([it.delivery for it in leases], **how)
+        """The messages are not done; they are settled within moments."""
+        self._settle("nack", tags, lambda delivery: nack_fields(delivery, **how))
 
     def requeue(self, tags: Iterable[str]) -> None:
         """Gives messages back that were not worked on."""
         self.nack(tags, delay=0, attempt=False)
 
-    def give_back(self, deliveries: Iterable[Delivery]) -> None:
-        """Gives back what it has never held."""
-        self._nack(list(deliveries), delay=0, attempt=False)
-
-    def _nack(self, deliveries: list[Delivery], **how: Any) -> None:
-        if deliveries:
-            # As long as any call, not until it is answered: leases end by themselves.
-            fields = [nack_fields(one, **how) for one in deliveries]
-            for one, result in zip(deliveries, self.client.settle_many("nack", fields, self.client.limits())):
-                _report(one.id, result)
+    def _settle(self, verb: str, tags: Iterable[str], fields: Callable[[Delivery], dict[str, Any]]) -> None:
+        with self._changed:
+            held = {tag: self._leases[tag].delivery for tag in tags if tag in self._leases}
+            self._settles += [_Settle(verb, fields(delivery)) for delivery in held.values()]
+            for tag in held:
+                del self._leases[tag]
+            if os.getpid() == self._pid and not self._closed:
+                self._start("settles", self._settling)
+                return
+        self.flush()  # a process that was forked, or one that ends, has no thread for it
 
     def flush(self) -> None:
         """Returns when everything is settled, or patience ends."""
@@ -158,8 +141,9 @@ class Keeper:
                 idle = not batch and not self._settles and not self._sending
             if idle:
                 return
-            self._send(batch)
-            if not batch:
+            if batch:
+                self._send(batch)
+            else:
                 time.sleep(0.002)
 
     def close(self) -> None:
@@ -186,11 +170,20 @@ class Keeper:
             self._threads[name].start()
         self._changed.notify_all()
 
+    def _wait_until(self, times: Iterable[float]) -> None:
+        """Waits for the first of these times, or a change."""
+        first = min(times, default=None)
+        self._changed.wait(None if first is None else max(first - time.monotonic(), 0.0))
+
     def _ready(self) -> list[_Settle]:
-        """Takes what is to be settled now."""
+        """Takes what is to be settled now, in one call."""
         now = time.monotonic()
-        batch = [one for one in self._settles if one.at <= now]
-        self._settles = [one for one in self._settles if one.at > now]
+        batch: list[_Settle] = []
+        rest: list[_Settle] = []
+        for one in self._settles:
+            fits = one.at <= now and (not batch or one.verb == batch[0].verb)
+            (batch if fits else rest).append(one)
+        self._settles = rest
         return batch
 
     def _settling(self) -> None:
@@ -200,8 +193,7 @@ class Keeper:
                     if self._closed and not self._settles:
                         _late.discard(self)
                         return
-                    first = min((one.at for one in self._settles), default=None)
-                    self._changed.wait(None if first is None else max(first - time.monotonic(), 0.0))
+                    self._wait_until(one.at for one in self._settles)
                 self._sending = True
             try:
                 self._send(batch)
@@ -209,19 +201,14 @@ class Keeper:
                 self._sending = False
 
     def _send(self, batch: list[_Settle]) -> None:
-        for verb in ("ack", "nack"):
-            part = [one for one in batch if one.verb == verb]
-            if part:
-                self._send_part(verb, part)
-
-    def _send_part(self, verb: str, batch: list[_Settle]) -> None:
         try:
-            results = self.client.settle_many(verb, [one.fields for one in batch], (0.0, self.client.timeout))
+            fields = [one.fields for one in batch]
+            results = self.client.settle_many(batch[0].verb, fields, (0.0, self.client.timeout))
         except DuewheelError as error:
             if isinstance(error, BadRequest) and len(batch) > 1:
                 # One of them is at fault, and the others are not to suffer from it.
                 for one in batch:
-                    self._send_part(verb, [one])
+                    self._send([one])
                 return
             results = [error] * len(batch)
         again = []
@@ -238,7 +225,7 @@ class Keeper:
             else:
                 _report(one.fields["id"], result)
         if again:
-            log.warning("%d messages are not settled, trying again: %s", len(again), again[0])
+            log.warning("%d messages are not settled, and are tried again", len(again))
             with self._changed:
                 self._settles += again
                 self._changed.notify_all()
@@ -249,17 +236,17 @@ class Keeper:
                 while not (due := self._due()):
                     if self._closed:
                         return
-                    first = min((one.extend_at for one in self._leases.values()), default=None)
-                    self._changed.wait(None if first is None else max(first - time.monotonic(), 0.0))
+                    self._wait_until(one.extend_at for one in self._leases.values())
             # What has no answer by then is tried again before the lease ends.
             half = min(one.half for one in due)
             try:
-                results = self.client.settle_many("extend", [extend_fields(one.delivery) for one in due], (half / 4, half / 2))
+                fields = [extend_fields(one.delivery) for one in due]
+                results = self.client.settle_many("extend", fields, (half / 4, half / 2))
             except DuewheelError as error:
                 log.warning("%d leases cannot be extended, trying again: %s", len(due), error)
                 results = [error] * len(due)
             for one, result in zip(due, results):
-                if isinstance(result, (LeaseLost, MessageNotFound)):
+                if isinstance(result, GONE):
                     self._lose(one.delivery)
                 elif isinstance(result, DuewheelError):
                     one.extend_at = time.monotonic() + one.half / 4
@@ -279,20 +266,23 @@ class Keeper:
         with self._changed:
             held = self._leases.pop(tag, None)
         if held is not None:
-            log.warning("the lease of message %s of %s is lost; another worker may have it", delivery.id, delivery.queue)
+            log.warning("the lease of message %s of %s is lost; another worker may have it", held.delivery.id,
+                        held.delivery.queue)
             self.lost(tag)
 
 
 class Fetcher:
     """Waits in one reserve over its queues, in a thread. `wanted` says which they are and how many messages there is
     room for, and `update` that it has changed; a reserve that does not fit any more is ended, and nothing that it has
-    leased is lost. `late` says whether messages are delivered that expired while they waited."""
+    leased is lost. `late` says whether messages are delivered that expired while they waited. A server that is away is
+    waited for during `patience`; that and any other refusal is given to `fail`, and the fetcher goes on."""
 
     def __init__(self, keeper: Keeper, lease: Duration | None, wait: float, patience: float,
                  wanted: Callable[[], tuple[Iterable[str], int]], deliver: Callable[[list[Delivery]], None],
                  fail: Callable[[Exception], None], late: bool = False):
-        self.keeper, self.client = keeper, keeper.client.once()
-        self.lease, self.wait, self.patience, self.late = lease, wait, patience, late
+        self.keeper = keeper
+        self.client = keeper.client._like(Client, retry_for=patience)
+        self.lease, self.longest, self.late = lease, wait, late
         self.wanted, self.deliver, self.fail = wanted, deliver, fail
         self._changed = threading.Condition()
         self._queues: tuple[str, ...] = ()
@@ -324,10 +314,14 @@ class Fetcher:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(PATIENCE)
 
-    # The reserve under way is ended by these three.
+    # The reserve under way looks at these.
 
     def is_set(self) -> bool:
         return self._asked[0] != self._queues or self._asked[1] > self._room
+
+    def wait(self, seconds: float) -> None:
+        with self._changed:
+            self._changed.wait_for(self.is_set, seconds)
 
     @contextmanager
     def watching(self, connection: SocketConnection) -> Iterator[None]:
@@ -346,8 +340,6 @@ class Fetcher:
         self._changed.notify_all()
 
     def _run(self) -> None:
-        failing_since: float | None = None
-        said = float("-inf")
         while True:
             with self._changed:
                 while not self._closed and (not self._queues or self._room < 1):
@@ -357,33 +349,24 @@ class Fetcher:
                 self._asked = self._queues, self._room
             try:
                 granted = self._reserve(*self._asked)
-                failing_since = None
             except DuewheelError as error:
-                again = isinstance(error, (BadAnswer, ConnectionFailed)) or error.status == 429 or error.status >= 500
-                failing_since = failing_since or time.monotonic()
-                if not again or time.monotonic() - failing_since > self.patience:
-                    failing_since = None
-                    self.fail(error)
-                    again = False
-                if time.monotonic() - said > 10:
-                    said = time.monotonic()
-                    log.warning("no messages can be leased%s: %s", ", trying again" if again else "", error)
-                with self._changed:
-                    if not self._closed:
-                        self._changed.wait(max(error.retry_after or 0, 0.5))
-                continue
-            self._hand_over(granted)
+                self.fail(error)
+                self.wait(max(error.retry_after or 0, 0.5))
+            else:
+                self._hand_over(granted)
 
     def _reserve(self, queues: tuple[str, ...], room: int) -> list[Delivery]:
-        wait = self.wait
+        wait = self.longest
         if len(queues) > QUEUES:  # they take turns
             self._turn = (self._turn + QUEUES) % len(queues)
             queues, wait = (queues * 2)[self._turn : self._turn + QUEUES], 0.5
         return self.client.reserve_until(self, queues, room, wait, self.lease)
 
     def _hand_over(self, granted: list[Delivery]) -> None:
+        fresh = [it for it in granted if self.late or not it.late]
         with self._changed:
-            kept = [it for it in granted if it.queue in self._queues and (self.late or not it.late)]
+            kept = [it for it in fresh if it.queue in self._queues]
+            lost = [it for it in fresh if it.queue not in self._queues]
             # Before the next look at the room, which `deliver` updates.
             self._room -= len(kept)
         if kept:
@@ -394,7 +377,4 @@ class Fetcher:
         for one in granted:
             if one.late and not self.late:
                 self.keeper.ack(self.keeper.add(one))
-        try:
-            self.keeper.give_back(it for it in granted if it not in kept and (self.late or not it.late))
-        except DuewheelError as error:
-            log.warning("messages that nobody asks for any more come again after their lease: %s", error)
+        self.keeper.requeue([self.keeper.add(it) for it in lost])

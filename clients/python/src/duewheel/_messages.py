@@ -6,17 +6,25 @@ import base64
 import json as jsonlib
 import math
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
-from typing import Any, Union
+from typing import TYPE_CHECKING, Any, Union
 
 from .errors import DuewheelError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 #: A length of time: a timedelta, a number of seconds, or text of the server such as "48h".
 Duration = Union[timedelta, int, float, str]
 #: An instant: a datetime with a zone, or RFC 3339.
 Instant = Union[datetime, str]
+
+#: The queues of a reserve: one, or several, or the most messages of each.
+Queues = Union[str, Sequence[str], Mapping[str, Union[int, None]]]
+#: JSON of a request or of an answer.
+Members = dict[str, Any]
 
 #: How long the server remembers the dedupe id that the client makes.
 DEDUPE_WINDOW_MS = 15 * 60 * 1000
@@ -55,9 +63,9 @@ def moment(text: str | None) -> datetime | None:
     return None if text is None else instant_of(text)
 
 
-def wire(values: Mapping[str, Any]) -> dict[str, Any]:
+def wire(values: Mapping[str, Any]) -> Members:
     """Fields of a request as the server names them. What is None is left out."""
-    fields: dict[str, Any] = {}
+    fields: Members = {}
     for name, value in values.items():
         if value is None:
             continue
@@ -74,7 +82,7 @@ def wire(values: Mapping[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def put_body(fields: dict[str, Any], body: str | bytes) -> None:
+def put_body(fields: Members, body: str | bytes) -> None:
     if isinstance(body, str):
         fields["body"] = body
     elif isinstance(body, (bytes, bytearray, memoryview)):
@@ -105,78 +113,72 @@ class Body:
         return jsonlib.loads(self.body)
 
 
-@dataclass(frozen=True)
-class Enqueued:
-    """The answer to an enqueue."""
+#: How members of an answer are read that are not taken as they are.
+READERS: dict[str, Callable[[Any], Any]] = {"id": str, "due_at": moment, "lease_until": moment,
+                                            "headers": lambda value: dict(value or {})}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answered:
+    """What an answer says of a message. `raw` has every member of the answer."""
 
     id: str
     queue: str
-    key: str | None
-    due_at: datetime
-    generation: int
-    created: bool
-    replayed: bool
-    replaced: str | None
-    superseded: str | None
-    durability: str | None
-    raw: dict[str, Any] = field(repr=False)
+    key: str | None = None
+    due_at: datetime | None = None
+    generation: int = 1
+    raw: Members = field(repr=False)
 
     @classmethod
-    def read(cls, raw: dict[str, Any]) -> Enqueued:
-        return cls(str(raw["id"]), raw["queue"], raw.get("key"), instant_of(raw["due_at"]), raw["generation"],
-                   raw["created"], raw.get("replayed", False), raw.get("replaced"), raw.get("superseded"),
-                   raw.get("durability"), raw)
+    def read(cls, raw: Members) -> Self:
+        """Of an answer: the members that have a field. Those without a default must be there."""
+        found = {name: READERS.get(name, _same)(raw[name]) for name in cls.__dataclass_fields__ if name in raw}
+        if "body" in cls.__dataclass_fields__:
+            found["body"] = get_body(raw)
+        return cls(**{**found, "raw": raw})
 
 
-@dataclass(frozen=True)
-class Message(Body):
-    """A message as it is now. `raw` has every member of the answer."""
+def _same(value: Any) -> Any:
+    return value
 
-    id: str
-    queue: str
-    key: str | None
+
+@dataclass(frozen=True, kw_only=True)
+class Enqueued(Answered):
+    """The answer to an enqueue."""
+
+    due_at: datetime
+    created: bool
+    replayed: bool = False
+    replaced: str | None = None
+    superseded: str | None = None
+    durability: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Message(Answered, Body):
+    """A message as it is now."""
+
     state: str
-    due_at: datetime | None
-    attempt: int
-    generation: int
+    attempt: int = 0
     body: bytes = field(repr=False)
-    headers: dict[str, str] = field(repr=False)
-    raw: dict[str, Any] = field(repr=False)
+    headers: dict[str, str] = field(repr=False, default_factory=dict)
     #: What the ack of a done message has brought.
     result: Any = None
 
-    @classmethod
-    def read(cls, raw: dict[str, Any]) -> Message:
-        return cls(str(raw["id"]), raw["queue"], raw.get("key"), raw["state"], moment(raw.get("due_at")),
-                   raw.get("attempt", 0), raw.get("generation", 1), get_body(raw), dict(raw.get("headers") or {}), raw,
-                   raw.get("result"))
 
-
-@dataclass(frozen=True)
-class Delivery(Body):
+@dataclass(frozen=True, kw_only=True)
+class Delivery(Answered, Body):
     """A message under a lease."""
 
-    id: str
-    queue: str
-    key: str | None
     attempt: int
     priority: int
-    generation: int
-    due_at: datetime | None
     lateness_ms: int
-    late: bool
+    late: bool = False
     lease_token: str = field(repr=False)
     lease_ms: int
     lease_until: datetime | None
     body: bytes = field(repr=False)
-    headers: dict[str, str] = field(repr=False)
-    raw: dict[str, Any] = field(repr=False)
-
-    @classmethod
-    def read(cls, raw: dict[str, Any]) -> Delivery:
-        return cls(str(raw["id"]), raw["queue"], raw.get("key"), raw["attempt"], raw["priority"], raw["generation"],
-                   moment(raw["due_at"]), raw["lateness_ms"], raw.get("late", False), raw["lease_token"],
-                   raw["lease_ms"], moment(raw["lease_until"]), get_body(raw), dict(raw.get("headers") or {}), raw)
+    headers: dict[str, str] = field(repr=False, default_factory=dict)
 
 
 class Deliveries(list[Delivery]):
@@ -209,7 +211,7 @@ class Outgoing:
     expires_at: Instant | None = None
     target_url: str | None = None
 
-    def fields(self) -> dict[str, Any]:
+    def fields(self) -> Members:
         """The fields of the request. A message without a dedupe id gets one, so that a repeated request doubles
         nothing."""
         if self.body is None and self.json is None:
@@ -231,14 +233,14 @@ class Outgoing:
             return message
         return cls(**message) if isinstance(message, Mapping) else cls(message)
 
-    def without_window(self, error: DuewheelError, fields: dict[str, Any]) -> bool:
+    def without_window(self, error: DuewheelError, fields: Members) -> bool:
         """Whether the queue's window is shorter than the one that the client has asked for. Then the queue's holds."""
         if error.field in ("dedupe_window", "dedupe_window_ms") and self.dedupe_window is None:
             return fields.pop("dedupe_window_ms", None) is not None
         return False
 
 
-def changed(changes: dict[str, Any]) -> dict[str, Any]:
+def changed(changes: Members) -> Members:
     """The fields of a change."""
     for name in sorted(changes.keys() - CHANGES):
         raise TypeError(f"{name}: a message has no such field to change")
@@ -246,24 +248,24 @@ def changed(changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def how_fields(delay: Duration | None = None, reason: str | None = None, dead: bool = False,
-               attempt: bool = True) -> dict[str, Any]:
+               attempt: bool = True) -> Members:
     """How a message is nacked. Of a reason the history of a message keeps at most 256 bytes of whole characters."""
     if reason is not None:
         reason = reason.encode("utf-8", "replace")[:256].decode("utf-8", "ignore")
     return wire({"delay": delay, "reason": reason, "dead": dead or None, "attempt": None if attempt else False})
 
 
-def ack_fields(delivery: Delivery, result: Any = None) -> dict[str, Any]:
+def ack_fields(delivery: Delivery, result: Any = None) -> Members:
     """An item of a batch of acks."""
     return wire({"id": delivery.id, "lease_token": delivery.lease_token, "result": result})
 
 
-def nack_fields(delivery: Delivery, **how: Any) -> dict[str, Any]:
+def nack_fields(delivery: Delivery, **how: Any) -> Members:
     """An item of a batch of nacks; `how` is that of `how_fields`."""
     return {**ack_fields(delivery), **how_fields(**how)}
 
 
-def extend_fields(delivery: Delivery, lease: Duration | None = None) -> dict[str, Any]:
+def extend_fields(delivery: Delivery, lease: Duration | None = None) -> Members:
     """An item of a batch of extensions."""
     # Without a length the server would take that of the message, not that of the reserve.
     lease = timedelta(milliseconds=delivery.lease_ms) if lease is None else lease

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from ._calls import Calls
 from ._http import Connection
-from ._messages import Deliveries, Duration
+from ._messages import Deliveries, Duration, Queues
 
 R = TypeVar("R")
 
@@ -70,7 +70,7 @@ class AsyncClient(Calls):
     server takes back what it could not hand over. Any other call may have been applied.
     """
 
-    async def reserve_until(self, stop: asyncio.Event, queues: str | Sequence[str] | Mapping[str, int | None],
+    async def reserve_until(self, stop: asyncio.Event, queues: Queues,
                             max: int = 1, *, wait: Duration = 0, lease: Duration | None = None) -> Deliveries:
         """`reserve` that ends early, and without a loss, when `stop` is set."""
         return await self._reserve(_Stop(stop), queues, max, wait, lease)

@@ -126,10 +126,6 @@ class Client(Calls):
     reserve_until = _blocking(Calls._reserve)
     settle_many = _blocking(Calls._settle_many)
 
-    def once(self) -> Client:
-        """The same client, which repeats nothing."""
-        return self._like(Client, retry_for=0.0)
-
     def close(self) -> None:
         """Closes the kept connections. The client may be used again."""
         while (kept := self._kept()) is not None:
@@ -145,4 +141,4 @@ class Client(Calls):
         return SocketConnection(self.address, self._context, timeout)
 
     async def _sleep(self, seconds: float, stop: Any = None) -> None:
-        time.sleep(seconds)
+        (time.sleep if stop is None else stop.wait)(seconds)

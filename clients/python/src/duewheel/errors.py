@@ -9,6 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 
+def _member(name: str, doc: str) -> Any:
+    return property(lambda error: error.members.get(name), doc=doc)
+
+
 class DuewheelError(Exception):
     """A refusal of the server.
 
@@ -34,9 +38,9 @@ class DuewheelError(Exception):
         """The same refusal, with members of its own."""
         return type(self)(self.detail, status=self.status, code=self.code, members=dict(self.members))
 
-    @property
-    def field(self) -> str | None:
-        return self.members.get("field")
+    field = _member("field", "The field, the part of the path or the query parameter at fault.")
+    existing_id = _member("existing_id", "The message that has the key.")
+    state = _member("state", "The state of that message.")
 
     @property
     def outcome(self) -> str:
@@ -50,16 +54,6 @@ class DuewheelError(Exception):
         """Seconds after which the server asks to try again."""
         after = self.members.get("retry_after_ms")
         return after / 1000 if isinstance(after, (int, float)) else None
-
-    @property
-    def existing_id(self) -> str | None:
-        """The message that has the key."""
-        return self.members.get("existing_id")
-
-    @property
-    def state(self) -> str | None:
-        """The state of that message."""
-        return self.members.get("state")
 
 
 class ConnectionFailed(DuewheelError, ConnectionError):

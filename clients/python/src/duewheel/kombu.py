@@ -62,18 +62,23 @@ ONCE = "duewheel-once"  # a property of a message that is not published yet: wha
 BATCH = 100  # messages of one reserve without a prefetch count
 
 
+def _allowed(char: str) -> bool:
+    kind = unicodedata.category(char)
+    if char.isascii():
+        return bool(re.match(r"[A-Za-z0-9+/;._():-]", char))
+    return kind == "Nd" or kind[0] in "LM"
+
+
+def _written(char: str) -> str:
+    return "".join(f"${byte:02X}" for byte in char.encode())
+
+
 def queue_name(prefix: str, name: str) -> str:
     """The server's name of a queue: bytes that it cannot have are written `$XX`, and one that is too long has a hash."""
     name = unicodedata.normalize("NFC", name)
-    parts = []
-    for index, char in enumerate(name):
-        if re.match(r"[A-Za-z0-9+/;._():-]", char) and not (char == "-" and index == 0 and not prefix) or (
-            ord(char) > 127 and unicodedata.category(char)[0] in "LM" or unicodedata.category(char) == "Nd"
-        ):
-            parts.append(char)
-        else:
-            parts += [f"${byte:02X}" for byte in char.encode()]
-    full = prefix + "".join(parts)
+    full = prefix + "".join(char if _allowed(char) else _written(char) for char in name)
+    if full.startswith("-"):
+        full = _written("-") + full[1:]
     if len(full.encode()) > 200:
         digest = hashlib.sha256(full.encode()).hexdigest()[:32]
         full = full.encode()[:160].decode("utf-8", "ignore") + "$_" + digest
@@ -111,6 +116,10 @@ def text_of(message: Delivery | Message) -> str:
     return text.decode()
 
 
+def tag_of_payload(payload: dict[str, Any]) -> str:
+    return payload["properties"]["delivery_tag"]
+
+
 class Bindings:
     """Which queues are bound to an exchange. The table of an exchange is the body of a message that has the name of the
     exchange as its key, due in 136 years; it is changed under its generation. Queues with an end have a message as well,
@@ -121,7 +130,6 @@ class Bindings:
         self.bindings, self.expiries = prefix + BINDINGS, prefix + EXPIRIES
         self._seen: dict[str, tuple[float, dict[str, Any]]] = {}
         self._refused = False
-        self._swept = 0.0
 
     def table(self, exchange: str, fresh: bool = False) -> dict[str, Any]:
         """The queues of an exchange: what is bound, their TTL, and whether they have an end."""
@@ -168,41 +176,33 @@ class Bindings:
 
     def bind(self, exchange: str, queue: str, routing_key: str, pattern: str | None, ttl: int | None, end: bool) -> None:
         def add(table: dict[str, Any]) -> bool:
-            entry = table.setdefault(queue, {"keys": []})
-            wanted = {**({"ttl": ttl} if ttl else {}), **({"end": True} if end else {})}
-            if [routing_key, pattern] in entry["keys"] and wanted == {name: entry[name] for name in entry if name != "keys"}:
-                return False
-            if [routing_key, pattern] not in entry["keys"]:
-                entry["keys"].append([routing_key, pattern])
-            table[queue] = {"keys": entry["keys"], **wanted}
-            return True
+            entry = table.get(queue, {"keys": []})
+            keys = entry["keys"] + [it for it in [[routing_key, pattern]] if it not in entry["keys"]]
+            table[queue] = {"keys": keys, **({"ttl": ttl} if ttl else {}), **({"end": True} if end else {})}
+            return bool(table[queue] != entry)
 
         self.change(exchange, add)
 
     def unbind(self, exchange: str, queue: str, routing_key: str | None = None) -> None:
         def remove(table: dict[str, Any]) -> bool:
-            entry = table.get(queue)
-            if entry is None:
-                return False
-            left = [] if routing_key is None else [it for it in entry["keys"] if it[0] != routing_key]
-            if len(left) == len(entry["keys"]):
-                return False
+            keys = table.get(queue, {"keys": []})["keys"]
+            left = [it for it in keys if routing_key is not None and it[0] != routing_key]
             if left:
-                entry["keys"] = left
-            else:
+                table[queue]["keys"] = left
+            elif keys:
                 del table[queue]
-            return True
+            return len(left) < len(keys)
 
         self.change(exchange, remove)
 
     def keep(self, queue: str, exchanges: Iterable[str], seconds: float) -> None:
         """The queue ends after that time, unless it is kept again before."""
         body = {"queue": queue, "exchanges": sorted(exchanges)}
-        self.client.enqueue(self.expiries, json=body, key=queue[:128], delay=seconds, if_exists="supersede", max_attempts=FOREVER)
+        self.client.enqueue(self.expiries, json=body, key=queue[:128], delay=seconds, if_exists="supersede",
+                            max_attempts=FOREVER)
 
     def sweep(self, remove: Callable[[str], None]) -> None:
         """Removes queues that have ended."""
-        self._swept = time.monotonic()
         try:
             ended = self.client.reserve(self.expiries, 100, lease=60)
         except Forbidden:
@@ -214,10 +214,6 @@ class Bindings:
             remove(what["queue"])
         if ended:
             self.client.ack_many(ended)
-
-    def sweep_sometimes(self, remove: Callable[[str], None]) -> None:
-        if time.monotonic() - self._swept > SWEEP:
-            self.sweep(remove)
 
 
 class QoS(virtual.QoS):
@@ -249,11 +245,8 @@ class QoS(virtual.QoS):
         tags = list(self._delivered)
         self._delivered.clear()
         # Those of the parent are the parent's.
-        if tags and os.getpid() == self._pid and self.channel.connection is not None:
-            try:
-                self.channel.connection.keeper.requeue(tags)
-            except DuewheelError as error:
-                log.warning("%d messages come again after their lease: %s", len(tags), error)
+        if os.getpid() == self._pid and self.channel.connection is not None:
+            self.channel.connection.keeper.requeue(tags)
         return []
 
 
@@ -269,7 +262,7 @@ class Channel(virtual.Channel):
         self._own: set[str] = set()  # queues with an end that this channel has declared
         self._consumed: set[str] = set()
         self._fetcher: Fetcher | None = None
-        self._waiting = 0  # messages that are leased and not delivered yet
+        self._inbox: deque[tuple[str, dict[str, Any]]] = deque()  # of which queue, and what is not delivered yet
 
     # -- producing
 
@@ -313,15 +306,9 @@ class Channel(virtual.Channel):
 
     def _ttl(self, queue: str, properties: dict[str, Any]) -> int | None:
         """Milliseconds after which a message is of no use: the least of its own and its queue's."""
-        found = []
-        if properties.get("expiration") not in (None, ""):
-            found.append(max(int(float(properties["expiration"])), 1))
-        ttl = self.connection.arguments.get(queue, {}).get("x-message-ttl")
-        if ttl is None:
-            ttl = self.connection.ttls.get(queue)
-        if ttl:
-            found.append(int(ttl))
-        return min(found) if found else None
+        ttl = self.connection.arguments.get(queue, {}).get("x-message-ttl", self.connection.ttls.get(queue))
+        found = [it for it in (properties.get("expiration"), ttl or None) if it not in (None, "")]
+        return min((max(int(float(it)), 1) for it in found), default=None)
 
     def _put_fanout(self, exchange: str, message: dict[str, Any], routing_key: str, **kwargs: Any) -> None:
         for _, _, queue in self.get_table(exchange):
@@ -344,21 +331,17 @@ class Channel(virtual.Channel):
         arguments = self.connection.arguments.get(queue, {})
         return bool(arguments.get("end") or arguments.get("x-expires"))
 
-    def _life(self, queue: str) -> float:
-        """Seconds that a queue lives without a consumer."""
-        return self.connection.arguments.get(queue, {}).get("x-expires", SWEEP * 1000) / 1000
-
     def _queue_bind(self, exchange: str, routing_key: str, pattern: str | None, queue: str) -> None:
         ttl = self.connection.arguments.get(queue, {}).get("x-message-ttl")
         ends = self._ends(queue)
-        bindings = self.connection.bindings
         if ends:
             self._renew(queue)
-        bindings.bind(exchange, queue, routing_key, pattern, int(ttl) if ttl else None, ends)
+        self.connection.bindings.bind(exchange, queue, routing_key, pattern, int(ttl) if ttl else None, ends)
 
     def _renew(self, queue: str) -> None:
         exchanges = {it.exchange for it in self.state.queue_bindings(queue)}
-        self.connection.bindings.keep(queue, exchanges, max(self._life(queue), KEEP))
+        expires_ms = self.connection.arguments.get(queue, {}).get("x-expires", 0)
+        self.connection.bindings.keep(queue, exchanges, max(expires_ms / 1000, KEEP))
 
     def renew(self) -> None:
         """Keeps the queues with an end, and binds them again if something has removed them."""
@@ -454,7 +437,7 @@ class Channel(virtual.Channel):
         queue = self._tag_to_queue.get(consumer_tag)
         super().basic_cancel(consumer_tag)
         if queue is not None and queue not in self._active_queues:
-            self.connection.cancelled(self, queue)
+            self._drop(queue)
         self.update()
 
     def basic_qos(self, prefetch_size: int = 0, prefetch_count: int = 0, apply_global: bool = False) -> None:
@@ -468,7 +451,9 @@ class Channel(virtual.Channel):
         if self._fetcher is None:
             if not self._active_queues:
                 return
-            self._fetcher = self.connection.fetcher(self)
+            transport = self.connection
+            self._fetcher = Fetcher(transport.keeper, transport.lease, transport.wait, transport.reconnect_for,
+                                    self.wanted, self._take, transport.fail)
         self._fetcher.update()
 
     def wanted(self) -> tuple[list[str], int]:
@@ -476,8 +461,52 @@ class Channel(virtual.Channel):
         if self.closed or self.connection is None:
             return [], 0
         prefetch = self.qos.prefetch_count
-        room = max(prefetch - self.qos.unacked() - self._waiting, 0) if prefetch else max(BATCH - self._waiting, 0)
-        return list(dict.fromkeys(self.connection.named(it) for it in self._active_queues)), min(room, 4096)
+        room = (prefetch - self.qos.unacked() if prefetch else BATCH) - len(self._inbox)
+        return list(dict.fromkeys(self.connection.named(it) for it in self._active_queues)), min(max(room, 0), 4096)
+
+    def _take(self, granted: list[Delivery]) -> None:
+        transport = self.connection
+        taken = []
+        for one in granted:
+            try:
+                taken.append((transport.names[one.queue], transport.payload(one)))
+            except Exception as error:  # noqa: BLE001: whatever its content makes of it
+                transport.foreign(one, error)
+        with transport.arrived:
+            self._inbox.extend(taken)
+            # Nobody sweeps the inbox for a consumer that has been cancelled before.
+            self._drop(*{queue for queue, _ in taken}.difference(self._active_queues))
+        self.update()
+        transport.wake()
+
+    def _drop(self, *queues: str) -> None:
+        """Gives back what was leased for queues that nobody consumes any more."""
+        with self.connection.arrived:
+            dropped = [payload for queue, payload in self._inbox if queue in queues]
+            self._inbox = deque(it for it in self._inbox if it[0] not in queues)
+        self.connection.keeper.requeue(tag_of_payload(it) for it in dropped)
+
+    def deliver(self) -> int:
+        """Calls the consumers with what is here now; how many messages those were."""
+        transport, count = self.connection, 0
+        for _ in range(len(self._inbox)):
+            with transport.arrived:
+                if not self._inbox:
+                    break
+                queue, payload = self._inbox.popleft()
+            tag = tag_of_payload(payload)
+            # A lease may have been lost while it waited here.
+            if transport.keeper.holds(tag):
+                if queue in self._no_ack:
+                    transport.keeper.ack(tag)
+                count += 1
+                try:
+                    transport._deliver(payload, queue)
+                finally:
+                    self.update()
+            else:
+                self.update()
+        return count
 
     def _get(self, queue: str, timeout: float | None = None) -> Any:
         transport = self.connection
@@ -509,9 +538,10 @@ class Channel(virtual.Channel):
         if self._fetcher is not None:
             self._fetcher.close()
             self._fetcher = None
-            self.connection.cancelled(self, None)
+            self._drop(*{queue for queue, _ in self._inbox})
             # A queue cannot be removed while its messages are leased.
             self.qos.restore_unacked_once()
+            self.connection.keeper.flush()
             for queue in self._own & self._consumed:
                 if self.connection.arguments.get(queue, {}).get("end"):
                     try:
@@ -557,10 +587,9 @@ class Transport(virtual.Transport):
         self.bindings = Bindings(self.duewheel, self.prefix)
         self.arguments: dict[str, dict[str, Any]] = {}
         self.ttls: dict[str, int] = {}
-        self._inbox: deque[tuple[Channel, str, dict[str, Any], str]] = deque()
-        self._arrived = threading.Condition()
+        self.arrived = threading.Condition(threading.RLock())
+        self.names: dict[str, str] = {}  # of queues, by those of the server
         self._error: Exception | None = None
-        self._names: dict[str, str] = {}
         self._hub: Any = None
         self._wake: tuple[socket.socket, socket.socket] | None = None
         self._keeping = False
@@ -570,7 +599,7 @@ class Transport(virtual.Transport):
     def named(self, queue: str) -> str:
         """The server's name of a queue."""
         name = queue_name(self.prefix, queue)
-        self._names[name] = queue
+        self.names[name] = queue
         return name
 
     def payload(self, delivery: Delivery) -> dict[str, Any]:
@@ -586,7 +615,7 @@ class Transport(virtual.Transport):
         properties, headers = payload["properties"], payload["headers"]
         info = properties.setdefault("delivery_info", {})
         info.setdefault("exchange", "")
-        info.setdefault("routing_key", self._names.get(delivery.queue, delivery.queue))
+        info.setdefault("routing_key", self.names.get(delivery.queue, delivery.queue))
         at, now = due(headers), datetime.now(timezone.utc)
         if at is not None and datetime.fromisoformat(at) > now:
             # It is due by the server's clock, or because somebody has fired it: the worker has nothing to wait for.
@@ -600,10 +629,7 @@ class Transport(virtual.Transport):
     def foreign(self, delivery: Delivery, error: Exception) -> None:
         """A message that is none of kombu's is dead at once: it can be read there, and redriven."""
         log.error("message %s of %s is not a task, and is dead now: %s", delivery.id, delivery.queue, error)
-        try:
-            self.keeper.nack([self.keeper.add(delivery)], dead=True, reason=f"not a task: {error}")
-        except DuewheelError as refused:
-            log.warning("message %s comes again after its lease: %s", delivery.id, refused)
+        self.keeper.nack([self.keeper.add(delivery)], dead=True, reason=f"not a task: {error}")
 
     # -- queues
 
@@ -642,7 +668,7 @@ class Transport(virtual.Transport):
         if not self._keeping:
             self._keeping = True
             self.keeper.every(RENEW, self._renew)
-            self.bindings.sweep_sometimes(self.remove_queue)
+            self.bindings.sweep(self.remove_queue)
 
     def _renew(self) -> None:
         for channel in list(self.channels):
@@ -652,90 +678,32 @@ class Transport(virtual.Transport):
 
     # -- consuming
 
-    def fetcher(self, channel: Channel) -> Fetcher:
-        def deliver(granted: list[Delivery]) -> None:
-            items = []
-            for one in granted:
-                queue = self._names[one.queue]
-                try:
-                    payload = self.payload(one)
-                except Exception as error:  # noqa: BLE001: whatever its content makes of it
-                    self.foreign(one, error)
-                    continue
-                items.append((channel, queue, payload, payload["properties"]["delivery_tag"]))
-            with self._arrived:
-                # Nobody sweeps the inbox for a consumer that has been cancelled before.
-                kept = [it for it in items if it[1] in channel._active_queues]
-                channel._waiting += len(kept)
-                self._inbox.extend(kept)
-                self._arrived.notify_all()
-            if len(kept) < len(items):
-                self.keeper.requeue([it[3] for it in items if it not in kept])
-            channel.update()
-            self._woken()
-
-        def fail(error: Exception) -> None:
-            self._error = error
-            with self._arrived:
-                self._arrived.notify_all()
-            self._woken()
-
-        return Fetcher(self.keeper, self.lease, self.wait, self.reconnect_for, channel.wanted, deliver, fail)
-
-    def cancelled(self, channel: Channel, queue: str | None) -> None:
-        """Nobody consumes the queue any more: what was leased for it is given back."""
-        with self._arrived:
-            gone = [it for it in self._inbox if it[0] is channel and (queue is None or it[1] == queue)]
-            for one in gone:
-                self._inbox.remove(one)
-            channel._waiting -= len(gone)
-        if gone:
-            self.keeper.requeue([tag for *_, tag in gone])
+    def fail(self, error: Exception) -> None:
+        self._error = error
+        self.wake()
 
     def drain(self, timeout: float | None) -> None:
         """Delivers everything that has arrived, and waits for it at most that long. Raises socket.timeout."""
         end = None if timeout is None else time.monotonic() + timeout
-        while True:
-            self._raise_error()
-            if self._deliver_inbox():
-                return
-            with self._arrived:
-                if not self._inbox and self._error is None:
+        while not self._deliver_all():
+            with self.arrived:
+                if not self._waiting():
                     left = None if end is None else end - time.monotonic()
                     if left is not None and left <= 0:
                         raise socket.timeout("no message has arrived")
-                    self._arrived.wait(left)
+                    self.arrived.wait(left)
 
     def drain_events(self, connection: Any, timeout: float | None = None) -> None:
         self.drain(timeout)
 
-    def _raise_error(self) -> None:
+    def _waiting(self) -> bool:
+        return self._error is not None or any(it._inbox for it in self.channels)
+
+    def _deliver_all(self) -> int:
         error, self._error = self._error, None
         if error is not None:
             raise error
-
-    def _deliver_inbox(self) -> int:
-        count = 0
-        for _ in range(len(self._inbox)):
-            with self._arrived:
-                if not self._inbox:
-                    break
-                channel, queue, payload, tag = self._inbox.popleft()
-                channel._waiting -= 1
-            if not self.keeper.holds(tag):
-                channel.update()
-                continue  # the lease was lost while it waited here
-            if channel.closed or queue not in channel._active_queues:
-                self.keeper.requeue([tag])
-                continue
-            if queue in channel._no_ack:
-                self.keeper.ack(tag)
-            count += 1
-            try:
-                self._deliver(payload, queue)
-            finally:
-                channel.update()
-        return count
+        return sum(channel.deliver() for channel in list(self.channels) if not channel.closed)
 
     # -- the event loop
 
@@ -746,7 +714,7 @@ class Transport(virtual.Transport):
         write.setblocking(False)
         self._wake, self._hub = (read, write), loop
         loop.add_reader(read, self._on_woken, read)
-        self._woken()
+        self.wake()
 
     def unregister_from_event_loop(self, connection: Any, loop: Any) -> None:
         wake, self._wake = self._wake, None
@@ -758,7 +726,10 @@ class Transport(virtual.Transport):
             for one in wake:
                 one.close()
 
-    def _woken(self) -> None:
+    def wake(self) -> None:
+        """Something has come."""
+        with self.arrived:
+            self.arrived.notify_all()
         wake = self._wake
         if wake is not None:
             try:
@@ -771,8 +742,7 @@ class Transport(virtual.Transport):
             read.recv(4096)
         except OSError:
             pass
-        self._raise_error()
-        self._deliver_inbox()
+        self._deliver_all()
 
     # -- the connection
 
@@ -780,9 +750,6 @@ class Transport(virtual.Transport):
         # One call says whether there is a server that takes the token.
         self.duewheel.check()
         return super().establish_connection()
-
-    def verify_connection(self, connection: Any) -> bool:
-        return True
 
     def close_connection(self, connection: Any) -> None:
         for channel in list(self.channels):
@@ -799,9 +766,6 @@ class Transport(virtual.Transport):
         from . import __version__
 
         return __version__
-
-    def as_uri(self, uri: str, include_password: bool = False, mask: str = "**") -> str:
-        return uri if include_password else re.sub(r"(://[^/@]*:)[^@/]*@", rf"\g<1>{mask}@", uri)
 
 
 class TLSTransport(Transport):

@@ -24,6 +24,7 @@ from ._calls import Calls
 from ._leases import Fetcher, Keeper
 from ._messages import Body, Delivery, Duration, milliseconds
 from .client import Client
+from .errors import BadAnswer
 
 log = logging.getLogger("duewheel.worker")
 
@@ -235,6 +236,9 @@ class Worker:
         self._fetcher.update()
 
     def _fail(self, error: Exception) -> None:
+        if isinstance(error, BadAnswer):  # perhaps a proxy's, for a while
+            log.warning("no messages can be leased, trying again: %s", error)
+            return
         self._error = error
         self.stop()
 
@@ -286,10 +290,10 @@ class Worker:
     def _nack(self, tag: str, job: Job, **how: Any) -> None:
         """Nacks a message. One with a delay that is none comes again after its backoff."""
         try:
-            self._keeper.nack_soon(tag, **how)
+            self._keeper.nack([tag], **how)
         except (TypeError, ValueError) as error:
             log.error("%r comes again after its backoff: %s", job, error)
-            self._keeper.nack_soon(tag, **{**how, "delay": None})
+            self._keeper.nack([tag], **{**how, "delay": None})
 
     async def _drain(self) -> None:
         running = {one.task: one for one in self._running.values()}
