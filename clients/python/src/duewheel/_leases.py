@@ -10,6 +10,7 @@ import logging
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -50,12 +51,12 @@ class _Settle:
     tries: int = 0
 
 
-_late: set[Keeper] = set()  # closed, and not everything is settled
+_keepers: weakref.WeakSet[Keeper] = weakref.WeakSet()
 
 
 @atexit.register
-def _flush_late() -> None:
-    for keeper in list(_late):
+def _flush() -> None:
+    for keeper in list(_keepers):
         if keeper._pid == os.getpid():
             keeper.flush()
 
@@ -83,6 +84,7 @@ class Keeper:
         self._pid = os.getpid()
         self._closed = False
         self._ended = threading.Event()
+        _keepers.add(self)
 
     def add(self, delivery: Delivery) -> str:
         """Holds a lease from now on; its tag."""
@@ -154,14 +156,10 @@ class Keeper:
             self._closed = True
             self._leases.clear()
             self._changed.notify_all()
-        if os.getpid() != self._pid:
-            return
-        self.flush()
-        with self._changed:
-            if self._settles or self._sending:
+        if os.getpid() == self._pid:
+            self.flush()
+            if self._settles:
                 log.warning("%d messages are settled when the server is back", len(self._settles))
-                _late.add(self)
-                self._start("settles", self._settling)
 
     def _start(self, name: str, run: Callable[[], None]) -> None:
         thread = self._threads.get(name)
@@ -191,7 +189,6 @@ class Keeper:
             with self._changed:
                 while not (batch := self._ready()):
                     if self._closed and not self._settles:
-                        _late.discard(self)
                         return
                     self._wait_until(one.at for one in self._settles)
                 self._sending = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from ._calls import Calls
@@ -79,10 +79,8 @@ class AsyncClient(Calls):
         """Closes the kept connections. The client may be used again."""
         while (kept := self._kept()) is not None:
             kept.close()
-            try:
+            with suppress(OSError):
                 await kept.writer.wait_closed()
-            except OSError:
-                pass
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -95,7 +93,5 @@ class AsyncClient(Calls):
                                                                        ssl=self._context)))
 
     async def _sleep(self, seconds: float, stop: Any = None) -> None:
-        try:
+        with suppress(TimeoutError):
             await _within(seconds, (stop or asyncio.Event()).wait())
-        except TimeoutError:
-            pass

@@ -9,6 +9,7 @@ import socket
 import ssl
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -44,24 +45,16 @@ class SocketConnection(Connection):
 
     def end(self) -> None:
         """Ends the half that sends: the answer may be on its way."""
-        try:
+        with suppress(OSError):
             # That of an SSLSocket would take the rest of the answer for plain text.
             socket.socket.shutdown(self.sock, socket.SHUT_WR)
-        except OSError:
-            pass
 
     def good(self) -> bool:
         return self.pid == os.getpid() and super().good()
 
     def close(self) -> None:
-        try:
-            # Those of the parent go on there: close() of a socket is not a shutdown.
-            if self.pid != os.getpid() and isinstance(self.sock, ssl.SSLSocket):
-                self.sock.detach()
-            else:
-                self.sock.close()
-        except OSError:
-            pass
+        # One of the parent goes on there: this is not a shutdown.
+        self.sock.close()
 
 
 def _blocking(call: Callable[Concatenate[Any, P], Awaitable[R]]) -> Callable[Concatenate[Any, P], R]:
@@ -82,8 +75,8 @@ class Client(Calls):
     """A client that blocks. Threads may share it; a process that forks goes on with connections of its own.
 
     `url` is the server's address, by default `DUEWHEEL_SERVER` or http://127.0.0.1:7788, and `token` by default
-    `DUEWHEEL_TOKEN`. `timeout` is how long an answer may take, in addition to the wait of a reserve, and `retry_for` how
-    long a call is repeated in all while the server is away or answers 429 or 503.
+    `DUEWHEEL_TOKEN`. `timeout` is how long an answer may take, and `retry_for` how long a call takes in all, repeated
+    while the server is away or answers 429 or 503: the wait of a reserve comes on top of both.
 
     >>> client = Client()                                                        # doctest: +SKIP
     >>> client.enqueue("close-review", "order 42", delay="48h", key="order-42")  # doctest: +SKIP

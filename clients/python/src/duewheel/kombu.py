@@ -32,6 +32,7 @@ import uuid
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from datetime import datetime, timezone
 from queue import Empty
 from typing import Any
@@ -45,8 +46,8 @@ from ._leases import Fetcher, Keeper
 from ._messages import Delivery, Message
 from ._publish import DEFAULT_PRIORITY, FOREVER, publish
 from .client import Client
-from .errors import (BodyTooLarge, ConnectionFailed, Draining, DuewheelError, Forbidden, GenerationMismatch, InUse,
-                     KeyExists, Leased, MessageNotFound, NotFound, Overloaded, StorageUnavailable)
+from .errors import (BodyTooLarge, Draining, DuewheelError, Forbidden, GenerationMismatch, InUse, KeyExists, Leased,
+                     MessageNotFound, NotFound, Overloaded, StorageUnavailable)
 
 log = logging.getLogger("duewheel.kombu")
 
@@ -116,14 +117,10 @@ def text_of(message: Delivery | Message) -> str:
     return text.decode()
 
 
-def tag_of_payload(payload: dict[str, Any]) -> str:
-    return payload["properties"]["delivery_tag"]
-
-
 class Bindings:
     """Which queues are bound to an exchange. The table of an exchange is the body of a message that has the name of the
-    exchange as its key, due in 136 years; it is changed under its generation. Queues with an end have a message as well,
-    which is due when they end: whoever reserves it removes them."""
+    exchange as its key, due in 136 years; it is changed under its generation. Queues with an end have a message as
+    well, which is due when they end: whoever reserves it removes them."""
 
     def __init__(self, client: Client, prefix: str):
         self.client = client
@@ -170,14 +167,15 @@ class Bindings:
             except (GenerationMismatch, KeyExists, MessageNotFound):
                 time.sleep(random.uniform(0.0, 0.05))
             except BodyTooLarge as error:
-                raise BodyTooLarge(f"the exchange {exchange!r} has too many queues ({len(table)}): give groups of workers "
-                                   "a prefix each, or raise --max-body", status=413, members=error.members) from error
+                raise BodyTooLarge(f"the exchange {exchange!r} has too many queues ({len(table)}): give groups of "
+                                   "workers a prefix each, or raise --max-body", status=413,
+                                   members=error.members) from error
         self._seen[exchange] = time.monotonic(), table
 
-    def bind(self, exchange: str, queue: str, routing_key: str, pattern: str | None, ttl: int | None, end: bool) -> None:
+    def bind(self, exchange: str, queue: str, key: str, pattern: str | None, ttl: int | None, end: bool) -> None:
         def add(table: dict[str, Any]) -> bool:
             entry = table.get(queue, {"keys": []})
-            keys = entry["keys"] + [it for it in [[routing_key, pattern]] if it not in entry["keys"]]
+            keys = entry["keys"] + [it for it in [[key, pattern]] if it not in entry["keys"]]
             table[queue] = {"keys": keys, **({"ttl": ttl} if ttl else {}), **({"end": True} if end else {})}
             return bool(table[queue] != entry)
 
@@ -223,9 +221,6 @@ class QoS(virtual.QoS):
         super().__init__(channel, prefetch_count)
         self._pid = os.getpid()
 
-    def unacked(self) -> int:
-        return len(self._delivered) - len(self._dirty)
-
     def ack(self, delivery_tag: str) -> None:
         self.channel.connection.keeper.ack(delivery_tag)
         super().ack(delivery_tag)
@@ -266,9 +261,8 @@ class Channel(virtual.Channel):
 
     # -- producing
 
-    def prepare_message(self, body: Any, priority: Any = None, content_type: Any = None, content_encoding: Any = None,
-                        headers: Any = None, properties: Any = None) -> dict[str, Any]:
-        message: dict[str, Any] = super().prepare_message(body, priority, content_type, content_encoding, headers, properties)
+    def prepare_message(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        message: dict[str, Any] = super().prepare_message(*args, **kwargs)
         # A publish that kombu or Celery repeats comes here with the same properties.
         message["properties"].setdefault(ONCE, uuid.uuid4().hex)
         return message
@@ -287,22 +281,19 @@ class Channel(virtual.Channel):
             "headers": {"content-type": "application/json"},
             "priority": DEFAULT_PRIORITY - self._get_message_priority(message),
         }
-        due_at = due(headers)
+        due_at, ttl = due(headers), self._ttl(queue, properties)
         if due_at is not None:
             fields.update(due_at=due_at, past="fire")
-        ttl = self._ttl(queue, properties)
         if ttl is not None:
             fields["expires_in"] = ttl / 1000
-        task = headers.get("id") if headers.get("task") else None
-        if task:
-            fields["headers"]["task"] = str(headers["task"])
-            if 1 <= len(str(task).encode()) <= 512:
-                fields["key"] = str(task)
+        key = ""
+        if headers.get("task"):
+            key, fields["headers"]["task"] = str(headers.get("id") or ""), str(headers["task"])
         if len(fields["body"]) > LARGE:
             # A chord with a thousand tasks has a message of 400 KiB, and the server takes 256.
             fields["body"] = zlib.compress(fields["body"].encode())
             fields["headers"]["content-encoding"] = "deflate"
-        publish(self.connection.duewheel, self.connection.named(queue), fields, properties.get(ONCE))
+        publish(self.connection.duewheel, self.connection.named(queue), key, fields, properties.get(ONCE))
 
     def _ttl(self, queue: str, properties: dict[str, Any]) -> int | None:
         """Milliseconds after which a message is of no use: the least of its own and its queue's."""
@@ -319,11 +310,9 @@ class Channel(virtual.Channel):
     def prepare_queue_arguments(self, arguments: Any, **kwargs: Any) -> Any:
         return kombu_base.to_rabbitmq_queue_arguments(arguments, **kwargs)
 
-    def _new_queue(self, queue: str, auto_delete: bool = False, exclusive: bool = False, arguments: Any = None, **kwargs: Any) -> None:
-        arguments = dict(arguments or {})
-        if auto_delete or exclusive:
-            arguments["end"] = True
-        self.connection.arguments[queue] = arguments
+    def _new_queue(self, queue: str, arguments: Any = None, **options: Any) -> None:
+        self.connection.arguments[queue] = arguments = dict(arguments or {})
+        arguments["end"] = bool(options.get("auto_delete") or options.get("exclusive"))
         if self._ends(queue):
             self._own.add(queue)
 
@@ -350,31 +339,27 @@ class Channel(virtual.Channel):
             for exchange, routing_key, arguments in list(self.state.queue_bindings(queue)):
                 self._queue_bind(exchange, *self.typeof(exchange).prepare_bind(queue, exchange, routing_key, arguments))
 
-    def get_table(self, exchange: str) -> list[tuple[str, str | None, str]]:
+    def get_table(self, exchange: str, fresh: bool = False) -> list[tuple[str, str | None, str]]:
         own = self.state.exchanges.get(exchange, {}).get("table", [])
-        table = self.connection.bindings.table(exchange)
+        table = self.connection.bindings.table(exchange, fresh)
         found = [(key, pattern, queue) for queue, entry in table.items() for key, pattern in entry["keys"]]
         self.connection.ttls.update((queue, entry["ttl"]) for queue, entry in table.items() if entry.get("ttl"))
-        # Where the shared table cannot be read, this program's own bindings hold; those of queues with an end may be over.
+        # Where the shared table cannot be read, this program's own bindings hold; those of queues with an end may be
+        # over.
         known = set(found)
         return found + [meta for meta in own if tuple(meta) not in known and not self._ends(meta[2])]
 
     def _lookup(self, exchange: str, routing_key: str, default: str | None = None) -> list[str]:
-        if exchange:
-            found = self._matching(exchange, routing_key)
-            if not found:
-                # Bound within the last second, perhaps.
-                self.connection.bindings.table(exchange, fresh=True)
-                found = self._matching(exchange, routing_key)
+        for fresh in (False, True) if exchange else ():  # it may have been bound within the last second
+            table = self.get_table(exchange, fresh)
+            found = list(self.typeof(exchange).lookup(table, exchange, routing_key, None))
             if found:
                 return found
         return super()._lookup(exchange, routing_key, default)
 
-    def _matching(self, exchange: str, routing_key: str) -> list[str]:
-        return list(self.typeof(exchange).lookup(self.get_table(exchange), exchange, routing_key, None))
-
-    def queue_unbind(self, queue: str, exchange: str | None = None, routing_key: str = "", arguments: Any = None, **kwargs: Any) -> None:
-        super().queue_unbind(queue, exchange, routing_key, arguments, **kwargs)
+    def queue_unbind(self, queue: str, exchange: str | None = None, routing_key: str = "", *args: Any,
+                     **kwargs: Any) -> None:
+        super().queue_unbind(queue, exchange, routing_key, *args, **kwargs)
         self.connection.bindings.unbind(exchange, queue, routing_key)
 
     def queue_delete(self, queue: str, if_unused: bool = False, if_empty: bool = False, **kwargs: Any) -> None:
@@ -395,23 +380,21 @@ class Channel(virtual.Channel):
     def _delete(self, queue: str, *args: Any, **kwargs: Any) -> None:
         self.connection.remove_queue(queue)
 
-    def _has_queue(self, queue: str, **kwargs: Any) -> bool:
-        if queue in self.connection.arguments:
-            return True
+    def _counts(self, queue: str) -> dict[str, int] | None:
+        """None if there is no such queue, and nothing if the token may not see it."""
         try:
-            self.connection.duewheel.queue(self.connection.named(queue))
+            return self.connection.duewheel.queue(self.connection.named(queue))["counts"]
         except NotFound:
-            return False
+            return None
         except Forbidden:
-            pass
-        return True
+            return {}
+
+    def _has_queue(self, queue: str, **kwargs: Any) -> bool:
+        return queue in self.connection.arguments or self._counts(queue) is not None
 
     def _size(self, queue: str) -> int:
-        try:
-            counts = self.connection.duewheel.queue(self.connection.named(queue))["counts"]
-        except (NotFound, Forbidden):
-            return 0
-        return counts["ready"] + counts["scheduled"]
+        counts = self._counts(queue) or {}
+        return counts.get("ready", 0) + counts.get("scheduled", 0)
 
     def _purge(self, queue: str) -> int:
         return self.connection.purge(queue)
@@ -419,10 +402,7 @@ class Channel(virtual.Channel):
     # -- consuming
 
     def basic_consume(self, queue: str, no_ack: bool, callback: Any, consumer_tag: str, **kwargs: Any) -> None:
-        if no_ack:
-            self._no_ack.add(queue)
-        else:
-            self._no_ack.discard(queue)
+        (self._no_ack.add if no_ack else self._no_ack.discard)(queue)
         super().basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
         self._consumed.add(queue)
         if "celery.worker.control" in sys.modules:
@@ -460,8 +440,9 @@ class Channel(virtual.Channel):
         """The queues of the consumers, and how many messages there is room for."""
         if self.closed or self.connection is None:
             return [], 0
-        prefetch = self.qos.prefetch_count
-        room = (prefetch - self.qos.unacked() if prefetch else BATCH) - len(self._inbox)
+        qos = self.qos
+        unacked = len(qos._delivered) - len(qos._dirty)
+        room = (qos.prefetch_count - unacked if qos.prefetch_count else BATCH) - len(self._inbox)
         return list(dict.fromkeys(self.connection.named(it) for it in self._active_queues)), min(max(room, 0), 4096)
 
     def _take(self, granted: list[Delivery]) -> None:
@@ -484,7 +465,7 @@ class Channel(virtual.Channel):
         with self.connection.arrived:
             dropped = [payload for queue, payload in self._inbox if queue in queues]
             self._inbox = deque(it for it in self._inbox if it[0] not in queues)
-        self.connection.keeper.requeue(tag_of_payload(it) for it in dropped)
+        self.connection.keeper.requeue(it["properties"]["delivery_tag"] for it in dropped)
 
     def deliver(self) -> int:
         """Calls the consumers with what is here now; how many messages those were."""
@@ -494,17 +475,15 @@ class Channel(virtual.Channel):
                 if not self._inbox:
                     break
                 queue, payload = self._inbox.popleft()
-            tag = tag_of_payload(payload)
-            # A lease may have been lost while it waited here.
-            if transport.keeper.holds(tag):
-                if queue in self._no_ack:
-                    transport.keeper.ack(tag)
-                count += 1
-                try:
+            tag = payload["properties"]["delivery_tag"]
+            try:
+                # A lease may have been lost while it waited here.
+                if transport.keeper.holds(tag):
+                    if queue in self._no_ack:
+                        transport.keeper.ack(tag)
+                    count += 1
                     transport._deliver(payload, queue)
-                finally:
-                    self.update()
-            else:
+            finally:
                 self.update()
         return count
 
@@ -527,9 +506,6 @@ class Channel(virtual.Channel):
         if message is not None and no_ack:
             self.connection.keeper.ack(message.delivery_tag)
         return message
-
-    def drain_events(self, timeout: float | None = None, callback: Any = None) -> None:
-        self.connection.drain(timeout)
 
     def close(self) -> None:
         if self.closed or self.connection is None:
@@ -563,7 +539,7 @@ class Transport(virtual.Transport):
 
     implements = virtual.Transport.implements.extend(asynchronous=True,
                                                      exchange_type=frozenset(["direct", "topic", "fanout"]))
-    connection_errors = (*virtual.Transport.connection_errors, ConnectionFailed, Draining, Overloaded, StorageUnavailable, OSError)
+    connection_errors = (*virtual.Transport.connection_errors, Draining, Overloaded, StorageUnavailable, OSError)
     channel_errors = (*virtual.Transport.channel_errors, DuewheelError)
     recoverable_connection_errors = connection_errors
     recoverable_channel_errors = ()
@@ -578,10 +554,10 @@ class Transport(virtual.Transport):
         self.lease = max(float(options.get("lease", 30)), 0.001)
         self.wait = float(options.get("wait", 60))
         self.reconnect_for = float(options.get("reconnect_for", 30))
-        self._retry_for = float(options.get("retry_for", 30))
         self.duewheel = Client(f"{scheme}://{address}:{client.port or self.default_port}",
                                token=options.get("token") or client.password or None,
-                               timeout=max(float(client.connect_timeout or 0), 10.0), retry_for=self._retry_for,
+                               timeout=max(float(client.connect_timeout or 0), 10.0),
+                               retry_for=float(options.get("retry_for", 30)),
                                ssl_context=_context(client.ssl) if scheme == "https" else None)
         self.keeper = Keeper(self.duewheel)
         self.bindings = Bindings(self.duewheel, self.prefix)
@@ -635,33 +611,24 @@ class Transport(virtual.Transport):
 
     def purge(self, queue: str) -> int:
         """Removes what is pending: with the scope `admin` all of it, else what is due."""
-        name = self.named(queue)
+        name, count = self.named(queue), 0
         try:
             return self.duewheel.purge(name)
         except NotFound:
             return 0
         except Forbidden:
-            return self._empty(name)
-
-    def _empty(self, name: str) -> int:
-        count = 0
-        while True:
-            got = self.duewheel.reserve(name, 1000)
-            if not got:
-                return count
-            self.duewheel.ack_many(got)
-            count += len(got)
+            while got := self.duewheel.reserve(name, 1000):
+                self.duewheel.ack_many(got)
+                count += len(got)
+            return count
 
     def remove_queue(self, queue: str) -> None:
-        name = self.named(queue)
         try:
-            self.duewheel.request("DELETE", queue_path(name))
+            self.duewheel.request("DELETE", queue_path(self.named(queue)))
         except NotFound:
             pass
-        except (Leased, InUse):
+        except (Leased, InUse, Forbidden):
             self.purge(queue)
-        except Forbidden:
-            self._empty(name)
 
     def keep_queues(self) -> None:
         """Renews the queues with an end from now on, and removes those that have ended."""
@@ -672,8 +639,7 @@ class Transport(virtual.Transport):
 
     def _renew(self) -> None:
         for channel in list(self.channels):
-            if isinstance(channel, Channel):
-                channel.renew()
+            channel.renew()
         self.bindings.sweep(self.remove_queue)
 
     # -- consuming
@@ -682,22 +648,16 @@ class Transport(virtual.Transport):
         self._error = error
         self.wake()
 
-    def drain(self, timeout: float | None) -> None:
+    def drain_events(self, connection: Any, timeout: float | None = None) -> None:
         """Delivers everything that has arrived, and waits for it at most that long. Raises socket.timeout."""
         end = None if timeout is None else time.monotonic() + timeout
         while not self._deliver_all():
             with self.arrived:
-                if not self._waiting():
+                if self._error is None and not any(channel._inbox for channel in self.channels):
                     left = None if end is None else end - time.monotonic()
                     if left is not None and left <= 0:
                         raise socket.timeout("no message has arrived")
                     self.arrived.wait(left)
-
-    def drain_events(self, connection: Any, timeout: float | None = None) -> None:
-        self.drain(timeout)
-
-    def _waiting(self) -> bool:
-        return self._error is not None or any(it._inbox for it in self.channels)
 
     def _deliver_all(self) -> int:
         error, self._error = self._error, None
@@ -719,10 +679,8 @@ class Transport(virtual.Transport):
     def unregister_from_event_loop(self, connection: Any, loop: Any) -> None:
         wake, self._wake = self._wake, None
         if wake is not None:
-            try:
+            with suppress(KeyError, ValueError, OSError):
                 (self._hub or loop).remove_reader(wake[0])
-            except (KeyError, ValueError, OSError):
-                pass
             for one in wake:
                 one.close()
 
@@ -732,16 +690,12 @@ class Transport(virtual.Transport):
             self.arrived.notify_all()
         wake = self._wake
         if wake is not None:
-            try:
+            with suppress(OSError):  # full: it is awake; closed: it needs nothing
                 wake[1].send(b".")
-            except OSError:
-                pass  # full: it is awake; closed: it needs nothing
 
     def _on_woken(self, read: socket.socket) -> None:
-        try:
+        with suppress(OSError):
             read.recv(4096)
-        except OSError:
-            pass
         self._deliver_all()
 
     # -- the connection

@@ -18,6 +18,7 @@ import signal
 import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, TypeVar, Union
 
 from ._calls import Calls
@@ -34,8 +35,8 @@ H = TypeVar("H", bound=Handler)
 
 
 class Result:
-    """Returned by a handler: the message is done, and this is its result, which a queue with `keep_done` keeps: any JSON
-    of at most 16 KiB. A larger one is left out."""
+    """Returned by a handler: the message is done, and this is its result, which a queue with `keep_done` keeps: any
+    JSON of at most 16 KiB. A larger one is left out."""
 
     def __init__(self, value: Any):
         self.value = json.loads(json.dumps(value, allow_nan=False))  # a mistake is the handler's
@@ -76,21 +77,15 @@ class Cancelled(Exception):
     """Raised by `CancelToken.check`."""
 
 
-class CancelToken:
+class CancelToken(threading.Event):
     """Says that the work of a handler is of no use any more: its lease is lost ("lease_lost"), so that another consumer
-    may have the message, or the worker stops and waits no longer ("stopped")."""
+    may have the message, or the worker stops and waits no longer ("stopped"). `wait(timeout)` waits for that."""
 
-    def __init__(self) -> None:
-        self._event = threading.Event()
-        self.reason: str | None = None
+    reason: str | None = None
 
     @property
     def cancelled(self) -> bool:
-        return self._event.is_set()
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Waits until it is cancelled, for `timeout` seconds at most; whether it is."""
-        return self._event.wait(timeout)
+        return self.is_set()
 
     def check(self) -> None:
         """Raises `Cancelled` if it is."""
@@ -98,13 +93,15 @@ class CancelToken:
             raise Cancelled(self.reason)
 
     def cancel(self, reason: str) -> None:
-        if not self.cancelled:
-            self.reason = reason
-            self._event.set()
+        self.reason = self.reason or reason
+        self.set()
 
 
 class Job(Body):
     """A message that a handler works on."""
+
+    _task: asyncio.Task[None]
+    _handling: asyncio.Future[Any] | None = None
 
     def __init__(self, delivery: Delivery):
         self.delivery = delivery
@@ -116,6 +113,11 @@ class Job(Body):
     def __repr__(self) -> str:
         return f"<Job {self.id} of {self.queue}, attempt {self.attempt}>"
 
+    def _stop(self) -> None:
+        """A thread sees the token; a coroutine is cancelled as well."""
+        if isinstance(self._handling, asyncio.Task):
+            self._handling.cancel()
+
 
 def _called(function: Handler, job: Job) -> Any:
     try:
@@ -126,15 +128,16 @@ def _called(function: Handler, job: Job) -> Any:
 
 
 class Worker:
-    """Leases messages of the queues that have handlers, up to `jobs` at a time, in one waiting reserve over all of them.
+    """Leases messages of the queues that have handlers, up to `jobs` at a time, in one waiting reserve over all of
+    them.
 
     A handler that returns acks its message, and one that raises an exception gives it back: `NotYet`, `Dead`, `Retry`,
-    or any other for the backoff. Its lease is extended while it runs; when it is lost, the token of the job is cancelled
-    (a coroutine is cancelled) and nothing is settled. Handlers with `async` run on the worker's event loop, others
+    or any other for the backoff. Its lease is extended while it runs; when it is lost, the token of the job is
+    cancelled (a coroutine is cancelled) and nothing is settled. Handlers with `async` run on the worker's event loop, others
     in `jobs` threads. After SIGTERM or SIGINT no message is leased any more, and the handlers have `drain` to end.
 
-    `client` is an address, a `Client` or an `AsyncClient`; without one, the environment says where the server is. `lease` is the
-    length of leases, by default that of each message; `wait` how long one reserve waits.
+    `client` is an address, a `Client` or an `AsyncClient`; without one, the environment says where the server is.
+    `lease` is the length of leases, by default that of each message; `wait` how long one reserve waits.
     """
 
     def __init__(self, client: Calls | str | None = None, *, jobs: int = 10, lease: float | None = None,
@@ -149,7 +152,7 @@ class Worker:
         self.drain = drain
         self.wait = wait
         self._handlers: dict[str, Handler] = {}
-        self._running: dict[str, _Running] = {}
+        self._running: dict[str, Job] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
         self._stopped = False
@@ -183,11 +186,9 @@ class Worker:
 
     def _call(self, function: Callable[..., Any], *args: Any) -> None:
         """Calls a function on the loop."""
-        try:
-            if self._loop is not None:
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the loop has ended
                 self._loop.call_soon_threadsafe(function, *args)
-        except RuntimeError:
-            pass  # the loop has ended
 
     async def serve(self, *, signals: bool = False) -> None:
         """Works on the running event loop until `stop`; ends when everything that was begun is settled.
@@ -205,7 +206,8 @@ class Worker:
             loop.add_signal_handler(number, self.stop)
         self._threads = ThreadPoolExecutor(self.jobs, thread_name_prefix="duewheel")
         self._keeper = Keeper(self.client, self._lost)
-        self._fetcher = Fetcher(self._keeper, self.lease, self.wait, math.inf, self._wanted, self._take, self._fail, True)
+        self._fetcher = Fetcher(self._keeper, self.lease, self.wait, math.inf, self._wanted, self._take, self._fail,
+                                late=True)
         try:
             if not self._stopped:
                 self._fetcher.update()
@@ -231,61 +233,60 @@ class Worker:
     def _take(self, granted: list[Delivery]) -> None:
         for delivery in granted:
             tag = self._keeper.add(delivery)
-            self._running[tag] = one = _Running(Job(delivery))
-            self._call(self._begin, tag, one)
+            self._running[tag] = Job(delivery)
+            self._call(self._begin, tag)
         self._fetcher.update()
 
     def _fail(self, error: Exception) -> None:
         if isinstance(error, BadAnswer):  # perhaps a proxy's, for a while
             log.warning("no messages can be leased, trying again: %s", error)
-            return
-        self._error = error
-        self.stop()
+        else:
+            self._error = error
+            self.stop()
 
     def _lost(self, tag: str) -> None:
-        one = self._running.get(tag)
-        if one is not None:
-            one.job.token.cancel("lease_lost")
-            self._call(one.cancel)
+        job = self._running.get(tag)
+        if job is not None:
+            job.token.cancel("lease_lost")
+            self._call(job._stop)
 
     # Of the loop.
 
-    def _begin(self, tag: str, one: _Running) -> None:
-        one.task = asyncio.ensure_future(self._work(tag, one))
+    def _begin(self, tag: str) -> None:
+        job = self._running[tag]
+        job._task = asyncio.ensure_future(self._work(tag, job))
 
-    async def _work(self, tag: str, one: _Running) -> None:
+    async def _work(self, tag: str, job: Job) -> None:
         try:
-            try:
-                result = await self._handle(one)
-            except GivenBack as error:
-                self._nack(tag, one.job, delay=error.delay, reason=error.reason, **error.how)
-            except (asyncio.CancelledError, Cancelled):
-                if one.job.token.cancelled:
-                    self._nack(tag, one.job, delay=0, reason="the worker has stopped", attempt=False)
-                elif one.handling is not None and one.handling.cancelled():
-                    self._nack(tag, one.job, reason="cancelled")
-                else:
-                    raise  # the worker itself is cancelled
-            except Exception as error:  # noqa: BLE001: whatever a handler raises is a failed attempt
-                if not one.job.token.cancelled:
-                    log.exception("%r has failed", one.job)
-                self._nack(tag, one.job, reason=str(error) or type(error).__name__)
+            result = await self._handle(job)
+            # A handler may end its work in spite of a cancelled token: the settle says whether it counts.
+            self._keeper.ack(tag, result.value if isinstance(result, Result) else None)
+        except GivenBack as error:
+            self._nack(tag, job, delay=error.delay, reason=error.reason, **error.how)
+        except (asyncio.CancelledError, Cancelled):
+            if job.token.cancelled:
+                self._nack(tag, job, delay=0, reason="the worker has stopped", attempt=False)
+            elif job._handling is not None and job._handling.cancelled():
+                self._nack(tag, job, reason="cancelled")
             else:
-                # A handler may end its work in spite of a cancelled token: the settle says whether it counts.
-                self._keeper.ack(tag, result.value if isinstance(result, Result) else None)
+                raise  # the worker itself is cancelled
+        except Exception as error:  # noqa: BLE001: whatever a handler raises is a failed attempt
+            if not job.token.cancelled:
+                log.exception("%r has failed", job)
+            self._nack(tag, job, reason=str(error) or type(error).__name__)
         finally:
             del self._running[tag]
             self._fetcher.update()
 
-    async def _handle(self, one: _Running) -> Any:
-        function = self._handlers[one.job.queue]
+    async def _handle(self, job: Job) -> Any:
+        function = self._handlers[job.queue]
         if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)):
-            one.handling = one.coroutine = asyncio.ensure_future(function(one.job))
+            job._handling = asyncio.ensure_future(function(job))
         else:
-            one.handling = asyncio.get_running_loop().run_in_executor(self._threads, _called, function, one.job)
-        if one.job.token.cancelled:
-            one.cancel()
-        return await one.handling
+            job._handling = asyncio.get_running_loop().run_in_executor(self._threads, _called, function, job)
+        if job.token.cancelled:
+            job._stop()
+        return await job._handling
 
     def _nack(self, tag: str, job: Job, **how: Any) -> None:
         """Nacks a message. One with a delay that is none comes again after its backoff."""
@@ -296,31 +297,15 @@ class Worker:
             self._keeper.nack([tag], **{**how, "delay": None})
 
     async def _drain(self) -> None:
-        running = {one.task: one for one in self._running.values()}
+        running = {job._task: job for job in self._running.values()}
         if not running:
             return
         _, late = await asyncio.wait(running, timeout=self.drain)
         for task in late:
-            log.warning("%r has not ended in time", running[task].job)
-            running[task].job.token.cancel("stopped")
-            running[task].cancel()
+            log.warning("%r has not ended in time", running[task])
+            running[task].token.cancel("stopped")
+            running[task]._stop()
         if late:
             await asyncio.wait(late, timeout=5.0)
         for task in late:
             task.cancel()
-
-
-class _Running:
-    """A job under way."""
-
-    task: asyncio.Task[None]
-    handling: asyncio.Future[Any] | None = None
-    coroutine: asyncio.Future[Any] | None = None
-
-    def __init__(self, job: Job):
-        self.job = job
-
-    def cancel(self) -> None:
-        """A thread sees its token; a coroutine is cancelled as well."""
-        if self.coroutine is not None:
-            self.coroutine.cancel()
