@@ -141,14 +141,16 @@ def hung(kind, monkeypatch, **options):
         def partial(self):
             return b""
 
-        def close(self):
+        def end(self):
             pass
+
+        close = end
 
     class Hung(kind):
         async def _open(self, timeout):
             return Silent()
 
-        async def _sleep(self, seconds, stop=None):
+        async def _sleep(self, seconds, ended=None):
             now[0] += seconds
 
     return Hung("http://127.0.0.1:1", **options), now, tries
@@ -215,7 +217,7 @@ def test_no_extend_waits_for_longer_than_its_lease(kind):
     pauses = []
 
     class Noted(kind):
-        async def _sleep(self, seconds, stop=None):
+        async def _sleep(self, seconds, ended=None):
             pauses.append(seconds)
 
     def answer(method, path, body):

@@ -16,7 +16,8 @@ from .worker import Cancelled, CancelToken, Dead, Job, NotYet, Result, Retry, Wo
 __version__ = "0.1.0"
 __all__ = [
     "AsyncClient", "CancelToken", "Cancelled", "Client", "ConnectionFailed", "Dead", "Deliveries", "Delivery",
-    "DuewheelError", "Enqueued", "Job", "Message", "NotYet", "Outgoing", "Result", "Retry", "Worker", "errors", "webhooks",
+    "DuewheelError", "Enqueued", "Job", "Message", "NotYet", "Outgoing", "Result", "Retry", "Worker", "errors",
+    "webhooks",
 ]
 
 

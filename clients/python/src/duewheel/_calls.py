@@ -12,6 +12,7 @@ import math
 import os
 import random
 import ssl
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -30,13 +31,14 @@ LINES = 5_000  # of a batch; the server takes 10,000
 BATCH_BYTES = 8 * 1024 * 1024  # the server takes 16 MiB
 ITEMS = 1_000  # of a batch of settles
 
-C = TypeVar("C", bound="Calls")
+C = TypeVar("C", bound="Caller")
 #: For each item of a batch its answer, or the exception.
 Results = list[Union[Members, DuewheelError]]
 #: How long a call is repeated, and how long it may take in all, in seconds.
 Limits = tuple[float, float]
 UNTIL_ANSWERED: Limits = (math.inf, math.inf)
-#: The results of a part of a batch, the error of items that have none, and whether an earlier try may have been applied.
+#: The results of a part of a batch, the error of items that have none, and whether an earlier try may have been
+#: applied.
 _Part = tuple[list[Any], DuewheelError, bool]
 
 
@@ -106,12 +108,8 @@ class Patience:
         return pause if now + pause < self.end else None
 
 
-class Stopped(Exception):
-    """The event that ends a request was set."""
-
-
-class Calls:
-    """Where the server is, and all calls."""
+class Caller:
+    """Where the server is, and how it is called."""
 
     def __init__(self, url: str | None = None, *, token: str | None = None, timeout: float = 10.0,
                  retry_for: float = 30.0, ssl_context: ssl.SSLContext | None = None):
@@ -119,7 +117,7 @@ class Calls:
         self.address = Address.parse(url, token or os.environ.get("DUEWHEEL_TOKEN"))
         self.timeout = timeout
         self.retry_for = retry_for
-        self._context = ssl_context or self.address.context()
+        self._context = (ssl_context or ssl.create_default_context()) if self.address.tls else None
         self._idle: list[Any] = []
 
     def _like(self, kind: type[C], **changes: Any) -> C:
@@ -131,7 +129,7 @@ class Calls:
     async def _open(self, timeout: float) -> Any:
         raise NotImplementedError
 
-    async def _sleep(self, seconds: float, stop: Any = None) -> None:
+    async def _sleep(self, seconds: float, ended: threading.Event | None = None) -> None:
         raise NotImplementedError
 
     def _kept(self) -> Any:
@@ -148,8 +146,6 @@ class Calls:
     def limits(self, wait: float = 0.0) -> Limits:
         return self.retry_for, max(self.retry_for, self.timeout) + wait
 
-    # -- sending
-
     async def _attempt(self, request: Request, timeout: float) -> Answer:
         """Sends a request once. Raises `ConnectionFailed`, which is "not_applied" if nothing of it has been sent."""
         end = time.monotonic() + timeout
@@ -159,7 +155,7 @@ class Calls:
             try:
                 return await self._over(kept, request, end)
             except ConnectionFailed as error:
-                if kept.got or request.stopped or not isinstance(error.__cause__, ConnectionError):
+                if kept.got or request.ended.is_set() or not isinstance(error.__cause__, ConnectionError):
                     raise
         try:
             fresh = await self._open(max(min(self.timeout, end - time.monotonic()), 0.001))
@@ -171,9 +167,11 @@ class Calls:
         return answer
 
     async def _over(self, connection: Any, request: Request, end: float) -> Answer:
+        request.connection = connection
         try:
-            with request.watching(connection):
-                answer = await connection.exchange(request.to_bytes(self.address), end)
+            if request.ended.is_set():
+                connection.end()
+            answer = await connection.exchange(request.to_bytes(self.address), end)
         except OSError as error:
             connection.close()
             failed = ConnectionFailed(f"{type(error).__name__}: {error}")
@@ -182,24 +180,22 @@ class Calls:
         except BaseException:
             connection.close()
             raise
-        if answer.keep_alive and not request.stopped:
+        finally:
+            request.connection = None
+        if answer.keep_alive and not request.ended.is_set():
             self._idle.append(connection)
         else:
             connection.close()
         return answer
 
     async def _send(self, request: Request, patience: Patience | None = None) -> Answer:
-        """Sends a request until it has an answer other than 429 and 503, or patience ends. Raises `Stopped`."""
+        """Sends a request until it has an answer other than 429 and 503, or patience ends, or it is stopped."""
         patience = patience or Patience(self.limits(request.wait))
         unknown = False
         while True:
-            if request.stopped:
-                raise Stopped
             try:
                 answer = await self._attempt(request, patience.left(self.timeout + request.wait))
             except ConnectionFailed as failed:
-                if request.stopped:
-                    raise Stopped from failed
                 error: DuewheelError = failed
                 again = True
             else:
@@ -214,14 +210,113 @@ class Calls:
             if unknown:
                 # An earlier try may have been applied: this refusal is not all that can have happened.
                 error.members["outcome"] = "unknown"
-            pause = patience.pause(error) if again else None
+            pause = patience.pause(error) if again and not request.ended.is_set() else None
             if pause is None:
                 raise error
             log.warning("%s %s is tried again in %.1f s: %s", request.method, request.path, pause, error)
-            await self._sleep(pause, request.stop)
+            await self._sleep(pause, request.ended)
 
     async def _request(self, method: str, path: str, json: Any = None, *, repeatable: bool = True) -> Any:
         return decode(await self._send(Request.json(method, path, json, repeatable=repeatable)))
+
+    async def _schedule(self, queue: str, message: Outgoing, fields: Members) -> Enqueued:
+        """Sends the fields of a message, and again without the client's window if the queue's is shorter."""
+        path = queue_path(queue, "/messages")
+        try:
+            return Enqueued.read(await self._request("POST", path, fields))
+        except DuewheelError as error:
+            if not message.without_window(error, fields):
+                raise
+        return Enqueued.read(await self._request("POST", path, fields))
+
+    async def _batch(self, parts: Iterable[list[int]], send: Callable[[list[int], Patience], Awaitable[_Part]],
+                     again: Callable[[int, DuewheelError], bool], limits: Limits, keep: bool = False) -> list[Any]:
+        """Sends the parts of a batch, and again those items with a refusal for the moment; the last result of each.
+
+        A refusal of a whole part is raised; with `keep` it is the result of its items if others have one.
+        """
+        results: dict[int, Any] = {}
+        unknown: set[int] = set()
+        for waiting in parts:
+            patience = Patience(limits)
+            while waiting:
+                try:
+                    found, missing, resent = await send(waiting, patience)
+                except DuewheelError as error:
+                    if not keep or not results:
+                        if unknown or any(isinstance(one, Enqueued) for one in results.values()):
+                            error.members["outcome"] = "unknown"
+                        raise
+                    found, missing, resent = [], error, False
+                if resent:
+                    unknown.update(waiting)
+                refused = []
+                for place, index in enumerate(waiting):
+                    result = results[index] = found[place] if place < len(found) else missing.copy()
+                    if isinstance(result, DuewheelError):
+                        if result.outcome == "unknown":
+                            unknown.add(index)
+                        elif index in unknown:
+                            result.members["outcome"] = "unknown"
+                        if again(index, result):
+                            refused.append(index)
+                pause = patience.pause(*(results[index] for index in refused)) if refused else None
+                if pause is None:
+                    break
+                await self._sleep(pause)
+                waiting = refused
+        return [results[index] for index in range(len(results))]
+
+    async def _change(self, path: str, changes: Members) -> Message:
+        return Message.read(await self._request("PATCH", path, changed(changes)))
+
+    async def _granted(self, request: Request) -> Deliveries:
+        try:
+            granted = decode(await self._send(request))
+        except DuewheelError:
+            if not request.ended.is_set():
+                raise
+            return Deliveries()
+        try:
+            return Deliveries((Delivery.read(one) for one in granted["messages"]), granted.get("held_back"))
+        except (KeyError, TypeError, ValueError) as error:
+            raise BadAnswer(f"the answer to a reserve lacks {error}") from error
+
+    async def _settle(self, verb: str, delivery: Delivery, fields: Members,
+                      limits: Limits = UNTIL_ANSWERED) -> Members:
+        fields["lease_token"] = delivery.lease_token
+        request = Request.json("POST", message_path(delivery.id, f"/{verb}"), fields, settles=True)
+        return decode(await self._send(request, Patience(limits)))
+
+    def _within_leases(self, deliveries: Iterable[Delivery]) -> Limits:
+        """Those of an extension: an answer after the lease is of no use."""
+        lease = min((one.lease_ms / 1000 for one in deliveries), default=math.inf)
+        seconds, limit = self.limits()
+        return min(seconds, lease), min(limit, lease)
+
+    async def _settle_many(self, verb: str, items: Sequence[Members],
+                           limits: Limits = UNTIL_ANSWERED) -> list[Any]:
+        """A batch of `/v1/ack`, `/v1/nack` or `/v1/extend`: for each item its answer, or the exception. Items that are
+        refused for the moment are sent again, as a whole batch is."""
+
+        def request(part: list[Any]) -> Request:
+            return Request.json("POST", f"/v1/{verb}", {"messages": part}, settles=True)
+
+        return await self._items(items, request, limits, settles=True)
+
+    async def _items(self, items: Sequence[Any], request: Callable[[list[Any]], Request], limits: Limits,
+                     settles: bool = False) -> list[Any]:
+        async def send(part: list[int], patience: Patience) -> _Part:
+            answer = await self._send(request([items[index] for index in part]), patience)
+            found = [from_members(one) if "code" in one else one for one in decode(answer)["results"]]
+            return found, ConnectionFailed("the answer has no result for this message"), answer.resent
+
+        return await self._batch(_parts(len(items), ITEMS), send, lambda _, refused: passing(refused.status, settles),
+                                 limits, keep=True)
+
+
+class Calls(Caller):
+    """All calls."""
 
     async def request(self, method: str, path: str, json: Any = None, *, repeatable: bool = True) -> Any:
         """Any call by its path: `request("POST", "/v1/queues/sms/pause", {"for": "1h"})`."""
@@ -249,16 +344,6 @@ class Calls:
         message = Outgoing(body, json, delay, due_at, past, key, if_exists, dedupe_id, dedupe_window, priority, lease,
                            max_attempts, headers, spread, expires_in, expires_at, target_url)
         return await self._schedule(queue, message, message.fields())
-
-    async def _schedule(self, queue: str, message: Outgoing, fields: Members) -> Enqueued:
-        """Sends the fields of a message, and again without the client's window if the queue's is shorter."""
-        path = queue_path(queue, "/messages")
-        try:
-            return Enqueued.read(await self._request("POST", path, fields))
-        except DuewheelError as error:
-            if not message.without_window(error, fields):
-                raise
-        return Enqueued.read(await self._request("POST", path, fields))
 
     async def enqueue_many(self, queue: str, messages: Iterable[Outgoing | Mapping[str, Any] | str | bytes]
                            ) -> list[Enqueued | DuewheelError]:
@@ -300,44 +385,6 @@ class Calls:
         parts = _parts(len(encoded), LINES, lambda index: len(encoded[index]) + 1)
         return await self._batch(parts, send, again, self.limits())
 
-    async def _batch(self, parts: Iterable[list[int]], send: Callable[[list[int], Patience], Awaitable[_Part]],
-                     again: Callable[[int, DuewheelError], bool], limits: Limits, keep: bool = False) -> list[Any]:
-        """Sends the parts of a batch, and again those items with a refusal for the moment; the last result of each.
-
-        A refusal of a whole part is raised; with `keep` it is the result of its items if others have one.
-        """
-        results: dict[int, Any] = {}
-        unknown: set[int] = set()
-        for waiting in parts:
-            patience = Patience(limits)
-            while waiting:
-                try:
-                    found, missing, resent = await send(waiting, patience)
-                except DuewheelError as error:
-                    if not keep or not results:
-                        if unknown or any(isinstance(one, Enqueued) for one in results.values()):
-                            error.members["outcome"] = "unknown"
-                        raise
-                    found, missing, resent = [], error, False
-                if resent:
-                    unknown.update(waiting)
-                refused = []
-                for place, index in enumerate(waiting):
-                    result = results[index] = found[place] if place < len(found) else missing.copy()
-                    if isinstance(result, DuewheelError):
-                        if result.outcome == "unknown":
-                            unknown.add(index)
-                        elif index in unknown:
-                            result.members["outcome"] = "unknown"
-                        if again(index, result):
-                            refused.append(index)
-                pause = patience.pause(*(results[index] for index in refused)) if refused else None
-                if pause is None:
-                    break
-                await self._sleep(pause)
-                waiting = refused
-        return [results[index] for index in range(len(results))]
-
     # -- one message
 
     async def get(self, message: str) -> Message:
@@ -369,9 +416,6 @@ class Calls:
             return Request.json("POST", queue_path(queue, "/cancel"), wire(fields))
 
         return await self._items(named, request, self.limits())
-
-    async def _change(self, path: str, changes: Members) -> Message:
-        return Message.read(await self._request("PATCH", path, changed(changes)))
 
     async def change(self, /, message: str, **changes: Any) -> Message:
         """Changes a scheduled or ready message: `delay`, `due_at`, `past`, `body` or `json`, `headers`, `priority`,
@@ -413,25 +457,7 @@ class Calls:
 
         An empty list after `wait`. A wait that is given as text is not known to the client's time-out: give seconds.
         """
-        return await self._reserve(None, queues, max, wait, lease)
-
-    async def _reserve(self, stop: Any, queues: Queues, max: int, wait: Duration, lease: Duration | None) -> Deliveries:
-        if isinstance(queues, str):
-            queues = [queues]
-        maxima = queues if isinstance(queues, Mapping) else dict.fromkeys(queues)
-        fields = wire({"queues": [wire({"queue": name, "max": most}) for name, most in maxima.items()],
-                       "max": max, "wait": wait, "lease": lease})
-        # One that is to wait until it is stopped outlives a proxy in trouble, as a settle does.
-        request = Request.json("POST", "/v1/reserve", fields, wait=fields.get("wait_ms", 600_000) / 1000,
-                               settles=stop is not None, stop=stop)
-        try:
-            granted = decode(await self._send(request))
-        except Stopped:
-            return Deliveries()
-        try:
-            return Deliveries((Delivery.read(one) for one in granted["messages"]), granted.get("held_back"))
-        except (KeyError, TypeError, ValueError) as error:
-            raise BadAnswer(f"the answer to a reserve lacks {error}") from error
+        return await self._granted(reserve_request(queues, max, wait, lease))
 
     async def ack(self, delivery: Delivery, result: Any = None) -> Members:
         """The message is done. `result` is any JSON of at most 16 KiB, which a queue with `keep_done` keeps.
@@ -450,38 +476,6 @@ class Calls:
         lease that there is."""
         answer = await self._settle("extend", delivery, wire({"lease": lease}), self._within_leases([delivery]))
         return instant_of(answer["lease_until"])
-
-    async def _settle(self, verb: str, delivery: Delivery, fields: Members,
-                      limits: Limits = UNTIL_ANSWERED) -> Members:
-        fields["lease_token"] = delivery.lease_token
-        request = Request.json("POST", message_path(delivery.id, f"/{verb}"), fields, settles=True)
-        return decode(await self._send(request, Patience(limits)))
-
-    def _within_leases(self, deliveries: Iterable[Delivery]) -> Limits:
-        """Those of an extension: an answer after the lease is of no use."""
-        lease = min((one.lease_ms / 1000 for one in deliveries), default=math.inf)
-        seconds, limit = self.limits()
-        return min(seconds, lease), min(limit, lease)
-
-    async def _settle_many(self, verb: str, items: Sequence[Members],
-                           limits: Limits = UNTIL_ANSWERED) -> list[Any]:
-        """A batch of `/v1/ack`, `/v1/nack` or `/v1/extend`: for each item its answer, or the exception. Items that are
-        refused for the moment are sent again, as a whole batch is."""
-
-        def request(part: list[Any]) -> Request:
-            return Request.json("POST", f"/v1/{verb}", {"messages": part}, settles=True)
-
-        return await self._items(items, request, limits, settles=True)
-
-    async def _items(self, items: Sequence[Any], request: Callable[[list[Any]], Request], limits: Limits,
-                     settles: bool = False) -> list[Any]:
-        async def send(part: list[int], patience: Patience) -> _Part:
-            answer = await self._send(request([items[index] for index in part]), patience)
-            found = [from_members(one) if "code" in one else one for one in decode(answer)["results"]]
-            return found, ConnectionFailed("the answer has no result for this message"), answer.resent
-
-        return await self._batch(_parts(len(items), ITEMS), send, lambda _, refused: passing(refused.status, settles),
-                                 limits, keep=True)
 
     async def ack_many(self, deliveries: Iterable[Delivery], results: Iterable[Any] = ()) -> Results:
         """Acks many, with their `results`; for each its answer, or the exception, such as `LeaseLost`."""
@@ -552,6 +546,15 @@ class Calls:
         """Lets time pass on a server with `--virtual-clock`; the instant it is now."""
         request = Request.json("POST", "/v1/clock/advance", wire({"by": by}), wait=60.0, repeatable=False)
         return instant_of(decode(await self._send(request))["now"])
+
+
+def reserve_request(queues: Queues, max: int, wait: Duration, lease: Duration | None) -> Request:
+    if isinstance(queues, str):
+        queues = [queues]
+    maxima = queues if isinstance(queues, Mapping) else dict.fromkeys(queues)
+    fields = wire({"queues": [wire({"queue": name, "max": most}) for name, most in maxima.items()],
+                   "max": max, "wait": wait, "lease": lease})
+    return Request.json("POST", "/v1/reserve", fields, wait=fields.get("wait_ms", 600_000) / 1000)
 
 
 def _parts(count: int, most: int, size: Callable[[int], int] = lambda _: 0) -> Iterable[list[int]]:

@@ -6,10 +6,9 @@ import http.client
 import io
 import json as jsonlib
 import re
-import ssl
+import threading
 import time
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -53,9 +52,6 @@ class Address:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == (443 if self.tls else 80) else f"{host}:{self.port}"
 
-    def context(self) -> ssl.SSLContext | None:
-        return ssl.create_default_context() if self.tls else None
-
 
 def _shown(url: str) -> str:
     """An address without its token."""
@@ -83,19 +79,21 @@ class Request:
     repeatable: bool = True
     #: Whether it is sent again after any 5xx, as a settle is: a proxy's 502 says nothing about a lease.
     settles: bool = False
-    #: What ends it early: `is_set()`, and `watching(connection)`, in which it may end the connection.
-    stop: Any = None
+    #: Set by `end`.
+    ended: threading.Event = field(default_factory=threading.Event)
+    #: The one that it is sent over now.
+    connection: Connection | None = None
 
     @classmethod
     def json(cls, method: str, path: str, fields: Any = None, **options: Any) -> Request:
         return cls(method, path, None if fields is None else encode(fields), **options)
 
-    @property
-    def stopped(self) -> bool:
-        return self.stop is not None and self.stop.is_set()
-
-    def watching(self, connection: Connection) -> AbstractContextManager[Any]:
-        return nullcontext() if self.stop is None else self.stop.watching(connection)
+    def end(self) -> None:
+        """Ends it early, from any thread. What a reserve has leased still comes."""
+        self.ended.set()
+        connection = self.connection
+        if connection is not None:
+            connection.end()
 
     def to_bytes(self, address: Address) -> bytes:
         """All of it, for a server."""
@@ -155,6 +153,11 @@ class Connection:
 
     async def _read(self, seconds: float) -> bytes:
         """Some bytes; none is the end of the connection."""
+        raise NotImplementedError
+
+    def end(self) -> None:
+        """Ends the half that sends. The server answers a request that waits by the end of the connection, or has
+        answered it already: nothing is lost, as it would be if the connection were closed while that is on the way."""
         raise NotImplementedError
 
     def good(self) -> bool:

@@ -11,14 +11,14 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from ._calls import backoff, passing
+from ._calls import backoff, passing, reserve_request
+from ._http import Request
 from ._messages import Delivery, Duration, ack_fields, extend_fields, nack_fields
-from .client import Client, SocketConnection
+from .client import Client
 from .errors import BadRequest, DuewheelError, LeaseLost, MessageNotFound
 
 log = logging.getLogger("duewheel.leases")
@@ -57,16 +57,7 @@ _keepers: weakref.WeakSet[Keeper] = weakref.WeakSet()
 @atexit.register
 def _flush() -> None:
     for keeper in list(_keepers):
-        if keeper._pid == os.getpid():
-            keeper.flush()
-
-
-def _report(message: str, result: Any) -> None:
-    """Says in the log that a settle was refused."""
-    if isinstance(result, GONE):
-        log.warning("the lease of message %s was over before it was settled; it may be worked on again", message)
-    elif isinstance(result, DuewheelError):
-        log.error("message %s cannot be settled, and comes again after its lease: %s", message, result)
+        keeper.flush()
 
 
 class Keeper:
@@ -129,24 +120,18 @@ class Keeper:
             self._settles += [_Settle(verb, fields(delivery)) for delivery in held.values()]
             for tag in held:
                 del self._leases[tag]
-            if os.getpid() == self._pid and not self._closed:
+            if os.getpid() == self._pid:
                 self._start("settles", self._settling)
                 return
-        self.flush()  # a process that was forked, or one that ends, has no thread for it
+        while batch := self._ready():  # a process that was forked has no thread for it
+            self._send(batch)
 
     def flush(self) -> None:
         """Returns when everything is settled, or patience ends."""
-        end = time.monotonic() + PATIENCE
-        while time.monotonic() < end:
-            with self._changed:
-                batch = self._ready()
-                idle = not batch and not self._settles and not self._sending
-            if idle:
-                return
-            if batch:
-                self._send(batch)
-            else:
-                time.sleep(0.002)
+        with self._changed:
+            # Of a process that was forked, what is here is its parent's.
+            if os.getpid() == self._pid:
+                self._changed.wait_for(lambda: not self._settles and not self._sending, PATIENCE)
 
     def close(self) -> None:
         """Settles what is left, and ends the threads. If the server is away for longer than patience, one goes on until
@@ -156,10 +141,9 @@ class Keeper:
             self._closed = True
             self._leases.clear()
             self._changed.notify_all()
-        if os.getpid() == self._pid:
-            self.flush()
-            if self._settles:
-                log.warning("%d messages are settled when the server is back", len(self._settles))
+        self.flush()
+        if self._settles:
+            log.warning("%d messages are settled when the server is back", len(self._settles))
 
     def _start(self, name: str, run: Callable[[], None]) -> None:
         thread = self._threads.get(name)
@@ -192,10 +176,10 @@ class Keeper:
                         return
                     self._wait_until(one.at for one in self._settles)
                 self._sending = True
-            try:
-                self._send(batch)
-            finally:
+            self._send(batch)
+            with self._changed:
                 self._sending = False
+                self._changed.notify_all()
 
     def _send(self, batch: list[_Settle]) -> None:
         try:
@@ -219,13 +203,15 @@ class Keeper:
                 log.error("message %s is settled without %s: %s", one.fields["id"], " and ".join(refused), result)
                 one.fields = {name: value for name, value in one.fields.items() if name not in refused}
                 again.append(one)
-            else:
-                _report(one.fields["id"], result)
+            elif isinstance(result, GONE):
+                log.warning("the lease of message %s was over before it was settled; it may be worked on again",
+                            one.fields["id"])
+            elif isinstance(result, DuewheelError):
+                log.error("message %s cannot be settled, and comes again after its lease: %s", one.fields["id"], result)
         if again:
             log.warning("%d messages are not settled, and are tried again", len(again))
             with self._changed:
                 self._settles += again
-                self._changed.notify_all()
 
     def _extending(self) -> None:
         while True:
@@ -236,8 +222,8 @@ class Keeper:
                     self._wait_until(one.extend_at for one in self._leases.values())
             # What has no answer by then is tried again before the lease ends.
             half = min(one.half for one in due)
+            fields = [extend_fields(one.delivery) for one in due]
             try:
-                fields = [extend_fields(one.delivery) for one in due]
                 results = self.client.settle_many("extend", fields, (half / 4, half / 2))
             except DuewheelError as error:
                 log.warning("%d leases cannot be extended, trying again: %s", len(due), error)
@@ -284,8 +270,8 @@ class Fetcher:
         self._changed = threading.Condition()
         self._queues: tuple[str, ...] = ()
         self._room = 0
-        self._asked: tuple[tuple[str, ...], int] = (), 0  # by the reserve under way
-        self._connection: SocketConnection | None = None
+        self._asked: tuple[tuple[str, ...], int] = (), 0  # by the last reserve
+        self._request: Request | None = None
         self._closed = False
         self._thread: threading.Thread | None = None
         self._turn = 0
@@ -297,7 +283,7 @@ class Fetcher:
             # Under the lock: of two threads that have made room the later one also sees that of the other.
             queues, room = self.wanted()
             self._queues, self._room = tuple(queues), room
-            self._interrupt()
+            self._end_misfit()
             if self._queues and self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="duewheel-reserve", daemon=True)
                 self._thread.start()
@@ -307,33 +293,14 @@ class Fetcher:
         with self._changed:
             self._closed = True
             self._queues = ()
-            self._interrupt()
+            self._end_misfit()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(PATIENCE)
 
-    # The reserve under way looks at these.
-
-    def is_set(self) -> bool:
-        return self._asked[0] != self._queues or self._asked[1] > self._room
-
-    def wait(self, seconds: float) -> None:
-        with self._changed:
-            self._changed.wait_for(self.is_set, seconds)
-
-    @contextmanager
-    def watching(self, connection: SocketConnection) -> Iterator[None]:
-        with self._changed:
-            self._connection = connection
-            self._interrupt()
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._connection = None
-
-    def _interrupt(self) -> None:
-        if self._connection is not None and self.is_set():
-            self._connection.end()
+    def _end_misfit(self) -> None:
+        """Ends a reserve that asks for something else, or for too much."""
+        if self._request is not None and (self._asked[0] != self._queues or self._asked[1] > self._room):
+            self._request.end()
         self._changed.notify_all()
 
     def _run(self) -> None:
@@ -344,20 +311,23 @@ class Fetcher:
                 if self._closed:
                     return
                 self._asked = self._queues, self._room
+                self._request = request = self._reserve(*self._asked)
             try:
-                granted = self._reserve(*self._asked)
+                granted = self.client.granted(request)
             except DuewheelError as error:
                 self.fail(error)
-                self.wait(max(error.retry_after or 0, 0.5))
+                request.ended.wait(max(error.retry_after or 0, 0.5))
             else:
                 self._hand_over(granted)
 
-    def _reserve(self, queues: tuple[str, ...], room: int) -> list[Delivery]:
+    def _reserve(self, queues: tuple[str, ...], room: int) -> Request:
         wait = self.longest
         if len(queues) > QUEUES:  # they take turns
             self._turn = (self._turn + QUEUES) % len(queues)
             queues, wait = (queues * 2)[self._turn : self._turn + QUEUES], 0.5
-        return self.client.reserve_until(self, queues, room, wait, self.lease)
+        request = reserve_request(queues, room, wait, self.lease)
+        request.settles = True  # a proxy in trouble does not end it either
+        return request
 
     def _hand_over(self, granted: list[Delivery]) -> None:
         fresh = [it for it in granted if self.late or not it.late]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterator
-from contextlib import contextmanager, suppress
-from typing import Any, TypeVar
+import threading
+from collections.abc import Awaitable
+from contextlib import suppress
+from typing import TypeVar
 
-from ._calls import Calls
+from ._calls import Calls, reserve_request
 from ._http import Connection
 from ._messages import Deliveries, Duration, Queues
 
@@ -34,33 +35,17 @@ class _Stream(Connection):
     async def _read(self, seconds: float) -> bytes:
         return await _within(seconds, self.reader.read(65536))
 
+    def end(self) -> None:
+        if self.writer.can_write_eof():
+            self.writer.write_eof()
+        else:
+            self.writer.close()
+
     def good(self) -> bool:
         return super().good() and not self.reader.at_eof()
 
     def close(self) -> None:
         self.writer.close()
-
-
-class _Stop:
-    def __init__(self, event: asyncio.Event):
-        self.is_set, self.wait = event.is_set, event.wait
-
-    @contextmanager
-    def watching(self, stream: _Stream) -> Iterator[None]:
-        task = asyncio.ensure_future(self._end(stream))
-        try:
-            yield
-        finally:
-            task.cancel()
-
-    async def _end(self, stream: _Stream) -> None:
-        # The server answers a request that waits by the end of the connection, or has answered it already: nothing that
-        # was leased is lost, as it would be if the connection were closed while its answer is on the way.
-        await self.wait()
-        if stream.writer.can_write_eof():
-            stream.writer.write_eof()
-        else:
-            stream.writer.close()
 
 
 class AsyncClient(Calls):
@@ -73,7 +58,17 @@ class AsyncClient(Calls):
     async def reserve_until(self, stop: asyncio.Event, queues: Queues,
                             max: int = 1, *, wait: Duration = 0, lease: Duration | None = None) -> Deliveries:
         """`reserve` that ends early, and without a loss, when `stop` is set."""
-        return await self._reserve(_Stop(stop), queues, max, wait, lease)
+        request = reserve_request(queues, max, wait, lease)
+        reserving, stopping = asyncio.ensure_future(self._granted(request)), asyncio.ensure_future(stop.wait())
+        try:
+            await asyncio.wait({reserving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if stop.is_set() and request.connection is None and not reserving.done():
+                return Deliveries()  # nothing is under way
+            request.end()
+            return await reserving
+        finally:
+            reserving.cancel()
+            stopping.cancel()
 
     async def close(self) -> None:
         """Closes the kept connections. The client may be used again."""
@@ -92,6 +87,5 @@ class AsyncClient(Calls):
         return _Stream(*await _within(timeout, asyncio.open_connection(self.address.host, self.address.port,
                                                                        ssl=self._context)))
 
-    async def _sleep(self, seconds: float, stop: Any = None) -> None:
-        with suppress(TimeoutError):
-            await _within(seconds, (stop or asyncio.Event()).wait())
+    async def _sleep(self, seconds: float, ended: threading.Event | None = None) -> None:
+        await asyncio.sleep(seconds)

@@ -1,19 +1,18 @@
 """The blocking client."""
 
-# mypy: disable-error-code="assignment"
-
 from __future__ import annotations
 
 import os
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from ._calls import Calls
+from ._calls import Caller, Calls
 from ._http import Address, Connection
 
 P = ParamSpec("P")
@@ -44,7 +43,6 @@ class SocketConnection(Connection):
         return self.sock.recv(65536)
 
     def end(self) -> None:
-        """Ends the half that sends: the answer may be on its way."""
         with suppress(OSError):
             # That of an SSLSocket would take the rest of the answer for plain text.
             socket.socket.shutdown(self.sock, socket.SHUT_WR)
@@ -71,7 +69,7 @@ def _blocking(call: Callable[Concatenate[Any, P], Awaitable[R]]) -> Callable[Con
     return method
 
 
-class Client(Calls):
+class Client(Caller):
     """A client that blocks. Threads may share it; a process that forks goes on with connections of its own.
 
     `url` is the server's address, by default `DUEWHEEL_SERVER` or http://127.0.0.1:7788, and `token` by default
@@ -115,9 +113,9 @@ class Client(Calls):
     request = _blocking(Calls.request)
     check = _blocking(Calls.check)
     #: For workers, and brokers of frameworks.
-    schedule = _blocking(Calls._schedule)
-    reserve_until = _blocking(Calls._reserve)
-    settle_many = _blocking(Calls._settle_many)
+    schedule = _blocking(Caller._schedule)
+    granted = _blocking(Caller._granted)
+    settle_many = _blocking(Caller._settle_many)
 
     def close(self) -> None:
         """Closes the kept connections. The client may be used again."""
@@ -133,5 +131,5 @@ class Client(Calls):
     async def _open(self, timeout: float) -> SocketConnection:
         return SocketConnection(self.address, self._context, timeout)
 
-    async def _sleep(self, seconds: float, stop: Any = None) -> None:
-        (time.sleep if stop is None else stop.wait)(seconds)
+    async def _sleep(self, seconds: float, ended: threading.Event | None = None) -> None:
+        (time.sleep if ended is None else ended.wait)(seconds)

@@ -74,7 +74,7 @@ def _error(name: str, code: str, doc: str) -> type[DuewheelError]:
     return type(name, (DuewheelError,), {"code": code, "__doc__": doc, "__module__": __name__})
 
 
-BadRequest = _error("BadRequest", "bad_request", "The request does not follow the documentation; `field` names the place.")
+BadRequest = _error("BadRequest", "bad_request", "The request does not follow the documentation; see `field`.")
 Unauthorized = _error("Unauthorized", "unauthorized", "The server needs a token, and this one is missing or invalid.")
 Forbidden = _error("Forbidden", "forbidden", "The token lacks the scope, or does not cover the queue.")
 CrossOrigin = _error("CrossOrigin", "cross_origin", "The Host or Origin of the request is refused (option --hosts).")

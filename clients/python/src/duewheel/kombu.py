@@ -75,7 +75,7 @@ def _written(char: str) -> str:
 
 
 def queue_name(prefix: str, name: str) -> str:
-    """The server's name of a queue: bytes that it cannot have are written `$XX`, and one that is too long has a hash."""
+    """The server's name of a queue: bytes that it cannot have are written `$XX`; one that is too long has a hash."""
     name = unicodedata.normalize("NFC", name)
     full = prefix + "".join(char if _allowed(char) else _written(char) for char in name)
     if full.startswith("-"):
@@ -139,17 +139,17 @@ class Bindings:
         return table
 
     def _read(self, exchange: str) -> tuple[int | None, dict[str, Any]]:
-        if self._refused:
-            return None, {}
-        try:
-            message = self.client.get_key(self.bindings, exchange)
-        except MessageNotFound:
-            return None, {}
-        except Forbidden:
-            log.warning("the token lacks the scope cancel, so only this program's own bindings are known")
-            self._refused = True
-            return None, {}
-        return (message.generation if message.state in ("scheduled", "ready") else None), message.json()
+        """The generation of a table, if it can be changed, and the table."""
+        if not self._refused:
+            try:
+                message = self.client.get_key(self.bindings, exchange)
+                return (message.generation if message.state in ("scheduled", "ready") else None), message.json()
+            except MessageNotFound:
+                pass
+            except Forbidden:
+                log.warning("the token lacks the scope cancel, so only this program's own bindings are known")
+                self._refused = True
+        return None, {}
 
     def change(self, exchange: str, change: Callable[[dict[str, Any]], bool]) -> None:
         """Changes a table; the function says whether it has changed something."""
@@ -730,13 +730,11 @@ class TLSTransport(Transport):
 
 def _context(options: Any) -> ssl.SSLContext:
     """`broker_use_ssl`: True, or a dict with ca_certs, certfile, keyfile and cert_reqs."""
-    options = options if isinstance(options, dict) else {}
-    context = ssl.create_default_context(cafile=options.get("ca_certs") or options.get("ssl_ca_certs"))
-    certificate = options.get("certfile") or options.get("ssl_certfile")
-    if certificate:
-        context.load_cert_chain(certificate, options.get("keyfile") or options.get("ssl_keyfile"))
-    required = options.get("cert_reqs", options.get("ssl_cert_reqs", ssl.CERT_REQUIRED))
-    if required in (ssl.CERT_NONE, "none", "CERT_NONE"):
+    options = {name.removeprefix("ssl_"): it for name, it in options.items()} if isinstance(options, dict) else {}
+    context = ssl.create_default_context(cafile=options.get("ca_certs"))
+    if options.get("certfile"):
+        context.load_cert_chain(options["certfile"], options.get("keyfile"))
+    if options.get("cert_reqs") in (ssl.CERT_NONE, "none", "CERT_NONE"):
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context

@@ -38,26 +38,24 @@ class VirtualServer:
         command = [program, "serve", "--virtual-clock", "--http", "127.0.0.1:0", "--beanstalk", "off", *options]
         self._process = subprocess.Popen(command, cwd=self._folder.name, env=environment, stdin=subprocess.DEVNULL,
                                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        self._said: list[str] = []
-        self._url: str | None = None
-        self._ready = threading.Event()
-        threading.Thread(target=self._read, daemon=True).start()
-        if not self._ready.wait(PATIENCE) or self._url is None:
-            self.stop()
-            raise RuntimeError(f"{program} does not start:\n{''.join(self._said[-20:])}")
-        self.url: str = self._url
-        #: A client of this server.
-        self.client = Client(self.url)
-
-    def _read(self) -> None:
+        patience = threading.Timer(PATIENCE, self._process.kill)
+        patience.start()
         assert self._process.stdout is not None
+        said: list[str] = []
+        found = None
         for line in self._process.stdout:
-            self._said.append(line)
+            said.append(line)
             found = re.match(r"listening on (https?://\S+)", line)
             if found:
-                self._url = found[1]
-                self._ready.set()
-        self._ready.set()
+                break
+        patience.cancel()
+        if found is None:
+            self.stop()
+            raise RuntimeError(f"{program} does not start:\n{''.join(said[-20:])}")
+        threading.Thread(target=self._process.stdout.read, daemon=True).start()
+        self.url: str = found[1]
+        #: A client of this server.
+        self.client = Client(self.url)
 
     def advance(self, by: Duration) -> datetime:
         """Lets time pass, such as "48h". Then everything that is due is granted to the next reserve."""
@@ -134,7 +132,7 @@ def _agrees(message: Message, name: str, wanted: Any) -> bool:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.getgroup("duewheel").addoption("--duewheel-bin", help="the program, by default DUEWHEEL_BIN or the one on the path")
+    parser.getgroup("duewheel").addoption("--duewheel-bin", help="the program, else DUEWHEEL_BIN or one on the path")
 
 
 def _program(config: pytest.Config) -> str:

@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, TypeVar, Union
 
-from ._calls import Calls
+from ._calls import Caller
 from ._leases import Fetcher, Keeper
 from ._messages import Body, Delivery, Duration, milliseconds
 from .client import Client
@@ -133,20 +133,20 @@ class Worker:
 
     A handler that returns acks its message, and one that raises an exception gives it back: `NotYet`, `Dead`, `Retry`,
     or any other for the backoff. Its lease is extended while it runs; when it is lost, the token of the job is
-    cancelled (a coroutine is cancelled) and nothing is settled. Handlers with `async` run on the worker's event loop, others
-    in `jobs` threads. After SIGTERM or SIGINT no message is leased any more, and the handlers have `drain` to end.
+    cancelled (a coroutine is cancelled) and nothing is settled. Handlers with `async` run on the worker's event loop,
+    others in `jobs` threads. After SIGTERM or SIGINT no message is leased any more, and handlers have `drain` to end.
 
     `client` is an address, a `Client` or an `AsyncClient`; without one, the environment says where the server is.
     `lease` is the length of leases, by default that of each message; `wait` how long one reserve waits.
     """
 
-    def __init__(self, client: Calls | str | None = None, *, jobs: int = 10, lease: float | None = None,
+    def __init__(self, client: Caller | str | None = None, *, jobs: int = 10, lease: float | None = None,
                  drain: float = 30.0, wait: float = 30.0, token: str | None = None):
         if jobs < 1:
             raise ValueError("jobs: a worker needs at least 1")
         if lease is not None and milliseconds("lease", lease) < 1:
             raise ValueError("lease: at least a millisecond")
-        self.client = client._like(Client, _idle=[]) if isinstance(client, Calls) else Client(client, token=token)
+        self.client = client._like(Client, _idle=[]) if isinstance(client, Caller) else Client(client, token=token)
         self.jobs = jobs
         self.lease = lease
         self.drain = drain

@@ -1,8 +1,8 @@
 """The backend of tasks, and how a worker runs one.
 
 A task is a message, and its result what the server says of it: one that is scheduled or ready is READY, one that a
-worker has is RUNNING, a dead one FAILED with the error of its last attempt, and one that is done SUCCESSFUL: its value is
-the `result` of the ack. A queue keeps what is done for `keep_done`, which a worker sets where it is not set.
+worker has is RUNNING, a dead one FAILED with the error of its last attempt, and one that is done SUCCESSFUL: its value
+is the `result` of the ack. A queue keeps what is done for `keep_done`, which a worker sets where it is not set.
 """
 
 from __future__ import annotations
