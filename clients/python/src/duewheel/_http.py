@@ -34,18 +34,16 @@ class Address:
         """Reads `http[s]://[:TOKEN@]HOST[:PORT][/PATH]`."""
         try:
             parts = urlsplit(url)
-            port = parts.port
-            good = parts.scheme in ("http", "https") and bool(parts.hostname)
+            port, host = parts.port, parts.hostname
         except ValueError:
-            good = False
-        if not good:
+            host = None
+        if not host or parts.scheme not in ("http", "https"):
             raise ValueError(f"url: {_shown(url)!r} is no address such as http://localhost:7788")
-        assert parts.hostname is not None
         if parts.query or parts.fragment:
             raise ValueError("url: an address has no query and no fragment")
         tls = parts.scheme == "https"
         token = token or (unquote(parts.password) if parts.password else None)
-        return cls(parts.hostname, port or (443 if tls else 80), tls, parts.path.rstrip("/"), token)
+        return cls(host, port or (443 if tls else 80), tls, parts.path.rstrip("/"), token)
 
     @property
     def host_header(self) -> str:

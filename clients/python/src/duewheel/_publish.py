@@ -1,7 +1,5 @@
 """How brokers of frameworks enqueue a task: under its id as the key, and never dropped."""
 
-from __future__ import annotations
-
 import uuid
 from typing import Any
 

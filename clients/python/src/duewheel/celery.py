@@ -1,7 +1,5 @@
 """Celery on duewheel: what its own calls cannot say."""
 
-from __future__ import annotations
-
 import logging
 import sys
 from collections.abc import Iterable

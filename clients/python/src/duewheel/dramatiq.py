@@ -10,8 +10,6 @@ Its key is its message id. The priority of its actor is also that of the server,
 as RabbitMQ's broker knows it, comes on top. A message that Dramatiq gives up is dead, and can be redriven.
 """
 
-from __future__ import annotations
-
 import queue as queues
 import time
 from collections.abc import Iterable
@@ -24,8 +22,8 @@ from dramatiq.errors import ActorNotFound, ConnectionClosed, DecodeError, QueueJ
 from dramatiq.message import Message
 from dramatiq.middleware import Middleware
 
-from ._messages import Delivery
 from ._leases import Fetcher, Keeper, tag_of
+from ._messages import Delivery
 from ._publish import DEFAULT_PRIORITY, publish
 from .client import Client
 from .errors import Forbidden, Leased, MessageNotFound, NotFound

@@ -94,16 +94,13 @@ def queue_prefix(virtual_host: str | None) -> str:
 
 def due(headers: dict[str, Any]) -> str | None:
     """When a task is due, as RFC 3339; None at once."""
-    eta = headers.get("eta")
-    if not eta:
-        return None
+    at: Any = headers.get("eta")
     try:
-        at = datetime.fromisoformat(eta.replace("Z", "+00:00")) if isinstance(eta, str) else eta
-        if at.tzinfo is None:
-            at = at.replace(tzinfo=timezone.utc)
-        return at.isoformat()
+        if isinstance(at, str):
+            at = datetime.fromisoformat(at.replace("Z", "+00:00"))
+        return (at if at.tzinfo else at.replace(tzinfo=timezone.utc)).isoformat()
     except (ValueError, AttributeError):
-        return None  # the worker looks at it once more
+        return None  # there is none, or the worker looks at it once more
 
 
 def text_of(message: Delivery | Message) -> str:
@@ -563,7 +560,7 @@ class Transport(virtual.Transport):
         self.bindings = Bindings(self.duewheel, self.prefix)
         self.arguments: dict[str, dict[str, Any]] = {}
         self.ttls: dict[str, int] = {}
-        self.arrived = threading.Condition(threading.RLock())
+        self.arrived = threading.Condition()
         self.names: dict[str, str] = {}  # of queues, by those of the server
         self._error: Exception | None = None
         self._hub: Any = None

@@ -9,8 +9,6 @@
 The program is `DUEWHEEL_BIN`, the option `--duewheel-bin`, or `duewheel` on the path.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -95,13 +93,9 @@ class VirtualServer:
         self.assert_enqueued(queue, count=0, **what)
 
     def stop(self) -> None:
-        """Ends the server."""
-        self._process.terminate()
-        try:
-            self._process.wait(10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        """Ends the server, and with it everything that it has."""
+        self._process.kill()
+        self._process.wait()
         if hasattr(self, "client"):
             self.client.close()
         self._folder.cleanup()

@@ -1,7 +1,5 @@
 """Checks webhooks that a duewheel server has sent: Standard Webhooks 1.0, `v1` (HMAC-SHA256) and `v1a` (Ed25519)."""
 
-from __future__ import annotations
-
 import base64
 import hmac
 import time

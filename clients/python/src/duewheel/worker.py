@@ -191,7 +191,8 @@ class Worker:
                 self._loop.call_soon_threadsafe(function, *args)
 
     async def serve(self, *, signals: bool = False) -> None:
-        """Works on the running event loop until `stop`; ends when everything that was begun is settled.
+        """Works on the running event loop until `stop`; ends when everything that was begun is settled, or when the
+        server is away for ten seconds then.
 
         Raises the error of a server that refuses the worker, such as `Unauthorized`; one that is away is waited for.
         """

@@ -5,8 +5,6 @@ worker has is RUNNING, a dead one FAILED with the error of its last attempt, and
 is the `result` of the ack. A queue keeps what is done for `keep_done`, which a worker sets where it is not set.
 """
 
-from __future__ import annotations
-
 import logging
 from datetime import datetime
 from traceback import format_exception
