@@ -158,8 +158,8 @@ def hung(kind, monkeypatch, **options):
 
 @pytest.mark.parametrize("kind", [Client, AsyncClient])
 @pytest.mark.parametrize(("call", "most"), [
-    (lambda it: it.enqueue("q", "x"), 30), (lambda it: it.enqueue_many("q", ["x", "y"]), 30), (lambda it: it.queue("q"), 30),
-    (lambda it: it.cancel_many("q", keys=["k"]), 30), (lambda it: it.reserve("q", wait=60), 90),
+    (lambda it: it.enqueue("q", "x"), 30), (lambda it: it.enqueue_many("q", ["x"] * 12_000), 30),
+    (lambda it: it.queue("q"), 30), (lambda it: it.cancel_many("q", keys=["k"] * 2_500), 30), (lambda it: it.reserve("q", wait=60), 90),
     (lambda it: it.extend(grant(lease_ms=5_000)), 5), (lambda it: it.extend_many([grant(lease_ms=5_000), grant("2")]), 5),
 ], ids=["enqueue", "enqueue_many", "queue", "cancel_many", "reserve", "extend", "extend_many"])
 def test_the_last_try_has_what_is_left(kind, call, most, monkeypatch):
@@ -180,6 +180,21 @@ def test_what_was_not_sent_is_not_applied(kind, url):
             called(client, call)
         assert caught.value.outcome == "not_applied"
     assert [it.outcome for it in called(client, lambda it: it.enqueue_many("q", ["x"]))] == ["not_applied"]
+
+
+def test_a_batch_without_time_sends_no_further_part():
+    ended = threading.Event()
+
+    def answer(method, path, body):
+        if len(fake.requests) == 2:
+            ended.set()
+        items = jsonlib.loads(body)["keys"]
+        return (503, REFUSED) if ended.is_set() else (200, {"results": [{"key": it, "result": "cancelled"} for it in items]})
+
+    with Fake(answer) as fake:
+        got = Client(fake.url, retry_for=0).cancel_many("q", keys=[str(n) for n in range(2_500)])
+    assert [getattr(it, "code", "cancelled") for it in got[::1_000]] == ["cancelled", "storage_unavailable", "connection"]
+    assert got[2_400].outcome == "not_applied" and len(fake.requests) == 2
 
 
 @pytest.mark.parametrize("kind", [Client, AsyncClient])

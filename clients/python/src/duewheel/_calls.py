@@ -233,17 +233,22 @@ class Caller:
                      again: Callable[[int, DuewheelError], bool], limits: Limits, keep: bool = False) -> list[Any]:
         """Sends the parts of a batch, and again those items with a refusal for the moment; the last result of each.
 
-        A refusal of a whole part is raised; with `keep` it is the result of its items if others have one.
+        A refusal of a whole part is raised; with `keep` it is the result of its items if others have one. Each part has
+        the time of a call, but when one has used it up those after it are not sent.
         """
         results: dict[int, Any] = {}
         unknown: set[int] = set()
+        over = False
         for waiting in parts:
             patience = Patience(limits)
             while waiting:
                 try:
+                    if over:
+                        raise ConnectionFailed("no time is left for this message", members={"outcome": "not_applied"})
                     found, missing, resent = await send(waiting, patience)
                 except DuewheelError as error:
-                    if not keep or not results:
+                    over = over or keep
+                    if not over or not results:
                         if unknown or any(isinstance(one, Enqueued) for one in results.values()):
                             error.members["outcome"] = "unknown"
                         raise
@@ -260,8 +265,9 @@ class Caller:
                             result.members["outcome"] = "unknown"
                         if again(index, result):
                             refused.append(index)
-                pause = patience.pause(*(results[index] for index in refused)) if refused else None
+                pause = patience.pause(*(results[index] for index in refused)) if refused and not over else None
                 if pause is None:
+                    over = over or bool(refused)
                     break
                 await self._sleep(pause)
                 waiting = refused

@@ -25,10 +25,12 @@ class SocketConnection(Connection):
     def __init__(self, address: Address, context: ssl.SSLContext | None, timeout: float):
         super().__init__()
         self.pid = os.getpid()
+        end = time.monotonic() + timeout
         self.sock: socket.socket = socket.create_connection((address.host, address.port), timeout)
         try:
             self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if context is not None:
+                self.sock.settimeout(max(end - time.monotonic(), 0.001))
                 self.sock = context.wrap_socket(self.sock, server_hostname=address.host)
         except BaseException:
             self.sock.close()
