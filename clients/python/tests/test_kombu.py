@@ -175,9 +175,12 @@ def test_reject(server):
         consumer.drain(1)[0].reject(requeue=True)
         assert consumer.drain(2)[1].delivery_info["redelivered"] is True
         consumer.messages[1].reject(requeue=False)
-        until(lambda: client.get_key("q", "a").state == "dead")
         dead = client.get_key("q", "a")
-        assert dead.raw["history"][-1]["note"] == "rejected" and dead.raw["forgiven"] == 1
+        assert dead.state == "dead" and dead.raw["history"][-1]["note"] == "rejected" and dead.raw["forgiven"] == 1
+        publish(connection, "other", "b")
+        got = connection.default_channel.basic_get("other")
+        connection.default_channel.basic_reject(got.delivery_tag, requeue=True)
+        assert connection.default_channel.basic_get("other").payload == "b"
 
 
 def test_a_closed_channel_gives_everything_back(server):

@@ -229,6 +229,7 @@ class QoS(virtual.QoS):
             keeper.requeue([delivery_tag])
         else:
             keeper.nack([delivery_tag], dead=True, reason="rejected")
+        keeper.flush()  # who gets from the queue next finds it there
         super().ack(delivery_tag)
         self.channel.update()
 
