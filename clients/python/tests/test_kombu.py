@@ -177,6 +177,10 @@ def test_reject(server):
         consumer.messages[1].reject(requeue=False)
         dead = client.get_key("q", "a")
         assert dead.state == "dead" and dead.raw["history"][-1]["note"] == "rejected" and dead.raw["forgiven"] == 1
+        publish(connection, "other", "b")
+        got = connection.default_channel.basic_get("other")
+        connection.default_channel.basic_reject(got.delivery_tag, requeue=True)
+        assert connection.default_channel.basic_get("other").payload == "b"
 
 
 def test_a_closed_channel_gives_everything_back(server):
