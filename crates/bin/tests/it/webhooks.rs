@@ -519,7 +519,13 @@ fn kill_9_keeps_deliveries_and_ids() {
     target["max_attempts"] = json!(1_000);
     assert_eq!(process.call("PUT", "/v1/targets/shop", &target.to_string()).0, 200);
     assert_eq!(
-        process.call("PATCH", "/v1/queues/orders/config", r#"{"target": "shop", "lease_ms": 1000, "keep_done": "1h"}"#).0,
+        process
+            .call(
+                "PATCH",
+                "/v1/queues/orders/config",
+                r#"{"target": "shop", "lease_ms": 1000, "keep_done": "1h"}"#
+            )
+            .0,
         200
     );
     let lines: String =

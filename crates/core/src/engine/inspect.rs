@@ -27,6 +27,11 @@ impl View {
         Duration::from_millis(self.due_in_ms)
     }
 
+    /// The bytes of its content and its detail.
+    pub fn weight(&self) -> usize {
+        self.message.weight() + self.detail.as_ref().map_or(0, |detail| detail.len())
+    }
+
     /// The effective length of a lease.
     pub fn lease(&self) -> Duration {
         Duration::from_millis(self.lease_ms)

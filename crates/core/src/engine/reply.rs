@@ -68,12 +68,6 @@ pub enum Reply {
     Recorded(RowOutcome),
 }
 
-impl From<QueueHistory> for Reply {
-    fn from(history: QueueHistory) -> Self {
-        Reply::History(Box::new(history))
-    }
-}
-
 impl Reply {
     /// Whether it refuses an operation because the store has no room.
     pub fn is_disk_full(&self) -> bool {
@@ -128,9 +122,7 @@ impl Reply {
             Reply::Reserve(Reserved::Grants(grants)) => grants.iter().map(|g| g.message.weight()).sum(),
             Reply::ReserveOne(Ok(grant)) => grant.message.weight(),
             Reply::Events(events) => events.page.weight(),
-            Reply::View(Some(view)) => {
-                view.message.weight() + view.detail.as_ref().map_or(0, |detail| detail.len())
-            }
+            Reply::View(Some(view)) => view.weight(),
             Reply::Page(page) => page.views.iter().map(|view| view.message.weight()).sum(),
             Reply::Reserve(
                 Reserved::DeadlineSoon

@@ -36,8 +36,7 @@ pub(crate) async fn get(call: Call) -> Answer {
     let found = recall(&call.app, &call.caller, target).await?;
     let mut answer = MessageAnswer::of(&found);
     answer.deliveries = Some(deliveries(&found).into_iter().map(DeliveryAnswer::of).collect());
-    let detail = found.detail.as_ref().map_or(0, |detail| detail.len());
-    let json = line(found.message.weight() + detail + 512, &answer);
+    let json = line(found.weight() + 512, &answer);
     Ok(held(StatusCode::OK, room, json))
 }
 
