@@ -339,8 +339,7 @@ impl Ending {
     }
 
     fn record(&mut self, Row { message, mut life }: Row) -> Option<Record> {
-        let kind = life.stage.kind();
-        let was = Was { queue: message.queue.clone(), kind, due: life.due, weight: message.weight() as u64 };
+        let was = Was::of(&message, &life);
         if message.queue.as_str() == STORE_QUEUE {
             return Some(Record::Removed { id: message.id, why: Gone::Cancelled, was });
         }

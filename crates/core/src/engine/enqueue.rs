@@ -273,7 +273,7 @@ impl Engine {
             return Ok(());
         }
         let weight = e.weight() as u64;
-        let replaced = replaced.map(|slot| self.rows.get(slot).message.weight() as u64);
+        let replaced = replaced.map(|slot| self.rows.get(slot).weight());
         let more = weight.saturating_sub(replaced.unwrap_or(0));
         let tenant = self.queues.tenant_of(&e.queue);
         self.make_place_for_answer(&e.queue, answer)?;

@@ -28,9 +28,16 @@ use super::points::{
     HistoryRequest, MAX_STEPS, OpenWindow, PAGE, RECORD_BYTES, RecentPoints, VERSION, depth, write_entry,
 };
 use super::question::Want;
+use super::reply::Reply;
 use super::rows::QueueIdx;
 
 use HistoryStep::{FiveMinutes, TenSeconds};
+
+impl From<QueueHistory> for Reply {
+    fn from(history: QueueHistory) -> Self {
+        Reply::History(Box::new(history))
+    }
+}
 
 impl Engine {
     fn keeps_history(&self) -> bool {

@@ -82,7 +82,7 @@ pub use reply::{
 use crate::act::{Acting, Acts};
 use crate::hash_key::HashKey;
 use crate::id::{Epoch, LeaseToken, Lsn, MessageId, ReplyTo, SessionId};
-use crate::message::{Died, Kind, PastAttempt, State};
+use crate::message::{Detail, Died, Kind, PastAttempt, State};
 use crate::name::QueueName;
 use crate::policy::Policy;
 use crate::random::mixed;
@@ -234,6 +234,8 @@ pub struct Engine {
     acts: Acts,
     /// The act that the present request is part of, until the request is answered.
     acting: Option<Acting>,
+    /// The detail of the settlement that is decided, until a record has it.
+    detail: Option<Detail>,
     histories: Histories,
 }
 
@@ -352,6 +354,7 @@ impl Engine {
             withheld,
             acts: Acts::unread(acts),
             acting: None,
+            detail: None,
             histories: Histories::new(now, points),
             policy,
         };
@@ -473,6 +476,14 @@ impl Engine {
                 return self.events(to, after, limit, fired_after);
             }
             Op::Audited(_, op) => return self.decide(to, *op), // it was taken apart
+            Op::Detailed(detail, op) => {
+                // A full store keeps its room for settlements.
+                let fits = self.room != Capacity::SettleOnly && detail.len() <= self.policy.max_detail;
+                self.detail = Some(detail).filter(|_| fits);
+                self.decide(to, *op);
+                self.detail = None;
+                return;
+            }
             Op::History { queue, from, until, step } => {
                 return self.history(to, queue, [from, until], step);
             }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use crate::act::Act;
 use crate::history::{HistoryStep, QueueHistory};
 use crate::id::{LeaseToken, Lsn, MessageId, SessionId, ShardId};
-use crate::message::State;
+use crate::message::{Detail, State};
 use crate::name::{Key, QueueName};
 use crate::policy::QueueSettings;
 use crate::time::WallMs;
@@ -114,6 +114,10 @@ macro_rules! ops {
             /// pass (a limit, a quota, no room) is not recorded ([`Op::once`]).
             #[cfg_attr(feature = "serde", serde(skip))] // between nodes the row is a field of the operation
             Once(SourceRow, Box<Op>),
+            /// A settlement that brings a detail, which replaces that of the message in the same record
+            /// ([`Typed::with_detail`]). A full store keeps the former one.
+            #[cfg_attr(feature = "serde", serde(skip))] // between nodes the detail is a field of the operation
+            Detailed(Detail, Box<Op>),
         }
 
         impl Op {
@@ -130,7 +134,7 @@ macro_rules! ops {
                         ops!(@named $($names)?),
                     ),
                 )*
-                    Op::Audited(_, op) | Op::Once(_, op) => op.entry(),
+                    Op::Audited(_, op) | Op::Once(_, op) | Op::Detailed(_, op) => op.entry(),
                 }
             }
 
@@ -478,6 +482,11 @@ impl Op {
         *revives || *recalls || matches!(self.inner(), Op::Cancel { dedupe_id: DedupeId::Freed, .. })
     }
 
+    /// The detail that a settlement brings.
+    pub fn detail(&self) -> Option<&Detail> {
+        if let Op::Detailed(detail, _) = self { Some(detail) } else { None }
+    }
+
     /// The queue and the `dedupe_id` of an enqueue that has one.
     pub fn dedupe_id(&self) -> Option<(&QueueName, &str)> {
         let Op::Enqueue(e) = self.inner() else { return None };
@@ -528,7 +537,7 @@ impl Op {
             Op::Ack { result, .. } => result.as_ref().map_or(0, |result| result.len()),
             _ => 0,
         };
-        brought + size_of::<Op>()
+        brought + self.detail().map_or(0, |detail| detail.len()) + size_of::<Op>()
     }
 
     /// The operation as part of an act, if the table says that it is recorded.
@@ -551,11 +560,11 @@ impl Op {
         }
     }
 
-    /// The operation without the act and the row that it is of.
+    /// The operation without the act and the row that it is of, and without its detail.
     #[inline]
     pub fn inner(&self) -> &Op {
         match self {
-            Op::Audited(_, op) | Op::Once(_, op) => op.inner(),
+            Op::Audited(_, op) | Op::Once(_, op) | Op::Detailed(_, op) => op.inner(),
             _ => self,
         }
     }
@@ -680,6 +689,17 @@ impl<R> Typed<R> {
     #[must_use]
     pub fn once(self, row: SourceRow) -> Op {
         self.op.once(row)
+    }
+}
+
+impl Typed<SettleAnswer> {
+    /// The settlement with a detail, if there is one: see [`Op::Detailed`].
+    #[must_use]
+    pub fn with_detail(self, detail: Option<Detail>) -> Self {
+        match detail {
+            Some(detail) => Typed::new(Op::Detailed(detail, Box::new(self.op))),
+            None => self,
+        }
     }
 }
 

@@ -84,8 +84,7 @@ impl Engine {
     /// Puts a row that is in no structure into the one that its stage and due time require.
     pub(super) fn put_in_place(&mut self, slot: RowIdx) {
         let entry = self.rows.get(slot);
-        let (idx, id, due, weight) =
-            (entry.queue, entry.message.id, entry.life.due, entry.message.weight() as u64);
+        let (idx, id, due, weight) = (entry.queue, entry.message.id, entry.life.due, entry.weight());
         let place = match &entry.life.stage {
             Stage::Waiting { .. } if self.now.is_due(due) => {
                 let fits = self.withheld.weight + weight <= self.policy.near_bytes as u64 / 4;
@@ -143,8 +142,7 @@ impl Engine {
     /// Removes a row from its structure.
     pub(super) fn take_out(&mut self, slot: RowIdx) {
         let entry = self.rows.get(slot);
-        let (idx, id, due, weight) =
-            (entry.queue, entry.message.id, entry.life.due, entry.message.weight() as u64);
+        let (idx, id, due, weight) = (entry.queue, entry.message.id, entry.life.due, entry.weight());
         self.turn_window(idx);
         let place = std::mem::replace(&mut self.rows.get_mut(slot).place, RowLocation::Nowhere);
         match place {
@@ -188,12 +186,15 @@ impl Engine {
         }
     }
 
-    /// Changes a message's life: removes it from its structure, applies `change`, puts it into the structure of its new
-    /// state, and appends the record.
+    /// Changes a message's life: removes it from its structure, applies `change`, with the detail of the settlement that is
+    /// decided, puts it into the structure of its new state, and appends the record.
     pub(super) fn change_life(&mut self, slot: RowIdx, change: impl FnOnce(&mut Life)) {
         let was = self.was(slot);
         self.take_out(slot);
-        change(&mut self.rows.get_mut(slot).life);
+        let detail = self.detail.take();
+        let life = &mut self.rows.get_mut(slot).life;
+        change(life);
+        life.detail = detail.or(life.detail.take());
         self.put_in_place(slot);
         let entry = self.rows.get(slot);
         let record = Record::Changed { id: entry.message.id, life: entry.life.clone(), was };
@@ -237,12 +238,7 @@ impl Engine {
     /// The state of a row, for the record that changes it.
     pub(super) fn was(&self, slot: RowIdx) -> Was {
         let entry = self.rows.get(slot);
-        Was {
-            queue: self.queues.get(entry.queue).name.clone(),
-            kind: entry.life.stage.kind(),
-            due: entry.life.due,
-            weight: entry.message.weight() as u64,
-        }
+        Was::of(&entry.message, &entry.life)
     }
 
     /// Removes a message permanently.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::history::QueueHistory;
 use crate::id::{LeaseToken, MessageId};
-use crate::message::{DeadReason, Marks, MessageContent, PastAttempt, State};
+use crate::message::{DeadReason, Detail, Marks, MessageContent, PastAttempt, State};
 use crate::name::{Key, QueueName};
 use crate::policy::QueueSettings;
 use crate::record::{Created, Pause, Totals};
@@ -68,12 +68,6 @@ pub enum Reply {
     Recorded(RowOutcome),
 }
 
-impl From<QueueHistory> for Reply {
-    fn from(history: QueueHistory) -> Self {
-        Reply::History(Box::new(history))
-    }
-}
-
 impl Reply {
     /// Whether it refuses an operation because the store has no room.
     pub fn is_disk_full(&self) -> bool {
@@ -128,7 +122,7 @@ impl Reply {
             Reply::Reserve(Reserved::Grants(grants)) => grants.iter().map(|g| g.message.weight()).sum(),
             Reply::ReserveOne(Ok(grant)) => grant.message.weight(),
             Reply::Events(events) => events.page.weight(),
-            Reply::View(Some(view)) => view.message.weight(),
+            Reply::View(Some(view)) => view.weight(),
             Reply::Page(page) => page.views.iter().map(|view| view.message.weight()).sum(),
             Reply::Reserve(
                 Reserved::DeadlineSoon
@@ -526,6 +520,9 @@ pub struct View {
     pub history: Vec<PastAttempt>,
     /// When it expires, by the wall clock as it is now.
     pub expires_at: Option<WallMs>,
+    /// The detail that its last settlement with one brought; only of [`super::Op::Get`] and [`super::Op::Recall`].
+    #[cfg_attr(feature = "serde", serde(skip))] // between nodes it is a field of the answer
+    pub detail: Option<Detail>,
 }
 
 /// The present state of a message without body, headers and history: the answer to a change. A batch of ten thousand

@@ -138,6 +138,11 @@ section! { "message", put_life, take_life (life: Life)
         };
     13 => life.marks.losses;
     14 => life.marks.superseded_by;
+    15 => life.detail;
+}
+
+section! { "message", put_was, take_was (was: Was)
+    1 => was.detail;
 }
 
 /// The rates of a queue as they are stored: whole grants a second, and the grants an hour beyond them.
@@ -255,7 +260,7 @@ impl StoredForm for Was {
         to.byte(self.kind as u8 | (self.due.class() as u8) << 2);
         to.varint(self.due.raw());
         to.varint(self.weight);
-        to.no_fields();
+        put_was(to, self);
     }
     fn read(from: &mut Reader) -> Decoded<Self> {
         let queue = from.get()?;
@@ -271,8 +276,9 @@ impl StoredForm for Was {
             1 => Class::After,
             _ => return Err(DecodeError::Unknown("clock class")),
         };
-        let was = Was { queue, kind, due: Due::from_raw(class, from.varint()?), weight: from.varint()? };
-        from.no_fields("message")?;
+        let (due, weight) = (Due::from_raw(class, from.varint()?), from.varint()?);
+        let mut was = Was { queue, kind, due, weight, detail: 0 };
+        take_was(from, &mut was)?;
         Ok(was)
     }
 }
@@ -549,7 +555,7 @@ impl Writer {
         let m = &row.message;
         m.id.write(self);
         self.life_head(&row.life);
-        self.varint(m.weight() as u64);
+        self.varint(row.weight() as u64);
         m.key.write(self);
         self.content(m);
         self.life_rest(&row.life);

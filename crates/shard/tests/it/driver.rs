@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use duewheel_core::MessageId;
-use duewheel_core::engine::{Attempt, Config, Enqueue, Op, Reply, Reserve, Reserved, Target, WaiterId, When};
+use duewheel_core::engine::{
+    Ask, Attempt, Config, Enqueue, Op, Reply, Reserve, Reserved, Target, WaiterId, When,
+};
 use duewheel_core::id::SessionId;
 use duewheel_core::name::{Key, QueueName};
 use duewheel_core::pass_on;
@@ -124,6 +126,28 @@ fn answers_wait_for_durability() {
     assert!(matches!(accepted.try_recv().unwrap()[0], Ok(Reply::Enqueue(Ok(_)))));
     assert!(matches!(refused.try_recv().unwrap()[0], Ok(Reply::Enqueue(Err(_)))));
     assert!(matches!(read.try_recv().unwrap()[0], Ok(Reply::View(Some(_)))));
+}
+
+/// The detail of a settlement is in its record: nobody sees it before that is durable.
+#[test]
+fn detail_waits_for_its_settlement() {
+    let mut rig = Rig::new();
+    rig.submit(vec![put(0)]);
+    let answers = rig.submit(vec![reserve(0)]).try_recv().unwrap();
+    let Ok(Reply::Reserve(Reserved::Grants(grants))) = &answers[0] else { panic!("{answers:?}") };
+    let (id, token) = (grants[0].message.id, grants[0].token);
+    rig.disk.claim(Level::Fsync);
+    rig.disk.sync_by_hand();
+    let nack = Op::nack(id, token, Attempt::Failed, None, "").with_detail(Some((*b"why").into()));
+    let mut settled = rig.submit(vec![nack.into_op()]);
+    let mut read = rig.submit(vec![Op::Get { target: Target::Id(id) }]);
+    rig.step();
+    assert!(settled.try_recv().is_err() && read.try_recv().is_err());
+    rig.disk.complete_sync();
+    rig.step();
+    assert!(matches!(settled.try_recv().unwrap()[0], Ok(Reply::Settle(Ok(_)))));
+    let shown = read.try_recv().unwrap().remove(0);
+    assert!(matches!(shown, Ok(Reply::View(Some(view))) if view.detail.as_deref() == Some(b"why")));
 }
 
 #[test]

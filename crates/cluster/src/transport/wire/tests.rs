@@ -6,7 +6,7 @@ use std::fs;
 use std::io::Read as _;
 use std::path::Path;
 
-use duewheel_core::engine::{Ask as _, Target};
+use duewheel_core::engine::{Ask as _, Target, View};
 use duewheel_core::name::{Key, QueueName};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -265,6 +265,27 @@ fn result_is_a_field_of_its_ack() {
     let (with, without) = (asked(&ops[..1]), asked(&ops[1..2]));
     assert!(with.ends_with(&[1, 3 << 2 | 1, 3, b'[', b'1', b']']), "{with:?}");
     assert_eq!(with.len(), without.len() + 5);
+}
+
+/// The detail of a settlement is a field of it, and that of a message a field of the answer.
+#[test]
+fn detail_is_a_field_of_its_settlement() {
+    let id = duewheel_core::MessageId(7);
+    let proof = duewheel_core::engine::Proof::Session(duewheel_core::id::SessionId(3));
+    let ack = || Op::ack_with(id, proof, Some("1".into()));
+    let bury = Op::bury(id, proof, "").with_detail(Some((*b"no").into()));
+    let ops = [ack().with_detail(Some((*b"yes").into())).into_op(), ack().into_op(), bury.into_op()];
+    assert_eq!(again(&ops), ops);
+    assert!(asked(&ops[..1]).ends_with(&[2, 3 << 2 | 1, 1, b'1', 4 << 2 | 1, 3, b'y', b'e', b's']));
+    let mut runner = TestRunner::deterministic();
+    let mut replies = std::iter::repeat_with(|| reply().new_tree(&mut runner).unwrap().current());
+    let view = replies.find_map(|reply| if let Reply::View(view) = reply { view } else { None }).unwrap();
+    let whole = View { detail: Some((*b"seen").into()), ..(*view).clone() };
+    let views = [whole.into(), view].map(|view| Ok(Reply::View(Some(view))));
+    assert!(answers(9, &views[..1], LIMITS).unwrap().ends_with(&[1, 4 << 2 | 1, 4, b's', b'e', b'e', b'n']));
+    for (came, view) in came(&answers(9, &views, LIMITS).unwrap()[LENGTH..]).into_iter().zip(views) {
+        assert_eq!(came.unwrap().unwrap(), view.unwrap());
+    }
 }
 
 /// Replaces the section of the last part of a frame; `bytes` is the length of that part.

@@ -231,12 +231,7 @@ impl History {
 
     fn was(&self, id: MessageId) -> Option<Was> {
         let (row, _) = self.model.row(id)?;
-        Some(Was {
-            queue: row.message.queue.clone(),
-            kind: row.life.stage.kind(),
-            due: row.life.due,
-            weight: row.message.weight() as u64,
-        })
+        Some(Was::of(&row.message, &row.life))
     }
 
     fn put(&mut self) -> Record {
@@ -305,6 +300,10 @@ impl History {
                 note: "an honest note".into(),
             });
             life.history.truncate(3);
+        }
+        if self.rare.once_in(9) {
+            let byte = self.rare.roll().to_le_bytes()[0];
+            life.detail = Some(vec![byte; self.rare.index(400)].into());
         }
         if self.rare.once_in(15) {
             life.marks.asked = Some(life.due);
