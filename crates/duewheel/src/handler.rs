@@ -9,7 +9,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
-use duewheel_core::engine::{Op, Reserved};
+use duewheel_core::engine::{Op, Reserved, SettleRefusal};
 use duewheel_core::id::SessionId;
 use duewheel_core::name::QueueName;
 use duewheel_shard::activity::Activity;
@@ -24,7 +24,7 @@ use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::{JoinError, JoinHandle};
 
 use crate::message::{HandlerOutcome, IntoOutcome, Message};
-use crate::queue::Queue;
+use crate::queue::{Queue, QueueError};
 use crate::wheel::{HandlerError, Registered, WeakWheel};
 
 /// The result of most handlers: `Ok(())` acks the message, an error makes the attempt fail. A [`crate::DeadLetter`]
@@ -303,7 +303,16 @@ impl Worker {
             tracing::debug!(queue = %self.queue, %id, ?outcome, "an attempt was not successful");
         }
         let goes_on = || !*self.abort.borrow() && !self.life.has_ended();
-        match repeated(goes_on, || self.client.ask(outcome.op(id, token))).await {
+        let mut settled = repeated(goes_on, || self.client.ask(outcome.op(id, token))).await;
+        if let (Ok(Err(SettleRefusal::TooLong(max_ms))), HandlerOutcome::NotYet { reason, .. }) =
+            (&settled, &outcome)
+        {
+            // Otherwise the lease would run out, and nobody would learn why.
+            let why = QueueError::DelayTooLong { max_ms: *max_ms };
+            let failed = HandlerOutcome::failed(format!("{reason}: {why}"));
+            settled = repeated(goes_on, || self.client.ask(failed.op(id, token))).await;
+        }
+        match settled {
             Ok(Err(_)) => {
                 tracing::warn!(queue = %self.queue, %id, "settled too late: the lease was lost");
             }

@@ -316,8 +316,8 @@ pub struct NotYet {
 }
 
 impl NotYet {
-    /// Delivers the message again after `delay`, rounded up to a millisecond. The reason is kept in the message's
-    /// history, cut to 256 bytes.
+    /// Delivers the message again after `delay`, rounded up to a millisecond; with a delay longer than 136 years the
+    /// attempt has failed. The reason is kept in the message's history, cut to 256 bytes.
     pub fn new(delay: Duration, reason: impl Into<String>) -> Self {
         NotYet { reason: reason.into(), mark: Mark(Some(delay)) }
     }
