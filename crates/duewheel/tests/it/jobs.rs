@@ -139,6 +139,32 @@ async fn many_messages_enqueue_in_order() {
 async fn dead_messages_redrive_once() {
     let wheel = wheel().await;
     let queue = wheel.queue("pay");
+/// Story: `enqueue_many` took the drafts of another wheel for its own.
+#[tokio::test]
+async fn drafts_of_another_wheel_are_refused() {
+    let (here, there) = (wheel().await, wheel().await);
+    let drafts = [here.queue("q").body("ours"), there.queue("q").body("theirs")];
+    let results = here.enqueue_many(drafts).await;
+    assert!(results[0].is_ok(), "{:?}", results[0]);
+    assert_eq!(results[1].as_ref().unwrap_err().to_string(), "the message is of another wheel");
+    let ours = here.queue("q").reserve(9, SECOND).await.unwrap();
+    assert_eq!((ours.len(), ours[0].body().as_ref()), (1, &b"ours"[..]));
+    assert!(there.queue("q").info().await.unwrap().is_none());
+}
+
+/// Story: a window of an id that was forgotten did nothing, and a repeated enqueue made a second message.
+#[tokio::test]
+async fn dedupe_window_needs_an_id() {
+    let wheel = wheel().await;
+    let draft = || wheel.queue("q").body("x").dedupe_window(HOUR);
+    let many = wheel.enqueue_many([draft(), draft().dedupe_id("a")]).await;
+    let refused = [draft().enqueue().await, many[0].clone()];
+    for refused in refused {
+        assert_eq!(refused.unwrap_err().to_string(), "dedupe_window needs a dedupe_id");
+    }
+    assert_eq!(many[1].as_ref().unwrap().id, draft().dedupe_id("a").enqueue().await.unwrap().id);
+}
+
     for n in 0..3 {
         queue.message(&n).enqueue().await.unwrap();
     }
