@@ -17,8 +17,11 @@ struct Close {
     number: u64,
 }
 
+const GENERIC: &str = "generic";
+
+/// Story: values with blocks did not compile, and a constant was no name of a queue.
 #[derive(Debug, Serialize, Deserialize, Job)]
-#[job(queue = "generic")]
+#[job(queue = GENERIC, priority = { const LOW: u32 = 2_048; LOW }, delay = if cfg!(test) { SECOND } else { HOUR })]
 struct Wrapped<T: Serialize + for<'a> Deserialize<'a> + Send + Sync + 'static>(#[serde(bound = "")] T);
 
 /// A second type for a queue.
@@ -59,7 +62,8 @@ async fn jobs_have_their_declared_options() {
     let there = find_enqueued(&wheel, &order(1), Some(MINUTE)).await.unwrap_err();
     assert!(there.contains("due in 60s") && there.contains("due in 3600s"), "{there}");
     wheel.job(&Wrapped(5_u8)).enqueue().await.unwrap();
-    assert_enqueued!(wheel, Wrapped(5_u8));
+    let view = assert_enqueued!(wheel, Wrapped(5_u8), in SECOND);
+    assert_eq!((view.message.queue.as_str(), view.priority), (GENERIC, 2_048));
 }
 
 #[tokio::test]
@@ -135,10 +139,6 @@ async fn many_messages_enqueue_in_order() {
     assert_eq!(listed, expected, "in due order; the first is ready");
 }
 
-#[tokio::test]
-async fn dead_messages_redrive_once() {
-    let wheel = wheel().await;
-    let queue = wheel.queue("pay");
 /// Story: `enqueue_many` took the drafts of another wheel for its own.
 #[tokio::test]
 async fn drafts_of_another_wheel_are_refused() {
@@ -165,6 +165,10 @@ async fn dedupe_window_needs_an_id() {
     assert_eq!(many[1].as_ref().unwrap().id, draft().dedupe_id("a").enqueue().await.unwrap().id);
 }
 
+#[tokio::test]
+async fn dead_messages_redrive_once() {
+    let wheel = wheel().await;
+    let queue = wheel.queue("pay");
     for n in 0..3 {
         queue.message(&n).enqueue().await.unwrap();
     }
