@@ -59,6 +59,7 @@ macro_rules! request {
     }) => {
         $(#[$outer])*
         #[derive(Clone, Debug, Default, Serialize)]
+        #[non_exhaustive]
         pub struct $name {
             $($(#[$doc])* #[serde(skip_serializing_if = "Option::is_none")] pub $field: Option<$kind>,)*
         }
@@ -77,6 +78,7 @@ macro_rules! words {
         $(#[$outer])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
         #[serde(rename_all = "snake_case")]
+        #[non_exhaustive]
         pub enum $name { $($(#[$doc])* $word,)* }
     };
 }

@@ -144,6 +144,7 @@ impl fmt::Debug for Message {
 
 /// How the run of a handler has ended. Reasons are kept in the message's history, cut to 256 bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub enum HandlerOutcome {
     /// The message is done.
     Ack,
