@@ -315,7 +315,7 @@ impl DuewheelClient {
     }
 
     /// A part of the messages of a queue, in due order, behind an earlier part's `next`. `filter` has names and values
-    /// as HTTP has them, such as `("state", "dead")`. The scope is `admin`.
+    /// as HTTP has them, such as `("state", "dead")`.
     ///
     /// # Errors
     /// [`Error`], by its code.
