@@ -142,7 +142,7 @@ request! {
         if_exists(TakenKey): if_exists TakenKey = Into::into;
         /// A repeated enqueue with this id gets the first answer. Without one the client makes one for the call.
         dedupe_id(impl Into<String>): dedupe_id String = Into::into;
-        /// How long the id is remembered.
+        /// How long the id is remembered. It needs an id.
         dedupe_window(Duration): dedupe_window_ms u64 = millis;
         /// Lower first; 1024 by default.
         priority(u32): priority u32 = Into::into;
