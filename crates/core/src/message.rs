@@ -14,6 +14,7 @@ use crate::time::{Due, EngineMs, Now, WallMs};
 /// The content of a message. Immutable; shared between engine, store and replies.
 #[derive(Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct MessageContent {
     /// The message's id.
     pub id: MessageId,

@@ -96,6 +96,11 @@ impl Client {
         }
     }
 
+    /// Whether both submit to the same engine.
+    pub fn is_same(&self, other: &Client) -> bool {
+        Arc::ptr_eq(&self.inbox, &other.inbox)
+    }
+
     /// Submits operations that are decided in order, without others in between, and answered together once the last
     /// answer may be sent. They are not a transaction: each is accepted or refused separately.
     ///

@@ -14,7 +14,6 @@ use std::mem;
 
 use duewheel_core::engine::{
     After, Config, Effect, Effects, Engine, GeometryError, GivenUp, Input, Op, Quotas, RecordedCounts, Reply,
-    Stats,
 };
 use duewheel_core::id::{Lsn, ReplyTo};
 use duewheel_core::mutant::{self, Mutant};
@@ -526,8 +525,9 @@ impl<S: Store> Driver<S> {
         let quotas = if self.engine.has_quotas() { self.engine.quota_uses(now) } else { Vec::new() };
         let RecordedCounts { totals, lease_expired, lateness, lateness_sum_ms } = self.confirmed.counts();
         let lateness = lateness.to_vec();
-        let stats = self.engine.stats(now);
-        let stats = Stats { totals, lease_expired, lateness, lateness_sum_ms, ..stats };
+        let mut stats = self.engine.stats(now);
+        (stats.totals, stats.lease_expired) = (totals, lease_expired);
+        (stats.lateness, stats.lateness_sum_ms) = (lateness, lateness_sum_ms);
         let mut store = self.store.figures();
         let (done, expired) = (self.engine.done_counts(), self.engine.expired_counts());
         let answers = self.engine.answer_counts();

@@ -77,7 +77,7 @@ def extend_panel() -> None:
 
 
 def _in_the_server(state: Any) -> list[dict[str, Any]]:
-    """The next tasks of the worker's queues, as Celery lists them. Without the scope `admin` there are none."""
+    """The next tasks of the worker's queues, as Celery lists them."""
     from celery.worker.request import Request
 
     consumer = state.consumer.task_consumer

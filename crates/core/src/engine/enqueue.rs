@@ -142,21 +142,12 @@ impl Engine {
     }
 
     fn accept(&mut self, e: Enqueue, id: MessageId, due: Due, generation: u32) {
-        let message = Arc::new(MessageContent {
-            id,
-            queue: e.queue,
-            key: e.key,
-            body: e.body,
-            headers: e.headers,
-            options: e.options,
-            dedupe_id: e.dedupe_id,
-            enqueued_at: self.now.wall,
-        });
         let stage = match e.begins {
             InitialState::Waiting => Stage::Waiting { token: None },
             InitialState::Dead => Stage::Dead { reason: DeadReason::Buried, at: self.dies(), token: None },
         };
-        self.put_new(message, Life { generation, stage, ..Life::new(due, e.priority) });
+        let life = Life { generation, stage, ..Life::new(due, e.priority) };
+        self.put_new(Arc::new(e.into_content(id, self.now.wall)), life);
     }
 
     /// Puts a new message, under an id that no message has had.

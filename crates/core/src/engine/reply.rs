@@ -216,6 +216,7 @@ impl Enqueued {
 /// The message that has a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct KeyHolder {
     /// The id of the message.
     pub id: MessageId,
@@ -263,12 +264,6 @@ pub enum EnqueueRefusal {
     OverQuota(Box<OverQuota>),
     /// The instant of the expiry has passed.
     Expired,
-}
-
-impl From<Box<OverQuota>> for EnqueueRefusal {
-    fn from(over: Box<OverQuota>) -> Self {
-        EnqueueRefusal::OverQuota(over)
-    }
 }
 
 /// The part of an enqueue or a change that was refused.
@@ -435,12 +430,6 @@ pub enum ChangeRefusal {
     OverQuota(Box<OverQuota>),
 }
 
-impl From<Box<OverQuota>> for ChangeRefusal {
-    fn from(over: Box<OverQuota>) -> Self {
-        ChangeRefusal::OverQuota(over)
-    }
-}
-
 /// A limit that is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -574,6 +563,7 @@ pub struct Page {
 /// The present state of a queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct QueueView {
     /// The name of the queue.
     pub name: QueueName,
@@ -668,6 +658,7 @@ pub enum Attended {
 /// Messages per state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct Counts {
     /// The messages that are not due.
     pub scheduled: u64,
@@ -733,6 +724,7 @@ pub struct WheelView {
 /// Figures of the whole engine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct Stats {
     /// Messages per state.
     pub counts: Counts,

@@ -233,5 +233,7 @@ fn held(row: &Row) -> Option<(QueueName, Key)> {
 }
 
 fn without_key(message: &Arc<MessageContent>) -> Arc<MessageContent> {
-    Arc::new(MessageContent { key: None, ..MessageContent::clone(message) })
+    let mut message = MessageContent::clone(message);
+    message.key = None;
+    Arc::new(message)
 }
