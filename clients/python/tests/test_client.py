@@ -198,7 +198,7 @@ def test_a_batch_without_time_sends_no_further_part():
 
 
 @pytest.mark.parametrize("kind", [Client, AsyncClient])
-def test_a_connect_that_takes_too_long_is_not_applied(kind, monkeypatch):
+def test_a_slow_connect_is_not_applied(kind, monkeypatch):
     client, _, _ = hung(kind, monkeypatch, retry_for=0)
 
     async def slow(timeout):

@@ -147,7 +147,7 @@ def test_a_proxy_in_trouble_costs_no_lease_and_no_ack():
     assert sorted(ended) == ["1", "2"] and not any(it.cancelled for it in tokens)
 
 
-def test_an_extend_is_tried_again_before_its_lease_ends():
+def test_an_extend_is_repeated_within_its_lease():
     """However long the server asks it to wait."""
     grants = [{"id": "1", "queue": "q", "attempt": 1, "priority": 1, "due_at": None, "lateness_ms": 0, "lease_token": "00",
                "lease_ms": 4_000, "lease_until": None, "body": "x", "headers": {}}]
