@@ -354,7 +354,11 @@ impl Ending {
                 self.ended += 1;
                 Stage::Waiting { token: None }
             }
-            Stage::Waiting { token: None } | Stage::Dead { .. } => return None,
+            Stage::Dead { reason, at, token: Some(_) } => {
+                self.ended += 1;
+                Stage::Dead { reason, at, token: None }
+            }
+            Stage::Waiting { token: None } | Stage::Dead { token: None, .. } => return None,
         };
         Some(Record::Changed { id: message.id, life, was })
     }
