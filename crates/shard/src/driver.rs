@@ -389,9 +389,10 @@ impl<S: Store> Driver<S> {
         self.room == Capacity::Busy
     }
 
-    /// Whether an answer waits for the store: for durability, a page, or a look-up.
+    /// Whether an answer waits for the store (for durability, a page, or a look-up), or a grant that reached nobody is
+    /// taken back in the next step.
     pub fn is_waiting_for_store(&self) -> bool {
-        let held = !self.held.is_empty() || !self.held_grants.is_empty();
+        let held = !self.held.is_empty() || !self.held_grants.is_empty() || !self.own.is_empty();
         held || !self.undecided.is_empty() || !self.parked.is_empty() || self.engine.has_questions()
     }
 
@@ -421,7 +422,8 @@ impl<S: Store> Driver<S> {
         self.engine.end_all_waits(&mut self.effects);
     }
 
-    /// Closes the driver: everything appended becomes durable, and all answers are sent.
+    /// Closes the driver: everything appended becomes durable, and all answers are sent. Grants that have reached nobody
+    /// by now are taken back.
     ///
     /// # Errors
     /// The store failed to append, or to close. Answers that have not been sent then say that their outcome is unknown,
@@ -433,7 +435,7 @@ impl<S: Store> Driver<S> {
             self.open.answer(to, Err(CallError::Draining), &mut self.own);
         }
         self.carry_out();
-        let closed = self.append(now).and_then(|()| self.store.close(clock(now)));
+        let closed = self.append_last(now).and_then(|()| self.store.close(clock(now)));
         match closed {
             Ok(progress) => {
                 let all = self.appended;
@@ -447,6 +449,17 @@ impl<S: Store> Driver<S> {
                 Err(error)
             }
         }
+    }
+
+    /// Appends what was decided, and what takes back the grants that reach nobody now.
+    fn append_last(&mut self, now: Now) -> Result<(), StoreError> {
+        self.append(now)?;
+        self.answer()?;
+        while !self.own.is_empty() {
+            self.round(now, &mut Vec::new())?;
+            self.answer()?;
+        }
+        Ok(())
     }
 
     /// The store failed: answers that have not been sent have an unknown outcome; they are never reported as failed.

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use duewheel_core::MessageId;
 use duewheel_core::engine::{Attempt, Config, Enqueue, Op, Reply, Reserve, Reserved, Target, WaiterId, When};
 use duewheel_core::id::SessionId;
+use duewheel_core::message::State;
 use duewheel_core::name::{Key, QueueName};
 use duewheel_core::pass_on;
 use duewheel_core::policy::{Policy, QueueSettings};
@@ -124,6 +125,32 @@ fn answers_wait_for_durability() {
     assert!(matches!(accepted.try_recv().unwrap()[0], Ok(Reply::Enqueue(Ok(_)))));
     assert!(matches!(refused.try_recv().unwrap()[0], Ok(Reply::Enqueue(Err(_)))));
     assert!(matches!(read.try_recv().unwrap()[0], Ok(Reply::View(Some(_)))));
+}
+
+/// Story: a consumer was gone when its grant left, and the driver stopped: the lease ran out, and with one attempt the
+/// message was dead although nobody had ever had it.
+#[test]
+fn stopping_driver_takes_undelivered_grants_back() {
+    for is_stepped in [true, false] {
+        let mut rig = Rig::new();
+        rig.disk.claim(Level::Fsync);
+        rig.disk.sync_by_hand();
+        let _put = rig.submit(vec![put(0)]);
+        drop(rig.submit(vec![reserve(0)]));
+        assert!(rig.driver.is_waiting_for_store());
+        rig.disk.complete_sync();
+        if is_stepped {
+            rig.step();
+            assert!(rig.driver.is_waiting_for_store(), "it has something to take back");
+        }
+        let Rig { driver, disk, now } = rig;
+        driver.close(now).unwrap();
+        disk.complete_sync();
+        let mut rig = Rig { driver: open(&disk, now), disk, now };
+        let got = rig.answers(vec![Op::Get { target: Target::Id(MessageId(1)) }]);
+        let Ok(Reply::View(Some(view))) = &got[0] else { panic!("{got:?}") };
+        assert_eq!((view.state, view.attempt), (State::Ready, 0), "stepped: {is_stepped}");
+    }
 }
 
 #[test]
