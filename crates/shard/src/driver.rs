@@ -107,8 +107,6 @@ struct PendingReply {
     to: ReplyTo,
     reply: Reply,
     after: After,
-    /// Whether a record was written for it. If not, it may report the result of an earlier operation.
-    recorded: bool,
 }
 
 impl<S: Store> Driver<S> {
@@ -517,16 +515,15 @@ impl<S: Store> Driver<S> {
         self.engine.tenant_of(queue)
     }
 
-    /// The addresses of the operations whose records begin at or after this position, which were not applied, and of
-    /// those without records that report the result of an earlier one behind it.
+    /// The addresses of the operations whose records begin at or after this position, which were not applied, and of those
+    /// behind it of which this is not certain.
     fn refused_from(&mut self, first: Lsn) -> (BTreeSet<u64>, BTreeSet<u64>) {
         let held = mem::take(&mut self.held).into_iter().chain(mem::take(&mut self.held_grants));
         let behind = held.filter(|held| held.after.durable.max(held.after.written) >= first);
         let (refused, others): (Vec<PendingReply>, Vec<PendingReply>) =
-            behind.partition(|held| is_of_one_group(&held.reply, held.recorded));
+            behind.partition(|held| is_of_one_group(&held.reply));
         let address = |held: PendingReply| held.to.0;
-        let repeated = others.into_iter().filter(|held| !held.recorded);
-        (refused.into_iter().map(address).collect(), repeated.map(address).collect())
+        (refused.into_iter().map(address).collect(), others.into_iter().map(address).collect())
     }
 
     /// The store, for figures and for tests.
@@ -674,21 +671,18 @@ impl<S: Store> Driver<S> {
     fn carry_out(&mut self) {
         let mut effects = mem::take(&mut self.effects);
         self.weighed = (0, 0);
-        let mut recorded = false;
         for effect in effects.drain(..) {
             match effect {
                 Effect::Append(record) => {
-                    recorded = true;
                     self.record_bytes += record.weight();
                     self.records.push(record);
                 }
                 Effect::Respond { to, reply, .. } if reply.is_disk_full() && self.room_error.is_some() => {
-                    recorded = false;
                     self.tell_given_up(GivenUp::Untouched(to), &self.no_room());
                 }
                 Effect::Respond { to, reply, after } => {
                     self.held_bytes += reply.weight();
-                    let held = PendingReply { to, reply, after, recorded: mem::take(&mut recorded) };
+                    let held = PendingReply { to, reply, after };
                     if after.written > Lsn(0) {
                         self.held_grants.push(held)
                     } else {

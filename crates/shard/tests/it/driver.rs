@@ -153,6 +153,33 @@ fn stopping_driver_takes_undelivered_grants_back() {
     }
 }
 
+/// Story: a lease ran out in the step in which an enqueue was repeated. The store had applied nothing of that step, so the
+/// repeated one was answered "not applied", although the first one had been.
+#[test]
+fn repeated_operations_are_never_not_applied() {
+    for is_ack in [false, true] {
+        let mut rig = Rig::new();
+        let first = Enqueue { dedupe_id: Some("once".into()), ..Enqueue::new(queue(), "b") };
+        let first = Op::Enqueue(Box::new(first));
+        rig.answers(vec![first.clone(), put(0)]);
+        let granted = rig.answers(vec![reserve(0)]);
+        let Ok(Reply::Reserve(Reserved::Grants(grants))) = &granted[0] else { panic!("{granted:?}") };
+        let ack = Op::Ack { id: grants[0].message.id, proof: grants[0].token.into(), result: None };
+        rig.answers(vec![ack.clone()]);
+        rig.disk.claim(Level::Fsync);
+        rig.disk.sync_by_hand();
+        rig.pass(60_000); // a lease is 30 s
+        let groups = rig.disk.groups().len();
+        let mut answers = rig.submit(vec![if is_ack { ack } else { first }]);
+        let lost = &rig.disk.groups()[groups];
+        let error = StoreError::new(ErrorKind::Unavailable, "gone").with_nothing_from(lost.first);
+        drop(rig.driver.fail(&error));
+        let answers = answers.try_recv().unwrap();
+        let is_unknown = matches!(answers[0], Err(CallError::Store { outcome: Outcome::Unknown, .. }));
+        assert!(is_unknown, "ack: {is_ack}, {answers:?}");
+    }
+}
+
 #[test]
 fn grant_waits_for_own_message_only() {
     let mut rig = Rig::new();
