@@ -82,7 +82,7 @@ pub use reply::{
 use crate::act::{Acting, Acts};
 use crate::hash_key::HashKey;
 use crate::id::{Epoch, LeaseToken, Lsn, MessageId, ReplyTo, SessionId};
-use crate::message::{Detail, Died, Kind, PastAttempt, State};
+use crate::message::{Detail, Died, Kind, Life, PastAttempt, State};
 use crate::name::QueueName;
 use crate::policy::Policy;
 use crate::random::mixed;
@@ -180,6 +180,9 @@ pub struct Engine {
     acked: Acked,
     /// Leases bound to a connection.
     bound: BTreeSet<(SessionId, EngineMs, MessageId)>,
+    /// The lives before those grants that changed more than the number of attempts, while they are leased: for a grant that
+    /// reaches no consumer.
+    before_grant: BTreeMap<MessageId, Life>,
     matching: Matching,
     /// Timed pauses.
     pauses: BTreeSet<(EngineMs, QueueIdx)>,
@@ -319,6 +322,7 @@ impl Engine {
             answers: AnswerLogs::default(),
             acked: Acked::new(seed),
             bound: BTreeSet::new(),
+            before_grant: BTreeMap::new(),
             matching: Matching::default(),
             pauses,
             leaving,

@@ -167,6 +167,7 @@ impl Engine {
                 if let Some(lease) = self.rows.get(slot).life.lease() {
                     self.bound.remove(&(lease.session, lease.until, id));
                 }
+                self.before_grant.remove(&id);
                 self.leased_weight -= weight;
                 let queue = self.queues.get_mut(idx);
                 let born = &mut self.rows.get_mut(slot).born;

@@ -8,6 +8,7 @@ use duewheel_core::engine::{
     Ask, Attempt, Config, Enqueue, Op, Reply, Reserve, Reserved, Target, WaiterId, When,
 };
 use duewheel_core::id::SessionId;
+use duewheel_core::message::State;
 use duewheel_core::name::{Key, QueueName};
 use duewheel_core::pass_on;
 use duewheel_core::policy::{Policy, QueueSettings};
@@ -148,6 +149,59 @@ fn detail_waits_for_its_settlement() {
     assert!(matches!(settled.try_recv().unwrap()[0], Ok(Reply::Settle(Ok(_)))));
     let shown = read.try_recv().unwrap().remove(0);
     assert!(matches!(shown, Ok(Reply::View(Some(view))) if view.detail.as_deref() == Some(b"why")));
+}
+
+/// Story: a consumer was gone when its grant left, and the driver stopped: the lease ran out, and with one attempt the
+/// message was dead although nobody had ever had it.
+#[test]
+fn stopping_driver_takes_undelivered_grants_back() {
+    for is_stepped in [true, false] {
+        let mut rig = Rig::new();
+        rig.disk.claim(Level::Fsync);
+        rig.disk.sync_by_hand();
+        let _put = rig.submit(vec![put(0)]);
+        drop(rig.submit(vec![reserve(0)]));
+        assert!(rig.driver.is_waiting_for_store());
+        rig.disk.complete_sync();
+        if is_stepped {
+            rig.step();
+            assert!(rig.driver.is_waiting_for_store(), "it has something to take back");
+        }
+        let Rig { driver, disk, now } = rig;
+        driver.close(now).unwrap();
+        disk.complete_sync();
+        let mut rig = Rig { driver: open(&disk, now), disk, now };
+        let got = rig.answers(vec![Op::Get { target: Target::Id(MessageId(1)) }]);
+        let Ok(Reply::View(Some(view))) = &got[0] else { panic!("{got:?}") };
+        assert_eq!((view.state, view.attempt), (State::Ready, 0), "stepped: {is_stepped}");
+    }
+}
+
+/// Story: a lease ran out in the step in which an enqueue was repeated. The store had applied nothing of that step, so the
+/// repeated one was answered "not applied", although the first one had been.
+#[test]
+fn repeated_operations_are_never_not_applied() {
+    for is_ack in [false, true] {
+        let mut rig = Rig::new();
+        let first = Enqueue { dedupe_id: Some("once".into()), ..Enqueue::new(queue(), "b") };
+        let first = Op::Enqueue(Box::new(first));
+        rig.answers(vec![first.clone(), put(0)]);
+        let granted = rig.answers(vec![reserve(0)]);
+        let Ok(Reply::Reserve(Reserved::Grants(grants))) = &granted[0] else { panic!("{granted:?}") };
+        let ack = Op::Ack { id: grants[0].message.id, proof: grants[0].token.into(), result: None };
+        rig.answers(vec![ack.clone()]);
+        rig.disk.claim(Level::Fsync);
+        rig.disk.sync_by_hand();
+        rig.pass(60_000); // a lease is 30 s
+        let groups = rig.disk.groups().len();
+        let mut answers = rig.submit(vec![if is_ack { ack } else { first }]);
+        let lost = &rig.disk.groups()[groups];
+        let error = StoreError::new(ErrorKind::Unavailable, "gone").with_nothing_from(lost.first);
+        drop(rig.driver.fail(&error));
+        let answers = answers.try_recv().unwrap();
+        let is_unknown = matches!(answers[0], Err(CallError::Store { outcome: Outcome::Unknown, .. }));
+        assert!(is_unknown, "ack: {is_ack}, {answers:?}");
+    }
 }
 
 #[test]

@@ -267,6 +267,25 @@ fn own_dedupe_answer_outlives_queue_window() {
     assert_ne!(id(rig.call(of("\u{1}schedule/x"))), own);
 }
 
+/// Story: an occurrence was cancelled with `forget_dedupe` while its schedule did not know yet that it had entered: it
+/// entered once more.
+#[test]
+fn cancel_leaves_own_dedupe_id_taken() {
+    for restart in [false, true] {
+        let mut rig = rig();
+        let own = Enqueue { dedupe_id: Some("\u{1}schedule/x".into()), ..message("q", 0) };
+        let Reply::Enqueue(Ok(entered)) = rig.call(Op::Enqueue(Box::new(own.clone()))) else { panic!() };
+        if restart {
+            rig.restart();
+        }
+        let target = Target::Id(entered.id);
+        let gone = rig.call(Op::Cancel { keep: None, dedupe_id: DedupeId::Freed, target });
+        assert!(matches!(gone, Reply::Change(Ok(_))), "{gone:?}");
+        let Reply::Enqueue(Ok(again)) = rig.call(Op::Enqueue(Box::new(own))) else { panic!() };
+        assert_eq!((again.id, again.answered), (entered.id, Answered::Before));
+    }
+}
+
 /// Queues of the server itself are in no list and no figure.
 #[test]
 fn a_system_queue_is_not_shown() {
