@@ -399,7 +399,9 @@ impl Engine {
 
     fn decide(&mut self, to: ReplyTo, op: Op) {
         let reply = match op {
-            Op::Enqueue(_) | Op::Cancel { .. } | Op::Postpone { .. } => self.decide_on_one(op),
+            Op::Enqueue(_) | Op::Cancel { .. } | Op::Postpone { .. } | Op::RemoveDead { .. } => {
+                self.decide_on_one(op)
+            }
             Op::Once(row, op) => self.once(row, *op),
             Op::Confirm { source, rows } => Reply::Count(self.confirm(&source, &rows).into()),
             Op::Reserve(r) => return self.reserve(to, r),
@@ -430,9 +432,6 @@ impl Engine {
             Op::FireMany { queue, max } => return self.change_many(ToMany::Fire, to, &queue, max),
             Op::Redrive { id, delay_ms } => Reply::Change(self.redrive(id, delay_ms).map(Applied::from)),
             Op::RedriveMany { queue, max } => return self.change_many(ToMany::Redrive, to, &queue, max),
-            Op::RemoveDead { id, died, keep } => {
-                Reply::Change(self.remove_dead(id, died, keep).map(Applied::from))
-            }
             Op::Restore { id } => Reply::Change(self.restore(id).map(Applied::from)),
             Op::Get { target } => Reply::View(self.look(&target)),
             Op::Recall { target } => Reply::View(self.recall(&target)),

@@ -111,7 +111,8 @@ macro_rules! ops {
             Audited(Arc<Act>, Box<Op>),
             /// The operation of a row of an outbox. It is applied once, with the outcome recorded in its group: if the row is
             /// recorded, the answer is [`Reply::Recorded`], and otherwise that to the operation itself. A refusal that may
-            /// pass (a limit, a quota, no room) is not recorded ([`Op::once`]).
+            /// pass (a limit, a quota, no room) is not recorded ([`Op::once`]). Of an [`Op::RemoveDead`] no refusal is: who
+            /// asks again learns whether this row has removed the message, or somebody else.
             #[cfg_attr(feature = "serde", serde(skip))] // between nodes the row is a field of the operation
             Once(SourceRow, Box<Op>),
         }
@@ -541,11 +542,14 @@ impl Op {
         }
     }
 
-    /// The operation as that of a row of an outbox, if it can be one: an enqueue, a cancel or a postpone.
+    /// The operation as that of a row, if it can be one: an enqueue, a cancel or a postpone of an outbox, or the removal of a
+    /// dead message that moves into another queue.
     #[must_use]
     pub fn once(self, row: SourceRow) -> Op {
         match self {
-            Op::Enqueue(_) | Op::Cancel { .. } | Op::Postpone { .. } => Op::Once(row, Box::new(self)),
+            Op::Enqueue(_) | Op::Cancel { .. } | Op::Postpone { .. } | Op::RemoveDead { .. } => {
+                Op::Once(row, Box::new(self))
+            }
             Op::Audited(act, op) => Op::Audited(act, Box::new(op.once(row))),
             _ => self,
         }

@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 
 use axum::http::StatusCode;
 use duewheel::core::engine::{
-    Applied, Attended, ChangeRefusal, Counts, Enqueue, EnqueueRefusal, Op, Outline, QueueView, Target,
+    Applied, Attended, ChangeRefusal, Counts, Enqueue, Op, Outline, QueueView, Target,
 };
 use duewheel::core::policy::OWN_DEDUPE;
 use duewheel::core::record::{Pause, Totals};
 use duewheel::core::store::Level;
-use duewheel::core::{Key, MessageId, QueueName, State, WallMs};
-use duewheel::same_content;
+use duewheel::core::{Key, MessageId, QueueName, State};
+use duewheel::{CallError, same_content};
+use duewheel_delivery::{DeadMove, MoveFailure, MovedDead, move_dead};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -182,8 +183,8 @@ impl RedrivenId {
         RedrivenId { id: IdText(id), result, new_id: None, durability: level.as_str() }
     }
 
-    fn moved(id: MessageId, moved: &MovedMessage) -> Self {
-        RedrivenId { new_id: Some(IdText(moved.id)), ..RedrivenId::of(id, moved.level) }
+    fn moved(id: MessageId, moved: MovedDead) -> Self {
+        RedrivenId { new_id: moved.id.map(IdText), ..RedrivenId::of(id, moved.level) }
     }
 }
 
@@ -236,7 +237,7 @@ pub(crate) async fn redrive(mut call: Call) -> Answer {
             let mut results = Vec::with_capacity(ids.len());
             for id in &ids {
                 let moved = redrive_to((&call.app, &call.caller), &queue, *id, &to).await;
-                results.push(moved.map(|moved| RedrivenId::moved(*id, &moved)));
+                results.push(moved.map(|moved| RedrivenId::moved(*id, moved)));
             }
             results
         }
@@ -444,22 +445,14 @@ pub(super) fn level_of(
     result?.map(|changed| changed.level).map_err(|refusal| Problem::from_change(refusal, "due_at"))
 }
 
-/// A dead message that became another one.
-#[derive(Debug)]
-pub(super) struct MovedMessage {
-    pub(super) id: MessageId,
-    pub(super) level: Level,
-}
-
-/// Enqueues the content of a dead message in `to`, and removes the message once the new one is durable. The same request
-/// again, after one without an answer, finds the message gone, or finishes what was begun: the new message has a dedupe
-/// id of the old one.
+/// Moves a dead message into `to`. The same request again, after one without an answer, finds the message gone, or
+/// finishes what was begun: the new message has a dedupe id of the old one.
 pub(super) async fn redrive_to(
     (app, caller): (&App, &Caller),
     from: &QueueName,
     id: MessageId,
     to: &QueueName,
-) -> Result<MovedMessage, Problem> {
+) -> Result<MovedDead, Problem> {
     let _room = room(app).await?;
     let found = app.ask(Op::get(Target::Id(id))).await?;
     let found = found.filter(|found| found.message.queue == *from).ok_or_else(Problem::message_not_found)?;
@@ -474,29 +467,10 @@ pub(super) async fn redrive_to(
     if target::has_url(&copy) {
         target::check_url(app, caller, to).await?;
     }
-    let moved = match app.ask(copy).await? {
-        Ok(done) => MovedMessage { id: done.id, level: done.level },
-        // An earlier call has made the copy, and a setting of the old queue has changed since then.
-        Err(EnqueueRefusal::DedupeMismatch(id)) => MovedMessage { id, level: Level::default() },
-        Err(refusal) => return Err(Problem::from_enqueue(refusal, "to_queue")),
-    };
-    finish(app, (id, died), moved).await
-}
-
-/// Removes the dead message of which there is a copy now. If it has been redriven in its own queue since, the copy is
-/// cancelled, unless a consumer was quicker.
-async fn finish(
-    app: &App,
-    (id, died): (MessageId, WallMs),
-    moved: MovedMessage,
-) -> Result<MovedMessage, Problem> {
-    match app.ask(Op::remove_dead(id, died, None)).await? {
-        Ok(removed) => Ok(MovedMessage { level: removed.level, ..moved }),
-        Err(ChangeRefusal::NotDead) => match app.ask(Op::cancel(Target::Id(moved.id))).await? {
-            Ok(_) => Err(Problem::from_change(ChangeRefusal::NotDead, "to_queue")),
-            Err(ChangeRefusal::NotFound | ChangeRefusal::Leased) => Ok(moved),
-            Err(refusal) => Err(Problem::from_change(refusal, "to_queue")),
-        },
-        Err(refusal) => Err(Problem::from_change(refusal, "to_queue")),
-    }
+    let moved = move_dead(&app.client, &[DeadMove { id, died, copy, enters: true }]).await.pop();
+    moved.unwrap_or(Err(MoveFailure::Call(CallError::NO_ANSWER))).map_err(|failure| match failure {
+        MoveFailure::Copy(refusal) => Problem::from_enqueue(refusal, "to_queue"),
+        MoveFailure::Removal(refusal) => Problem::from_change(refusal, "to_queue"),
+        MoveFailure::Call(error) => error.into(),
+    })
 }
