@@ -260,15 +260,14 @@ async fn redrive_many(app: &App, queue: QueueName, max: usize) -> Answer {
     let mut refused = BTreeMap::new();
     loop {
         let left = max.saturating_sub(usize::try_from(redriven).unwrap_or(usize::MAX));
-        let done = app.ask(Op::redrive_many(queue.clone(), left)).await?;
+        let done = app.ask_behind(Op::redrive_many(queue.clone(), left), redriven > 0).await?;
         redriven += done.what;
         level = Some(level.map_or(done.level, |level| level.and(done.level)));
         if redriven >= max as u64 {
             break;
         }
         if done.what == 0 {
-            let (more, by_code) = refusals(app, &queue, left).await?;
-            (redriven, refused) = (redriven + more, by_code);
+            (redriven, refused) = refusals(app, &queue, left, redriven).await?;
             break;
         }
     }
@@ -282,22 +281,27 @@ async fn redrive_many(app: &App, queue: QueueName, max: usize) -> Answer {
 type RefusedByCode = BTreeMap<&'static str, (u64, Vec<IdText>)>;
 
 /// Why the messages that are dead after a redrive of all could not be made ready: each is asked for by itself. Those that
-/// have died in between are redriven, at most `left`; the first value is their number.
-async fn refusals(app: &App, queue: &QueueName, left: usize) -> Result<(u64, RefusedByCode), Problem> {
+/// have died in between are redriven, at most `left`; the first value is their number and those that were redriven before.
+async fn refusals(
+    app: &App,
+    queue: &QueueName,
+    mut left: usize,
+    mut redriven: u64,
+) -> Result<(u64, RefusedByCode), Problem> {
     let (mut refused, mut after, mut walked) = (RefusedByCode::new(), None, 0);
-    let mut redriven = 0;
-    while walked < REFUSALS_WALKED && redriven < left {
-        let limit = REFUSALS_AT_ONCE.min(left - redriven);
-        let page = app.client.list(queue.clone(), Some(State::Dead), after, limit).await?;
+    while walked < REFUSALS_WALKED && left > 0 {
+        let failed = |error: CallError| if redriven > 0 { error.of_one_of_several() } else { error };
+        let limit = REFUSALS_AT_ONCE.min(left);
+        let page = app.client.list(queue.clone(), Some(State::Dead), after, limit).await.map_err(failed)?;
         walked += page.views.len();
         let ids: Vec<MessageId> = page.views.iter().map(|view| view.message.id).collect();
         let asks = ids.iter().map(|id| Op::redrive(*id)).collect();
-        let answers = app.client.ask_many(asks).await?;
+        let answers = app.client.ask_many(asks).await.map_err(failed)?;
+        let done = answers.iter().filter(|answer| matches!(answer, Ok(Ok(_)))).count();
+        (redriven, left) = (redriven + done as u64, left - done);
+        let failed = |error: CallError| if redriven > 0 { error.of_one_of_several() } else { error };
         for (id, answer) in ids.into_iter().zip(answers) {
-            let Err(refusal) = answer? else {
-                redriven += 1;
-                continue;
-            };
+            let Err(refusal) = answer.map_err(failed)? else { continue };
             if !matches!(refusal, ChangeRefusal::NotFound | ChangeRefusal::NotDead) {
                 let code = Problem::from_change(refusal, "due_at").code.as_str();
                 let (messages, first) = refused.entry(code).or_default();
@@ -312,7 +316,7 @@ async fn refusals(app: &App, queue: &QueueName, left: usize) -> Result<(u64, Ref
             break;
         }
     }
-    Ok((redriven as u64, refused))
+    Ok((redriven, refused))
 }
 
 /// Whether a queue exists only because beanstalkd's protocol always has a tube `default`: since it exists, no client
@@ -365,8 +369,12 @@ pub(crate) async fn cancel_many(mut call: Call) -> Answer {
     let cancel = |target| Op::cancel_with(target, dedupe_id, None);
     let by_key = keys.iter().map(|key| cancel(Target::Key(queue.clone(), key.clone()))).collect();
     let key_results = call.app.ask_many(by_key).await?;
-    let id_results = of_queue(&call.app, &queue, &ids, |id| cancel(Target::Id(id))).await?;
-
+    let id_results = of_queue(&call.app, &queue, &ids, |id| cancel(Target::Id(id))).await;
+    // The keys have their results, whatever becomes of the ids.
+    let id_results = match id_results {
+        Err(problem) if !keys.is_empty() => vec![Err(problem); ids.len()],
+        id_results => id_results?,
+    };
     let key_results: Vec<_> = key_results.into_iter().map(level_of).collect();
     let id_results: Vec<_> = id_results.into_iter().map(level_of).collect();
     let by_key = keys.iter().zip(&key_results).map(|(key, result)| match result {
@@ -473,4 +481,35 @@ pub(super) async fn redrive_to(
         MoveFailure::Removal(refusal) => Problem::from_change(refusal, "to_queue"),
         MoveFailure::Call(error) => error.into(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use duewheel::core::Policy;
+    use duewheel::{Duewheel, Outcome};
+
+    use super::*;
+    use crate::drain::Drain;
+    use crate::error::Extra;
+    use crate::http::HttpLimits;
+
+    /// Story: when a step behind the first one was refused, the answer was that nothing was applied, and a caller that asked
+    /// again had more messages ready than it wanted.
+    #[tokio::test]
+    async fn failed_rest_of_redrive_is_unknown() {
+        let wheel = Duewheel::builder().in_memory().open().await.unwrap();
+        let app = App::new(wheel.clone(), Policy::default(), HttpLimits::default(), Drain::default());
+        wheel.shutdown(Duration::ZERO).await.unwrap();
+        let queue = QueueName::new("q").unwrap();
+        let is_unknown = |problem: Problem| problem.extra == Extra::Outcome(Outcome::Unknown);
+        for redriven in [0, 1] {
+            let is_part = redriven > 0;
+            let step = app.ask_behind(Op::redrive_many(queue.clone(), 5), is_part).await;
+            assert_eq!(is_unknown(step.unwrap_err()), is_part);
+            let refused = refusals(&app, &queue, 5, redriven).await;
+            assert_eq!(is_unknown(refused.unwrap_err()), is_part);
+        }
+    }
 }
