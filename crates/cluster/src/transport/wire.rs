@@ -270,14 +270,22 @@ fn fields_of(op: &Op) -> Result<Vec<(u64, bool, Vec<u8>)>, WireError> {
     if let Op::Ack { result: Some(result), .. } = op.inner() {
         fields.push((RESULT, false, result.as_bytes().to_vec()));
     }
+    if let Op::Redrive { died: Some(died), .. } = op.inner() {
+        fields.push((DIED, true, postcard::to_allocvec(died).map_err(|_| WireError::Damaged)?));
+    }
     Ok(fields)
 }
 
-/// An operation with its fields; without an act or a result that cannot be read. `None` if it cannot be that of its row.
+/// An operation with its fields; without an act or a result that cannot be read. `None` if it cannot have its row or its
+/// time of death.
 fn with_fields(mut op: Op, section: &[u8]) -> Option<Op> {
-    let field = |wanted| find_bytes(&mut &*section, ROW, wanted).flatten();
+    let field = |wanted| find_bytes(&mut &*section, DIED, wanted).flatten();
     if let Op::Ack { result, .. } = &mut op {
         *result = field(RESULT).and_then(|bytes| std::str::from_utf8(bytes).ok()).map(Box::from);
+    }
+    if let Some(bytes) = field(DIED) {
+        let Op::Redrive { died, .. } = &mut op else { return None };
+        *died = Some(postcard::from_bytes(bytes).ok()?);
     }
     if let Some(row) = field(ROW) {
         op = op.once(postcard::from_bytes::<SourceRow>(row).ok()?);
@@ -342,6 +350,8 @@ const ACT: u64 = 1;
 const ROW: u64 = 2;
 /// The number of the field that has the result of an ack.
 const RESULT: u64 = 3;
+/// The number of the field that has the time of death of a redrive. Required: without it another death would be redriven.
+const DIED: u64 = 4;
 
 fn push_part(
     frame: &mut Writer,
@@ -399,7 +409,7 @@ fn parts<W: DeserializeOwned, T>(
 fn read_part<T: DeserializeOwned>(bytes: &[u8]) -> Option<(T, &[u8])> {
     let (value, section) = postcard::take_from_bytes(bytes).ok()?;
     let mut rest = section;
-    find_bytes(&mut rest, ROW, 0)?;
+    find_bytes(&mut rest, DIED, 0)?;
     rest.is_empty().then_some((value, section))
 }
 

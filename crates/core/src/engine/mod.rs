@@ -430,7 +430,9 @@ impl Engine {
             Op::Delete { id, session } => Reply::Settle(self.delete(id, session).map(Applied::from)),
             Op::Fire { target } => Reply::Change(self.fire(&target).map(Applied::from)),
             Op::FireMany { queue, max } => return self.change_many(ToMany::Fire, to, &queue, max),
-            Op::Redrive { id, delay_ms } => Reply::Change(self.redrive(id, delay_ms).map(Applied::from)),
+            Op::Redrive { id, delay_ms, died } => {
+                Reply::Change(self.redrive(id, delay_ms, died).map(Applied::from))
+            }
             Op::RedriveMany { queue, max } => return self.change_many(ToMany::Redrive, to, &queue, max),
             Op::Restore { id } => Reply::Change(self.restore(id).map(Applied::from)),
             Op::Get { target } => Reply::View(self.look(&target)),

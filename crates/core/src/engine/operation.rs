@@ -216,9 +216,12 @@ ops! {
         -> Applied<u64>, All, grows, surveys, audited;
 
     /// Makes a dead message ready again, or schedules it.
-    fn redrive_in "redrive" Redrive {
+    fn redrive_of "redrive" Redrive {
             id: MessageId,
-            delay_ms ("The delay from now, in ms; `None`: it is ready at once, and due when it was due."): Option<u64>
+            delay_ms ("The delay from now, in ms; `None`: it is ready at once, and due when it was due."): Option<u64>,
+            #[cfg_attr(feature = "serde", serde(skip))]
+            died ("When it has died; with another time it is refused as not dead. `None`: at any time. Between nodes a field \
+                of the operation."): Option<WallMs>
         } -> ChangeAnswer, Message of id, grows, revives, surveys, audited;
 
     /// Makes up to `max` dead messages of a queue ready again, in the order in which they died; a message whose key has
@@ -613,7 +616,7 @@ impl Op {
 
     /// [`Op::Redrive`] without a delay.
     pub fn redrive(id: MessageId) -> Typed<ChangeAnswer> {
-        Op::redrive_in(id, None)
+        Op::redrive_of(id, None, None)
     }
 }
 

@@ -471,7 +471,7 @@ impl<'a> BulkRun<'a> {
                 Op::postpone(Target::Id(entry.id), Box::new(Edit::due(when)), Some(entry.generation))
             }
             BulkAction::Redrive { delay_ms, .. } => {
-                Op::redrive_in(entry.id, delay_ms.map(|ms| self.left_of(ms)))
+                Op::redrive_of(entry.id, delay_ms.map(|ms| self.left_of(ms)), died)
             }
         }
     }

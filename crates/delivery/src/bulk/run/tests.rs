@@ -332,3 +332,32 @@ fn unanswered_copy_may_have_entered() {
     let busy = of_move(Err(MoveFailure::Removal(ChangeRefusal::Busy)));
     assert!(busy.unwrap_err().is_unsure(false));
 }
+
+/// Story: a redrive that was made before a crash was made again when the message had died once more, and so was one of
+/// a message that somebody else had redriven.
+#[tokio::test]
+async fn dead_again_message_is_not_redriven() {
+    let clock = VirtualClock::at_2026();
+    let wheel = Duewheel::builder().in_memory().clock(clock.clone()).open().await.unwrap();
+    let (client, jobs) = (wheel.client(), BulkJobs::new(&wheel, &Policy::default()).unwrap());
+    let ids = some_dead(client, 2).await;
+    let action = BulkAction::Redrive { delay_ms: None, to_queue: None };
+    let (row, generation, record) = job(&jobs, BulkFilter::default(), action).await;
+    let (_keep, stop) = watch::channel(false);
+    let mut run = BulkRun::new(&jobs, "job", (row, generation), record, BulkPlace::alone(), stop);
+    run.collect().await.unwrap();
+    // The first one by the node that has died, the second one by hand.
+    clock.advance(Duration::from_secs(1));
+    for id in &ids {
+        client.ask(Op::redrive(*id)).await.unwrap().unwrap();
+        bury(client, *id).await;
+    }
+    run.unsure = 1;
+    assert!(matches!(run.go().await, RunEnd::Over));
+    for id in ids {
+        let view = client.ask(Op::get(Target::Id(id))).await.unwrap().unwrap();
+        assert_eq!((view.state, view.attempt), (State::Dead, 1), "{id}");
+    }
+    let counts = jobs.get("job").await.unwrap().counts;
+    assert_eq!((counts.done, counts.changed), (1, 1));
+}
