@@ -376,7 +376,7 @@ impl Ending {
         let queue = queue.map_err(|bad| StoreError::new(ErrorKind::Unavailable, bad))?;
         let message = MessageContent {
             id,
-            queue: queue.clone(),
+            queue,
             key: None,
             body: Bytes::new(),
             headers: Vec::new(),
@@ -385,7 +385,7 @@ impl Ending {
             enqueued_at: self.clock.wall,
         };
         let life = Life::new(Due::After(self.clock.engine), None);
-        let was = Was { queue, kind: life.stage.kind(), due: life.due, weight: message.weight() as u64 };
+        let was = Was::of(&message, &life);
         let put = Record::Put { message: Arc::new(message), life, was: None };
         self.append(store, vec![put, Record::Removed { id, why: Gone::Cancelled, was }])
     }

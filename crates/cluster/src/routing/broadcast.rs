@@ -209,9 +209,7 @@ impl Router {
                     }
                     counts.extend(more);
                 }
-                Err(CallError::Store { error, .. }) if done > 0 => {
-                    return Err(CallError::Store { error, outcome: Outcome::Unknown });
-                }
+                Err(error) if done > 0 => return Err(error.of_one_of_several()),
                 Err(error) => return Err(error),
             }
         }

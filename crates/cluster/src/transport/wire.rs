@@ -7,12 +7,13 @@
 //! | … | as many *parts* as the head says, each an operation or an answer |
 //!
 //! A part is its length (a varint), the operation or the answer in postcard, and a section of tagged fields, as
-//! records have it ([`find_bytes`]). An operation has the fields 1, optional: the [`Act`] that it is part of; 2, required:
-//! the row of an outbox that it is of ([`SourceRow`]), both in postcard; an ack 3, optional: its result; and a settlement
-//! 4, optional: its detail, as the answer that shows a message has it.
-//! A later addition to an operation or an answer is a field here, or one of the message's options or the queue's settings, which are sections themselves. New kinds go behind
-//! the existing ones. So a part of a later build can be one that this build cannot read: nothing of a request with
-//! such an operation is applied, and such an answer is lost for its call alone.
+//! records have it ([`find_bytes`]). An operation has the fields 1, optional: the [`Act`] that it is part of; 2,
+//! required: the row of an outbox that it is of ([`SourceRow`]), both in postcard; an ack 3, optional: its result; a
+//! settlement 4, optional: its detail, as the answer that shows a message has it; and a redrive 5, required: the time
+//! of the only death that it is for. A later addition to an operation or an answer is a field here, or one of the
+//! message's options or the queue's settings, which are sections themselves. New kinds go behind the existing ones. So
+//! a part of a later build can be one that this build cannot read: nothing of a request with such an operation is
+//! applied, and such an answer is lost for its call alone.
 //!
 //! None of these bytes is ever stored. The parts of a greeting, which come first, are the same in all versions; later
 //! versions may append to them.
@@ -284,19 +285,27 @@ fn fields_of(op: &Op) -> Result<Vec<(u64, bool, Vec<u8>)>, WireError> {
         fields.push((RESULT, false, result.as_bytes().to_vec()));
     }
     fields.extend(op.detail().map(|detail| (DETAIL, false, detail.to_vec())));
+    if let Op::Redrive { died: Some(died), .. } = op.inner() {
+        fields.push((DIED, true, postcard::to_allocvec(died).map_err(|_| WireError::Damaged)?));
+    }
     Ok(fields)
 }
 
 /// The value of a field, if it is in the section.
 fn field(mut section: &[u8], wanted: u64) -> Option<&[u8]> {
-    find_bytes(&mut section, ROW, wanted).flatten()
+    find_bytes(&mut section, DIED, wanted).flatten()
 }
 
-/// An operation with its fields; without an act or a result that cannot be read. `None` if it cannot be that of its row.
+/// An operation with its fields; without an act or a result that cannot be read. `None` if it cannot have its row or its
+/// time of death.
 fn with_fields(mut op: Op, section: &[u8]) -> Option<Op> {
     let field = |wanted| field(section, wanted);
     if let Op::Ack { result, .. } = &mut op {
         *result = field(RESULT).and_then(|bytes| std::str::from_utf8(bytes).ok()).map(Box::from);
+    }
+    if let Some(bytes) = field(DIED) {
+        let Op::Redrive { died, .. } = &mut op else { return None };
+        *died = Some(postcard::from_bytes(bytes).ok()?);
     }
     if let Some(row) = field(ROW) {
         op = op.once(postcard::from_bytes::<SourceRow>(row).ok()?);
@@ -366,6 +375,8 @@ const ROW: u64 = 2;
 const RESULT: u64 = 3;
 /// The number of the field that has the detail of a settlement, or of a message that an answer shows.
 const DETAIL: u64 = 4;
+/// The number of the field that has the time of death of a redrive. Required: without it another death would be redriven.
+const DIED: u64 = 5;
 
 fn push_part(
     frame: &mut Writer,
@@ -423,7 +434,7 @@ fn parts<W: DeserializeOwned, T>(
 fn read_part<T: DeserializeOwned>(bytes: &[u8]) -> Option<(T, &[u8])> {
     let (value, section) = postcard::take_from_bytes(bytes).ok()?;
     let mut rest = section;
-    find_bytes(&mut rest, ROW, 0)?;
+    find_bytes(&mut rest, DIED, 0)?;
     rest.is_empty().then_some((value, section))
 }
 

@@ -41,12 +41,15 @@ impl Engine {
     /// has died once more.
     pub(super) fn remove_dead(&mut self, id: MessageId, died: WallMs, keep: Option<KeptFor>) -> Changed {
         let slot = self.shown(id).ok_or(ChangeRefusal::NotFound)?;
-        match &self.rows.get(slot).life.stage {
-            Stage::Dead { at, .. } if at.wall() == died => {
-                self.cancel(&Target::Id(id), DedupeId::Stays, keep)
-            }
-            Stage::Dead { .. } | Stage::Waiting { .. } | Stage::Leased(_) => Err(ChangeRefusal::NotDead),
+        if !self.has_died_at(slot, died) {
+            return Err(ChangeRefusal::NotDead);
         }
+        self.cancel(&Target::Id(id), DedupeId::Stays, keep)
+    }
+
+    /// Whether a message is dead since this instant.
+    fn has_died_at(&self, slot: RowIdx, died: WallMs) -> bool {
+        matches!(&self.rows.get(slot).life.stage, Stage::Dead { at, .. } if at.wall() == died)
     }
 
     pub(super) fn postpone(&mut self, target: &Target, edit: Edit, if_generation: Option<u32>) -> Changed {
@@ -145,9 +148,10 @@ impl Engine {
         Ok(Box::new(self.outline(slot)))
     }
 
-    pub(super) fn redrive(&mut self, id: MessageId, delay_ms: Option<u64>) -> Changed {
+    pub(super) fn redrive(&mut self, id: MessageId, delay_ms: Option<u64>, died: Option<WallMs>) -> Changed {
         let slot = self.shown(id).ok_or(ChangeRefusal::NotFound)?;
-        if self.rows.get(slot).state(self.now) != State::Dead {
+        let is_other = died.is_some_and(|died| !self.has_died_at(slot, died));
+        if is_other || self.rows.get(slot).state(self.now) != State::Dead {
             return Err(ChangeRefusal::NotDead);
         }
         if let Some(holder) = self.key_taken(slot) {

@@ -406,7 +406,9 @@ impl Engine {
 
     fn decide(&mut self, to: ReplyTo, op: Op) {
         let reply = match op {
-            Op::Enqueue(_) | Op::Cancel { .. } | Op::Postpone { .. } => self.decide_on_one(op),
+            Op::Enqueue(_) | Op::Cancel { .. } | Op::Postpone { .. } | Op::RemoveDead { .. } => {
+                self.decide_on_one(op)
+            }
             Op::Once(row, op) => self.once(row, *op),
             Op::Confirm { source, rows } => Reply::Count(self.confirm(&source, &rows).into()),
             Op::Reserve(r) => return self.reserve(to, r),
@@ -435,11 +437,10 @@ impl Engine {
             Op::Delete { id, session } => Reply::Settle(self.delete(id, session).map(Applied::from)),
             Op::Fire { target } => Reply::Change(self.fire(&target).map(Applied::from)),
             Op::FireMany { queue, max } => return self.change_many(ToMany::Fire, to, &queue, max),
-            Op::Redrive { id, delay_ms } => Reply::Change(self.redrive(id, delay_ms).map(Applied::from)),
-            Op::RedriveMany { queue, max } => return self.change_many(ToMany::Redrive, to, &queue, max),
-            Op::RemoveDead { id, died, keep } => {
-                Reply::Change(self.remove_dead(id, died, keep).map(Applied::from))
+            Op::Redrive { id, delay_ms, died } => {
+                Reply::Change(self.redrive(id, delay_ms, died).map(Applied::from))
             }
+            Op::RedriveMany { queue, max } => return self.change_many(ToMany::Redrive, to, &queue, max),
             Op::Restore { id } => Reply::Change(self.restore(id).map(Applied::from)),
             Op::Get { target } => Reply::View(self.look(&target)),
             Op::Recall { target } => Reply::View(self.recall(&target)),

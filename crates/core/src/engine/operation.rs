@@ -111,7 +111,8 @@ macro_rules! ops {
             Audited(Arc<Act>, Box<Op>),
             /// The operation of a row of an outbox. It is applied once, with the outcome recorded in its group: if the row is
             /// recorded, the answer is [`Reply::Recorded`], and otherwise that to the operation itself. A refusal that may
-            /// pass (a limit, a quota, no room) is not recorded ([`Op::once`]).
+            /// pass (a limit, a quota, no room) is not recorded ([`Op::once`]). Of an [`Op::RemoveDead`] no refusal is: who
+            /// asks again learns whether this row has removed the message, or somebody else.
             #[cfg_attr(feature = "serde", serde(skip))] // between nodes the row is a field of the operation
             Once(SourceRow, Box<Op>),
             /// A settlement that brings a detail, which replaces that of the message in the same record
@@ -219,9 +220,12 @@ ops! {
         -> Applied<u64>, All, grows, surveys, audited;
 
     /// Makes a dead message ready again, or schedules it.
-    fn redrive_in "redrive" Redrive {
+    fn redrive_of "redrive" Redrive {
             id: MessageId,
-            delay_ms ("The delay from now, in ms; `None`: it is ready at once, and due when it was due."): Option<u64>
+            delay_ms ("The delay from now, in ms; `None`: it is ready at once, and due when it was due."): Option<u64>,
+            #[cfg_attr(feature = "serde", serde(skip))]
+            died ("When it has died; with another time it is refused as not dead. `None`: at any time. Between nodes a field \
+                of the operation."): Option<WallMs>
         } -> ChangeAnswer, Message of id, grows, revives, surveys, audited;
 
     /// Makes up to `max` dead messages of a queue ready again, in the order in which they died; a message whose key has
@@ -550,11 +554,14 @@ impl Op {
         }
     }
 
-    /// The operation as that of a row of an outbox, if it can be one: an enqueue, a cancel or a postpone.
+    /// The operation as that of a row, if it can be one: an enqueue, a cancel or a postpone of an outbox, or the removal of a
+    /// dead message that moves into another queue.
     #[must_use]
     pub fn once(self, row: SourceRow) -> Op {
         match self {
-            Op::Enqueue(_) | Op::Cancel { .. } | Op::Postpone { .. } => Op::Once(row, Box::new(self)),
+            Op::Enqueue(_) | Op::Cancel { .. } | Op::Postpone { .. } | Op::RemoveDead { .. } => {
+                Op::Once(row, Box::new(self))
+            }
             Op::Audited(act, op) => Op::Audited(act, Box::new(op.once(row))),
             _ => self,
         }
@@ -618,7 +625,7 @@ impl Op {
 
     /// [`Op::Redrive`] without a delay.
     pub fn redrive(id: MessageId) -> Typed<ChangeAnswer> {
-        Op::redrive_in(id, None)
+        Op::redrive_of(id, None, None)
     }
 }
 

@@ -214,7 +214,7 @@ fn key_recalls_its_latest_holder() {
     }
     // It comes back, and dies again, a moment later: within one millisecond a start does not keep the order.
     rig.pass(1);
-    rig.call(Op::Redrive { id: dead, delay_ms: None });
+    rig.call(Op::Redrive { id: dead, delay_ms: None, died: None });
     assert_eq!(by_key(&mut rig), Some((dead, State::Ready)));
     assert_eq!(bury(&mut rig), dead);
     assert_eq!(by_key(&mut rig), Some((dead, State::Dead)));
@@ -239,7 +239,7 @@ fn done_message_is_hidden_from_operations() {
         let changes = [
             Op::Cancel { keep: None, dedupe_id: DedupeId::Stays, target: target.clone() },
             Op::Fire { target: target.clone() },
-            Op::Redrive { id, delay_ms: None },
+            Op::Redrive { id, delay_ms: None, died: None },
             Op::Outline { id },
         ];
         for op in changes {

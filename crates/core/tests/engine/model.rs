@@ -658,7 +658,7 @@ impl Case {
 
     fn redrive(&mut self) {
         let id = MessageId(self.rng.below(self.model.issued + 2));
-        let reply = self.change(Op::Redrive { id, delay_ms: None });
+        let reply = self.change(Op::Redrive { id, delay_ms: None, died: None });
         let Some(at) = self.model.by_id(id) else { return assert_eq!(reply, Err(ChangeRefusal::NotFound)) };
         let m = self.model.live[at].clone();
         if !matches!(m.stage, S::Dead(..)) {

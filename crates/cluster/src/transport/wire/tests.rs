@@ -288,6 +288,24 @@ fn detail_is_a_field_of_its_settlement() {
     }
 }
 
+/// Story: a redrive knew no time of death. It is a field that an earlier build refuses, and stands at no other operation.
+#[test]
+fn death_is_required_field_of_its_redrive() {
+    let redrive = |died: Option<u64>| Op::Redrive {
+        id: duewheel_core::MessageId(7),
+        delay_ms: None,
+        died: died.map(duewheel_core::WallMs),
+    };
+    let ops = [redrive(Some(300)), redrive(None), Op::NextDue];
+    assert_eq!(again(&ops), ops);
+    let frame = asked(&ops[..1]);
+    let section = [1, 5 << 2 | 3, 2, 0xac, 0x02];
+    assert!(frame.ends_with(&section), "{frame:?}");
+    let plain = postcard::to_allocvec(&Op::NextDue).unwrap();
+    let other = [&*plain, &section].concat();
+    assert_eq!(read_part::<Op>(&other).and_then(|(op, fields)| with_fields(op, fields)), None);
+}
+
 /// Replaces the section of the last part of a frame; `bytes` is the length of that part.
 fn with_section(frame: &[u8], bytes: usize, section: &[u8]) -> Vec<u8> {
     let (rest, part) = frame[LENGTH..].split_at(frame.len() - LENGTH - bytes);
@@ -300,7 +318,7 @@ fn with_section(frame: &[u8], bytes: usize, section: &[u8]) -> Vec<u8> {
 /// Optional fields: a number, and two bytes behind it.
 const OPTIONAL: [&[u8]; 2] = [&FIELD_OF_NEXT, &[2, 1 << 2, 9, 3 << 2 | 1, 2, 8, 8]];
 /// Required fields: a number, and one byte behind an optional field.
-const REQUIRED: [&[u8]; 2] = [&[1, 3 << 2 | 2, 9], &[2, 1 << 2, 9, 3 << 2 | 3, 1, 8]];
+const REQUIRED: [&[u8]; 2] = [&[1, 5 << 2 | 2, 9], &[2, 1 << 2, 9, 5 << 2 | 3, 1, 8]];
 
 #[test]
 fn unknown_optional_fields_are_skipped() {

@@ -104,9 +104,9 @@ fn edited_message_refuses_expired_lease_ack() {
     assert_eq!(edit(&mut rig, id, body("newer")), Err(ChangeRefusal::Dead));
 }
 
-/// Story: a job that removes dead messages removed those, too, that were redriven after it had seen them.
+/// Story: a job that removes or redrives dead messages did so, too, with those that were redriven after it had seen them.
 #[test]
-fn remove_dead_requires_seen_death() {
+fn changes_of_dead_require_seen_death() {
     let mut rig = rig();
     let id = rig.put("q", 0, None);
     let bury = |rig: &mut Rig| {
@@ -121,11 +121,16 @@ fn remove_dead_requires_seen_death() {
     };
     let first = bury(&mut rig);
     assert_eq!(remove(&mut rig, MessageId(999), first), Err(ChangeRefusal::NotFound));
-    rig.call(Op::Redrive { id, delay_ms: None });
+    let redrive = |rig: &mut Rig, died| match rig.call(Op::Redrive { id, delay_ms: None, died: Some(died) }) {
+        Reply::Change(reply) => reply.map(|now| now.what.state),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(redrive(&mut rig, first), Ok(State::Ready));
     assert_eq!(remove(&mut rig, id, first), Err(ChangeRefusal::NotDead), "ready");
     rig.pass(1);
     let second = bury(&mut rig);
     assert_eq!(remove(&mut rig, id, first), Err(ChangeRefusal::NotDead), "another death");
+    assert_eq!(redrive(&mut rig, first), Err(ChangeRefusal::NotDead), "another death");
     rig.restart();
     assert_eq!(remove(&mut rig, id, second), Ok((id, State::Dead)));
     assert_eq!(remove(&mut rig, id, second), Err(ChangeRefusal::NotFound));

@@ -319,7 +319,7 @@ fn system_message_is_unreachable_by_id() {
         Op::Cancel { keep: None, dedupe_id: DedupeId::Stays, target: target() },
         postpone(target()),
         Op::Fire { target: target() },
-        Op::Redrive { id, delay_ms: None },
+        Op::Redrive { id, delay_ms: None, died: None },
     ];
     for op in change {
         assert_eq!(rig.call(op.clone()), Reply::Change(Err(ChangeRefusal::NotFound)), "{op:?}");

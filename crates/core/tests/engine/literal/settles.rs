@@ -332,7 +332,7 @@ fn late_not_yet_revives_unless_the_key_went() {
 fn redriving_spends_the_token_of_the_last_lease() {
     let mut rig = rig();
     let (id, token) = lapsed(&mut rig, false);
-    rig.call(Op::Redrive { id, delay_ms: None });
+    rig.call(Op::Redrive { id, delay_ms: None, died: None });
     assert_eq!(rig.call(ack_of(id, token)), Reply::Settle(Err(SettleRefusal::LeaseLost)));
 }
 
