@@ -111,8 +111,8 @@ macro_rules! ops {
             Audited(Arc<Act>, Box<Op>),
             /// The operation of a row of an outbox. It is applied once, with the outcome recorded in its group: if the row is
             /// recorded, the answer is [`Reply::Recorded`], and otherwise that to the operation itself. A refusal that may
-            /// pass (a limit, a quota, no room) is not recorded ([`Op::once`]). Of an [`Op::RemoveDead`] no refusal is: who
-            /// asks again learns whether this row has removed the message, or somebody else.
+            /// pass (a limit, a quota, no room) is not recorded ([`Op::once`]), and of an [`Op::RemoveDead`] no refusal is: a
+            /// repeated one learns whether its row or another caller has removed the message.
             #[cfg_attr(feature = "serde", serde(skip))] // between nodes the row is a field of the operation
             Once(SourceRow, Box<Op>),
             /// A settlement that brings a detail, which replaces that of the message in the same record

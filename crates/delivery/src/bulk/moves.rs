@@ -1,9 +1,9 @@
 //! The move of dead messages into other queues, for jobs and for single requests.
 //!
 //! The queues may be in different shards, so a move has two steps: a copy enters the other queue, once for its
-//! `dedupe_id`, and then the dead message is removed, once under its name ([`Op::once`]). So whoever asks again, after an
-//! answer was lost or on another node, learns whether it is the move that has removed the message. If others have
-//! redriven, cancelled or purged it before, the copy is taken back.
+//! `dedupe_id`, and then the dead message is removed, once under its name ([`Op::once`]). So a caller that asks again,
+//! after an answer was lost or on another node, learns whether it is the move that has removed the message. If others
+//! have redriven, cancelled or purged it before, the copy is taken back.
 
 use duewheel::CallError;
 use duewheel::core::MessageId;
