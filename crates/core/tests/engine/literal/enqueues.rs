@@ -4,7 +4,7 @@ use duewheel_core::engine::*;
 use duewheel_core::id::{MessageId, SessionId, ShardId};
 use duewheel_core::message::*;
 use duewheel_core::policy::{Backoff, OWN_DEDUPE_WINDOW_MS, Policy, QueueSettings};
-use duewheel_core::record::{Created, Gone, Record};
+use duewheel_core::record::{Created, Gone, Record, Totals};
 use duewheel_core::store::{Capacity, Level};
 use duewheel_core::time::{EngineMs, WallMs};
 
@@ -281,6 +281,29 @@ fn a_system_queue_is_not_shown() {
     assert_eq!((stats.counts.ready, stats.queues), (1, 1));
     let Reply::Queues(one) = rig.call(Op::Queue { queue: name }) else { panic!() };
     assert_eq!(one[0].counts.ready, 1);
+}
+
+/// Story: the totals of the whole server counted its own records of targets, schedules and jobs as messages.
+#[test]
+fn system_queue_counts_in_no_total() {
+    let mut rig = rig();
+    let name = duewheel_core::QueueName::system("#records").unwrap();
+    rig.put("q", 0, None);
+    for _ in 0..2 {
+        rig.call(Op::Enqueue(Box::new(Enqueue { key: Some(key("k")), ..Enqueue::new(name.clone(), "x") })));
+        let ask = Reserve { queues: vec![name.clone()], ..rig.demand(&[], 1, 0) };
+        let Reply::Reserve(Reserved::Grants(grants)) = rig.call(Op::Reserve(ask)) else { panic!() };
+        assert_eq!(grants.len(), 1);
+        rig.pass(60_000);
+        rig.timeout();
+    }
+    let Reply::Queues(own) = rig.call(Op::Queue { queue: name.clone() }) else { panic!() };
+    assert_eq!((own[0].totals.enqueued, own[0].totals.granted), (1, 2), "its own remain");
+    rig.call(Op::Purge { queue: name, at_most: None });
+    let Reply::Stats(stats) = rig.call(Op::Stats) else { panic!() };
+    assert_eq!(stats.totals, Totals { enqueued: 1, ..Totals::default() });
+    assert_eq!((stats.lease_expired, stats.lateness.iter().sum::<u64>(), stats.lateness_sum_ms), (0, 0, 0));
+    assert_eq!(rig.engine.recorded_counts().totals, stats.totals);
 }
 
 /// The records of the server had ids like any message, so whoever guessed one could read, change, lease and remove it.
