@@ -392,6 +392,12 @@ impl Totals {
         *total = total.saturating_add(by);
     }
 
+    /// The number of messages that have ended, in whatever way.
+    pub fn settled(&self) -> u64 {
+        let ends = [self.acked, self.cancelled, self.replaced, self.superseded, self.purged, self.expired];
+        ends.into_iter().fold(0, u64::saturating_add)
+    }
+
     /// The totals since `before`, which is an earlier state of the same totals.
     #[must_use]
     pub fn since(&self, before: &Totals) -> Totals {

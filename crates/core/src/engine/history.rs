@@ -101,7 +101,7 @@ impl Engine {
         let queue = self.queues.get_mut(idx);
         if queue.window.is_open {
             let since = queue.totals.since(before);
-            let events = [since.enqueued, since.granted, since.acked, since.died];
+            let events = [since.enqueued, since.granted, since.settled(), since.died, since.acked];
             let events = events.map(|n| u32::try_from(n).unwrap_or(u32::MAX));
             queue.window.add(events);
             self.histories.window.add(events);

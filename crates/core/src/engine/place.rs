@@ -500,6 +500,7 @@ impl Engine {
         let (kept, keep) = (queue.leased.len() as u64, queue.leased.clone());
         let before = MessageId(self.next_id);
         let record = Record::Purged { queue: name.clone(), keep, before, purged };
+        let totals = queue.totals;
         queue.totals.count(&record);
         let gone = queue.tally.purge();
         if queue.is_done {
@@ -513,6 +514,7 @@ impl Engine {
             self.tally.sub_all(&gone);
             self.tally.due.sub_all(&gone.due);
         }
+        self.count_events(idx, &totals);
         let lsn = self.append(record);
 
         let queue = self.queues.get_mut(idx);
