@@ -336,8 +336,8 @@ impl Engine {
         settings.and_then(|s| s.dedupe_window_ms).unwrap_or(self.policy.defaults.dedupe_window_ms)
     }
 
-    /// Whether a message may be changed: a full disk accepts only removals and settlements.
-    pub(super) fn takes_changes(&self) -> bool {
+    /// Whether a content or an answer may be put: a full disk accepts only removals and changes of a message's life.
+    pub(super) fn takes_puts(&self) -> bool {
         !matches!(self.room, Capacity::SettleOnly | Capacity::RemoveOnly)
     }
 }

@@ -207,7 +207,7 @@ impl Engine {
             let is_listed = self.queues.get(idx).window.is_listed;
             self.queues.get_mut(idx).window = OpenWindow { is_listed, ..OpenWindow::default() };
         }
-        if self.takes_changes() && self.queues.find(&QueueName::history()).is_some() {
+        if self.takes_puts() && self.queues.find(&QueueName::history()).is_some() {
             let mut record = Writer { bytes: vec![VERSION] };
             write_entry(&mut record, name.as_str(), None);
             self.put_points(record);

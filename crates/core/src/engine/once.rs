@@ -104,7 +104,7 @@ impl Engine {
         }
         let is_enqueue = matches!(op, Op::Enqueue(_));
         // The record needs room, whatever the operation frees.
-        let reply = match self.takes_changes() {
+        let reply = match self.takes_puts() {
             true => self.decide_on_one(op),
             false if is_enqueue => Reply::Enqueue(Err(EnqueueRefusal::DiskFull)),
             false => Reply::Change(Err(ChangeRefusal::DiskFull)),
