@@ -63,7 +63,7 @@ impl Engine {
                         id.starts_with(OWN_DEDUPE) || first.content == dedupe::content(&e, &defaults);
                     return if is_same {
                         let answer = accepted(first.id, first.due_at, first.generation, first.created);
-                        Ok(Enqueued { answered: Answered::Before, ..answer })
+                        Ok(Enqueued { kept: first.kept, answered: Answered::Before, ..answer })
                     } else {
                         Err(EnqueueRefusal::DedupeMismatch(first.id))
                     };
@@ -312,6 +312,7 @@ impl Engine {
             due_at: answer.due_at,
             generation: answer.generation,
             created: answer.created,
+            kept: answer.kept,
             position,
         };
         self.append_answer(row);

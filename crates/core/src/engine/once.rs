@@ -123,6 +123,7 @@ impl Engine {
                 due_at: WallMs(0),
                 generation: 0,
                 created: Created::Kept,
+                kept: None,
                 position: None,
             });
         }

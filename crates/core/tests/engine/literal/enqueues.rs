@@ -55,6 +55,7 @@ fn answers_name_state_of_key_holder() {
     let mut rig = rig();
     let id = rig.put("q", 5, Some("k"));
     let ask = |if_exists| Enqueue { key: Some(key("k")), if_exists, ..message("q", 5) };
+    let mut firsts: Vec<Box<str>> = Vec::new();
     for state in [State::Scheduled, State::Ready, State::Leased] {
         match state {
             State::Ready => rig.pass(5),
@@ -66,6 +67,14 @@ fn answers_name_state_of_key_holder() {
         let kept = rig.call(Op::Enqueue(Box::new(ask(IfExists::Keep))));
         let Reply::Enqueue(Ok(kept)) = kept else { panic!("{kept:?}") };
         assert_eq!((kept.id, kept.created, kept.kept), (id, Created::Kept, Some(state)));
+        // A repeat gets the first answer, whatever the message has become.
+        let remembered = Enqueue { dedupe_id: Some(format!("{state:?}").into()), ..ask(IfExists::Keep) };
+        for dedupe_id in firsts.iter().cloned().chain(remembered.dedupe_id.clone()) {
+            let again = Enqueue { dedupe_id: Some(dedupe_id.clone()), ..remembered.clone() };
+            let Reply::Enqueue(Ok(kept)) = rig.call(Op::Enqueue(Box::new(again))) else { panic!() };
+            assert_eq!(kept.kept.map(|state| format!("{state:?}")).as_deref(), Some(&*dedupe_id));
+        }
+        firsts.extend(remembered.dedupe_id);
     }
     let said = EnqueueRefusal::KeyExists(KeyHolder { id, state: State::Leased }).to_string();
     assert_eq!(said, "message 1, which is leased, has this key");
