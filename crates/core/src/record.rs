@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::answers::AnswerPosition;
 use crate::id::IdSet;
 use crate::id::{Lsn, MessageId};
-use crate::message::{Kind, Lease, Life, MaxAttempts, MessageContent, Stage};
+use crate::message::{Kind, Lease, Life, MaxAttempts, MessageContent, Stage, State};
 use crate::name::{Key, QueueName};
 use crate::policy::{Backoff, OF_A_NUMBER, QueueSettings};
 use crate::time::{Due, EngineMs, Now, Partial, WallMs};
@@ -307,6 +307,8 @@ pub struct DedupeRow {
     pub generation: u32,
     /// Whether the answer said that the message was created.
     pub created: Created,
+    /// The answer's state of the message that was kept.
+    pub kept: Option<State>,
     /// The position in the queue's log of answers; `None` for an answer that duewheel itself needs: it is in no limit,
     /// and remembered until it expires.
     pub position: Option<AnswerPosition>,
@@ -408,6 +410,12 @@ impl Totals {
             Record::Queue { .. } | Record::Deduped(_) | Record::AnswersForgotten { .. } => return,
         };
         *total = total.saturating_add(by);
+    }
+
+    /// The number of messages that have ended, in whatever way.
+    pub fn settled(&self) -> u64 {
+        let ends = [self.acked, self.cancelled, self.replaced, self.superseded, self.purged, self.expired];
+        ends.into_iter().fold(0, u64::saturating_add)
     }
 
     /// The totals since `before`, which is an earlier state of the same totals.

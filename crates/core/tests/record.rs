@@ -10,7 +10,7 @@ use duewheel_core::answers::AnswerPosition;
 use duewheel_core::id::{Epoch, LeaseToken, SessionId};
 use duewheel_core::message::{
     DeadReason, Died, DoneOutcome, Ended, Expiry, Kind, Lease, Life, Marks, MaxAttempts, MessageContent,
-    Options, PastAttempt, QueueLimit, Row, Stage,
+    Options, PastAttempt, QueueLimit, Row, Stage, State,
 };
 use duewheel_core::policy::{
     Backoff, GrantLimits, GrantRate, Lasting, OnExpiry, Policy, QueueSettings, ReadyOrder, TraceMode,
@@ -244,12 +244,13 @@ fn dedupe() -> BoxedStrategy<DedupeRow> {
     let position = proptest::option::of(
         (number(), number()).prop_map(|(nth, at)| AnswerPosition { nth: Lsn(nth), at: EngineMs(at) }),
     );
-    let of_message = (number(), key(), number(), any::<u32>(), created);
+    let kept = proptest::option::of(proptest::sample::select(&State::ALL[..]));
+    let of_message = (number(), key(), number(), any::<u32>(), created, kept);
     ((queue(), text(), any::<u128>(), number()), of_message, position, proptest::option::of(defaults()))
         .prop_map(
             |(
                 (queue, dedupe_id, content, until),
-                (id, key, due_at, generation, created),
+                (id, key, due_at, generation, created, kept),
                 position,
                 defaults,
             )| {
@@ -264,6 +265,7 @@ fn dedupe() -> BoxedStrategy<DedupeRow> {
                     due_at: WallMs(due_at),
                     generation,
                     created,
+                    kept,
                     position,
                 }
             },
@@ -634,6 +636,7 @@ fn without_fields() -> Vec<(Record, Vec<(usize, &'static str)>)> {
         due_at: WallMs(3),
         generation: 1,
         created: Created::New,
+        kept: None,
         position: None,
     };
     let (settings, pause, keep) = (QueueSettings::default(), Pause::Running, IdSet::default());

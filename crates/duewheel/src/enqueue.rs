@@ -50,7 +50,7 @@ pub struct Receipt {
     pub generation: u32,
     /// Whether the message is new, replaced another one, or an existing one was kept.
     pub created: Created,
-    /// The state of the existing message that was kept; `None` for a new one, and in the answer to an earlier enqueue.
+    /// The state that the existing message which was kept had then; `None` for a new one.
     pub kept: Option<State>,
     /// The durability level that the store has reached for it.
     pub level: Level,

@@ -54,6 +54,9 @@ pub trait Route: Send + Sync + fmt::Debug {
     /// The number of reserves that wait here rather than at a shard; `None` when all of them wait at shards.
     fn waiting(&self) -> Option<u64>;
 
+    /// The number of leases that are bound to connections of this process.
+    fn bound_leases(&self) -> u64;
+
     /// The shards of this process, as [`Client::local_shards`] returns them.
     fn local_shards(&self) -> Vec<LocalShard>;
 
@@ -266,6 +269,11 @@ impl Client {
         if let Some(route) = &self.route {
             route.end_waits();
         }
+    }
+
+    /// The number of leases that are bound to connections of this process; `None` without a route.
+    pub fn bound_leases(&self) -> Option<u64> {
+        self.route.as_ref().map(|route| route.bound_leases())
     }
 
     /// A new id for a waiting reserve. Never reused while the process lives.

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use duewheel_core::answers::AnswerPosition;
 use duewheel_core::message::{
     DeadReason, Died, Ended, Expiry, Kind, Lease, Life, Marks, MaxAttempts, MessageContent, Options,
-    PastAttempt, QueueLimit, Stage,
+    PastAttempt, QueueLimit, Stage, State,
 };
 use duewheel_core::policy::{
     Backoff, GrantLimits, GrantRate, Lasting, OnExpiry, QueueSettings, ReadyOrder, TraceMode,
@@ -74,6 +74,7 @@ pub(crate) fn record(c: &mut Choices<'_>) -> Record {
                 2 => Created::Superseding(id(c)),
                 _ => Created::Replacing(id(c)),
             },
+            kept: c.once_in(2).then_some(State::Leased),
             position: c.once_in(2).then(|| AnswerPosition { nth: Lsn(c.number()), at: EngineMs(c.number()) }),
         }),
     }

@@ -68,7 +68,7 @@ impl Engine {
             matches!(edit.when, Some(When::At { due_at, past: Past::Fire }) if due_at < self.now.wall);
         let due = due.map(|due| self.spread_again(slot, due, fires)).transpose()?;
         let asked = due.filter(|_| fires).and_then(|due| self.past_expiry(slot, due));
-        if !self.takes_changes() {
+        if edit.rewrites() && !self.takes_puts() {
             return Err(ChangeRefusal::DiskFull);
         }
         let (now, priority) = (self.now, edit.priority);
@@ -140,9 +140,6 @@ impl Engine {
     pub(super) fn fire(&mut self, target: &Target) -> Changed {
         let slot = self.waiting(target)?;
         if self.rows.get(slot).state(self.now) == State::Scheduled {
-            if !self.takes_changes() {
-                return Err(ChangeRefusal::DiskFull);
-            }
             self.fire_now(slot);
         }
         Ok(Box::new(self.outline(slot)))

@@ -203,6 +203,7 @@ impl Engine {
             due_at: WallMs(0),
             generation: 0,
             created: Created::Kept,
+            kept: None,
             position: Some(AnswerPosition { nth: self.last.next(), at: self.now.engine }),
         }
     }

@@ -63,7 +63,7 @@ impl Engine {
                         id.starts_with(OWN_DEDUPE) || first.content == dedupe::content(&e, &defaults);
                     return if is_same {
                         let answer = accepted(first.id, first.due_at, first.generation, first.created);
-                        Ok(Enqueued { answered: Answered::Before, ..answer })
+                        Ok(Enqueued { kept: first.kept, answered: Answered::Before, ..answer })
                     } else {
                         Err(EnqueueRefusal::DedupeMismatch(first.id))
                     };
@@ -303,6 +303,7 @@ impl Engine {
             due_at: answer.due_at,
             generation: answer.generation,
             created: answer.created,
+            kept: answer.kept,
             position,
         };
         self.append_answer(row);
@@ -327,8 +328,8 @@ impl Engine {
         settings.and_then(|s| s.dedupe_window_ms).unwrap_or(self.policy.defaults.dedupe_window_ms)
     }
 
-    /// Whether a message may be changed: a full disk accepts only removals and settlements.
-    pub(super) fn takes_changes(&self) -> bool {
+    /// Whether a content or an answer may be put: a full disk accepts only removals and changes of a message's life.
+    pub(super) fn takes_puts(&self) -> bool {
         !matches!(self.room, Capacity::SettleOnly | Capacity::RemoveOnly)
     }
 }

@@ -112,7 +112,7 @@ impl Engine {
         let is_enqueue = matches!(op, Op::Enqueue(_));
         let is_move = matches!(op, Op::RemoveDead { .. });
         // The record needs room, whatever the operation frees.
-        let reply = match self.takes_changes() {
+        let reply = match self.takes_puts() {
             true => self.decide_on_one(op),
             false if is_enqueue => Reply::Enqueue(Err(EnqueueRefusal::DiskFull)),
             false => Reply::Change(Err(ChangeRefusal::DiskFull)),
@@ -135,6 +135,7 @@ impl Engine {
                 due_at: WallMs(0),
                 generation: 0,
                 created: Created::Kept,
+                kept: None,
                 position: None,
             });
         }

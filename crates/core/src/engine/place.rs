@@ -228,7 +228,7 @@ impl Engine {
         if queue.name.is_history() {
             let stored = self.histories.stored + u64::from(is.is_some());
             self.histories.stored = stored.saturating_sub(u64::from(was.is_some()));
-        } else {
+        } else if !queue.name.is_system() {
             self.totals.count(record);
         }
         let tenant = queue.tenant;
@@ -292,6 +292,9 @@ impl Engine {
     /// Ends a lease without an ack: the message becomes ready again, or dead when its attempts are used up. A superseded
     /// one is removed.
     pub(super) fn end_lease(&mut self, slot: RowIdx, how: Ended) {
+        if how == Ended::LeaseExpired && !self.rows.get(slot).message.queue.is_system() {
+            self.figures.lease_expired += 1;
+        }
         if self.end_superseded(slot) {
             return;
         }
@@ -494,17 +497,21 @@ impl Engine {
         let (kept, keep) = (queue.leased.len() as u64, queue.leased.clone());
         let before = MessageId(self.next_id);
         let record = Record::Purged { queue: name.clone(), keep, before, purged };
+        let totals = queue.totals;
         queue.totals.count(&record);
         let gone = queue.tally.purge();
         if queue.is_done {
             let is_of_act = queue.name.is_of_act();
             self.done.sub(&gone, is_of_act);
         } else {
-            self.totals.count(&record);
+            if !name.is_system() {
+                self.totals.count(&record);
+            }
             self.tenants.count_purge(queue.tenant, &gone);
             self.tally.sub_all(&gone);
             self.tally.due.sub_all(&gone.due);
         }
+        self.count_events(idx, &totals);
         let lsn = self.append(record);
 
         let queue = self.queues.get_mut(idx);

@@ -198,7 +198,7 @@ pub struct Enqueued {
     pub generation: u32,
     /// The effect.
     pub created: Created,
-    /// The state of the message that was kept. `None` if the message is new, and in a repeated answer.
+    /// The state of the message that was kept, as it was then. `None` if the message is new.
     pub kept: Option<State>,
     /// Whether an earlier enqueue with the same `dedupe_id` had this answer.
     pub answered: Answered,

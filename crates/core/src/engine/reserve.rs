@@ -559,7 +559,7 @@ impl Engine {
         };
         let written = self.record(slot, record);
         batch.after = After { durable: batch.after.durable.max(before), written };
-        if attempt == 1 {
+        if attempt == 1 && !self.queues.get(idx).name.is_system() {
             let column = LATENESS_MS.partition_point(|&edge| edge < lateness_ms);
             self.figures.lateness[column] += 1;
             self.figures.lateness_sum_ms = self.figures.lateness_sum_ms.saturating_add(lateness_ms);

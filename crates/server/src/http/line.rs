@@ -343,7 +343,7 @@ pub(crate) struct EnqueuedAnswer<'a> {
     pub(super) generation: u32,
     /// Whether the message is new.
     pub(super) created: bool,
-    /// The state of the message that was kept; not in a repeated answer.
+    /// The state that the message which was kept had then.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<StateSchema>")]
     pub(super) state: Option<&'static str>,

@@ -631,7 +631,7 @@ fn firing(id: &'static str) -> OperationDoc {
         .may_take::<Nothing>()
         .gives::<OutlineAnswer<'_>>(200, "The message as it is now.")
         .refuses(CHANGE)
-        .refuses(&[Paused, OverQuota, DiskFull])
+        .refuses(&[Paused, OverQuota])
 }
 
 /// `GET /`: the dashboard for a browser, else a page that lists all routes.

@@ -288,6 +288,7 @@ fn with_answers(hasher: NameHasher, queue: &QueueName, ids: &[String]) -> Mem {
             due_at: duewheel_core::WallMs(1),
             generation: 1,
             created: duewheel_core::record::Created::New,
+            kept: None,
             position: None,
         });
         let mut writer = Writer::default();

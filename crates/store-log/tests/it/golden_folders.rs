@@ -564,6 +564,7 @@ fn one_of_everything() -> Vec<Vec<Record>> {
             due_at: WallMs(1_700_000_060_000),
             generation: 1,
             created,
+            kept: None,
             position: None,
         })
     };

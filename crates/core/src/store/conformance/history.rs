@@ -9,7 +9,7 @@ use crate::answers::AnswerPosition;
 use crate::id::{Epoch, LeaseToken, Lsn, MessageId, SessionId};
 use crate::message::{
     DeadReason, Died, DoneOutcome, Ended, Expiry, Kind, Lease, Life, MaxAttempts, MessageContent, Options,
-    PastAttempt, QueueLimit, Stage,
+    PastAttempt, QueueLimit, Stage, State,
 };
 use crate::name::{Key, QueueName};
 use crate::policy::{Backoff, GrantLimits, GrantRate, OnExpiry, QueueSettings, ReadyOrder, TraceMode};
@@ -422,6 +422,7 @@ impl History {
                 _ if n % 2 == 0 => Created::Superseding(self.some_id()),
                 _ => Created::Replacing(self.some_id()),
             },
+            kept: (n % 5 == 0).then_some(State::Ready),
             // An id belongs to the server or to callers, never to both.
             position: (n % 4 > 0)
                 .then(|| AnswerPosition { nth: self.model.applied().next(), at: self.clock.engine }),

@@ -136,6 +136,28 @@ fn changes_of_dead_require_seen_death() {
     assert_eq!(remove(&mut rig, id, second), Err(ChangeRefusal::NotFound));
 }
 
+/// Story: a full disk refused to postpone and to fire messages, which writes no more than a nack.
+#[test]
+fn full_disk_refuses_only_new_content() {
+    let mut rig = rig();
+    let [soon, late, other] = [1_000, 2_000, 3_000].map(|delay| rig.put("q", delay, None));
+    let mut fx = Effects::new();
+    rig.engine.handle(rig.now, Input::Room(Capacity::SettleOnly), &mut fx);
+    assert!(edit(&mut rig, soon, Edit::due(When::After(5_000))).is_ok());
+    assert!(edit(&mut rig, late, Edit { priority: Some(1), ..Edit::default() }).is_ok());
+    assert!(matches!(rig.call(Op::Fire { target: Target::Id(other) }), Reply::Change(Ok(_))));
+    assert_eq!(edit(&mut rig, soon, body("new")), Err(ChangeRefusal::DiskFull));
+    let both = Edit { body: Some("new".into()), ..Edit::due(When::After(1)) };
+    assert_eq!(edit(&mut rig, soon, both), Err(ChangeRefusal::DiskFull));
+    assert_eq!(rig.reserve("q", 9).iter().map(|grant| grant.message.id).collect::<Vec<_>>(), [other]);
+    rig.pass(2_000);
+    assert_eq!(rig.reserve("q", 9)[0].message.id, late);
+    rig.pass(2_999);
+    assert!(rig.reserve("q", 9).is_empty());
+    rig.pass(1);
+    assert_eq!(rig.reserve("q", 9)[0].message.id, soon);
+}
+
 #[test]
 fn refusals_change_nothing() {
     let mut rig =
