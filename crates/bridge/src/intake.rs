@@ -285,6 +285,10 @@ mod tests {
             None
         }
 
+        fn bound_leases(&self) -> u64 {
+            0
+        }
+
         fn local_shards(&self) -> Vec<LocalShard> {
             Vec::new()
         }
