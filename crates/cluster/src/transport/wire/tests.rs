@@ -318,7 +318,7 @@ fn with_section(frame: &[u8], bytes: usize, section: &[u8]) -> Vec<u8> {
 /// Optional fields: a number, and two bytes behind it.
 const OPTIONAL: [&[u8]; 2] = [&FIELD_OF_NEXT, &[2, 1 << 2, 9, 3 << 2 | 1, 2, 8, 8]];
 /// Required fields: a number, and one byte behind an optional field.
-const REQUIRED: [&[u8]; 2] = [&[1, 5 << 2 | 2, 9], &[2, 1 << 2, 9, 5 << 2 | 3, 1, 8]];
+const REQUIRED: [&[u8]; 2] = [&[1, 6 << 2 | 2, 9], &[2, 1 << 2, 9, 6 << 2 | 3, 1, 8]];
 
 #[test]
 fn unknown_optional_fields_are_skipped() {
