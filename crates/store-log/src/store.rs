@@ -718,7 +718,7 @@ fn recovered(ledger: &Ledger, manifest: &Manifest, anchor: Option<BootAnchor>) -
     Recovered {
         epoch: manifest.epoch,
         // Each restore sets the ids further, so two restores of one copy give different tokens also where their epochs meet.
-        tokens: ledger.next_id().0,
+        tokens: ledger.next_id().0.saturating_sub(1),
         next_lsn: ledger.applied().next(),
         next_id: ledger.next_id().0,
         clock: ledger.clock(),
