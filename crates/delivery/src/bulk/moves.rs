@@ -24,12 +24,12 @@ const MOVES: &str = "#moves";
 pub struct DeadMove {
     /// The message.
     pub id: MessageId,
-    /// When it has died. With another time it has been redriven since, and is not moved.
+    /// The time of its death. A message that has died at another time was redriven since, and is not moved.
     pub died: WallMs,
     /// The message that enters the other queue. Its `dedupe_id` names the move.
     pub copy: Enqueue,
-    /// Whether the copy may enter. `false`: the message is not that dead one any more. A copy that has entered before is taken
-    /// back, unless the message was removed for it; only its queue, key and `dedupe_id` count.
+    /// Whether the copy may enter. `false`: the message is not that dead one any more. A copy that has entered before is
+    /// taken back, unless the message was removed for it; only its queue, key and `dedupe_id` count.
     pub enters: bool,
 }
 
@@ -47,7 +47,7 @@ pub struct MovedDead {
 pub enum MoveFailure {
     /// The copy was refused, so the message stays dead.
     Copy(EnqueueRefusal),
-    /// The message was not removed. As not found or not dead: others have changed it, and no copy is left.
+    /// The message was not removed. If it is not found or not dead, others have changed it, and no copy is left.
     Removal(ChangeRefusal),
     /// There was no answer. Unless the outcome is that nothing was applied there may be a copy.
     Call(CallError),
