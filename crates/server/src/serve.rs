@@ -8,7 +8,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use duewheel::core::engine::Op;
 use duewheel::{Duewheel, ShutdownError, VirtualClock};
 use duewheel_bridge::BridgeService;
 use tokio::net::TcpListener;
@@ -276,7 +275,7 @@ impl RunningServer {
         result
     }
 
-    /// Ends the workers of schedules, jobs and deliveries, lets consumers settle what they hold, then closes the wheel.
+    /// Ends the workers of schedules, jobs and deliveries, lets consumers settle what a stop would give to others, then closes the wheel.
     async fn shut_down(&self) -> Result<(), ShutdownError> {
         let time = self.settings.drain_timeout;
         let until = tokio::time::Instant::now() + time;
@@ -296,19 +295,10 @@ impl RunningServer {
         self.wheel.shutdown(time).await
     }
 
-    /// Waits until no lease is left that must be settled here. Leases of a cluster can be settled at its other nodes, except
-    /// those that are bound to connections of this one.
+    /// Waits until no lease is left that ends with this process: those of beanstalkd's protocol. All others survive it,
+    /// and are settled after the restart or at another node.
     async fn settled(&self) {
-        let client = self.wheel.client();
-        let has_others = self.settings.store.node().is_some_and(|node| node.advertise.is_some());
-        loop {
-            let left = match client.bound_leases().filter(|_| has_others) {
-                Some(bound) => bound,
-                None => client.ask(Op::stats()).await.map_or(0, |stats| stats.counts.leased),
-            };
-            if left == 0 {
-                return;
-            }
+        while self.wheel.client().bound_leases().await.is_ok_and(|left| left > 0) {
             tokio::time::sleep(SETTLE_LOOK).await;
         }
     }

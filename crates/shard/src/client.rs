@@ -271,9 +271,16 @@ impl Client {
         }
     }
 
-    /// The number of leases that are bound to connections of this process; `None` without a route.
-    pub fn bound_leases(&self) -> Option<u64> {
-        self.route.as_ref().map(|route| route.bound_leases())
+    /// The number of leases that are bound to connections of this process: they end with it, while all others survive a
+    /// restart. Cancel safe.
+    ///
+    /// # Errors
+    /// See [`Client::ask`].
+    pub async fn bound_leases(&self) -> Result<u64, CallError> {
+        match &self.route {
+            Some(route) => Ok(route.bound_leases()),
+            None => Ok(self.ask(Op::stats()).await?.bound_leases),
+        }
     }
 
     /// A new id for a waiting reserve. Never reused while the process lives.

@@ -272,6 +272,7 @@ impl Engine {
             resident_bytes: self.rows.bytes(),
             queues: (self.queues.len() as u64).saturating_sub(own_queues),
             waiters: (self.waiters.len() as u64).saturating_sub(own_waiters),
+            bound_leases: self.bound.len() as u64,
             totals: self.totals,
             lease_expired: self.figures.lease_expired,
             lease_lost: self.figures.lease_lost,

@@ -740,6 +740,9 @@ pub struct Stats {
     pub queues: u64,
     /// Number of waiting reserves.
     pub waiters: u64,
+    /// Leases that end with a session. Nodes do not send it to each other: a node knows it of its own shards.
+    #[cfg_attr(feature = "serde", serde(skip))]
+    pub bound_leases: u64,
     /// Totals since this engine was made.
     pub totals: Totals,
     /// Leases that ran out since this engine was made.

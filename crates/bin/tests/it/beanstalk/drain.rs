@@ -116,14 +116,14 @@ fn stopping_server_accepts_settles() {
         assert!(begun.elapsed() < PATIENCE, "the drain begins");
     }
     assert_eq!(other.ask("reserve-with-timeout 0"), "DRAINING");
-    assert_eq!(client.ask(&format!("touch {done}")), "TOUCHED");
-    assert_eq!(client.ask(&format!("delete {done}")), "DELETED");
-    assert_eq!(client.ask(&format!("release {again} 2 0")), "RELEASED");
-    assert_eq!(client.ask(&format!("bury {buried} 3")), "BURIED");
     for (lease, how) in [(0, "extend"), (0, "ack"), (1, "nack"), (2, "ack")] {
         let (status, said) = settle(&server, &leases[lease], how);
         assert_eq!(status, 200, "{how}: {said}");
     }
+    assert_eq!(client.ask(&format!("touch {done}")), "TOUCHED");
+    assert_eq!(client.ask(&format!("delete {done}")), "DELETED");
+    assert_eq!(client.ask(&format!("release {again} 2 0")), "RELEASED");
+    assert_eq!(client.ask(&format!("bury {buried} 3")), "BURIED");
     assert_eq!(server.wait().code(), Some(0), "nothing is left to settle");
 
     let (server, address) = start(dir.path(), &[]);
@@ -134,6 +134,24 @@ fn stopping_server_accepts_settles() {
     assert_eq!(client.field(&format!("stats-job {again}"), "state").as_deref(), Some("ready"));
     let (_, queue) = server.call("GET", "/v1/queues/h", "");
     assert_eq!((&queue["totals"]["acked"], &queue["counts"]["leased"]), (&json!(2), &json!(0)), "{queue}");
+}
+
+/// Story: one consumer that hung made each restart as long as the drain's time limit.
+#[test]
+fn leases_over_http_delay_no_stop() {
+    let dir = TempDir::new().expect("dir");
+    let (mut server, _) = start(dir.path(), &["--drain-timeout", "1h"]);
+    server.call("POST", "/v1/queues/h/messages", r#"{"body": "b", "delay_ms": 0}"#);
+    let (_, got) = server.call("POST", "/v1/queues/h/reserve", r#"{"lease": "1h"}"#);
+    let granted = &got["messages"][0];
+    server.signal("-TERM");
+    assert_eq!(server.wait().code(), Some(0));
+
+    let (server, _) = start(dir.path(), &[]);
+    let path = format!("/v1/messages/{}/ack", granted["id"].as_str().expect("an id"));
+    let (status, said) =
+        server.call("POST", &path, &json!({"lease_token": granted["lease_token"]}).to_string());
+    assert_eq!((status, &said["result"]), (200, &json!("acked")), "{said}");
 }
 
 #[test]
