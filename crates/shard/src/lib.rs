@@ -27,6 +27,7 @@ pub mod listing;
 mod marked;
 pub mod random;
 pub mod runner;
+mod seat;
 pub mod shared;
 pub mod testing;
 pub mod thread;

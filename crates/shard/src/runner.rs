@@ -17,7 +17,7 @@ use duewheel_core::store::{ErrorKind, Level, Store, StoreError, Waker};
 use crate::backpressure::{Gate, WaitingSubmissions};
 use crate::client::Client;
 use crate::clock::Clock;
-use crate::driver::{Driver, Leftover};
+use crate::driver::{Driver, Leftover, UNSYNCED_MS};
 use crate::error::{CallError, Outcome};
 use crate::fairness::{FairQueue, QuotaSource};
 use crate::figures::Counted;
@@ -82,8 +82,8 @@ pub enum WakeOn {
     /// A call of [`Inbox::wake`], or a submission in the inbox.
     Anything,
     /// A call of [`Inbox::wake`], or a submission in the inbox. The longest duration is in real time even where a test
-    /// has stopped the clock: the store is to be reopened.
-    Retry,
+    /// has stopped the clock: the store is to be reopened, or to be asked for a sync.
+    Soon,
 }
 
 type ShardDriver = Driver<Box<dyn Store>>;
@@ -98,6 +98,9 @@ const CROWD: usize = 6;
 
 /// The longest duration of that moment; it ends when as many have arrived as recently.
 const GATHER_CROWD: Duration = Duration::from_micros(200);
+
+/// The longest time that records which no answer waits for lie unsynced.
+const UNSYNCED: Duration = Duration::from_millis(UNSYNCED_MS);
 
 /// The first pause before the store is reopened; it doubles up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -235,7 +238,7 @@ impl Runner {
     pub fn is_woken(&self, nap: SleepLimit) -> bool {
         match nap.until {
             WakeOn::Gathering | WakeOn::Wake => self.inbox.is_woken(),
-            WakeOn::Anything | WakeOn::Retry => self.inbox.is_woken() || !self.inbox.is_empty(),
+            WakeOn::Anything | WakeOn::Soon => self.inbox.is_woken() || !self.inbox.is_empty(),
         }
     }
 
@@ -464,6 +467,8 @@ impl Runner {
             // Submissions that arrive during the sync under way become one group, for one write and one sync. Grants
             // do not need the sync, so the sleep is short even where syncs are long.
             SleepLimit { until: WakeOn::Gathering, at_most: wanted.min(GATHER) }
+        } else if driver.leaves_unsynced() {
+            SleepLimit { until: WakeOn::Soon, at_most: wanted.min(UNSYNCED) }
         } else {
             self.shared.rest(now.engine, driver.next_event());
             SleepLimit { until: WakeOn::Anything, at_most: wanted }
@@ -510,7 +515,7 @@ impl Runner {
         let left = pause.until.saturating_sub(self.shared.clock().running());
         if !left.is_zero() {
             self.phase = Phase::Failed(error, pause);
-            return AfterTurn::Sleep(SleepLimit { until: WakeOn::Retry, at_most: left });
+            return AfterTurn::Sleep(SleepLimit { until: WakeOn::Soon, at_most: left });
         }
         let (opener, waker) = (&mut self.opener, waker(&self.inbox));
         let opened = self.shared.in_store(|| opener(waker)).map_err(StartError::Store);
