@@ -134,9 +134,9 @@ impl Client {
         offered.map(|()| Pending::new(answers, n)).map_err(|(error, Submission { ops, .. })| (error, ops))
     }
 
-    /// A client like this one for a server's own threads: while the driver's thread sleeps, submitting a single
-    /// operation decides it, and waits for its sync, on the thread that submits it. A sync that is likely to take more
-    /// than 1 ms is not waited for.
+    /// A client like this one for threads that do nothing but serve such clients: while the driver's thread sleeps,
+    /// submitting a single operation decides it on the thread that submits it, and waits for its sync there. Where syncs
+    /// take more than 1 ms, another thread makes them; a disk that hangs holds the thread up as it does the driver's.
     #[must_use]
     pub fn served_here(&self) -> Client {
         Client { is_served_here: true, ..self.clone() }

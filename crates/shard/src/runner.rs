@@ -13,6 +13,7 @@ use duewheel_core::engine::{BoundLeases, Config, GeometryError};
 use duewheel_core::mutant::{self, Mutant};
 use duewheel_core::record::ClockPair;
 use duewheel_core::store::{ErrorKind, Level, Store, StoreError, Waker};
+use duewheel_core::time::Now;
 
 use crate::backpressure::{Gate, WaitingSubmissions};
 use crate::client::Client;
@@ -70,6 +71,13 @@ pub struct SleepLimit {
     pub until: WakeOn,
     /// The longest duration of the sleep.
     pub at_most: Duration,
+}
+
+impl SleepLimit {
+    /// Whether a submission ends it.
+    pub fn ends_with_any(&self) -> bool {
+        matches!(self.until, WakeOn::Anything | WakeOn::Soon)
+    }
 }
 
 /// The events that end a sleep early.
@@ -136,6 +144,8 @@ pub struct Runner {
     /// The version of the quotas that the driver has.
     quotas_seen: u64,
     turns: FairQueue,
+    /// Only with [`Mutant::LentTurnStale`]: when the runner's thread fell asleep.
+    asleep_since: Option<Now>,
     /// When the store's figures are reported again, by [`Clock::running`].
     figures_due: Duration,
     /// An estimate of the number of callers: as many as recently arrived together.
@@ -197,6 +207,7 @@ impl Runner {
             jitter,
             phase: Phase::Ended,
             submissions: Vec::new(),
+            asleep_since: None,
             figures_due: Duration::ZERO,
             crowd: 0,
         };
@@ -236,10 +247,7 @@ impl Runner {
 
     /// Whether a sleep of this kind has ended before its time.
     pub fn is_woken(&self, nap: SleepLimit) -> bool {
-        match nap.until {
-            WakeOn::Gathering | WakeOn::Wake => self.inbox.is_woken(),
-            WakeOn::Anything | WakeOn::Soon => self.inbox.is_woken() || !self.inbox.is_empty(),
-        }
+        self.inbox.is_woken() || nap.ends_with_any() && !self.inbox.is_empty()
     }
 
     /// Continues loading; returns `None` when everything that must be in memory is there, otherwise how long to wait
@@ -297,6 +305,17 @@ impl Runner {
         turn
     }
 
+    /// Takes a turn on a caller's thread, while the runner's own thread sleeps for `left` more. `None`: that may sleep
+    /// on; otherwise it goes on as after a turn of its own.
+    pub fn lent_turn(&mut self, left: Duration) -> Option<AfterTurn> {
+        let after = self.turn();
+        let sleeps_on = match &after {
+            AfterTurn::Sleep(nap) => nap.ends_with_any() && nap.at_most >= left,
+            AfterTurn::Again | AfterTurn::Ended(_) => false,
+        };
+        (!sleeps_on).then_some(after)
+    }
+
     /// The work of the present driver. While there is none, nothing waits for one: it is refused, or kept for the next.
     fn work(&self) -> DriverWork {
         let Phase::Serving(driver) = &self.phase else { return DriverWork::default() };
@@ -308,7 +327,8 @@ impl Runner {
 
     /// To be called after a sleep.
     pub fn woke(&mut self, nap: SleepLimit) {
-        if let (WakeOn::Gathering | WakeOn::Wake, Phase::Serving(driver)) = (nap.until, &mut self.phase) {
+        self.asleep_since = None;
+        if let (false, Phase::Serving(driver)) = (nap.ends_with_any(), &mut self.phase) {
             // Callers that waited continue while the next requests gather. An error shows again in the next step.
             let _ = driver.answer();
         }
@@ -377,7 +397,7 @@ impl Runner {
             self.inbox.take(&mut self.submissions);
             self.crowd = self.submissions.len().max(self.crowd - self.crowd.div_ceil(8));
         }
-        let now = self.shared.now();
+        let now = self.asleep_since.unwrap_or_else(|| self.shared.now());
         let closed = driver.is_busy(now) && !self.shared.wished(ThreadCommand::EndWaits);
         let gate = if closed { Gate::Closed } else { Gate::Open };
         self.waiting.sort(&mut self.submissions, gate, self.shared.clock().running());
@@ -439,7 +459,7 @@ impl Runner {
         }
     }
 
-    fn nap(&self, driver: &mut ShardDriver) -> AfterTurn {
+    fn nap(&mut self, driver: &mut ShardDriver) -> AfterTurn {
         let most =
             if mutant::is(Mutant::OneLongSleep) { u64::MAX / 2 } else { self.config.policy.max_sleep_ms };
         let longest = Duration::from_millis(most).min(self.waiting.nap());
@@ -460,6 +480,9 @@ impl Runner {
             // Done while nothing else is waiting, so that the figures of a driver that sleeps are those of its last
             // step.
             self.shared.set_figures(driver.figures(now));
+        }
+        if mutant::is(Mutant::LentTurnStale) {
+            self.asleep_since.get_or_insert(now);
         }
         AfterTurn::Sleep(if driver.is_full() {
             SleepLimit { until: WakeOn::Wake, at_most: wanted }

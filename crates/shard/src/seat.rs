@@ -47,9 +47,9 @@ impl Seat {
                 AfterTurn::Sleep(nap) => (nap, self.sleep(nap)),
                 AfterTurn::Ended(end) => return end,
             };
-            match nap.until {
-                WakeOn::Gathering | WakeOn::Wake => self.inbox.wait_for_wake(at_most),
-                WakeOn::Anything | WakeOn::Soon => self.inbox.wait(at_most),
+            match nap.ends_with_any() {
+                true => self.inbox.wait(at_most),
+                false => self.inbox.wait_for_wake(at_most),
             }
             if let Some(runner) = &mut self.state().runner {
                 runner.woke(nap);
@@ -101,17 +101,14 @@ impl TakeTurn for Seat {
         if !self.inbox.is_lent() {
             return; // the thread has woken, and takes the turn itself
         }
-        let sleeps_until = state.sleeps_until;
+        let left = state.sleeps_until.saturating_sub(self.shared.clock().running());
         let Some(runner) = &mut state.runner else { return };
         if runner.crowd().is_some() {
             return self.inbox.take_back(false);
         }
-        let after = catch_unwind(AssertUnwindSafe(|| runner.turn()))
-            .unwrap_or_else(|panic| AfterTurn::Ended(self.panicked(&*panic)));
-        let sleeps_on = matches!(after, AfterTurn::Sleep(SleepLimit { until: WakeOn::Anything | WakeOn::Soon, at_most })
-            if self.shared.clock().running().saturating_add(at_most) >= sleeps_until);
-        state.left = (!sleeps_on).then_some(after);
-        self.inbox.take_back(sleeps_on);
+        state.left = catch_unwind(AssertUnwindSafe(|| runner.lent_turn(left)))
+            .unwrap_or_else(|panic| Some(AfterTurn::Ended(self.panicked(&*panic))));
+        self.inbox.take_back(state.left.is_none());
     }
 }
 

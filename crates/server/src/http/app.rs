@@ -169,7 +169,7 @@ impl App {
         let reading = BodyBudget::new(limits.max_reading_bytes, largest, TIME_LIMIT);
         let rooms = AnswerBudget::new(limits.max_writing_bytes);
         App(Arc::new(AppState {
-            client: wheel.client().served_here(),
+            client: wheel.client().clone(),
             wheel,
             policy,
             limits,
