@@ -35,7 +35,9 @@ impl MediumServer {
     pub fn start(kind: MediumKind) -> io::Result<Self> {
         Ok(match kind {
             MediumKind::Redis => MediumServer::Redis(Redis::start(RedisSettings::default())?),
-            MediumKind::Postgres => MediumServer::Postgres(Postgres::start(Settings::default())?),
+            MediumKind::Postgres => {
+                MediumServer::Postgres(Postgres::start(Settings::default().within(&std::env::temp_dir()))?)
+            }
         })
     }
 

@@ -370,7 +370,7 @@ type Page struct {
 }
 
 // List returns a page of a queue's messages in due order, after an earlier page's Next. Filters are those of HTTP:
-// {"state": {"dead"}}. The scope is admin.
+// {"state": {"dead"}}.
 func (c *Client) List(ctx context.Context, queue string, limit int, after string, filter url.Values) (*Page, error) {
 	query := url.Values{"limit": {strconv.Itoa(limit)}}
 	for name, values := range filter {

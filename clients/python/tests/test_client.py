@@ -7,12 +7,13 @@ import json as jsonlib
 import os
 import threading
 from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
 
 import pytest
 
 import duewheel
 from duewheel import AsyncClient, Client, Delivery, Outgoing, errors
-from duewheel._calls import milliseconds
+from duewheel._messages import milliseconds
 from duewheel.webhooks import WebhookError, verify
 from running import Fake, Server
 
@@ -58,8 +59,9 @@ def test_no_batch_is_sent_when_a_message_cannot_be(duewheel_server):
     assert duewheel_server.client.queues() == []
 
 
-def grant(id="1"):
-    return Delivery(id, "q", None, 1, 1, 1, None, 0, False, "00", 30_000, None, b"", {}, {})
+def grant(id="1", lease_ms=30_000):
+    return Delivery(id=id, queue="q", attempt=1, priority=1, lateness_ms=0, lease_token="00", lease_ms=lease_ms,
+                    lease_until=None, body=b"", raw={})
 
 
 REFUSED = {"status": 503, "code": "storage_unavailable", "detail": "shard 2 has no owner", "outcome": "not_applied"}
@@ -112,6 +114,137 @@ def test_settles_are_repeated_after_every_5xx(status):
         with pytest.raises(errors.DuewheelError):
             client.cancel("1")
         assert len(fake.requests) == 1
+
+
+def called(client, call):
+    """The result of a call of either client."""
+    async def main():
+        result = call(client)
+        return await result if isinstance(client, AsyncClient) else result
+
+    return asyncio.run(main())
+
+
+def hung(kind, monkeypatch, **options):
+    """A client on a clock of its own, whose server takes every request and answers none; and its clock, and its tries."""
+    now, tries = [0.0], []
+    monkeypatch.setattr("duewheel._calls.time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    class Silent:
+        got = b""
+
+        async def exchange(self, data, end):
+            tries.append(end - now[0])
+            now[0] = end
+            raise TimeoutError("timed out")
+
+        def partial(self):
+            return b""
+
+        def end(self):
+            pass
+
+        close = end
+
+    class Hung(kind):
+        async def _open(self, timeout):
+            return Silent()
+
+        async def _sleep(self, seconds, ended=None):
+            now[0] += seconds
+
+    return Hung("http://127.0.0.1:1", **options), now, tries
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+@pytest.mark.parametrize(("call", "most"), [
+    (lambda it: it.enqueue("q", "x"), 30), (lambda it: it.enqueue_many("q", ["x"] * 12_000), 30),
+    (lambda it: it.queue("q"), 30), (lambda it: it.cancel_many("q", keys=["k"] * 2_500), 30), (lambda it: it.reserve("q", wait=60), 90),
+    (lambda it: it.extend(grant(lease_ms=5_000)), 5), (lambda it: it.extend_many([grant(lease_ms=5_000), grant("2")]), 5),
+], ids=["enqueue", "enqueue_many", "queue", "cancel_many", "reserve", "extend", "extend_many"])
+def test_the_last_try_has_what_is_left(kind, call, most, monkeypatch):
+    client, now, tries = hung(kind, monkeypatch)
+    try:
+        called(client, call)
+    except errors.ConnectionFailed as error:
+        assert error.outcome == "unknown"
+    assert now[0] <= most + 0.1 and (len(tries) > 1 or most == 5 or tries == [30])
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "http://no-such-host.invalid"])
+def test_what_was_not_sent_is_not_applied(kind, url):
+    client = kind(url, retry_for=0)
+    for call in (lambda it: it.enqueue("q", "x"), lambda it: it.cancel("1"), lambda it: it.advance(1)):
+        with pytest.raises(errors.ConnectionFailed) as caught:
+            called(client, call)
+        assert caught.value.outcome == "not_applied"
+    assert [it.outcome for it in called(client, lambda it: it.enqueue_many("q", ["x"]))] == ["not_applied"]
+
+
+def test_a_batch_without_time_sends_no_further_part():
+    ended = threading.Event()
+
+    def answer(method, path, body):
+        if len(fake.requests) == 2:
+            ended.set()
+        items = jsonlib.loads(body)["keys"]
+        return (503, REFUSED) if ended.is_set() else (200, {"results": [{"key": it, "result": "cancelled"} for it in items]})
+
+    with Fake(answer) as fake:
+        got = Client(fake.url, retry_for=0).cancel_many("q", keys=[str(n) for n in range(2_500)])
+    assert [getattr(it, "code", "cancelled") for it in got[::1_000]] == ["cancelled", "storage_unavailable", "connection"]
+    assert got[2_400].outcome == "not_applied" and len(fake.requests) == 2
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_a_slow_connect_is_not_applied(kind, monkeypatch):
+    client, _, _ = hung(kind, monkeypatch, retry_for=0)
+
+    async def slow(timeout):
+        raise TimeoutError("timed out")
+
+    client._open = slow
+    with pytest.raises(errors.ConnectionFailed) as caught:
+        called(client, lambda it: it.enqueue("q", "x"))
+    assert caught.value.outcome == "not_applied"
+
+
+def test_what_a_stale_connection_has_taken_stays_unknown():
+    answers = [(200, {}), None]
+
+    def answer(*_):
+        if len(answers) == 1:
+            fake.server.socket.close()  # the next connect is refused
+        return answers.pop(0)
+
+    with Fake(answer) as fake:
+        client = Client(fake.url, retry_for=0)
+        client.request("GET", "/v1/token")
+        with pytest.raises(errors.ConnectionFailed) as caught:
+            client.cancel("1")
+    assert caught.value.outcome == "unknown" and len(fake.requests) == 2
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_no_extend_waits_for_longer_than_its_lease(kind):
+    busy = {**REFUSED, "retry_after_ms": 60_000}
+    pauses = []
+
+    class Noted(kind):
+        async def _sleep(self, seconds, ended=None):
+            pauses.append(seconds)
+
+    def answer(method, path, body):
+        return (200, {"results": [{"id": "1", **busy}]}) if path == "/v1/extend" else (503, busy)
+
+    with Fake(answer) as fake:
+        client = Noted(fake.url, retry_for=120)
+        with pytest.raises(errors.StorageUnavailable):
+            called(client, lambda it: it.extend(grant(lease_ms=2_000)))
+        got = called(kind(fake.url, retry_for=120), lambda it: it.extend_many([grant(lease_ms=2_000)]))
+        assert isinstance(got[0], errors.StorageUnavailable)
+    assert pauses == []
 
 
 @pytest.mark.parametrize("stamp", ["9" * 400, "9" * 5_000, "-1", "1e3", "٣"])
@@ -186,7 +319,7 @@ def test_calls_wait_for_a_server_that_restarts(tmp_path):
     quick = Client(server.url, retry_for=0.3)
     with pytest.raises(duewheel.ConnectionFailed) as caught:
         quick.enqueue("q", "x")
-    assert caught.value.outcome == "unknown" and isinstance(caught.value, ConnectionError)
+    assert caught.value.outcome == "not_applied" and isinstance(caught.value, ConnectionError)
 
 
 def test_tokens(tmp_path):

@@ -177,6 +177,10 @@ def test_reject(server):
         consumer.messages[1].reject(requeue=False)
         dead = client.get_key("q", "a")
         assert dead.state == "dead" and dead.raw["history"][-1]["note"] == "rejected" and dead.raw["forgiven"] == 1
+        publish(connection, "other", "b")
+        got = connection.default_channel.basic_get("other")
+        connection.default_channel.basic_reject(got.delivery_tag, requeue=True)
+        assert connection.default_channel.basic_get("other").payload == "b"
 
 
 def test_a_closed_channel_gives_everything_back(server):
@@ -474,7 +478,8 @@ def test_the_scope_metrics_lists_the_queues_of_a_prefix(tmp_path):
         assert connection.default_channel.queue_declare("later", passive=True).message_count == 1
         listed = {it["queue"] for it in client.queues()}
         assert {"shop._kombu.bindings", "shop.later", "shop.tasks"} <= listed and all(it.startswith("shop.") for it in listed)
-    for forbidden in (lambda: client.queue("another"), lambda: client.request("GET", "/v1/stats"), lambda: client.messages("shop.later")):
+    assert len(client.messages("shop.later", state="scheduled")[0]) == 1
+    for forbidden in (lambda: client.queue("another"), lambda: client.request("GET", "/v1/stats"), lambda: client.messages("another")):
         with pytest.raises(errors.Forbidden):
             forbidden()
     server.stop()

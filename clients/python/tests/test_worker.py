@@ -147,6 +147,30 @@ def test_a_proxy_in_trouble_costs_no_lease_and_no_ack():
     assert sorted(ended) == ["1", "2"] and not any(it.cancelled for it in tokens)
 
 
+def test_an_extend_is_repeated_within_its_lease():
+    """However long the server asks it to wait."""
+    grants = [{"id": "1", "queue": "q", "attempt": 1, "priority": 1, "due_at": None, "lateness_ms": 0, "lease_token": "00",
+               "lease_ms": 4_000, "lease_until": None, "body": "x", "headers": {}}]
+    busy = {"status": 503, "code": "storage_unavailable", "detail": "shard 2 has no owner", "retry_after_ms": 60_000}
+    at = []
+
+    def answer(method, path, body):
+        if path == "/v1/reserve":
+            got, grants[:] = grants[:], []
+            time.sleep(0 if got else 0.1)
+            return 200, {"messages": got}
+        if path == "/v1/extend":
+            at.append(time.monotonic())
+            return (503, busy) if len(at) == 1 else (200, {"results": [{"id": "1", "result": "extended"}]})
+        return 200, {"results": [{"id": "1", "result": "acked"}]}
+
+    with Fake(answer) as fake:
+        worker = Worker(fake.url, jobs=1, wait=0.1)
+        worker.add("q", lambda job: until(lambda: len(at) > 1))
+        with Threaded(worker):
+            until(lambda: fake.paths("/v1/ack"))
+
+
 def test_jobs_bound_what_runs_at_a_time(server):
     client = Client(server.url)
     worker = Worker(server.url, jobs=3)

@@ -8,6 +8,7 @@ macro_rules! codes {
     ($($(#[$doc:meta])* $code:ident $word:literal $status:ident $($reply:literal)?: $summary:literal;)*) => {
         /// The stable code of an error. Codes are never renamed or reused.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
         pub enum ErrorCode {
             $($(#[$doc])* $code,)*
         }

@@ -411,8 +411,10 @@ impl RunningBridge {
             }
             let paused = tokio::time::timeout(LOOK_TIME, self.paused()).await;
             match (paused, running.take()) {
-                (Ok(Ok(Some(_))), Some(directions)) => {
-                    self.end(directions, PAUSE_TIME).await;
+                (Ok(Ok(Some(_))), directions) => {
+                    if let Some(directions) = directions {
+                        self.end(directions, PAUSE_TIME).await;
+                    }
                     self.meter.rest();
                 }
                 (Ok(Ok(None)), None) if begins_at <= tokio::time::Instant::now() => {

@@ -3,9 +3,13 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use duewheel::core::engine::{ChangeRefusal, DedupeId, Enqueue, EnqueueRefusal, Op, Reply, Target};
-use duewheel::{CallError, Client};
+use duewheel::core::policy::OWN_DEDUPE;
+use duewheel::{CallError, Client, Outcome};
 use duewheel_shard::random::doubled;
+use sha2::{Digest as _, Sha256};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -74,6 +78,7 @@ async fn confirm(source: &mut impl Source, verdicts: Verdicts, meter: &Meter) ->
 struct WaitingArrival {
     mark: u64,
     op: Op,
+    /// Whether it may have been applied before: the other side delivers it again, or an answer was lost.
     is_redelivered: bool,
 }
 
@@ -148,6 +153,8 @@ async fn apply(
     let mut ended = Ok(());
     for (one, answer) in std::mem::take(waiting).into_iter().zip(answers) {
         let WaitingArrival { mark, op, is_redelivered } = one;
+        let is_lost = answer.as_ref().is_err_and(|error| error.outcome() == Outcome::Unknown);
+        let is_redelivered = is_redelivered || is_lost;
         match judge(client, op, answer, is_redelivered, leased_until, meter).await {
             Ok(JudgedArrival::Over(verdict)) => verdicts.push((mark, verdict)),
             Ok(JudgedArrival::Again(op)) => waiting.push(WaitingArrival { mark, op, is_redelivered }),
@@ -184,7 +191,7 @@ async fn judge(
                 tracing::warn!(%id, "a message has the id of an earlier one and another content; it is enqueued");
                 Meter::add(&meter.duplicates, 1);
                 if let Op::Enqueue(enqueue) = &mut op {
-                    enqueue.dedupe_id = None;
+                    enqueue.dedupe_id = Some(id_of_content(enqueue));
                 }
                 Ok(JudgedArrival::Again(op))
             }
@@ -216,8 +223,152 @@ async fn judge(
     }
 }
 
+/// The id of a message whose own id another content has: with this one it enters once as well.
+fn id_of_content(enqueue: &Enqueue) -> Box<str> {
+    let mut hash = Sha256::new();
+    let headers = enqueue.headers.iter().flat_map(|(name, value)| [name.as_bytes(), value.as_bytes()]);
+    let id = enqueue.dedupe_id.as_deref().unwrap_or_default();
+    for part in [id.as_bytes(), &enqueue.body[..]].into_iter().chain(headers) {
+        hash.update((part.len() as u64).to_le_bytes());
+        hash.update(part);
+    }
+    format!("{OWN_DEDUPE}bridge/{}", STANDARD.encode(hash.finalize())).into()
+}
+
 /// Whether the message with this id is the one that is enqueued again.
 async fn is_there(client: &Client, id: duewheel::MessageId, enqueue: &Enqueue) -> Result<bool, CallError> {
     let view = client.ask(Op::get(Target::Id(id))).await?;
     Ok(view.is_some_and(|view| view.message.body == enqueue.body && view.message.headers == enqueue.headers))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::Pin;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use duewheel::core::name::{Key, QueueName};
+    use duewheel::core::store::Level;
+    use duewheel::{Duewheel, Policy, VirtualClock};
+    use duewheel_shard::client::{LocalShard, Route};
+    use duewheel_shard::inbox::{Inbox, Pending, WhenBusy};
+    use duewheel_shard::listing::{ListRequest, Listing};
+    use duewheel_shard::shared::DriverShared;
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    /// A way to a wheel on which answers are lost: so many submissions.
+    #[derive(Debug)]
+    struct Lossy(Client, AtomicUsize);
+
+    impl Route for Lossy {
+        fn offer(&self, ops: Vec<Op>, patience: WhenBusy) -> Result<Pending, (CallError, Vec<Op>)> {
+            let n = ops.len();
+            let pending = self.0.offer(ops, patience)?;
+            if self.1.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_err() {
+                return Ok(pending);
+            }
+            let (to, answers) = oneshot::channel();
+            tokio::spawn(async move {
+                pending.await;
+                drop(to.send(vec![Err(CallError::NO_ANSWER); n]));
+            });
+            Ok(Pending::new(answers, n))
+        }
+
+        fn shards(&self) -> u32 {
+            1
+        }
+
+        fn waiting(&self) -> Option<u64> {
+            None
+        }
+
+        fn bound_leases(&self) -> u64 {
+            0
+        }
+
+        fn local_shards(&self) -> Vec<LocalShard> {
+            Vec::new()
+        }
+
+        fn list(
+            &self,
+            _asked: ListRequest,
+        ) -> Pin<Box<dyn Future<Output = Result<Listing, CallError>> + Send>> {
+            Box::pin(async { Err(CallError::NO_ANSWER) })
+        }
+
+        fn end_waits(&self) {}
+    }
+
+    /// A source of these messages, which ends when they are confirmed.
+    struct Few(Vec<BridgeArrival>, Verdicts);
+
+    impl Source for &mut Few {
+        async fn pull(&mut self, _max: usize) -> Result<Vec<BridgeArrival>, SeamError> {
+            if self.0.is_empty() {
+                return Err(SeamError("that is all".to_owned()));
+            }
+            Ok(std::mem::take(&mut self.0))
+        }
+
+        async fn confirm(&mut self, verdicts: Verdicts) -> Result<(), SeamError> {
+            self.1.extend(verdicts);
+            Ok(())
+        }
+    }
+
+    /// Takes these messages; the first `lost` submissions have no answer. Returns the verdicts, and the messages then.
+    async fn taken(arrivals: Vec<Enqueue>, lost: usize) -> (Vec<ArrivalVerdict>, usize) {
+        let clock = VirtualClock::at_2026();
+        let wheel = Duewheel::builder().in_memory().clock(clock.clone()).open().await.unwrap();
+        let (inbox, shared) =
+            (Arc::new(Inbox::new(&Policy::default())), DriverShared::new(Level::Memory, Arc::new(clock)));
+        let route = Arc::new(Lossy(wheel.client().clone(), AtomicUsize::new(lost)));
+        let client = Client::routed(inbox, Arc::new(shared), route, 0);
+        let arrival = |(mark, enqueue)| {
+            let intent = Ok(Intent::Enqueue(Box::new(enqueue)));
+            BridgeArrival { mark, intent, is_redelivered: false }
+        };
+        let mut few = Few((0..).zip(arrivals).map(arrival).collect(), Vec::new());
+        let (_keep, mut stop) = watch::channel(false);
+        let ended = pump(&mut &mut few, &client, &Meter::default(), &mut stop).await;
+        assert_eq!(ended, Err(SeamError("that is all".to_owned())));
+        few.1.sort_by_key(|(mark, _)| *mark);
+        let all = wheel.client().list(queue(), None, None, 100).await.unwrap().views;
+        (few.1.into_iter().map(|(_, verdict)| verdict).collect(), all.len())
+    }
+
+    fn queue() -> QueueName {
+        QueueName::new("shop-due").unwrap()
+    }
+
+    /// Story: a message whose answer was lost met its own key when it was tried again, and was put aside as one whose key
+    /// is taken, although it was there.
+    #[tokio::test]
+    async fn lost_answer_puts_no_message_aside() {
+        let keyed =
+            |body: &str| Enqueue { key: Key::new("k").ok(), ..Enqueue::new(queue(), body.to_owned()) };
+        assert_eq!(taken(vec![keyed("one")], 2).await, (vec![ArrivalVerdict::Taken], 1));
+        let (verdicts, left) = taken(vec![keyed("one"), keyed("other")], 1).await;
+        assert!(matches!(verdicts[..], [ArrivalVerdict::Taken, ArrivalVerdict::Refused(_)]), "{verdicts:?}");
+        assert_eq!(left, 1);
+    }
+
+    /// Story: a message that had the id of an earlier one and another content was entered without any id, and once more for
+    /// each answer that was lost.
+    #[tokio::test]
+    async fn other_content_of_one_id_enters_once() {
+        let with_id = |body: &str| Enqueue {
+            dedupe_id: Some("exchange/m1".into()),
+            ..Enqueue::new(queue(), body.to_owned())
+        };
+        let arrivals = ["one", "two", "three", "two"].map(with_id);
+        for lost in 0..6 {
+            let taken = taken(arrivals.to_vec(), lost).await;
+            assert_eq!(taken, (vec![ArrivalVerdict::Taken; 4], 3), "{lost} answers were lost");
+        }
+    }
 }

@@ -59,7 +59,7 @@ pub(crate) async fn pump(
             wait_ms: WAIT_MS,
             lease_ms: Some(LEASE_MS),
             session: plan.session,
-            max_attempts: Some(plan.max_attempts),
+            // Not with `max_attempts`: a crash would make messages dead whose fate is unknown.
             ..Reserve::new(plan.queue.clone())
         };
         let reserved = tokio::select! {

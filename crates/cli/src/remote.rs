@@ -181,7 +181,7 @@ impl Remote {
 
     /// A stream of server-sent events, behind the one with this id.
     pub(super) fn events(&self, path: &str, after: Option<&str>) -> Result<BlockingBody, Error> {
-        let call = ApiCall::get(path).events(after);
+        let call = ApiCall::get(path).events(after)?;
         let is_away = |opened: &Result<Result<_, ApiAnswer>, Error>| match opened {
             Ok(Ok(_)) => false,
             Ok(Err(answer)) => answer.refusal().is_some_and(|refusal| is_not_here(&refusal)),

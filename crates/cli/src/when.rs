@@ -12,7 +12,7 @@ use clap::{ArgMatches, Command};
 use duewheel_core::WallMs;
 use jiff::civil::{Date, DateTime, Time, Weekday};
 use jiff::fmt::temporal::{DateTimeParser, Pieces};
-use jiff::tz::{AmbiguousOffset, Disambiguation, OffsetConflict};
+use jiff::tz::{AmbiguousOffset, Disambiguation, OffsetConflict, TimeZone};
 use jiff::{Span, Timestamp, Zoned};
 use serde::{Serialize, Serializer};
 use serde_json::Value;
@@ -364,16 +364,21 @@ fn strip_word<'a>(text: &'a str, word: &str) -> Option<&'a str> {
 /// A civil time in the zone of `now`, where it comes exactly once.
 fn in_zone(time: DateTime, now: &Zoned) -> Result<Zoned, String> {
     let ambiguous = now.time_zone().to_ambiguous_zoned(time);
-    let how = match ambiguous.offset() {
+    let (how, offsets) = match ambiguous.offset() {
         AmbiguousOffset::Unambiguous { .. } => {
             return ambiguous.unambiguous().map_err(|_| INSTANTS.to_owned());
         }
-        AmbiguousOffset::Gap { .. } => "does not exist",
-        AmbiguousOffset::Fold { .. } => "comes twice",
+        AmbiguousOffset::Gap { before, after } => ("does not exist", [before, after]),
+        AmbiguousOffset::Fold { before, after } => ("comes twice", [before, after]),
     };
-    let (zone, time) = (zone_name(now), time.strftime("%Y-%m-%dT%H:%M:%S").to_string());
+    let form = "%Y-%m-%dT%H:%M:%S";
+    let with = |offset| {
+        Some(time.to_zoned(TimeZone::fixed(offset)).ok()?.strftime(&format!("{form}%:z")).to_string())
+    };
+    let [first, second] = offsets.map(|offset| with(offset).unwrap_or_default());
+    let (zone, time) = (zone_name(now), time.strftime(form));
     Err(format!(
-        "{time} {how} in {zone}, because the clocks change: give it with an offset, such as {time}+01:00"
+        "{time} {how} in {zone}, because the clocks change: give it with an offset, as {first} or {second}"
     ))
 }
 
@@ -608,6 +613,25 @@ mod tests {
         ] {
             let told = at(text, &now()).unwrap_err();
             assert!(told.contains(why), "{text}: {told}");
+        }
+    }
+
+    /// Story: the advice named the offset of Berlin for every zone, and who took it sent hours too early.
+    #[test]
+    fn ambiguous_time_names_its_two_offsets() {
+        for (text, first, second) in [
+            ("2027-03-14 02:30[America/New_York]", "2027-03-14T02:30:00-05:00", "2027-03-14T02:30:00-04:00"),
+            ("2027-11-07 01:30[America/New_York]", "2027-11-07T01:30:00-04:00", "2027-11-07T01:30:00-05:00"),
+            (
+                "2027-10-03 02:10[Australia/Lord_Howe]",
+                "2027-10-03T02:10:00+10:30",
+                "2027-10-03T02:10:00+11:00",
+            ),
+            ("2027-10-31 02:30", "2027-10-31T02:30:00+02:00", "2027-10-31T02:30:00+01:00"),
+        ] {
+            let told = at(text, &now()).unwrap_err();
+            assert!(told.ends_with(&format!(": give it with an offset, as {first} or {second}")), "{told}");
+            assert!([first, second].iter().all(|instant| at(instant, &now()).is_ok()), "{told}");
         }
     }
 

@@ -200,13 +200,29 @@ impl WorkRun {
         self.stop.cancel();
         let busy = self.leased.load(Ordering::SeqCst);
         if busy > 0 {
-            let _ = writeln!(
-                io::stderr(),
-                "finishing {busy} message{}; once more to end the commands",
-                if busy == 1 { "" } else { "s" }
-            );
+            let _ = writeln!(io::stderr(), "{}", finishing(busy, self.children.count()));
         } else if !self.has_begun.load(Ordering::SeqCst) {
             std::process::exit(0);
         }
+    }
+}
+
+/// Says what a worker still does, and what another signal would end.
+fn finishing(messages: usize, commands: usize) -> String {
+    let s = if messages == 1 { "" } else { "s" };
+    // Without commands only outcomes wait, for the server.
+    let end = if commands > 0 { "the commands" } else { "at once" };
+    format!("finishing {messages} message{s}; once more to end {end}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::finishing;
+
+    /// Story: all commands had ended, an outcome waited for the server, and the worker offered to end the commands.
+    #[test]
+    fn waiting_outcomes_are_no_commands() {
+        assert_eq!(finishing(1, 1), "finishing 1 message; once more to end the commands");
+        assert_eq!(finishing(2, 0), "finishing 2 messages; once more to end at once");
     }
 }

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use tokio::time::Instant;
 
 use crate::call::ApiCall;
 use crate::error::{Code, Error};
@@ -20,12 +21,12 @@ const BYTES: usize = 15 << 20;
 fn request(
     call: &ApiCall,
     member: Option<&str>,
-    items: &[BatchItem],
+    items: &[Result<BatchItem, Error>],
     open: &VecDeque<usize>,
 ) -> Result<(ApiCall, usize), Error> {
     let (mut bytes, mut count) = (Vec::new(), 0);
     for i in open.iter().take(ITEMS) {
-        let json = items[*i].json()?;
+        let json = items[*i].as_ref().map_err(Error::clone)?.json()?;
         if count > 0 && bytes.len() + json.len() >= BYTES {
             break;
         }
@@ -56,8 +57,13 @@ fn answers(body: &[u8], is_lines: bool) -> Vec<Value> {
 }
 
 /// The answers to an attempt, and the reason for those that are missing.
-async fn attempt(server: &HttpTransport, call: &ApiCall, is_lines: bool) -> (Vec<Value>, Error) {
-    let answer = match server.send(call).await {
+async fn attempt(
+    server: &HttpTransport,
+    call: &ApiCall,
+    call_ends: Option<Instant>,
+    is_lines: bool,
+) -> (Vec<Value>, Error) {
+    let answer = match server.send(call, call_ends).await {
         Ok(answer) => answer,
         Err(error) => return (Vec::new(), error),
     };
@@ -78,17 +84,21 @@ pub(crate) async fn run<T: DeserializeOwned>(
     server: &HttpTransport,
     call: ApiCall,
     member: Option<&str>,
-    mut items: Vec<BatchItem>,
+    mut items: Vec<Result<BatchItem, Error>>,
 ) -> Result<Each<T>, Error> {
-    let mut results: Vec<Option<Result<T, Error>>> = items.iter().map(|_| None).collect();
+    // What cannot be sent has its error already.
+    let unsent = |item: &Result<_, Error>| item.as_ref().err().map(|error| Err(error.clone()));
+    let mut results: Vec<Option<Result<T, Error>>> = items.iter().map(unsent).collect();
     let mut unsure = vec![false; items.len()];
-    let mut open: VecDeque<usize> = (0..items.len()).collect();
-    let mut attempts = Attempts::new(&call, &server.options);
+    let mut open: VecDeque<usize> = (0..items.len()).filter(|i| items[*i].is_ok()).collect();
+    let mut attempts = Attempts::new(&call, server);
     let mut is_begun = false;
     while !open.is_empty() {
         let (request, count) = request(&call, member, &items, &open)?;
-        let (answers, missing) = attempt(server, &request, member.is_none()).await;
-        if answers.is_empty() && !is_begun && !attempts.helps(&missing) {
+        let (answers, missing) = attempt(server, &request, attempts.ends(), member.is_none()).await;
+        // An item that is too large is sent alone, and says nothing about the others.
+        let is_of_item = count == 1 && items.len() > 1 && missing.status == Some(413);
+        if answers.is_empty() && !is_begun && !is_of_item && !attempts.helps(&missing) {
             return Err(missing.after_unsure(unsure.contains(&true)));
         }
         let (mut again, mut longest) = (Vec::new(), None::<Error>);
@@ -110,7 +120,7 @@ pub(crate) async fn run<T: DeserializeOwned>(
                 if longest.as_ref().is_none_or(|longest| longest.retry_after < error.retry_after) {
                     longest = Some(error.clone());
                 }
-            } else if !items[i].has_lost_window(&error) {
+            } else if !items[i].as_mut().is_ok_and(|item| item.has_lost_window(&error)) {
                 results[i] = Some(Err(error.after_unsure(unsure[i])));
                 continue;
             }
@@ -127,7 +137,7 @@ pub(crate) async fn run<T: DeserializeOwned>(
             None => {}
         }
         if again.is_empty() {
-            attempts = Attempts::new(&call, &server.options);
+            attempts = Attempts::new(&call, server);
         }
         again.into_iter().rev().for_each(|(i, _)| open.push_front(i));
     }

@@ -18,7 +18,7 @@ use crate::types::{
     Accepted, CancelledMessage, Each, LeasedMessage, LeasedMessages, MessagePage, MessageRef, MessageView,
     Nack, NewMessage, Postponement, QueueOverview, Reserving, SettledMessage,
 };
-use crate::worker::{Ack, Cancellation, MessageWorker};
+use crate::worker::{Ack, Cancellation, MessageWorker, signals};
 
 /// The most handlers that run at a time.
 const THREADS: usize = 4_096;
@@ -138,6 +138,23 @@ impl BlockingClient {
     /// A worker of these queues, for [`BlockingClient::work`].
     pub fn worker(&self, queues: &[&str]) -> MessageWorker {
         MessageWorker::new(&self.client, queues)
+    }
+
+    /// Returns a cancellation for [`BlockingClient::work`] that SIGTERM and SIGINT cancel, as long as a clone of this
+    /// client lives. From the call on these do not end the process.
+    ///
+    /// # Errors
+    /// `internal`: the system refuses.
+    pub fn terminated(&self) -> Result<Cancellation, Error> {
+        let _within = self.runtime.0.enter();
+        let signals = signals().map_err(|error| Error::new(ErrorCode::Internal, error.to_string()))?;
+        let stop = Cancellation::default();
+        let signalled = stop.clone();
+        self.runtime.0.spawn(async move {
+            signals.await;
+            signalled.cancel();
+        });
+        Ok(stop)
     }
 
     /// Works as [`MessageWorker::run`] does, for a handler that blocks: each run has a thread.

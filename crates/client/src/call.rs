@@ -1,8 +1,9 @@
 //! A request, and its answer.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
+use duewheel_api::error_code::ErrorCode;
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderName};
 use http::{HeaderMap, HeaderValue, Method};
 use http_body_util::BodyExt as _;
@@ -11,6 +12,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use tokio::time::Instant;
 
 use crate::error::{Code, Error, LONGEST_AFTER};
 
@@ -72,6 +74,8 @@ pub struct ApiCall {
     pub(crate) body: Bytes,
     pub(crate) wait: Duration,
     pub(crate) within: Option<Duration>,
+    /// The longest pause before an attempt, whatever the server says.
+    pub(crate) longest_pause: Duration,
     pub(crate) effort: Effort,
 }
 
@@ -86,6 +90,7 @@ impl ApiCall {
             body: Bytes::new(),
             wait: Duration::ZERO,
             within: None,
+            longest_pause: Duration::MAX,
             effort,
         }
     }
@@ -134,13 +139,15 @@ impl ApiCall {
     }
 
     /// For a stream of server-sent events, behind the one with this id.
-    #[must_use]
-    pub fn events(self, after: Option<&str>) -> ApiCall {
+    ///
+    /// # Errors
+    /// The text can be no id.
+    pub fn events(self, after: Option<&str>) -> Result<ApiCall, Error> {
         let call = self.header(ACCEPT, HeaderValue::from_static("text/event-stream"));
-        match after.map(HeaderValue::from_str) {
-            Some(Ok(id)) => call.header(HeaderName::from_static("last-event-id"), id),
-            Some(Err(_)) | None => call,
-        }
+        let Some(after) = after else { return Ok(call) };
+        let bad = |_| Error::new(ErrorCode::BadRequest, "last-event-id: has characters that no id has");
+        let id = HeaderValue::from_str(after).map_err(bad)?;
+        Ok(call.header(HeaderName::from_static("last-event-id"), id))
     }
 
     /// The server may hold its answer back for so long.
@@ -165,10 +172,15 @@ impl ApiCall {
     pub(crate) fn endless(self) -> ApiCall {
         ApiCall { effort: Effort::Endless, ..self }
     }
+
+    /// Attempts and pauses take no longer than this.
+    pub(crate) fn often(self, time: Duration) -> ApiCall {
+        ApiCall { longest_pause: time, ..self.within(time) }
+    }
 }
 
 pub(crate) fn no_json(error: serde_json::Error) -> Error {
-    Error::new(duewheel_api::error_code::ErrorCode::BadRequest, format!("json: {error}"))
+    Error::new(ErrorCode::BadRequest, format!("json: {error}"))
 }
 
 /// The answer to one attempt, whatever its status.
@@ -261,7 +273,7 @@ impl ApiStream {
             cut: None,
         };
         loop {
-            let next = tokio::time::timeout_at(by.into(), self.next()).await;
+            let next = tokio::time::timeout_at(by, self.next()).await;
             match next.unwrap_or_else(|late| Err(Error::no_answer(late, false))) {
                 Ok(Some(bytes)) if answer.body.len() + bytes.len() > MAX_ANSWER => {
                     let detail = "an answer of more than 1 GiB is not read";

@@ -24,7 +24,8 @@ const EXTEND: Duration = Duration::from_secs(2);
 
 /// A client of one server, for a runtime of tokio. Clones share its connections.
 ///
-/// Each call is sent again for [`Options::retry_for`] after a lost connection, a 429 or a 503, when the server says so.
+/// Each call is sent again for [`Options::retry_for`] after a lost connection, a 429 or a 503, when the server says so,
+/// and ends with this time, unless its first attempt may take longer.
 /// An enqueue is sent again under one `dedupe_id`, so that a lost answer never makes a second message. Acks, nacks and
 /// extends are sent again until they are answered. All methods fail with an [`Error`] by its code.
 ///
@@ -59,6 +60,11 @@ fn queue_path(queue: &str, rest: &str) -> String {
     format!("/v1/queues/{}{rest}", segment(queue))
 }
 
+/// The time of an attempt to extend a lease.
+fn part_of(lease: Option<Duration>, message: &LeasedMessage) -> Duration {
+    (lease.unwrap_or(Duration::from_millis(message.lease_ms)) / 6).max(EXTEND)
+}
+
 fn lease_fields(lease: Option<Duration>) -> Reserving {
     lease.map_or_else(Reserving::default, |lease| Reserving::default().lease(lease))
 }
@@ -77,7 +83,7 @@ impl DuewheelClient {
     /// # Errors
     /// There is none.
     pub async fn send(&self, call: &ApiCall) -> Result<ApiAnswer, Error> {
-        self.0.send(call).await
+        self.0.send(call, None).await
     }
 
     /// The answer to one attempt, whatever its status, as its body comes.
@@ -99,9 +105,9 @@ impl DuewheelClient {
     /// # Errors
     /// [`Error`], by its code.
     pub async fn call<T: DeserializeOwned>(&self, call: ApiCall) -> Result<T, Error> {
-        let mut attempts = Attempts::new(&call, &self.0.options);
+        let mut attempts = Attempts::new(&call, &self.0);
         loop {
-            match self.send(&call).await.and_then(|answer| answer.json()) {
+            match self.0.send(&call, attempts.ends()).await.and_then(|answer| answer.json()) {
                 Ok(read) => return Ok(read),
                 Err(error) => tokio::time::sleep(attempts.after(error)?).await,
             }
@@ -113,7 +119,7 @@ impl DuewheelClient {
     /// # Errors
     /// [`Error`], by its code.
     pub async fn enqueue(&self, queue: &str, message: NewMessage) -> Result<Accepted, Error> {
-        let mut outgoing = OutgoingMessage::new(message, &self.0.options);
+        let mut outgoing = OutgoingMessage::new(message, &self.0.options)?;
         loop {
             let call = ApiCall::post(queue_path(queue, "/messages")).json(&outgoing.message)?.repeatable();
             match self.call(call).await {
@@ -133,9 +139,12 @@ impl DuewheelClient {
         queue: &str,
         messages: Vec<NewMessage>,
     ) -> Result<Each<Accepted>, Error> {
-        let outgoing = |message| BatchItem::Message(Box::new(OutgoingMessage::new(message, &self.0.options)));
+        let item = |message| {
+            let outgoing = OutgoingMessage::new(message, &self.0.options)?;
+            Ok(BatchItem::Message(Box::new(outgoing)))
+        };
         let call = ApiCall::post(queue_path(queue, "/messages")).repeatable();
-        batch::run(&self.0, call, None, messages.into_iter().map(outgoing).collect()).await
+        batch::run(&self.0, call, None, messages.into_iter().map(item).collect()).await
     }
 
     /// The present state of a message; `message_not_found` if it was delivered, cancelled, or never there.
@@ -168,7 +177,7 @@ impl DuewheelClient {
     /// # Errors
     /// [`Error`], by its code.
     pub async fn cancel_many(&self, queue: &str, keys: &[&str]) -> Result<Each<CancelledMessage>, Error> {
-        let keys = keys.iter().map(|key| BatchItem::Other(Value::from(*key))).collect();
+        let keys = keys.iter().map(|key| Ok(BatchItem::Other(Value::from(*key)))).collect();
         batch::run(&self.0, ApiCall::post(queue_path(queue, "/cancel")).repeatable(), Some("keys"), keys)
             .await
     }
@@ -220,8 +229,8 @@ impl DuewheelClient {
     ) -> Result<SettledMessage, Error> {
         let fields = SettleFields { id: None, lease_token: &message.lease_token, more };
         let path = format!("{}/{verb}", MessageRef::id(&message.id).0);
-        let call = ApiCall { within, ..ApiCall::post(path).json(&fields)?.endless() };
-        self.call(call).await
+        let call = ApiCall::post(path).json(&fields)?.endless();
+        self.call(within.map_or(call.clone(), |time| call.often(time))).await
     }
 
     /// The message is done, and `result`, at most 16 KiB of JSON, is kept with it if its queue keeps done messages;
@@ -245,8 +254,8 @@ impl DuewheelClient {
         self.settle("nack", message, nack, None).await
     }
 
-    /// Keeps the lease for so long from now, or for as long as it was. An attempt takes a sixth of it, or 2 s: a dead
-    /// connection must not outlast the lease.
+    /// Keeps the lease for so long from now, or for as long as it was. Attempts and pauses take a sixth of it, or 2 s: a
+    /// dead connection must not outlast the lease, nor does a time that the server has named.
     ///
     /// # Errors
     /// [`Error`], by its code.
@@ -255,8 +264,7 @@ impl DuewheelClient {
         message: &LeasedMessage,
         lease: Option<Duration>,
     ) -> Result<SettledMessage, Error> {
-        let limit = lease.unwrap_or(Duration::from_millis(message.lease_ms)) / 6;
-        self.settle("extend", message, lease_fields(lease), Some(limit.max(EXTEND))).await
+        self.settle("extend", message, lease_fields(lease), Some(part_of(lease, message))).await
     }
 
     async fn settle_many<M: Serialize>(
@@ -264,17 +272,20 @@ impl DuewheelClient {
         verb: &str,
         messages: &[LeasedMessage],
         more: impl Fn(usize) -> M,
+        within: Option<Duration>,
     ) -> Result<Each<SettledMessage>, Error> {
         let items = messages.iter().enumerate().map(|(i, message)| {
             let (id, lease_token) = (Some(message.id.as_str()), message.lease_token.as_str());
             let fields = serde_json::to_value(SettleFields { id, lease_token, more: more(i) });
             fields.map(BatchItem::Other).map_err(no_json)
         });
-        let items = items.collect::<Result<_, Error>>()?;
-        batch::run(&self.0, ApiCall::post(format!("/v1/{verb}")).endless(), Some("messages"), items).await
+        let call = ApiCall::post(format!("/v1/{verb}")).endless();
+        let call = within.map_or(call.clone(), |time| call.often(time));
+        batch::run(&self.0, call, Some("messages"), items.collect()).await
     }
 
-    /// Acks messages, each with the result at its place, as [`DuewheelClient::ack`] does; `results` may be shorter.
+    /// Acks messages, each with the result at its place, as [`DuewheelClient::ack`] does; `results` may be shorter. A
+    /// result that is too large fails the ack of its own message alone.
     ///
     /// # Errors
     /// [`Error`], by its code.
@@ -287,7 +298,7 @@ impl DuewheelClient {
             Some(Some(result)) => json!({"result": result}),
             _ => json!({}),
         };
-        self.settle_many("ack", messages, result).await
+        self.settle_many("ack", messages, result, None).await
     }
 
     /// Nacks messages: a result for each.
@@ -299,7 +310,7 @@ impl DuewheelClient {
         messages: &[LeasedMessage],
         nack: &Nack,
     ) -> Result<Each<SettledMessage>, Error> {
-        self.settle_many("nack", messages, |_| nack).await
+        self.settle_many("nack", messages, |_| nack, None).await
     }
 
     /// Extends leases: a result for each.
@@ -311,11 +322,12 @@ impl DuewheelClient {
         messages: &[LeasedMessage],
         lease: Option<Duration>,
     ) -> Result<Each<SettledMessage>, Error> {
-        self.settle_many("extend", messages, |_| lease_fields(lease)).await
+        let within = messages.iter().map(|message| part_of(lease, message)).min();
+        self.settle_many("extend", messages, |_| lease_fields(lease), within).await
     }
 
     /// A part of the messages of a queue, in due order, behind an earlier part's `next`. `filter` has names and values
-    /// as HTTP has them, such as `("state", "dead")`. The scope is `admin`.
+    /// as HTTP has them, such as `("state", "dead")`.
     ///
     /// # Errors
     /// [`Error`], by its code.

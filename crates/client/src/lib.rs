@@ -4,7 +4,7 @@
 //!
 //! ```no_run
 //! use std::time::Duration;
-//! use duewheel_client::{BlockingClient, Cancellation, Nack, NewMessage, Options};
+//! use duewheel_client::{BlockingClient, Nack, NewMessage, Options};
 //!
 //! # fn is_paid(_: &[u8]) -> bool { true }
 //! # fn main() -> Result<(), duewheel_client::Error> {
@@ -13,7 +13,7 @@
 //! wheel.enqueue("close-review", close)?;
 //!
 //! let worker = wheel.worker(&["close-review"]).concurrency(10);
-//! wheel.work(&worker, &Cancellation::default(), |message, _| match is_paid(&message.bytes()) {
+//! wheel.work(&worker, &wheel.terminated()?, |message, _| match is_paid(&message.bytes()) {
 //!     true => Ok(()),
 //!     false => Err(Nack::not_yet(Duration::from_secs(600))),
 //! })?;

@@ -9,7 +9,7 @@ use crate::call::no_json;
 use crate::error::Error;
 use crate::random::id;
 use crate::transport::Options;
-use crate::types::{NewMessage, millis};
+use crate::types::{NewMessage, bad_request, millis};
 
 /// The shortest and the longest time for which the server remembers an id that the client made. No server remembers
 /// ids for longer.
@@ -23,21 +23,24 @@ pub(crate) struct OutgoingMessage {
 }
 
 impl OutgoingMessage {
-    pub(crate) fn new(mut message: NewMessage, options: &Options) -> OutgoingMessage {
+    pub(crate) fn new(mut message: NewMessage, options: &Options) -> Result<OutgoingMessage, Error> {
+        if message.dedupe_window_ms.is_some() && message.dedupe_id.is_none() {
+            return Err(bad_request("dedupe_window: needs a dedupe_id, which is remembered for so long"));
+        }
         if message.due_at.is_none() && message.delay_ms.is_none() {
             message.delay_ms = Some(0);
         }
         if message.body.is_none() && message.body_base64.is_none() && message.json.is_none() {
             message.body = Some(String::new());
         }
-        let has_own_window = message.dedupe_id.is_none() && message.dedupe_window_ms.is_none();
+        let has_own_window = message.dedupe_id.is_none();
         message.dedupe_id.get_or_insert_with(id);
         if has_own_window {
             // Longer than the call is sent again.
             let sent = options.retry_for.saturating_add(options.timeout.saturating_mul(2));
             message.dedupe_window_ms = Some(millis(sent.clamp(OWN_WINDOW[0], OWN_WINDOW[1])));
         }
-        OutgoingMessage { message, has_own_window }
+        Ok(OutgoingMessage { message, has_own_window })
     }
 
     /// Whether the queue remembers ids for a shorter time than ours: from now on its own time counts.

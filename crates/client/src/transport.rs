@@ -11,12 +11,13 @@ use http::{Request, Uri};
 use http_body_util::Full;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::connect::{HttpConnector, capture_connection};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use rustls::crypto::ring;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::{ClientConfig, RootCertStore};
+use tokio::time::Instant;
 
 use crate::call::{ApiAnswer, ApiCall, ApiStream, in_time};
 use crate::error::Error;
@@ -80,7 +81,8 @@ impl Options {
         Ok(self)
     }
 
-    /// Sends a call again for so long after lost connections, 429 and 503; 30 s by default.
+    /// Sends a call again for so long after lost connections, 429 and 503; 30 s by default. The last attempt ends with
+    /// this time, unless it is the first one.
     #[must_use]
     pub fn retry_for(self, retry_for: Duration) -> Options {
         Options { retry_for, ..self }
@@ -126,19 +128,27 @@ impl HttpTransport {
     pub(crate) fn new(address: &str, options: Options) -> Result<HttpTransport, Error> {
         let base = address.trim_end_matches('/').to_owned();
         let is_address = base.parse::<Uri>().is_ok_and(|uri| {
-            let host = uri.authority().is_some_and(|authority| !authority.as_str().contains('@'));
-            host && matches!(uri.scheme_str(), Some("http" | "https")) && uri.query().is_none()
+            // `Uri` drops a fragment, and takes any digits for a port.
+            let host = uri.authority().is_some_and(|authority| {
+                let is_bare = authority.as_str() == authority.host();
+                !authority.as_str().contains('@')
+                    && (is_bare || authority.port_u16().is_some_and(|port| port > 0))
+            });
+            host && matches!(uri.scheme_str(), Some("http" | "https")) && !base.contains(['?', '#'])
         });
         if !is_address {
             // It may have a password, which is not to be shown.
-            let detail = "url: is no address of a server such as http://localhost:7788";
+            let detail = "url: is no address of a server such as http://localhost:7788, which has no query and no fragment";
             return Err(Error::new(ErrorCode::BadRequest, detail));
         }
         let roots = match &options.authorities {
             None => RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() },
             Some(certificates) => {
                 let mut roots = RootCertStore::empty();
-                roots.add_parsable_certificates(certificates.iter().cloned());
+                if let (0, _) = roots.add_parsable_certificates(certificates.iter().cloned()) {
+                    let detail = "authorities: none of the certificates can be used";
+                    return Err(Error::new(ErrorCode::BadRequest, detail));
+                }
                 roots
             }
         };
@@ -165,6 +175,13 @@ impl HttpTransport {
 
     /// Makes one attempt, and reads the beginning of its answer.
     pub(crate) async fn open(&self, call: &ApiCall) -> Result<ApiStream, Error> {
+        self.open_by(call, in_time(self.limit(call))).await
+    }
+
+    async fn open_by(&self, call: &ApiCall, by: Instant) -> Result<ApiStream, Error> {
+        if !call.path.starts_with('/') || call.path.contains('#') {
+            return Err(Error::new(ErrorCode::BadRequest, "path: begins with /, and has # as %23"));
+        }
         let mut request = Request::builder()
             .method(call.method.clone())
             .uri(format!("{}{}", self.base, call.path))
@@ -176,23 +193,30 @@ impl HttpTransport {
         if let Some(authorization) = &self.options.authorization {
             headers.insert(AUTHORIZATION, authorization.clone());
         }
-        match tokio::time::timeout(self.limit(call), self.http.request(request)).await {
+        let connection = capture_connection(&mut request);
+        match tokio::time::timeout_at(by, self.http.request(request)).await {
             Ok(Ok(answer)) => Ok(ApiStream { answer }),
             Ok(Err(error)) => {
                 let is_unsent = error.is_connect();
                 Err(Error::no_answer(error, is_unsent))
             }
-            Err(late) => Err(Error::no_answer(late, false)),
+            Err(late) => {
+                // The name is not resolved yet, or the other end accepts no connection.
+                let is_unsent = connection.connection_metadata().is_none();
+                Err(Error::no_answer(late, is_unsent))
+            }
         }
     }
 
-    /// Makes one attempt, and reads its answer.
-    pub(crate) async fn send(&self, call: &ApiCall) -> Result<ApiAnswer, Error> {
+    /// Makes one attempt, which ends with its call, and reads its answer.
+    pub(crate) async fn send(&self, call: &ApiCall, call_ends: Option<Instant>) -> Result<ApiAnswer, Error> {
         let by = in_time(self.limit(call));
-        Ok(self.open(call).await?.collect(by).await)
+        let by = call_ends.map_or(by, |end| end.min(by));
+        Ok(self.open_by(call, by).await?.collect(by).await)
     }
 
-    fn limit(&self, call: &ApiCall) -> Duration {
+    /// The time limit of an attempt.
+    pub(crate) fn limit(&self, call: &ApiCall) -> Duration {
         call.within.unwrap_or(self.options.timeout.saturating_add(call.wait))
     }
 }

@@ -59,6 +59,7 @@ macro_rules! request {
     }) => {
         $(#[$outer])*
         #[derive(Clone, Debug, Default, Serialize)]
+        #[non_exhaustive]
         pub struct $name {
             $($(#[$doc])* #[serde(skip_serializing_if = "Option::is_none")] pub $field: Option<$kind>,)*
         }
@@ -77,6 +78,7 @@ macro_rules! words {
         $(#[$outer])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
         #[serde(rename_all = "snake_case")]
+        #[non_exhaustive]
         pub enum $name { $($(#[$doc])* $word,)* }
     };
 }
@@ -140,7 +142,7 @@ request! {
         if_exists(TakenKey): if_exists TakenKey = Into::into;
         /// A repeated enqueue with this id gets the first answer. Without one the client makes one for the call.
         dedupe_id(impl Into<String>): dedupe_id String = Into::into;
-        /// How long the id is remembered.
+        /// How long the id is remembered. It needs an id.
         dedupe_window(Duration): dedupe_window_ms u64 = millis;
         /// Lower first; 1024 by default.
         priority(u32): priority u32 = Into::into;

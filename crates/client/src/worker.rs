@@ -62,11 +62,19 @@ impl Cancellation {
 /// # Errors
 /// The system refuses.
 pub async fn terminated() -> io::Result<()> {
+    signals()?.await;
+    Ok(())
+}
+
+/// The next SIGTERM or SIGINT from the call on, within a runtime.
+pub(crate) fn signals() -> io::Result<impl Future<Output = ()>> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    tokio::select! {
-        _ = terminate.recv() => Ok(()),
-        _ = interrupt.recv() => Ok(()),
-    }
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    })
 }
 
 /// The end of a handler whose message is done: `()`, or a result in JSON that is kept with the done message.

@@ -6,7 +6,10 @@ use std::str::FromStr;
 
 use roaring::RoaringTreemap;
 
-/// Identifies a message; never used again. With one shard ids are 1, 2, 3, ...
+use crate::time::WallMs;
+
+/// Identifies a message; never used again. With one shard ids are 1, 2, 3, ... until the data is restored
+/// ([`MessageId::by_time`]).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct MessageId(pub u64);
@@ -20,6 +23,27 @@ pub struct Lsn(pub u64);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Epoch(pub u32);
+
+/// Numbers that go by the clock count from the start of 2020; in ms from 1970.
+const FIRST_INSTANT: u64 = 1_577_836_800_000;
+/// Ids for each second of the clock; they stay below 2^53 until the year 2088.
+const IDS_A_SECOND: u64 = 1 << 22;
+
+impl MessageId {
+    /// The id from which data goes on that is set back at this instant. It is above those given before, as long as fewer
+    /// than 2^22 were given each second.
+    pub fn by_time(at: WallMs) -> Self {
+        MessageId(at.0.saturating_sub(FIRST_INSTANT).saturating_mul(IDS_A_SECOND) / 1_000)
+    }
+}
+
+impl Epoch {
+    /// The epoch from which data goes on that is set back at this instant. It is above those given before, as long as no
+    /// shard was opened more often than once each second.
+    pub fn by_time(at: WallMs) -> Self {
+        Epoch(u32::try_from(at.0.saturating_sub(FIRST_INSTANT) / 1_000).unwrap_or(u32::MAX))
+    }
+}
 
 /// A part of the key space that has one owner at a time; shards are numbered from 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -14,6 +14,7 @@ use crate::time::{Due, EngineMs, Now, WallMs};
 /// The content of a message. Immutable; shared between engine, store and replies.
 #[derive(Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct MessageContent {
     /// The message's id.
     pub id: MessageId,
@@ -105,7 +106,13 @@ pub struct Life {
     pub marks: Marks,
     /// How earlier attempts ended, oldest first, bounded.
     pub history: Vec<PastAttempt>,
+    /// The detail that a settlement brought last.
+    pub detail: Option<Detail>,
 }
+
+/// Bytes of a consumer about the attempts of a message, which only consumers read: at most
+/// [`crate::Policy::max_detail`]. They are replaced as a whole.
+pub type Detail = Arc<[u8]>;
 
 /// Counts of what has happened to a message. Most messages have none: they are settled at their first attempt, when
 /// they are due.
@@ -349,6 +356,13 @@ pub struct Row {
     pub life: Life,
 }
 
+impl Row {
+    /// The bytes that count against limits: body, key, headers, and the detail.
+    pub fn weight(&self) -> usize {
+        self.message.weight() + self.life.weight()
+    }
+}
+
 /// The states that users see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -467,7 +481,13 @@ impl Life {
             stage: Stage::Waiting { token: None },
             marks: Marks::default(),
             history: Vec::new(),
+            detail: None,
         }
+    }
+
+    /// The bytes of it that count against limits: its detail.
+    pub fn weight(&self) -> usize {
+        self.detail.as_ref().map_or(0, |detail| detail.len())
     }
 
     /// Whether the message has the key of its content, if it has one: no other message has taken it.

@@ -106,6 +106,8 @@ pub struct Policy {
     pub max_acts_of_token: usize = 100,
     /// Largest result of an ack, in bytes.
     pub max_result: usize = 16 * 1024,
+    /// Largest detail of a settlement, in bytes; a larger one is left out.
+    pub max_detail: usize = 24 * KIB,
     /// Longest time for which done messages are kept, in ms.
     pub max_keep_done_ms: u64 = 366 * DAY,
     /// Largest size of the records of one operation, in bytes: a message that ends is kept only if its record fits

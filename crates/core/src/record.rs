@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::answers::AnswerPosition;
 use crate::id::IdSet;
 use crate::id::{Lsn, MessageId};
-use crate::message::{Kind, Lease, Life, MaxAttempts, MessageContent, Stage};
+use crate::message::{Kind, Lease, Life, MaxAttempts, MessageContent, Stage, State};
 use crate::name::{Key, QueueName};
 use crate::policy::{Backoff, OF_A_NUMBER, QueueSettings};
 use crate::time::{Due, EngineMs, Now, Partial, WallMs};
@@ -129,12 +129,13 @@ impl Record {
         let stood = |was: &Was| TallyState { kind: was.kind, due: was.due, weight: was.weight };
         match self {
             Record::Put { message, life, was } => {
-                let weight = message.weight() as u64;
+                let weight = (message.weight() + life.weight()) as u64;
                 let stands = TallyState { kind: life.stage.kind(), due: life.due, weight };
                 (was.as_ref().map(stood), Some(stands))
             }
             Record::Changed { life, was, .. } => {
-                let stands = TallyState { kind: life.stage.kind(), due: life.due, weight: was.weight };
+                let weight = was.weight.saturating_sub(was.detail).saturating_add(life.weight() as u64);
+                let stands = TallyState { kind: life.stage.kind(), due: life.due, weight };
                 (Some(stood(was)), Some(stands))
             }
             Record::Granted { was, .. } => {
@@ -158,9 +159,9 @@ impl Record {
                     let was = if was.is_some() { OF_A_RECORD + name } else { 0 };
                     let headers = message.headers.len() * 2 * OF_A_NUMBER;
                     let dedupe_id = message.dedupe_id.as_deref().map_or(0, str::len);
-                    message.weight() + headers + dedupe_id + of_history(life) + was
+                    message.weight() + headers + dedupe_id + of_past(life) + was
                 }
-                Record::Changed { life, .. } => of_history(life),
+                Record::Changed { life, .. } => of_past(life),
                 Record::Granted { .. }
                 | Record::Removed { .. }
                 | Record::Queue { .. }
@@ -186,7 +187,7 @@ impl Record {
     }
 }
 
-/// Largest encoded size of a record without names, bodies, headers and histories, in bytes.
+/// Largest encoded size of a record without names, bodies, headers, histories and details, in bytes.
 const OF_A_RECORD: usize = 256;
 
 /// An upper bound of the size of a set of ids, each as its difference from the one before. For a given number and span
@@ -197,8 +198,9 @@ fn of_ids(ids: &IdSet) -> usize {
     ids.len() + ids.len() * bits / 7 + 2 * OF_A_NUMBER
 }
 
-fn of_history(life: &Life) -> usize {
-    life.history.iter().map(|past| 4 * OF_A_NUMBER + past.note.len()).sum()
+fn of_past(life: &Life) -> usize {
+    let history: usize = life.history.iter().map(|past| 4 * OF_A_NUMBER + past.note.len()).sum();
+    history + life.weight()
 }
 
 /// The state of a message, as tallies count it.
@@ -223,6 +225,22 @@ pub struct Was {
     pub due: Due,
     /// The weight in bytes.
     pub weight: u64,
+    /// The part of it that is the detail of the message.
+    pub detail: u64,
+}
+
+impl Was {
+    /// The state of a message as it is.
+    pub fn of(message: &MessageContent, life: &Life) -> Self {
+        let (detail, queue) = (life.weight() as u64, message.queue.clone());
+        Was {
+            queue,
+            kind: life.stage.kind(),
+            due: life.due,
+            weight: message.weight() as u64 + detail,
+            detail,
+        }
+    }
 }
 
 /// Why a message was removed.
@@ -289,6 +307,8 @@ pub struct DedupeRow {
     pub generation: u32,
     /// Whether the answer said that the message was created.
     pub created: Created,
+    /// The answer's state of the message that was kept.
+    pub kept: Option<State>,
     /// The position in the queue's log of answers; `None` for an answer that duewheel itself needs: it is in no limit,
     /// and remembered until it expires.
     pub position: Option<AnswerPosition>,
@@ -390,6 +410,12 @@ impl Totals {
             Record::Queue { .. } | Record::Deduped(_) | Record::AnswersForgotten { .. } => return,
         };
         *total = total.saturating_add(by);
+    }
+
+    /// The number of messages that have ended, in whatever way.
+    pub fn settled(&self) -> u64 {
+        let ends = [self.acked, self.cancelled, self.replaced, self.superseded, self.purged, self.expired];
+        ends.into_iter().fold(0, u64::saturating_add)
     }
 
     /// The totals since `before`, which is an earlier state of the same totals.

@@ -10,7 +10,7 @@ use duewheel_core::answers::AnswerPosition;
 use duewheel_core::id::{Epoch, LeaseToken, SessionId};
 use duewheel_core::message::{
     DeadReason, Died, DoneOutcome, Ended, Expiry, Kind, Lease, Life, Marks, MaxAttempts, MessageContent,
-    Options, PastAttempt, QueueLimit, Row, Stage,
+    Options, PastAttempt, QueueLimit, Row, Stage, State,
 };
 use duewheel_core::policy::{
     Backoff, GrantLimits, GrantRate, Lasting, OnExpiry, Policy, QueueSettings, ReadyOrder, TraceMode,
@@ -142,8 +142,9 @@ fn life() -> BoxedStrategy<Life> {
     (
         (due, any::<u32>(), any::<u32>(), any::<u32>()),
         (proptest::option::of(any::<u32>()), stage(), marks(), proptest::collection::vec(past(), 0..4)),
+        proptest::option::of(proptest::collection::vec(any::<u8>(), 0..200)),
     )
-        .prop_map(|((due, generation, attempt, forgiven), (priority, stage, marks, history))| Life {
+        .prop_map(|((due, generation, attempt, forgiven), (priority, stage, marks, history), detail)| Life {
             due,
             generation,
             attempt,
@@ -152,6 +153,7 @@ fn life() -> BoxedStrategy<Life> {
             stage,
             marks,
             history,
+            detail: detail.map(Arc::from),
         })
         .boxed()
 }
@@ -242,12 +244,13 @@ fn dedupe() -> BoxedStrategy<DedupeRow> {
     let position = proptest::option::of(
         (number(), number()).prop_map(|(nth, at)| AnswerPosition { nth: Lsn(nth), at: EngineMs(at) }),
     );
-    let of_message = (number(), key(), number(), any::<u32>(), created);
+    let kept = proptest::option::of(proptest::sample::select(&State::ALL[..]));
+    let of_message = (number(), key(), number(), any::<u32>(), created, kept);
     ((queue(), text(), any::<u128>(), number()), of_message, position, proptest::option::of(defaults()))
         .prop_map(
             |(
                 (queue, dedupe_id, content, until),
-                (id, key, due_at, generation, created),
+                (id, key, due_at, generation, created, kept),
                 position,
                 defaults,
             )| {
@@ -262,6 +265,7 @@ fn dedupe() -> BoxedStrategy<DedupeRow> {
                     due_at: WallMs(due_at),
                     generation,
                     created,
+                    kept,
                     position,
                 }
             },
@@ -287,7 +291,7 @@ fn was() -> BoxedStrategy<Was> {
     (queue(), kind, any::<bool>(), number(), number())
         .prop_map(|(queue, kind, at, raw, weight)| {
             let due = Due::from_raw(if at { Class::At } else { Class::After }, raw);
-            Was { queue, kind, due, weight }
+            Was { queue, kind, due, weight, detail: 0 }
         })
         .boxed()
 }
@@ -362,6 +366,7 @@ fn extreme_record_stays_within_weight() {
         stage: Stage::Leased(lease),
         marks,
         history: Vec::new(),
+        detail: Some(vec![7; 24 << 10].into()),
     };
     let max_attempts = Some(MaxAttempts::UNLIMITED);
     let (spread_ms, expiry) = (Some(u64::MAX), Some(Expiry::In(u64::MAX)));
@@ -383,7 +388,7 @@ fn extreme_record_stays_within_weight() {
         enqueued_at: WallMs(u64::MAX),
     });
     let name = message.queue.clone();
-    let was = Was { queue: name.clone(), kind: Kind::Leased, due, weight: u64::MAX };
+    let was = Was { queue: name.clone(), kind: Kind::Leased, due, weight: u64::MAX, detail: 0 };
     let hourly = GrantRate::per_second(n).per_hour + 3_599;
     let limits = GrantLimits {
         rate: Some(GrantRate { per_hour: hourly, burst: Some(n) }),
@@ -481,7 +486,7 @@ proptest! {
         writer.stored(&row);
         let head = RowHead::read(&writer.bytes).expect("it has just been written");
         prop_assert_eq!((head.id, head.due), (row.message.id, row.life.due));
-        prop_assert_eq!(head.weight, row.message.weight() as u64);
+        prop_assert_eq!(head.weight, row.weight() as u64);
         prop_assert_eq!(head.key, row.message.key.as_ref().map_or(&[][..], |key| key.as_str().as_bytes()));
         prop_assert_eq!(head.stands, match &row.life.stage {
             Stage::Waiting { .. } => StageKind::Waiting,
@@ -606,7 +611,7 @@ const REQUIRED: [&[u8]; 2] = [&[1, LATER << 2 | 2, 5], &[1, LATER << 2 | 3, 2, 7
 fn without_fields() -> Vec<(Record, Vec<(usize, &'static str)>)> {
     let queue = QueueName::new("q").expect("a good name");
     let due = Due::After(EngineMs(5));
-    let was = Was { queue: queue.clone(), kind: Kind::Waiting, due, weight: 1 };
+    let was = Was { queue: queue.clone(), kind: Kind::Waiting, due, weight: 1, detail: 0 };
     let life = Life::new(due, None);
     let (id, token) = (MessageId(7), LeaseToken { epoch: Epoch(1), counter: 1 });
     let lease = Lease { token, until: EngineMs(9), session: SessionId(1), granted_at: WallMs(2) };
@@ -631,6 +636,7 @@ fn without_fields() -> Vec<(Record, Vec<(usize, &'static str)>)> {
         due_at: WallMs(3),
         generation: 1,
         created: Created::New,
+        kept: None,
         position: None,
     };
     let (settings, pause, keep) = (QueueSettings::default(), Pause::Running, IdSet::default());

@@ -44,8 +44,8 @@ pub use answer::PushVerdict;
 pub use breaker::{Breaker, BreakerStage, Charge, Failing, Permit, RequestMark};
 pub use bulk::{
     BadBulk, BulkAction, BulkCount, BulkCounts, BulkError, BulkFilter, BulkJobs, BulkMove, BulkPhase,
-    BulkRequest, BulkTenant, BulkView, BulkWorker, DeadByReason, DeadReasons, UrlMoves, dead_reasons,
-    filtered_page,
+    BulkRequest, BulkTenant, BulkView, BulkWorker, DeadByReason, DeadMove, DeadReasons, MoveFailure,
+    MovedDead, UrlMoves, dead_reasons, filtered_page, move_dead,
 };
 pub use civil::{DstFold, DstGap, OccurrenceNote, zone_data};
 pub use client::{PushClass, PushClient, PushOutcome};

@@ -169,14 +169,6 @@ pub const KEPT_ATTEMPTS: usize = 10;
 pub const LATEST_ATTEMPTS: usize = 50;
 /// Bytes of an answer that are kept there: 1,000 targets take some 25 MB at most.
 pub const LATEST_EXCERPT: usize = 200;
-/// Attempts that wait until they are written; further ones are not kept.
-pub const WAITING_ATTEMPTS: usize = 4_096;
-/// Attempts that are written together.
-pub const WRITTEN_ATTEMPTS: usize = 128;
-/// Messages whose attempts are kept; those of further ones are not.
-pub const MAX_ATTEMPT_RECORDS: u64 = 100_000;
-/// How long attempts are kept after the last one, and after their message is gone.
-pub const KEEP_ATTEMPTS: Duration = Duration::from_secs(86_400);
 
 /// Longest cron expression, in bytes.
 pub const MAX_EXPRESSION: usize = 256;

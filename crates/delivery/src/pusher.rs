@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use duewheel::core::engine::{Attempt, Grant, Op, Reserved, Settled, Target};
+use duewheel::core::engine::{Attempt, Grant, Op, Reserved, Target, View};
 use duewheel::core::id::SessionId;
+use duewheel::core::message::Detail;
 use duewheel::core::name::{BadName, QueueName};
 use duewheel::core::time::{EngineMs, WallMs, ceil_ms};
 use duewheel::{CallError, Client, Duewheel};
@@ -27,7 +28,7 @@ use crate::origins::{UrlContext, UrlTargets};
 use crate::request::PushRequest;
 use crate::supervised::{Stopped, Supervised, TestBugs, while_leased};
 use crate::tracer::{KnownSettings, PushTracer};
-use crate::workers::attempts::{AttemptLog, AttemptNote};
+use crate::workers::attempts::detail_with;
 use crate::workers::latest::{LatestAttempts, TargetAttempt};
 
 mod slots;
@@ -267,8 +268,6 @@ impl PushJob {
 pub(crate) struct PusherParts {
     /// The words for it in logs.
     pub(crate) name: String,
-    /// Where failed attempts are kept.
-    pub(crate) attempts: Option<AttemptLog>,
     /// The newest attempts to its target.
     pub(crate) latest: Option<LatestAttempts>,
     /// The state shared by all requests to URLs of messages.
@@ -516,18 +515,23 @@ impl PushWorker {
             Some(mark) => Ok(PushRoute::to_target(&job.client, &job.breaker, mark)),
             None => self.route_to_url(job, &grant, &mut place).await,
         };
-        let sent = match route {
+        let attempt = match route {
             Ok(route) => {
                 let (at, outcome) = self.send(&route, &grant).await;
                 let charge = self.judge(&route, &grant, &outcome);
                 drop(route);
                 place.is_answered();
-                let end = self.end_of(job, &grant, &outcome, charge, leased_until).await;
-                let settled = self.settle(&grant, end, &outcome.class.to_string(), leased_until).await;
-                Some((at, outcome, settled))
+                let seen = self.seen(&grant, leased_until).await;
+                let end = self.end_of(job, &grant, &outcome, charge, seen.as_deref());
+                let attempt = TargetAttempt::of(&grant, at, &outcome);
+                // Without a look at the former attempts they stay as they are.
+                let is_known = grant.attempt == 1 || seen.is_some();
+                let detail = is_known.then(|| detail_with(seen.as_deref(), attempt.attempt.clone()));
+                self.settle(&grant, end, &attempt.attempt.class, detail, leased_until).await;
+                Some(attempt)
             }
             Err((end, note)) => {
-                drop(self.settle(&grant, end, note, leased_until).await);
+                self.settle(&grant, end, note, None, leased_until).await;
                 None
             }
         };
@@ -535,8 +539,8 @@ impl PushWorker {
             self.aside_until.store(0, Ordering::SeqCst);
         }
         drop(place);
-        if let Some((at, outcome, settled)) = sent {
-            self.keep(&grant, at, &outcome, settled).await;
+        if let (Some(attempt), Some(latest)) = (attempt, &self.parts.latest) {
+            latest.add(attempt);
         }
     }
 
@@ -555,23 +559,6 @@ impl PushWorker {
         (at, route.outcome(outcome))
     }
 
-    /// Keeps an attempt that began at `at`.
-    async fn keep(&self, grant: &Grant, at: WallMs, outcome: &PushOutcome, settled: Option<Settled>) {
-        let attempt = TargetAttempt::of(grant, at, outcome);
-        if let Some(latest) = &self.parts.latest {
-            latest.add(attempt.clone());
-        }
-        let (failed, is_first) = (outcome.verdict != PushVerdict::Delivered, grant.attempt == 1);
-        let Some(log) = &self.parts.attempts else { return };
-        // A success at the first try is kept if its message is.
-        if failed || !is_first || self.settings.keep_done(&attempt.queue, &self.wheel).await {
-            let gone =
-                matches!(settled, Some(Settled::Acked | Settled::Already { .. } | Settled::Superseded));
-            let TargetAttempt { id, attempt, .. } = attempt;
-            log.note(AttemptNote { id, attempt, begins: failed || is_first, gone });
-        }
-    }
-
     /// Tells the breaker how a request has ended.
     fn judge(&self, route: &PushRoute, grant: &Grant, outcome: &PushOutcome) -> Charge {
         let (now, random) = (self.now(), self.random(grant, "end"));
@@ -586,47 +573,44 @@ impl PushWorker {
     }
 
     /// Decides how a message is settled after this outcome.
-    async fn end_of(
+    fn end_of(
         &self,
         job: &PushJob,
         grant: &Grant,
         outcome: &PushOutcome,
         charge: Charge,
-        leased_until: EngineMs,
+        seen: Option<&View>,
     ) -> PushEnd {
         let target = job.client.target();
         let options = &grant.message.options;
         // The message's own backoff wins. Attempts that were forgiven use up nothing of the plan.
-        let planned = async || match options.backoff {
+        let used_up = seen.map_or(1, |view| view.attempt.saturating_sub(view.forgiven).max(1));
+        let planned = || match options.backoff {
             Some(_) => None,
-            None => {
-                let used_up = self.used_up(grant, leased_until).await;
-                Some(target.retry.delay(used_up, self.random(grant, "retry")))
-            }
+            None => Some(target.retry.delay(used_up, self.random(grant, "retry"))),
         };
         match (outcome.verdict, charge) {
             (PushVerdict::Delivered, _) => PushEnd::Done,
             (PushVerdict::Snoozed(delay) | PushVerdict::Slowed(delay), _) => PushEnd::NotYet(Some(delay)),
             // The target is well enough to answer. At the next probe it is another message's turn.
             (PushVerdict::Failed, Charge::Forgiven) if !outcome.class.is_unreachable() => {
-                PushEnd::NotYet(planned().await)
+                PushEnd::NotYet(planned())
             }
             (PushVerdict::Refused, _) | (PushVerdict::Failed, Charge::Forgiven) => {
                 PushEnd::NotYet(Some(FORGIVEN_DELAY))
             }
             (PushVerdict::Dead, _) => PushEnd::Dead,
-            (PushVerdict::Failed, Charge::Counted) => PushEnd::Again(planned().await, target.max_attempts),
+            (PushVerdict::Failed, Charge::Counted) => PushEnd::Again(planned(), target.max_attempts),
         }
     }
 
-    /// How many attempts of the message are used up, this one included.
-    async fn used_up(&self, grant: &Grant, leased_until: EngineMs) -> u32 {
-        let get = || self.wheel.ask(Op::get(Target::Id(grant.message.id)));
-        match while_leased(|| self.now(), leased_until, get).await {
-            Ok(Some(view)) => view.attempt.saturating_sub(view.forgiven).max(1),
-            // Settling it will be refused as well, or count it again.
-            Ok(None) | Err(_) => 1,
+    /// The message with its former attempts; `None` at the first one, and if settling it will be refused as well.
+    async fn seen(&self, grant: &Grant, leased_until: EngineMs) -> Option<Box<View>> {
+        if grant.attempt == 1 {
+            return None;
         }
+        let get = || self.wheel.ask(Op::get(Target::Id(grant.message.id)));
+        while_leased(|| self.now(), leased_until, get).await.ok().flatten()
     }
 
     /// Settles a message. It tries for as long as the lease lasts: until then nobody else gets the message.
@@ -635,33 +619,26 @@ impl PushWorker {
         grant: &Grant,
         end: PushEnd,
         note: &str,
+        detail: Option<Detail>,
         leased_until: EngineMs,
-    ) -> Option<Settled> {
+    ) {
         let (queue, id, token) = (&grant.message.queue, grant.message.id, grant.token);
         let settle = || {
-            self.wheel.ask(match end {
+            let settlement = match end {
                 PushEnd::Done => Op::ack(id, token),
                 PushEnd::NotYet(delay) => Op::nack(id, token, Attempt::NotYet, delay.map(ceil_ms), note),
                 PushEnd::Again(delay, most) => {
                     Op::nack(id, token, Attempt::FailedOf(most), delay.map(ceil_ms), note)
                 }
                 PushEnd::Dead => Op::bury(id, token, note),
-            })
+            };
+            self.wheel.ask(settlement.with_detail(detail.clone()))
         };
         match while_leased(|| self.now(), leased_until, settle).await {
-            Ok(Ok(settled)) => {
-                self.counts().count(end, &settled);
-                Some(settled.what)
-            }
-            Ok(Err(_)) => {
-                tracing::warn!(%queue, %id, "settled too late: the lease was lost");
-                None
-            }
+            Ok(Ok(settled)) => self.counts().count(end, &settled),
+            Ok(Err(_)) => tracing::warn!(%queue, %id, "settled too late: the lease was lost"),
             // The message will be delivered again: the guarantee is at-least-once.
-            Err(error) => {
-                tracing::warn!(%queue, %id, %error, "could not settle");
-                None
-            }
+            Err(error) => tracing::warn!(%queue, %id, %error, "could not settle"),
         }
     }
 

@@ -83,12 +83,8 @@ impl NextLook {
 impl RecordStore {
     /// The records in a system queue of this wheel, whose limits are `policy`.
     pub fn new(wheel: &Duewheel, queue: QueueName, policy: &Policy) -> Self {
-        RecordStore::over(wheel.client(), queue, policy)
-    }
-
-    pub(crate) fn over(client: &Client, queue: QueueName, policy: &Policy) -> Self {
         let remembered = ceil_ms(REMEMBERED).min(policy.max_dedupe_window_ms);
-        RecordStore { client: client.clone(), queue, max_body: policy.max_body, remembered }
+        RecordStore { client: wheel.client().clone(), queue, max_body: policy.max_body, remembered }
     }
 
     /// The present, in ms since 1970.

@@ -47,8 +47,6 @@ pub trait PushSpan: Send {
 
 /// How long the setting of traces is believed: an edit holds after this time, at every node. So is a look that failed.
 const BELIEVED: Duration = Duration::from_secs(1);
-/// How long it is believed whether a queue keeps done messages.
-const KEEP_BELIEVED: Duration = Duration::from_secs(10);
 /// How long a delivery waits for the settings of its queue.
 const WAIT: Duration = Duration::from_millis(500);
 
@@ -60,15 +58,14 @@ type LastRead = (Instant, Option<Arc<QueueSettings>>);
 pub(crate) struct KnownSettings(Mutex<HashMap<QueueName, LastRead>>);
 
 impl KnownSettings {
-    /// The settings of a queue, at most as old as `believed`; the last ones, or the defaults, if the wheel does not tell
+    /// The settings of a queue, as far as they are believed; the last ones, or the defaults, if the wheel does not tell
     /// them in time.
-    async fn of(&self, queue: &QueueName, wheel: &Client, believed: Duration) -> Arc<QueueSettings> {
+    async fn of(&self, queue: &QueueName, wheel: &Client) -> Arc<QueueSettings> {
         // Locked until the answer is there, so that all callers that need it wait for the same request.
         let mut all = self.0.lock().await;
         let (at, known) = all.get(queue).cloned().unzip();
         let known = known.flatten();
-        let age = if known.is_some() { believed } else { BELIEVED };
-        if at.is_some_and(|at: Instant| at.elapsed() < age) {
+        if at.is_some_and(|at: Instant| at.elapsed() < BELIEVED) {
             return known.unwrap_or_default();
         }
         let asked = tokio::time::timeout(WAIT, wheel.ask(Op::queue(queue.clone()))).await;
@@ -78,11 +75,6 @@ impl KnownSettings {
         };
         all.insert(queue.clone(), (Instant::now(), settings.clone()));
         settings.unwrap_or_default()
-    }
-
-    /// Whether a queue keeps done messages, as far as it is known.
-    pub(crate) async fn keep_done(&self, queue: &QueueName, wheel: &Client) -> bool {
-        self.of(queue, wheel, KEEP_BELIEVED).await.keep_done_ms.is_some()
     }
 
     /// The span of a delivery to this address, if there is a tracer. It begins now.
@@ -96,7 +88,7 @@ impl KnownSettings {
         let tracer = tracer?;
         let creation = TraceContext::of_headers(&grant.message.headers);
         let mode = match &creation {
-            Some(_) => self.of(&grant.message.queue, wheel, BELIEVED).await.trace.unwrap_or_default(),
+            Some(_) => self.of(&grant.message.queue, wheel).await.trace.unwrap_or_default(),
             None => TraceMode::default(),
         };
         let default_port = if uri.scheme_str() == Some("https") { 443 } else { 80 };

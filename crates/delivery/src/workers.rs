@@ -1,5 +1,5 @@
-//! Delivery in a server: one worker for each target in the whole cluster, and the attempts that it keeps: those of a
-//! message in the store, those of a target in memory.
+//! Delivery in a server: one worker for each target in the whole cluster, and the attempts that are kept: those of a
+//! message as its detail, those of a target in memory.
 
 pub(crate) mod attempts;
 pub(crate) mod latest;

@@ -23,12 +23,12 @@ const OPTIONS: [&str; 9] = [
 ///
 /// | | |
 /// |---|---|
-/// | `queue = "close-order"` | the name of the queue; required |
+/// | `queue = "close-order"` | the name of the queue, constant; required |
 /// | `key = "order-{number}"` | the key of the message, a format string that names fields |
 /// | `delay = 48 * HOUR` | the delay of a draft that sets none |
 /// | `max_attempts = 5`, `lease = 2 * MINUTE`, `backoff(SECOND, HOUR)`, `spread = 10 * MINUTE`, `expires_in = DAY`, `priority = 10`, `if_exists = IfExists::Keep`, `dedupe_window = HOUR` | as the method of `Draft` with this name |
 ///
-/// Values are expressions of Rust.
+/// Values are expressions of Rust, that of `key` a literal. With a `dedupe_window` each enqueue needs a `dedupe_id`.
 #[proc_macro_derive(Job, attributes(job))]
 pub fn derive_job(input: TokenStream) -> TokenStream {
     let input = parse_macro_input!(input as DeriveInput);
@@ -38,7 +38,7 @@ pub fn derive_job(input: TokenStream) -> TokenStream {
 /// The values of `#[job(…)]`.
 #[derive(Default)]
 struct JobAttributes {
-    queue: Option<LitStr>,
+    queue: Option<Expr>,
     key: Option<LitStr>,
     options: Vec<(Ident, Vec<Expr>)>,
 }

@@ -10,14 +10,17 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 use std::{fs, io, thread};
 
-use duewheel_core::id::{LeaseToken, ShardId};
-use duewheel_core::message::{Lease, Row, Stage};
+use bytes::Bytes;
+use duewheel_core::engine::Ids;
+use duewheel_core::id::{LeaseToken, MessageId, ShardId};
+use duewheel_core::message::{Lease, Life, MessageContent, Options as MessageOptions, Row, Stage};
+use duewheel_core::name::QueueName;
 use duewheel_core::record::{ClockPair, Gone, Group, Record, Was};
 use duewheel_core::store::{
     Capacity, ErrorKind, Load, Loaded, More, Recovered, Sequence, Store, StoreArrival, StoreError,
     StoreRequest, Which,
 };
-use duewheel_core::{Epoch, Lsn};
+use duewheel_core::{Due, EngineMs, Epoch, Lsn, WallMs};
 use duewheel_shard::clock::{Clock, SystemClock};
 use duewheel_shard::shared::EndOnPanic;
 use duewheel_shard::testing;
@@ -224,6 +227,8 @@ pub struct Restored {
 const ROWS: usize = 1_024;
 /// The bytes of bodies read at a time.
 const BYTES: usize = 4 * 1024 * 1024;
+/// Number of ids that are left out if the clock shows no later time than that of the last known id.
+const IDS_AHEAD: u64 = 1 << 32;
 /// Segments can be small, because little is written here.
 const SEGMENT_BYTES: u64 = 4 * 1024 * 1024;
 
@@ -232,7 +237,8 @@ const SEGMENT_BYTES: u64 = 4 * 1024 * 1024;
 ///
 /// Everything is checked before anything is copied. Due times, keys, attempts and settings are those of the copy, and
 /// the time since then counts: messages whose due time has passed are due at once. No lease token of the original is
-/// accepted, and none is ever given again: a message that was leased is delivered again when its lease has run out.
+/// accepted: a message that was leased is delivered again when its lease has run out. No token and no id is ever given
+/// again, neither one of the original nor one of another restore.
 ///
 /// This reads everything three times and blocks the calling thread. [`Duewheel::backup`](crate::Duewheel::backup) has
 /// an example.
@@ -260,41 +266,62 @@ pub fn restore(src: impl AsRef<Path>, dir: impl AsRef<Path>) -> Result<Restored,
     })
 }
 
-/// Makes every lease invalid, and forgets the tokens of leases that have run out. Returns how many there were.
+/// Makes every lease invalid, forgets the tokens of leases that have run out, and leaves out the ids that others may have
+/// given. Returns how many tokens there were.
 pub(crate) fn end_tokens(dir: &Path) -> Result<u64, StoreError> {
-    duewheel_store_log::folders_in(dir)?.iter().map(|folder| end_tokens_of(folder)).sum()
+    let folders = duewheel_store_log::folders_in(dir)?;
+    let shards = u32::try_from(folders.len()).unwrap_or(u32::MAX);
+    (0..).zip(&folders).map(|(shard, folder)| end_tokens_of(folder, Ids::of(ShardId(shard), shards))).sum()
 }
 
-fn end_tokens_of(dir: &Path) -> Result<u64, StoreError> {
+fn end_tokens_of(dir: &Path, ids: Ids) -> Result<u64, StoreError> {
     let thread = thread::current();
     let options = Options { segment_bytes: SEGMENT_BYTES, ..Options::default() };
     let mut store = LogStore::open(dir, options, Arc::new(move || thread.unpark()))?;
     let recovered = store.recovered();
     // A store without a clock has no records.
-    let Some(clock) = recovered.clock else { return Ok(0) };
-    end_all(&mut store, &recovered, clock)
+    let clock = recovered.clock.unwrap_or_else(|| ClockPair { engine: EngineMs(0), wall: wall() });
+    end_all(&mut store, &recovered, clock, ids)
 }
 
 /// Makes every lease of a store invalid to which a copy was restored, as [`restore`] does, and closes it. The time
 /// since the copy counts: the store continues from the clocks of this machine, whatever the clock of its medium says of
-/// when it was written.
+/// when it was written. `ids` are those of its shard.
 ///
 /// Returns how many messages had a lease token.
 ///
 /// # Errors
 /// As of the store.
-pub fn close_restored(store: &mut dyn Store) -> Result<u64, StoreError> {
+pub fn close_restored(store: &mut dyn Store, ids: Ids) -> Result<u64, StoreError> {
     let (recovered, clock) = (store.recovered(), SystemClock);
     let keeper = Timekeeper::resume(None, recovered.clock, recovered.anchor, &clock);
     let now = ClockPair::of(keeper.now(clock.read()));
     if let Some(anchor) = keeper.anchor(&clock) {
         store.idle(now, Some(anchor))?;
     }
-    end_all(store, &recovered, now)
+    end_all(store, &recovered, now, ids)
 }
 
-/// Makes every lease of a store invalid, and closes it.
-fn end_all(store: &mut dyn Store, recovered: &Recovered, clock: ClockPair) -> Result<u64, StoreError> {
+/// The wall clock of this machine.
+fn wall() -> WallMs {
+    WallMs(SystemClock.read().wall_ns / 1_000_000)
+}
+
+/// The first id of a shard that goes on with data of an earlier time. The original may have given ids since, and so may
+/// another store that was made of the same data: ids go on by the time, or far behind the last known one if the clock has
+/// gone back.
+fn next_id(ids: Ids, known: u64) -> MessageId {
+    let MessageId(by_time) = MessageId::by_time(wall());
+    MessageId(ids.at_least(if by_time > known { by_time } else { known.saturating_add(IDS_AHEAD) }))
+}
+
+/// Makes every lease of a store invalid, leaves ids out, and closes it.
+fn end_all(
+    store: &mut dyn Store,
+    recovered: &Recovered,
+    clock: ClockPair,
+    ids: Ids,
+) -> Result<u64, StoreError> {
     let mut ending = Ending { epoch: recovered.epoch, next: recovered.next_lsn, clock, ended: 0 };
     for sequence in [Sequence::AllAt, Sequence::AllAfter] {
         let mut after = None;
@@ -311,6 +338,7 @@ fn end_all(store: &mut dyn Store, recovered: &Recovered, clock: ClockPair) -> Re
             }
         }
     }
+    ending.leave_out(store, next_id(ids, recovered.next_id))?;
     store.close(clock)?;
     Ok(ending.ended)
 }
@@ -325,7 +353,11 @@ struct Ending {
 
 impl Ending {
     fn end(&mut self, store: &mut dyn Store, rows: Vec<Row>) -> Result<(), StoreError> {
-        let records: Vec<Record> = rows.into_iter().filter_map(|row| self.record(row)).collect();
+        let records = rows.into_iter().filter_map(|row| self.record(row)).collect();
+        self.append(store, records)
+    }
+
+    fn append(&mut self, store: &mut dyn Store, records: Vec<Record>) -> Result<(), StoreError> {
         if records.is_empty() {
             return Ok(());
         }
@@ -338,9 +370,28 @@ impl Ending {
         store.append(&group)
     }
 
+    /// Gives this id to a message and removes it, so that the store goes on behind it.
+    fn leave_out(&mut self, store: &mut dyn Store, id: MessageId) -> Result<(), StoreError> {
+        let queue = QueueName::system(STORE_QUEUE);
+        let queue = queue.map_err(|bad| StoreError::new(ErrorKind::Unavailable, bad))?;
+        let message = MessageContent {
+            id,
+            queue,
+            key: None,
+            body: Bytes::new(),
+            headers: Vec::new(),
+            options: MessageOptions::default(),
+            dedupe_id: None,
+            enqueued_at: self.clock.wall,
+        };
+        let life = Life::new(Due::After(self.clock.engine), None);
+        let was = Was::of(&message, &life);
+        let put = Record::Put { message: Arc::new(message), life, was: None };
+        self.append(store, vec![put, Record::Removed { id, why: Gone::Cancelled, was }])
+    }
+
     fn record(&mut self, Row { message, mut life }: Row) -> Option<Record> {
-        let kind = life.stage.kind();
-        let was = Was { queue: message.queue.clone(), kind, due: life.due, weight: message.weight() as u64 };
+        let was = Was::of(&message, &life);
         if message.queue.as_str() == STORE_QUEUE {
             return Some(Record::Removed { id: message.id, why: Gone::Cancelled, was });
         }
@@ -354,7 +405,11 @@ impl Ending {
                 self.ended += 1;
                 Stage::Waiting { token: None }
             }
-            Stage::Waiting { token: None } | Stage::Dead { .. } => return None,
+            Stage::Dead { reason, at, token: Some(_) } => {
+                self.ended += 1;
+                Stage::Dead { reason, at, token: None }
+            }
+            Stage::Waiting { token: None } | Stage::Dead { token: None, .. } => return None,
         };
         Some(Record::Changed { id: message.id, life, was })
     }

@@ -50,7 +50,7 @@ pub struct Receipt {
     pub generation: u32,
     /// Whether the message is new, replaced another one, or an existing one was kept.
     pub created: Created,
-    /// The state of the existing message that was kept; `None` for a new one, and in the answer to an earlier enqueue.
+    /// The state that the existing message which was kept had then; `None` for a new one.
     pub kept: Option<State>,
     /// The durability level that the store has reached for it.
     pub level: Level,
@@ -69,6 +69,12 @@ pub enum EnqueueError {
     /// `max_attempts` is 0: such a message could never be delivered.
     #[error("max_attempts must be at least 1")]
     NoAttempts,
+    /// There is a `dedupe_window`, and no `dedupe_id` that would be remembered for so long.
+    #[error("dedupe_window needs a dedupe_id")]
+    NoDedupeId,
+    /// [`Duewheel::enqueue_many`] got a draft of another wheel.
+    #[error("the message is of another wheel")]
+    OtherWheel,
     /// The value cannot be serialised to JSON.
     #[error("the message does not serialise to JSON: {0}")]
     Json(String),
@@ -160,7 +166,7 @@ impl Draft {
     }
 
     /// Sets how long that answer is remembered, rounded up to a millisecond: at most the dedupe window of the queue,
-    /// which applies otherwise. A longer one is refused.
+    /// which applies otherwise. A longer one is refused, and so is one without a `dedupe_id`.
     pub fn dedupe_window(self, window: Duration) -> Self {
         self.with(|e| {
             e.dedupe_window_ms = Some(ceil_ms(window));
@@ -236,7 +242,24 @@ impl Draft {
     /// A field of the draft is not valid.
     #[doc(hidden)]
     pub fn into_op(self) -> Result<Op, EnqueueError> {
-        self.content.map(|enqueue| Op::Enqueue(Box::new(enqueue)))
+        Ok(Op::Enqueue(Box::new(self.checked()?)))
+    }
+
+    fn checked(self) -> Result<Enqueue, EnqueueError> {
+        match self.content? {
+            enqueue if enqueue.dedupe_window_ms.is_some() && enqueue.dedupe_id.is_none() => {
+                Err(EnqueueError::NoDedupeId)
+            }
+            enqueue => Ok(enqueue),
+        }
+    }
+
+    fn checked_for(self, client: &Client) -> Result<Enqueue, EnqueueError> {
+        if self.client.as_ref().is_some_and(|own| own.is_same(client)) {
+            self.checked()
+        } else {
+            Err(EnqueueError::OtherWheel)
+        }
     }
 
     /// Schedules the message. When this returns `Ok`, the message is as durable as was chosen when opening.
@@ -247,8 +270,8 @@ impl Draft {
     /// # Cancel safety
     /// Dropping the future does not withdraw the message; whether it was accepted is then unknown.
     pub async fn enqueue(self) -> Result<Receipt, EnqueueError> {
-        let client = self.client.ok_or(CallError::Closed("the message is of no wheel"))?;
-        client.ask(self.content?).await?.map(Receipt::from).map_err(EnqueueError::Refused)
+        let client = self.client.clone().ok_or(CallError::Closed("the message is of no wheel"))?;
+        client.ask(self.checked()?).await?.map(Receipt::from).map_err(EnqueueError::Refused)
     }
 }
 
@@ -257,7 +280,8 @@ const TOGETHER: usize = 500;
 
 impl Duewheel {
     /// Schedules many messages, of any queues, with one sync of the disk for hundreds of them. They are decided in
-    /// order, each by itself, and the results are in the same order: some may be refused while others are scheduled.
+    /// order, each by itself, and the results are in the same order: some may be refused while others are scheduled. A
+    /// draft of another wheel is refused.
     ///
     /// ```
     /// # tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(async {
@@ -282,7 +306,9 @@ impl Duewheel {
         while !drafts.is_empty() {
             let mut valid = Vec::new();
             let some = drafts.drain(..TOGETHER.min(drafts.len()));
-            let some: Vec<_> = some.map(|draft| draft.content.map(|enqueue| valid.push(enqueue))).collect();
+            let some: Vec<_> = some
+                .map(|draft| draft.checked_for(self.client()).map(|enqueue| valid.push(enqueue)))
+                .collect();
             let mut answers = self.client().ask_many(valid).await.map(Vec::into_iter);
             results.extend(some.into_iter().map(|content| {
                 content?;

@@ -9,7 +9,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
-use duewheel_core::engine::{Op, Reserved};
+use duewheel_core::engine::{Op, Reserved, SettleRefusal};
 use duewheel_core::id::SessionId;
 use duewheel_core::name::QueueName;
 use duewheel_shard::activity::Activity;
@@ -24,7 +24,7 @@ use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::task::{JoinError, JoinHandle};
 
 use crate::message::{HandlerOutcome, IntoOutcome, Message};
-use crate::queue::Queue;
+use crate::queue::{Queue, QueueError};
 use crate::wheel::{HandlerError, Registered, WeakWheel};
 
 /// The result of most handlers: `Ok(())` acks the message, an error makes the attempt fail. A [`crate::DeadLetter`]
@@ -51,30 +51,50 @@ pub type HandlerResult = Result<(), Box<dyn Error + Send + Sync>>;
 #[must_use = "no handler is registered before `run`"]
 pub struct HandlerBuilder {
     queue: Queue,
-    concurrency: NonZeroUsize,
-    time_limit: Duration,
+    limits: RunLimits,
 }
 
-pub(crate) const CONCURRENCY: NonZeroUsize = NonZeroUsize::new(16).unwrap();
-pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(30 * 60);
+/// The limits of the runs of a handler.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RunLimits {
+    pub(crate) concurrency: NonZeroUsize,
+    pub(crate) time_limit: Duration,
+}
+
+impl Default for RunLimits {
+    fn default() -> Self {
+        RunLimits {
+            concurrency: const { NonZeroUsize::new(16).unwrap() },
+            time_limit: Duration::from_secs(30 * 60),
+        }
+    }
+}
+
+/// The methods of a builder that set its `limits`.
+macro_rules! run_limits {
+    () => {
+        /// How many messages of a queue run at the same time; 16 by default.
+        pub fn concurrency(mut self, n: ::std::num::NonZeroUsize) -> Self {
+            self.limits.concurrency = n;
+            self
+        }
+
+        /// How long a run may take; its lease is extended until then. 30 minutes by default. After that the attempt has
+        /// failed and the future is dropped. (A blocked thread cannot be ended; it keeps running.)
+        pub fn time_limit(mut self, limit: ::std::time::Duration) -> Self {
+            self.limits.time_limit = limit;
+            self
+        }
+    };
+}
+pub(crate) use run_limits;
 
 impl HandlerBuilder {
-    pub(crate) fn new(queue: Queue) -> Self {
-        HandlerBuilder { queue, concurrency: CONCURRENCY, time_limit: TIME_LIMIT }
+    pub(crate) fn new(queue: Queue, limits: RunLimits) -> Self {
+        HandlerBuilder { queue, limits }
     }
 
-    /// How many messages of this queue run at the same time; 16 by default.
-    pub fn concurrency(mut self, n: NonZeroUsize) -> Self {
-        self.concurrency = n;
-        self
-    }
-
-    /// How long a run may take; its lease is extended until then. 30 minutes by default. After that the attempt has
-    /// failed and the future is dropped. (A blocked thread cannot be ended; it keeps running.)
-    pub fn time_limit(mut self, limit: Duration) -> Self {
-        self.time_limit = limit;
-        self
-    }
+    run_limits!();
 
     /// Registers the handler. Messages that are ready are run at once.
     ///
@@ -128,17 +148,19 @@ impl HandlerBuilder {
             life: wheel.lifecycle().clone(),
             queue: name.clone(),
             session: wheel.session(),
-            concurrency: self.concurrency.get(),
-            hands: Arc::new(Semaphore::new(self.concurrency.get())),
-            time_limit: self.time_limit,
+            limits: self.limits,
+            hands: Arc::new(Semaphore::new(self.limits.concurrency.get())),
             run,
             host,
             activity: wheel.client().register(name.clone()),
             stop: wheel.stop_signal(),
             abort: wheel.abort_signal(),
         };
-        let registered =
-            Registered { queue: name, hands: worker.hands.clone(), concurrency: worker.concurrency };
+        let registered = Registered {
+            queue: name,
+            hands: worker.hands.clone(),
+            concurrency: worker.limits.concurrency.get(),
+        };
         wheel.register(registered, |runtime| drop(runtime.spawn(worker.work())))
     }
 }
@@ -186,7 +208,7 @@ impl Queue {
 
     /// Registers a handler like [`Queue::handler`], with settings.
     pub fn handle_with(&self) -> HandlerBuilder {
-        HandlerBuilder::new(self.clone())
+        HandlerBuilder::new(self.clone(), RunLimits::default())
     }
 }
 
@@ -201,9 +223,8 @@ struct Worker {
     life: Lifecycle,
     queue: QueueName,
     session: SessionId,
-    concurrency: usize,
+    limits: RunLimits,
     hands: Arc<Semaphore>,
-    time_limit: Duration,
     run: StartRun,
     /// The runtime of the caller.
     host: Handle,
@@ -231,7 +252,7 @@ impl Worker {
             let Ok(hand) = this.hands.clone().acquire_owned().await else { return };
             let free = this.hands.available_permits();
             let mut hands = vec![hand];
-            while hands.len() <= free.min(this.concurrency)
+            while hands.len() <= free.min(this.limits.concurrency.get())
                 && let Ok(hand) = this.hands.clone().try_acquire_owned()
             {
                 hands.push(hand);
@@ -303,7 +324,16 @@ impl Worker {
             tracing::debug!(queue = %self.queue, %id, ?outcome, "an attempt was not successful");
         }
         let goes_on = || !*self.abort.borrow() && !self.life.has_ended();
-        match repeated(goes_on, || self.client.ask(outcome.op(id, token))).await {
+        let mut settled = repeated(goes_on, || self.client.ask(outcome.op(id, token))).await;
+        if let (Ok(Err(SettleRefusal::TooLong(max_ms))), HandlerOutcome::NotYet { reason, .. }) =
+            (&settled, &outcome)
+        {
+            // Otherwise the lease would run out, and nobody would learn why.
+            let why = QueueError::DelayTooLong { max_ms: *max_ms };
+            let failed = HandlerOutcome::failed(format!("{reason}: {why}"));
+            settled = repeated(goes_on, || self.client.ask(failed.op(id, token))).await;
+        }
+        match settled {
             Ok(Err(_)) => {
                 tracing::warn!(queue = %self.queue, %id, "settled too late: the lease was lost");
             }
@@ -321,7 +351,7 @@ impl Worker {
         let (keep, kept) = oneshot::channel::<()>();
         let mut running = (self.run)(message, kept, &self.host);
         let mut abort = self.abort.clone();
-        let time_limit = tokio::time::sleep(self.time_limit);
+        let time_limit = tokio::time::sleep(self.limits.time_limit);
         tokio::pin!(time_limit);
         let outcome = loop {
             tokio::select! {
@@ -329,7 +359,7 @@ impl Worker {
                 outcome = &mut running => break outcome,
                 () = async { drop(abort.wait_for(|abort| *abort).await) } => return None,
                 () = &mut time_limit => {
-                    return Some(HandlerOutcome::failed(format!("took longer than {:?}", self.time_limit)));
+                    return Some(HandlerOutcome::failed(format!("took longer than {:?}", self.limits.time_limit)));
                 }
                 () = tokio::time::sleep(between) => {
                     // A task of its own: a slow store delays neither the end of the run nor its time limit.

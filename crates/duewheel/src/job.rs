@@ -5,10 +5,8 @@
 
 use std::fmt;
 use std::future::Future;
-use std::num::NonZeroUsize;
 use std::ops::Deref;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use duewheel_core::name::QueueName;
@@ -17,7 +15,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::enqueue::Draft;
-use crate::handler::{CONCURRENCY, TIME_LIMIT};
+use crate::handler::{HandlerBuilder, RunLimits, run_limits};
 use crate::message::{HandlerOutcome, IntoOutcome, Message};
 use crate::wheel::{Duewheel, HandlerError};
 
@@ -215,15 +213,14 @@ job_handler!(A1, A2, A3, A4, A5);
 job_handler!(A1, A2, A3, A4, A5, A6);
 
 /// Registers handlers of jobs, one for each type, with a state that all of them share; [`Job`] has an example. Runs,
-/// leases and the end are those of [`crate::HandlerBuilder`].
+/// leases and the end are those of [`crate::HandlerBuilder`]; limits apply to the types that are added after them.
 ///
 /// A state that holds a [`Duewheel`] keeps it open until its shutdown; [`Message::wheel`] of [`Meta`] does not.
 #[must_use = "no handler is registered before `start`"]
 pub struct Workers<S> {
     wheel: Duewheel,
     state: S,
-    concurrency: NonZeroUsize,
-    time_limit: Duration,
+    limits: RunLimits,
     registering: Vec<(&'static str, Registering)>,
 }
 
@@ -233,28 +230,15 @@ type Registering = Box<dyn FnOnce() -> Result<(), HandlerError> + Send>;
 impl<S: Clone + Send + Sync + 'static> Workers<S> {
     /// Begins without handlers. Handlers without a state have `()`.
     pub fn new(wheel: &Duewheel, state: S) -> Self {
-        let (concurrency, time_limit) = (CONCURRENCY, TIME_LIMIT);
-        Workers { wheel: wheel.clone(), state, concurrency, time_limit, registering: Vec::new() }
+        Workers { wheel: wheel.clone(), state, limits: RunLimits::default(), registering: Vec::new() }
     }
 
-    /// How many jobs of a type run at the same time, for the types added after this; 16 by default.
-    pub fn concurrency(mut self, n: NonZeroUsize) -> Self {
-        self.concurrency = n;
-        self
-    }
-
-    /// How long a run may take, for the types added after this; see [`crate::HandlerBuilder::time_limit`]. 30 minutes by
-    /// default.
-    pub fn time_limit(mut self, limit: Duration) -> Self {
-        self.time_limit = limit;
-        self
-    }
+    run_limits!();
 
     /// Adds the handler of a type: `on::<CloseOrder, _>(close)`.
     pub fn on<J: Job, M: 'static>(mut self, handler: impl JobHandler<J, S, M>) -> Self {
         let (state, handler) = (self.state.clone(), Arc::new(handler));
-        let builder = self.wheel.queue(J::QUEUE).handle_with();
-        let builder = builder.concurrency(self.concurrency).time_limit(self.time_limit);
+        let builder = HandlerBuilder::new(self.wheel.queue(J::QUEUE), self.limits);
         let register: Registering = Box::new(move || {
             builder.run(move |message| {
                 let (state, handler) = (state.clone(), handler.clone());

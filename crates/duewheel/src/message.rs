@@ -144,6 +144,7 @@ impl fmt::Debug for Message {
 
 /// How the run of a handler has ended. Reasons are kept in the message's history, cut to 256 bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub enum HandlerOutcome {
     /// The message is done.
     Ack,
@@ -316,8 +317,8 @@ pub struct NotYet {
 }
 
 impl NotYet {
-    /// Delivers the message again after `delay`, rounded up to a millisecond. The reason is kept in the message's
-    /// history, cut to 256 bytes.
+    /// Delivers the message again after `delay`, rounded up to a millisecond; with a delay longer than 136 years the
+    /// attempt has failed. The reason is kept in the message's history, cut to 256 bytes.
     pub fn new(delay: Duration, reason: impl Into<String>) -> Self {
         NotYet { reason: reason.into(), mark: Mark(Some(delay)) }
     }

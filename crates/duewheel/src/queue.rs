@@ -57,6 +57,12 @@ pub enum QueueError {
         /// The number of shards.
         min: u32,
     },
+    /// The message cannot be given back for so long; the lease stays.
+    #[error("delay is out of range: at most {max_ms} ms")]
+    DelayTooLong {
+        /// The longest delay, in ms.
+        max_ms: u64,
+    },
     /// The lease is not the message's latest, or the message is gone.
     #[error("the lease is lost: another consumer may have the message")]
     LeaseLost,
@@ -209,6 +215,7 @@ impl Queue {
     /// Reports a failed attempt: the message is delivered again after `delay`, or after its backoff.
     ///
     /// # Errors
+    /// [`QueueError::DelayTooLong`] names the longest delay; nothing was changed.
     /// [`QueueError::LeaseLost`] if the lease is not the message's latest, or the message is gone;
     /// [`QueueError::Call`] without an answer; whether it was applied may then be unknown.
     ///
@@ -227,6 +234,7 @@ impl Queue {
     /// `max_attempts`.
     ///
     /// # Errors
+    /// [`QueueError::DelayTooLong`] names the longest delay; nothing was changed.
     /// [`QueueError::LeaseLost`] if the lease is not the message's latest, or the message is gone;
     /// [`QueueError::Call`] without an answer; whether it was applied may then be unknown.
     ///
@@ -264,9 +272,8 @@ impl Queue {
     ) -> Result<Applied<Settled>, QueueError> {
         self.wheel.client().ask(settlement).await?.map_err(|refusal| match refusal {
             SettleRefusal::KeyExists(holder) => QueueError::KeyTaken(holder),
-            SettleRefusal::LeaseLost | SettleRefusal::NeverIssued | SettleRefusal::TooLong(_) => {
-                QueueError::LeaseLost
-            }
+            SettleRefusal::TooLong(max_ms) => QueueError::DelayTooLong { max_ms },
+            SettleRefusal::LeaseLost | SettleRefusal::NeverIssued => QueueError::LeaseLost,
         })
     }
 }

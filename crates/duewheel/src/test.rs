@@ -47,7 +47,7 @@ use std::time::Duration;
 use duewheel_core::Epoch;
 use duewheel_core::engine::{Grant, View};
 use duewheel_core::id::{LeaseToken, MessageId};
-use duewheel_core::message::{MessageContent, State};
+use duewheel_core::message::State;
 use duewheel_core::time::{WallMs, ceil_ms};
 use duewheel_shard::clock::VirtualClock;
 use serde_json::Value;
@@ -109,20 +109,11 @@ pub fn message<J: Job>(job: &J) -> TestMessage<J> {
     let made = drafted(None, job).content.unwrap_or_else(|error| panic!("no message for a test: {error}"));
     let now = WallMs::from_system_time_up(VirtualClock::at_2026().now());
     let lease_ms = made.options.lease_ms.unwrap_or(30_000);
-    let content = MessageContent {
-        id: MessageId(1),
-        queue: made.queue,
-        key: made.key,
-        body: made.body,
-        headers: made.headers,
-        options: made.options,
-        dedupe_id: made.dedupe_id,
-        enqueued_at: now,
-    };
+    let priority = made.priority.unwrap_or(1024);
     let grant = Grant {
-        message: Arc::new(content),
+        message: Arc::new(made.into_content(MessageId(1), now)),
         attempt: 1,
-        priority: made.priority.unwrap_or(1024),
+        priority,
         due_at: now,
         token: LeaseToken { epoch: Epoch(1), counter: 1 },
         lease_until: WallMs(now.0.saturating_add(lease_ms)),

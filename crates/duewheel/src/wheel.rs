@@ -215,6 +215,14 @@ impl Duewheel {
         self.inner.parts.copier.copy_to(destination, end).await
     }
 
+    /// Accepts no new messages and ends waiting reserves. What consumers hold can be settled until
+    /// [`Duewheel::shutdown`] closes the wheel. Calling it again is harmless.
+    pub fn drain(&self) {
+        self.inner.stop.send_replace(true);
+        self.inner.parts.life.drain();
+        self.inner.parts.client.end_routed_waits();
+    }
+
     /// Accepts no new messages, lets running handlers finish until `deadline`, and closes. Calling it again is
     /// harmless.
     ///
@@ -231,9 +239,7 @@ impl Duewheel {
                 DriverEnd::Fenced(why) | DriverEnd::Failed(why) => Err(ShutdownError::Failed(why)),
             };
         }
-        self.inner.stop.send_replace(true);
-        life.drain();
-        self.inner.parts.client.end_routed_waits();
+        self.drain();
         let (registered, runtime) = {
             let mut handlers = self.handlers();
             handlers.stopping = true;

@@ -17,6 +17,7 @@ mod claim;
 pub mod config;
 pub mod drain;
 pub mod error;
+mod file_value;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use duewheel::core::ShardId;
+use duewheel::core::engine::Ids;
 use duewheel::core::store::StoreError;
 use duewheel::{Restored, close_restored};
 use duewheel_store_log::{CheckedBackup, VerifyReport};
@@ -50,7 +51,7 @@ pub fn restore_to(store: &dyn RestoreTarget, src: &Path) -> Result<(Restored, u3
         let thread = std::thread::current();
         let waker = Arc::new(move || thread.unpark());
         let mut restored = store.restore_shard(shard, waker, &mut |disk| backup.copy_shard(shard, disk))?;
-        tokens_ended += close_restored(&mut restored)?;
+        tokens_ended += close_restored(&mut restored, Ids::of(shard, shards))?;
     }
     store.end_restore()?;
     let VerifyReport { pending: messages, files, bytes, records, .. } = backup.report();

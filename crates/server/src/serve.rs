@@ -8,6 +8,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use duewheel::core::engine::Op;
 use duewheel::{Duewheel, ShutdownError, VirtualClock};
 use duewheel_bridge::BridgeService;
 use tokio::net::TcpListener;
@@ -44,6 +45,9 @@ const SCHEDULES_STOP: Duration = Duration::from_secs(2);
 
 /// How long requests to targets may take to end before the wheel is closed; those that are dropped are sent again.
 const DELIVERY_STOP: Duration = Duration::from_secs(5);
+
+/// How often leases that are to be settled before the wheel is closed are counted.
+const SETTLE_LOOK: Duration = Duration::from_millis(20);
 
 /// How long the spans that wait may take to reach their collector, behind everything else.
 const TRACES_STOP: Duration = Duration::from_secs(5);
@@ -272,9 +276,10 @@ impl RunningServer {
         result
     }
 
-    /// Ends the workers of schedules, jobs and deliveries, then the wheel.
+    /// Ends the workers of schedules, jobs and deliveries, lets consumers settle what they hold, then closes the wheel.
     async fn shut_down(&self) -> Result<(), ShutdownError> {
         let time = self.settings.drain_timeout;
+        let until = tokio::time::Instant::now() + time;
         let (schedules, delivery) = (SCHEDULES_STOP.min(time), DELIVERY_STOP.min(time));
         tokio::join!(
             self.app.stop_schedules(schedules),
@@ -283,7 +288,29 @@ impl RunningServer {
             self.app.stop_bridges(delivery),
             self.app.stop_delivery(delivery)
         );
+        self.wheel.drain();
+        // With a successor the connections have ended, and it takes the settlements.
+        if !self.is_given {
+            let _ = tokio::time::timeout_at(until, self.settled()).await;
+        }
         self.wheel.shutdown(time).await
+    }
+
+    /// Waits until no lease is left that must be settled here. Leases of a cluster can be settled at its other nodes, except
+    /// those that are bound to connections of this one.
+    async fn settled(&self) {
+        let client = self.wheel.client();
+        let has_others = self.settings.store.node().is_some_and(|node| node.advertise.is_some());
+        loop {
+            let left = match client.bound_leases().filter(|_| has_others) {
+                Some(bound) => bound,
+                None => client.ask(Op::stats()).await.map_or(0, |stats| stats.counts.leased),
+            };
+            if left == 0 {
+                return;
+            }
+            tokio::time::sleep(SETTLE_LOOK).await;
+        }
     }
 
     /// Serves until a signal, or until the server is to end without one.

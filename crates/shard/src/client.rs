@@ -56,6 +56,9 @@ pub trait Route: Send + Sync + fmt::Debug {
     /// The number of reserves that wait here rather than at a shard; `None` when all of them wait at shards.
     fn waiting(&self) -> Option<u64>;
 
+    /// The number of leases that are bound to connections of this process.
+    fn bound_leases(&self) -> u64;
+
     /// The shards of this process, as [`Client::local_shards`] returns them.
     fn local_shards(&self) -> Vec<LocalShard>;
 
@@ -97,6 +100,11 @@ impl Client {
             route: Some(route),
             ..Client::new(inbox, shared)
         }
+    }
+
+    /// Whether both submit to the same engine.
+    pub fn is_same(&self, other: &Client) -> bool {
+        Arc::ptr_eq(&self.inbox, &other.inbox)
     }
 
     /// Submits operations that are decided in order, without others in between, and answered together once the last
@@ -274,6 +282,11 @@ impl Client {
         if let Some(route) = &self.route {
             route.end_waits();
         }
+    }
+
+    /// The number of leases that are bound to connections of this process; `None` without a route.
+    pub fn bound_leases(&self) -> Option<u64> {
+        self.route.as_ref().map(|route| route.bound_leases())
     }
 
     /// A new id for a waiting reserve. Never reused while the process lives.

@@ -14,7 +14,6 @@ use std::mem;
 
 use duewheel_core::engine::{
     After, Config, Effect, Effects, Engine, GeometryError, GivenUp, Input, Op, Quotas, RecordedCounts, Reply,
-    Stats,
 };
 use duewheel_core::id::{Lsn, ReplyTo};
 use duewheel_core::mutant::{self, Mutant};
@@ -110,8 +109,6 @@ struct PendingReply {
     to: ReplyTo,
     reply: Reply,
     after: After,
-    /// Whether a record was written for it. If not, it may report the result of an earlier operation.
-    recorded: bool,
 }
 
 impl<S: Store> Driver<S> {
@@ -394,9 +391,10 @@ impl<S: Store> Driver<S> {
         self.room == Capacity::Busy
     }
 
-    /// Whether an answer waits for the store: for durability, a page, or a look-up.
+    /// Whether an answer waits for the store (for durability, a page, or a look-up), or a grant that reached nobody is
+    /// taken back in the next step.
     pub fn is_waiting_for_store(&self) -> bool {
-        let held = !self.held.is_empty() || !self.held_grants.is_empty();
+        let held = !self.held.is_empty() || !self.held_grants.is_empty() || !self.own.is_empty();
         held || !self.undecided.is_empty() || !self.parked.is_empty() || self.engine.has_questions()
     }
 
@@ -426,7 +424,8 @@ impl<S: Store> Driver<S> {
         self.engine.end_all_waits(&mut self.effects);
     }
 
-    /// Closes the driver: everything appended becomes durable, and all answers are sent.
+    /// Closes the driver: everything appended becomes durable, and all answers are sent. Grants that have reached nobody
+    /// by now are taken back.
     ///
     /// # Errors
     /// The store failed to append, or to close. Answers that have not been sent then say that their outcome is unknown,
@@ -438,7 +437,7 @@ impl<S: Store> Driver<S> {
             self.open.answer(to, Err(CallError::Draining), &mut self.own);
         }
         self.carry_out();
-        let closed = self.append(now).and_then(|()| self.store.close(clock(now)));
+        let closed = self.append_last(now).and_then(|()| self.store.close(clock(now)));
         match closed {
             Ok(progress) => {
                 let all = self.appended;
@@ -452,6 +451,17 @@ impl<S: Store> Driver<S> {
                 Err(error)
             }
         }
+    }
+
+    /// Appends what was decided, and what takes back the grants that reach nobody now.
+    fn append_last(&mut self, now: Now) -> Result<(), StoreError> {
+        self.append(now)?;
+        self.answer()?;
+        while !self.own.is_empty() {
+            self.round(now, &mut Vec::new())?;
+            self.answer()?;
+        }
+        Ok(())
     }
 
     /// The store failed: answers that have not been sent have an unknown outcome; they are never reported as failed.
@@ -509,16 +519,15 @@ impl<S: Store> Driver<S> {
         self.engine.tenant_of(queue)
     }
 
-    /// The addresses of the operations whose records begin at or after this position, which were not applied, and of
-    /// those without records that report the result of an earlier one behind it.
+    /// The addresses of the operations whose records begin at or after this position, which were not applied, and of those
+    /// behind it of which this is not certain.
     fn refused_from(&mut self, first: Lsn) -> (BTreeSet<u64>, BTreeSet<u64>) {
         let held = mem::take(&mut self.held).into_iter().chain(mem::take(&mut self.held_grants));
         let behind = held.filter(|held| held.after.durable.max(held.after.written) >= first);
         let (refused, others): (Vec<PendingReply>, Vec<PendingReply>) =
-            behind.partition(|held| is_of_one_group(&held.reply, held.recorded));
+            behind.partition(|held| is_of_one_group(&held.reply));
         let address = |held: PendingReply| held.to.0;
-        let repeated = others.into_iter().filter(|held| !held.recorded);
-        (refused.into_iter().map(address).collect(), repeated.map(address).collect())
+        (refused.into_iter().map(address).collect(), others.into_iter().map(address).collect())
     }
 
     /// The store, for figures and for tests.
@@ -531,8 +540,9 @@ impl<S: Store> Driver<S> {
         let quotas = if self.engine.has_quotas() { self.engine.quota_uses(now) } else { Vec::new() };
         let RecordedCounts { totals, lease_expired, lateness, lateness_sum_ms } = self.confirmed.counts();
         let lateness = lateness.to_vec();
-        let stats = self.engine.stats(now);
-        let stats = Stats { totals, lease_expired, lateness, lateness_sum_ms, ..stats };
+        let mut stats = self.engine.stats(now);
+        (stats.totals, stats.lease_expired) = (totals, lease_expired);
+        (stats.lateness, stats.lateness_sum_ms) = (lateness, lateness_sum_ms);
         let mut store = self.store.figures();
         let (done, expired) = (self.engine.done_counts(), self.engine.expired_counts());
         let answers = self.engine.answer_counts();
@@ -666,21 +676,18 @@ impl<S: Store> Driver<S> {
     fn carry_out(&mut self) {
         let mut effects = mem::take(&mut self.effects);
         self.weighed = (0, 0);
-        let mut recorded = false;
         for effect in effects.drain(..) {
             match effect {
                 Effect::Append(record) => {
-                    recorded = true;
                     self.record_bytes += record.weight();
                     self.records.push(record);
                 }
                 Effect::Respond { to, reply, .. } if reply.is_disk_full() && self.room_error.is_some() => {
-                    recorded = false;
                     self.tell_given_up(GivenUp::Untouched(to), &self.no_room());
                 }
                 Effect::Respond { to, reply, after } => {
                     self.held_bytes += reply.weight();
-                    let held = PendingReply { to, reply, after, recorded: mem::take(&mut recorded) };
+                    let held = PendingReply { to, reply, after };
                     if after.written > Lsn(0) {
                         self.held_grants.push(held)
                     } else {

@@ -97,15 +97,15 @@ impl CallError {
         }
     }
 
-    /// The error of a change that several shards were asked for when one of them has failed with this error: the others
-    /// may have applied the change.
+    /// The error of a change of several parts, over shards or one after the other, when one of them has failed with this
+    /// error: the others may be applied.
     #[must_use]
     pub fn of_one_of_several(self) -> CallError {
         match self {
             CallError::Store { error, .. } => CallError::Store { error, outcome: Outcome::Unknown },
             CallError::Bug(_) => self,
             CallError::Overloaded | CallError::Draining | CallError::Closed(_) | CallError::Lost(_) => {
-                CallError::Lost("a shard has failed, and others may have applied the operation")
+                CallError::Lost("a part of the operation has failed, and others may have been applied")
             }
         }
     }

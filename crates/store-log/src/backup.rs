@@ -34,6 +34,7 @@ pub struct Backup(pub(crate) Arc<StoreShared>);
 
 /// The content of a copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct BackupReport {
     /// Number of files, the manifest included.
     pub files: u64,

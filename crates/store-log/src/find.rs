@@ -128,7 +128,7 @@ impl Finder<'_> {
             let patch = match self.combined(id) {
                 MemAnswer::Gone => continue,
                 MemAnswer::Row(row) => {
-                    allowance.charge(row.message.weight())?;
+                    allowance.charge(row.weight())?;
                     rows[i] = Some(row);
                     continue;
                 }
@@ -520,7 +520,7 @@ mod tests {
     }
 
     fn was(kind: Kind) -> Was {
-        Was { queue: queue(), kind, due: DUE, weight: 1 }
+        Was { queue: queue(), kind, due: DUE, weight: 1, detail: 0 }
     }
 
     fn dead(id: u64) -> Stage {

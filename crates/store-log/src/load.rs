@@ -96,7 +96,7 @@ impl LoadRequest {
             if let ScanStep::Here((_, id), _) = step {
                 let answer = active.told(id);
                 if let MemAnswer::Row(row) = &answer {
-                    bytes += row.message.weight();
+                    bytes += row.weight();
                 }
                 request.active.push_back((cursor, answer));
             }
@@ -269,7 +269,7 @@ impl<'a> PageInProgress<'a> {
     fn take(&mut self, (_, id): Cursor, answer: MemAnswer, is_older: bool) -> Result<(), ReadFault> {
         let row = match answer {
             MemAnswer::Row(row) => {
-                self.bytes += row.message.weight();
+                self.bytes += row.weight();
                 Some(row)
             }
             MemAnswer::Patch(patch) => {
@@ -294,7 +294,7 @@ impl<'a> PageInProgress<'a> {
             let row = ids.binary_search(&id).ok().and_then(|i| found[i].clone());
             let mut row = row.ok_or_else(|| find::nowhere(id))?;
             patch.apply(&mut row);
-            self.bytes += row.message.weight();
+            self.bytes += row.weight();
             self.rows[place] = Some(row);
         }
         Ok(())

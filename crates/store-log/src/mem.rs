@@ -74,7 +74,7 @@ pub(crate) struct Mem {
     purged: bool,
     /// Number of ids that the purges of all queues keep.
     kept: u64,
-    /// The weights of messages in older tables that a record in this table puts again, by id.
+    /// The weights in older tables of messages to which a record in this table gives another one, by id.
     replaced: SplitTable<(u64, u64)>,
     /// The first id of this table's own messages.
     next_id: u64,
@@ -322,7 +322,10 @@ impl Mem {
                 let old = self.known(*id);
                 let put = old.map_or(0, |old| old.put);
                 let stands = StageAfter::Is(life.stage.kind());
-                let elsewhere = elsewhere(put, was.weight);
+                if put == 0 && was.detail != life.weight() as u64 {
+                    self.note_replaced(id.0, was.weight);
+                }
+                let elsewhere = elsewhere(put, was.weight.saturating_sub(was.detail));
                 let node =
                     self.add(&was.queue, RecordParts::Life { put }, stands, life.due, bytes, elsewhere)?;
                 self.note_revived(was.kind, life.stage.kind(), put);
@@ -579,10 +582,10 @@ impl Mem {
         }
     }
 
+    /// Notes the weight in older tables of a message that has another one from here on, unless it has changed before.
     fn note_replaced(&mut self, id: u64, weight: u64) {
-        match self.replaced.find_mut(arena::spread(id), |(known, _)| *known == id) {
-            Some(known) => known.1 = weight,
-            None => self.replaced.insert(arena::spread(id), (id, weight), |(known, _)| arena::spread(*known)),
+        if self.replaced.find(arena::spread(id), |(known, _)| *known == id).is_none() {
+            self.replaced.insert(arena::spread(id), (id, weight), |(known, _)| arena::spread(*known));
         }
     }
 

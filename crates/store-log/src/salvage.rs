@@ -31,15 +31,15 @@ use duewheel_core::store::{ErrorKind, Store, StoreError};
 use duewheel_core::{Epoch, MessageId};
 use roaring::RoaringTreemap;
 
-use crate::backup::empty;
+use crate::backup::{empty, empty_folder};
 use crate::disk::{Disk, RealDisk};
 use crate::fault::ReadFault;
 use crate::format::lock_if_any;
-use crate::manifest::RunEntry;
+use crate::manifest::{Manifest, RunEntry};
 use crate::options::{Options, WorkMode};
 use crate::shards;
 use crate::store::LogStore;
-use crate::verify::{EPOCHS_AHEAD, SoundCopy};
+use crate::verify::{SoundCopy, epoch_ahead};
 use files::{ReadOnlyDisk, SalvageFiles};
 use journal::{JournalFrames, Overlay};
 use target::{ExistingAnswer, SalvageTarget};
@@ -100,6 +100,9 @@ pub fn salvage_shards(disks: &[Arc<dyn Disk>], dir: &Path) -> Result<SalvageRepo
 /// Copies the folder of a shard without damage, which may have no record at all, and salvages another one.
 fn salvage_shard(disk: &Arc<dyn Disk>, dir: &Path) -> Result<SalvageReport, StoreError> {
     if disk.list("").is_ok_and(|names| names.is_empty()) {
+        let to = empty_folder(dir)?;
+        let epoch = epoch_ahead(Epoch::default())?;
+        Manifest { epoch, is_closed: true, ..Manifest::drawn(&to)? }.replace(&to)?;
         let options = Options { workers: WorkMode::ByHand, ..Options::default() };
         LogStore::open(dir, options, Arc::new(|| {}))?.close(ClockPair::default())?;
         // A shard that never had an owner looks the same as one that has lost everything.
@@ -137,9 +140,7 @@ pub fn salvage_from(disk: &dyn Disk, dir: &Path) -> Result<SalvageReport, StoreE
         let what = "neither the state nor the journal tells the time: no due time can be kept";
         return Err(StoreError::new(ErrorKind::Corrupt, what));
     };
-    let epoch = listing.epoch.max(frames.epoch).0;
-    let epoch = epoch.checked_add(EPOCHS_AHEAD).filter(|epoch| *epoch < u32::MAX).map(Epoch);
-    let epoch = epoch.ok_or_else(|| StoreError::new(ErrorKind::Corrupt, "all epochs are used up"))?;
+    let epoch = epoch_ahead(listing.epoch.max(frames.epoch))?;
     let mut runs = Vec::new();
     for entry in listing.runs.iter().rev().filter(|run| books.lists(run.no, listing.by)) {
         runs.extend(RunContents::open(&source, entry, &books, &mut report)?.map(|pieces| (*entry, pieces)));

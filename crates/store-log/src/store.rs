@@ -717,7 +717,8 @@ impl Store for LogStore {
 fn recovered(ledger: &Ledger, manifest: &Manifest, anchor: Option<BootAnchor>) -> Recovered {
     Recovered {
         epoch: manifest.epoch,
-        tokens: 0,
+        // Each restore sets the ids further, so two restores of one copy give different tokens also where their epochs meet.
+        tokens: ledger.next_id().0.saturating_sub(1),
         next_lsn: ledger.applied().next(),
         next_id: ledger.next_id().0,
         clock: ledger.clock(),

@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::SystemTime;
 
 use duewheel_core::id::ShardId;
 use duewheel_core::message::Row;
 use duewheel_core::record::ClockPair;
 use duewheel_core::store::{ErrorKind, Load, More, QueueRow, Sequence, StoreError, Which};
-use duewheel_core::{Epoch, Lsn, MessageId, QueueName};
+use duewheel_core::{Epoch, Lsn, MessageId, QueueName, WallMs};
 
 use crate::backup::{Copying, empty, unusable};
 use crate::disk::{Disk, HeldLock, RealDisk};
@@ -360,15 +361,22 @@ impl fmt::Debug for Inspected {
 // Every byte of all shards is checked before anything is copied. The manifest of a shard comes last, behind the files
 // that it lists.
 
-/// The epochs of a restored folder start this much above all epochs of the original, so that neither ever issues a
-/// lease token of the other.
-pub(crate) const EPOCHS_AHEAD: u32 = 65_536;
+/// The epochs of a restored folder start this much above all epochs of the copy, so that neither it nor the original ever
+/// issues a lease token of the other.
+const EPOCHS_AHEAD: u32 = 65_536;
+
+/// The epoch of a folder that is made now of one with this epoch. A later one is above it, also of the same copy.
+pub(crate) fn epoch_ahead(epoch: Epoch) -> Result<Epoch, StoreError> {
+    let epoch = epoch.max(Epoch::by_time(WallMs::from_system_time_up(SystemTime::now())));
+    let ahead = epoch.0.checked_add(EPOCHS_AHEAD).filter(|epoch| *epoch < u32::MAX).map(Epoch);
+    ahead.ok_or_else(|| StoreError::new(ErrorKind::Corrupt, "all epochs are used up"))
+}
 
 /// Makes a data folder in `dir` from a copy, which may be of a [`Backup`](crate::Backup) or of a closed store. `dir` is
 /// created if it is missing and must be empty otherwise.
 ///
-/// Everything is checked before anything is copied. The new folder's epochs start far above those of the original, so
-/// that the two never issue the same lease token.
+/// Everything is checked before anything is copied. The new folder's epochs start far above those of the original, and
+/// above those of earlier restores, so that no two of them issue the same lease token.
 ///
 /// # Errors
 /// [`ErrorKind::Corrupt`] if the copy is damaged (run [`verify`](crate::verify()) to find every damaged place),
@@ -544,9 +552,7 @@ fn checked(disk: &dyn Disk) -> Result<(Manifest, VerifyReport), ReadFault> {
     let Some(mut manifest) = manifest else {
         return Err(Damage::new(MANIFEST, 0, "the manifest is missing").into());
     };
-    let ahead = manifest.epoch.0.checked_add(EPOCHS_AHEAD).filter(|epoch| *epoch < u32::MAX);
-    let ahead = ahead.ok_or_else(|| StoreError::new(ErrorKind::Corrupt, "all epochs are used up"))?;
-    manifest.epoch = Epoch(ahead);
+    manifest.epoch = epoch_ahead(manifest.epoch)?;
     Ok((manifest, report))
 }
 

@@ -168,7 +168,7 @@ impl Seen {
             },
             27 => Op::Fire { target: self.target(c) },
             28 => Op::FireMany { queue: queue(c), max: size(c) },
-            29 => Op::Redrive { id: self.id(c), delay_ms: c.once_in(4).then(|| c.number()) },
+            29 => Op::Redrive { id: self.id(c), delay_ms: c.once_in(4).then(|| c.number()), died: None },
             30 => Op::RedriveMany { queue: queue(c), max: size(c) },
             31 => match c.below(6) {
                 0 => Op::Get { target: self.target(c) },

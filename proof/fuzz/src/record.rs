@@ -98,7 +98,7 @@ fn says_the_same(record: &Record, bytes: &[u8], written: &[u8]) {
     assert_eq!(stored.bytes, row.bytes, "a row depends on how it is made");
     assert_eq!(
         put.state(),
-        TallyState { kind: Kind::Waiting, due: life.due, weight: message.weight() as u64 }
+        TallyState { kind: Kind::Waiting, due: life.due, weight: (message.weight() + life.weight()) as u64 }
     );
 }
 
@@ -125,7 +125,7 @@ fn has_a_head(row: &Row, bytes: &[u8], weight: Weight) {
     let head = RowHead::read(bytes).expect("a row has a head");
     let key = row.message.key.as_ref().map_or("", |key| key.as_str());
     assert_eq!((head.id, head.due, head.key), (row.message.id, row.life.due, key.as_bytes()));
-    assert!(weight == Weight::Perhaps || head.weight == row.message.weight() as u64);
+    assert!(weight == Weight::Perhaps || head.weight == row.weight() as u64);
     let kind = match head.stands {
         StageKind::Waiting => Kind::Waiting,
         StageKind::Leased { .. } => Kind::Leased,

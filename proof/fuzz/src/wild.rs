@@ -6,7 +6,7 @@ use bytes::Bytes;
 use duewheel_core::answers::AnswerPosition;
 use duewheel_core::message::{
     DeadReason, Died, Ended, Expiry, Kind, Lease, Life, Marks, MaxAttempts, MessageContent, Options,
-    PastAttempt, QueueLimit, Stage,
+    PastAttempt, QueueLimit, Stage, State,
 };
 use duewheel_core::policy::{
     Backoff, GrantLimits, GrantRate, Lasting, OnExpiry, QueueSettings, ReadyOrder, TraceMode,
@@ -74,6 +74,7 @@ pub(crate) fn record(c: &mut Choices<'_>) -> Record {
                 2 => Created::Superseding(id(c)),
                 _ => Created::Replacing(id(c)),
             },
+            kept: c.once_in(2).then_some(State::Leased),
             position: c.once_in(2).then(|| AnswerPosition { nth: Lsn(c.number()), at: EngineMs(c.number()) }),
         }),
     }
@@ -109,7 +110,7 @@ fn due(c: &mut Choices<'_>) -> Due {
 
 fn was(c: &mut Choices<'_>) -> Was {
     let kind = *c.pick(&[Kind::Waiting, Kind::Leased, Kind::Dead]);
-    Was { queue: queue(c), kind, due: due(c), weight: c.number() }
+    Was { queue: queue(c), kind, due: due(c), weight: c.number(), detail: 0 }
 }
 
 fn lease(c: &mut Choices<'_>) -> Lease {

@@ -97,7 +97,7 @@ fn cluster_fails_over_keeping_files() -> io::Result<()> {
     let replicas = cluster.replicas_of(old)?;
     assert_eq!(replicas.len(), 1);
     assert_eq!(cluster.node(old).command(&["SET", "a", "1"])?, bytes("OK"));
-    assert_eq!(cluster.node(old).command(&["WAIT", "1", "5000"])?, Value::Number(1));
+    assert_eq!(cluster.node(old).command(&["WAIT", "1", "60000"])?, Value::Number(1));
 
     cluster.kill(old)?;
     let new = cluster.wait_for_failover(slot, old, PATIENCE)?;

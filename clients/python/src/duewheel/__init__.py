@@ -7,7 +7,7 @@ Importing the package makes URLs `duewheel://` known to kombu, if it is installe
 """
 
 from . import errors, webhooks
-from ._calls import Deliveries, Delivery, Enqueued, Message, Outgoing
+from ._messages import Deliveries, Delivery, Enqueued, Message, Outgoing
 from .aio import AsyncClient
 from .client import Client
 from .errors import ConnectionFailed, DuewheelError
@@ -16,7 +16,8 @@ from .worker import Cancelled, CancelToken, Dead, Job, NotYet, Result, Retry, Wo
 __version__ = "0.1.0"
 __all__ = [
     "AsyncClient", "CancelToken", "Cancelled", "Client", "ConnectionFailed", "Dead", "Deliveries", "Delivery",
-    "DuewheelError", "Enqueued", "Job", "Message", "NotYet", "Outgoing", "Result", "Retry", "Worker", "errors", "webhooks",
+    "DuewheelError", "Enqueued", "Job", "Message", "NotYet", "Outgoing", "Result", "Retry", "Worker", "errors",
+    "webhooks",
 ]
 
 

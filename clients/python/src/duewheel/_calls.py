@@ -1,290 +1,45 @@
-"""Every call of the client, written once, without a socket.
+"""Every call of the client, and how requests are sent and repeated, written once for `Client` and `AsyncClient`.
 
-A call is a generator. It yields a `Request` to be sent and gets an `Answer` or the exception of the connection; it
-yields a number to sleep for that many seconds; and it returns the result. `Client` runs it blocking, `AsyncClient`
-on an event loop.
+Those say how a connection is opened and how to sleep. The parts of the blocking client never wait for an event loop, so
+that its calls are coroutines that end at their first step.
 """
 
 from __future__ import annotations
 
-import base64
 import json as jsonlib
+import logging
 import math
+import os
 import random
+import ssl
+import threading
 import time
-import uuid
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from itertools import chain, repeat
 from typing import Any, TypeVar, Union
 from urllib.parse import quote, urlencode
 
-from ._http import Answer
+from ._http import Address, Answer, Request, encode
+from ._messages import (Deliveries, Delivery, Duration, Enqueued, Instant, Members, Message, Outgoing, Queues,
+                        ack_fields, changed, extend_fields, how_fields, instant_of, nack_fields, wire)
 from .errors import BadAnswer, ConnectionFailed, DuewheelError, from_members
 
-#: A length of time: a timedelta, a number of seconds, or text of the server such as "48h".
-Duration = Union[timedelta, int, float, str]
-#: An instant: a datetime with a zone, or RFC 3339.
-Instant = Union[datetime, str]
+log = logging.getLogger("duewheel.client")
 
-#: How long the server remembers the dedupe id that the client makes.
-DEDUPE_WINDOW_MS = 15 * 60 * 1000
 LINES = 5_000  # of a batch; the server takes 10,000
 BATCH_BYTES = 8 * 1024 * 1024  # the server takes 16 MiB
 ITEMS = 1_000  # of a batch of settles
 
-#: What `change` takes.
-CHANGES = {"body", "json", "delay", "due_at", "past", "headers", "priority", "max_attempts", "lease", "if_generation", "target_url"}
-
-Result = TypeVar("Result")
-
-
-def milliseconds(name: str, value: timedelta | int | float) -> int:
-    """Whole milliseconds, rounded up: never early."""
-    seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    if isinstance(value, bool) or not isinstance(seconds, (int, float)) or not math.isfinite(seconds) or seconds < 0:
-        raise ValueError(f"{name}: {value!r} is no length of time; give seconds, a timedelta, or text such as \"48h\"")
-    # Seconds as a float are not exact: 0.1 * 1000 is a little above 100.
-    return math.ceil(round(seconds * 1000, 3))
-
-
-def span(fields: dict[str, Any], name: str, value: Duration | None) -> None:
-    """Puts a length of time into the fields of a request, if there is one."""
-    if value is not None:
-        if isinstance(value, str):
-            fields[name] = value
-        else:
-            fields[f"{name}_ms"] = milliseconds(name, value)
-
-
-def instant(name: str, value: Instant) -> str:
-    """An instant as the server reads it."""
-    if isinstance(value, datetime):
-        if value.tzinfo is None:
-            raise ValueError(f"{name}: a datetime needs a zone; for the local time use value.astimezone()")
-        return value.isoformat()
-    return value
-
-
-def instant_of(text: str) -> datetime:
-    """An instant of the server."""
-    return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=timezone.utc)
-
-
-def moment(text: str | None) -> datetime | None:
-    """An instant of the server that may be none."""
-    return None if text is None else instant_of(text)
-
-
-def put_body(fields: dict[str, Any], body: str | bytes | None, json: Any) -> None:
-    if json is not None:
-        if body is not None:
-            raise ValueError("body: give a body or json, not both")
-        fields["json"] = json
-    elif isinstance(body, str):
-        fields["body"] = body
-    elif isinstance(body, (bytes, bytearray, memoryview)):
-        try:
-            fields["body"] = bytes(body).decode()
-        except UnicodeDecodeError:
-            fields["body_base64"] = base64.b64encode(body).decode()
-    elif body is not None:
-        raise TypeError(f"body: text or bytes, not {type(body).__name__}; json= takes other values")
-
-
-def wire(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a message, or of its change, as the server names them. What is None is left out."""
-    fields: dict[str, Any] = {}
-    put_body(fields, values.get("body"), values.get("json"))
-    for name, value in values.items():
-        if value is None or name in ("body", "json"):
-            continue
-        if name in ("delay", "lease", "spread", "expires_in", "dedupe_window"):
-            span(fields, name, value)
-        elif name in ("due_at", "expires_at"):
-            fields[name] = instant(name, value)
-        else:
-            fields[name] = dict(value) if name == "headers" else value
-    return fields
-
-
-def get_body(fields: Mapping[str, Any]) -> bytes:
-    if "body_base64" in fields:
-        return base64.b64decode(fields["body_base64"])
-    return fields.get("body", "").encode()
-
-
-class Body:
-    """The body of a message, read as text or as JSON."""
-
-    body: bytes
-
-    @property
-    def text(self) -> str:
-        return self.body.decode()
-
-    def json(self) -> Any:
-        return jsonlib.loads(self.body)
-
-
-@dataclass(frozen=True)
-class Enqueued:
-    """The answer to an enqueue."""
-
-    id: str
-    queue: str
-    key: str | None
-    due_at: datetime
-    generation: int
-    created: bool
-    replayed: bool
-    replaced: str | None
-    superseded: str | None
-    durability: str | None
-    raw: dict[str, Any] = field(repr=False)
-
-    @classmethod
-    def read(cls, raw: dict[str, Any]) -> Enqueued:
-        return cls(str(raw["id"]), raw["queue"], raw.get("key"), instant_of(raw["due_at"]), raw["generation"], raw["created"],
-                   raw.get("replayed", False), raw.get("replaced"), raw.get("superseded"), raw.get("durability"), raw)
-
-
-@dataclass(frozen=True)
-class Message(Body):
-    """A message as it is now. `raw` has every member of the answer."""
-
-    id: str
-    queue: str
-    key: str | None
-    state: str
-    due_at: datetime | None
-    attempt: int
-    generation: int
-    body: bytes = field(repr=False)
-    headers: dict[str, str] = field(repr=False)
-    raw: dict[str, Any] = field(repr=False)
-    #: What the ack of a done message has brought.
-    result: Any = None
-
-    @classmethod
-    def read(cls, raw: dict[str, Any]) -> Message:
-        return cls(str(raw["id"]), raw["queue"], raw.get("key"), raw["state"], moment(raw.get("due_at")), raw.get("attempt", 0),
-                   raw.get("generation", 1), get_body(raw), dict(raw.get("headers") or {}), raw, raw.get("result"))
-
-
-@dataclass(frozen=True)
-class Delivery(Body):
-    """A message under a lease."""
-
-    id: str
-    queue: str
-    key: str | None
-    attempt: int
-    priority: int
-    generation: int
-    due_at: datetime | None
-    lateness_ms: int
-    late: bool
-    lease_token: str = field(repr=False)
-    lease_ms: int
-    lease_until: datetime | None
-    body: bytes = field(repr=False)
-    headers: dict[str, str] = field(repr=False)
-    raw: dict[str, Any] = field(repr=False)
-
-    @classmethod
-    def read(cls, raw: dict[str, Any]) -> Delivery:
-        return cls(str(raw["id"]), raw["queue"], raw.get("key"), raw["attempt"], raw["priority"], raw["generation"], moment(raw["due_at"]),
-                   raw["lateness_ms"], raw.get("late", False), raw["lease_token"], raw["lease_ms"], moment(raw["lease_until"]),
-                   get_body(raw), dict(raw.get("headers") or {}), raw)
-
-
-class Deliveries(list[Delivery]):
-    """What a reserve has leased. Of an empty list `held_back` says why, when messages are ready: "leases" or "rate"."""
-
-    def __init__(self, items: Iterable[Delivery] = (), held_back: str | None = None):
-        super().__init__(items)
-        self.held_back = held_back
-
-
-@dataclass
-class Outgoing:
-    """A message of a batch; the fields are those of `enqueue`."""
-
-    body: str | bytes | None = None
-    json: Any = None
-    delay: Duration | None = None
-    due_at: Instant | None = None
-    past: str | None = None
-    key: str | None = None
-    if_exists: str | None = None
-    dedupe_id: str | None = None
-    dedupe_window: Duration | None = None
-    priority: int | None = None
-    lease: Duration | None = None
-    max_attempts: int | None = None
-    headers: Mapping[str, str] | None = None
-    spread: Duration | None = None
-    expires_in: Duration | None = None
-    expires_at: Instant | None = None
-    target_url: str | None = None
-
-    def fields(self) -> dict[str, Any]:
-        """The fields of the request. A message without a dedupe id gets one, so that a repeated request doubles nothing."""
-        if self.body is None and self.json is None:
-            raise ValueError("body: a message needs a body or json; \"\" is an empty body")
-        if self.due_at is not None and self.delay is not None:
-            raise ValueError("due_at: give a delay or an instant, not both")
-        fields = wire(vars(self))
-        if self.due_at is None and self.delay is None:
-            fields["delay_ms"] = 0
-        if self.dedupe_id is None:
-            fields["dedupe_id"] = f"py-{uuid.uuid4().hex}"
-            if self.dedupe_window is None:
-                fields["dedupe_window_ms"] = DEDUPE_WINDOW_MS
-        return fields
-
-    @classmethod
-    def of(cls, message: Outgoing | Mapping[str, Any] | str | bytes) -> Outgoing:
-        if isinstance(message, Outgoing):
-            return message
-        return cls(**message) if isinstance(message, Mapping) else cls(message)
-
-    def without_window(self, error: DuewheelError, fields: dict[str, Any]) -> bool:
-        """Whether the queue's window is shorter than the one that the client has asked for. Then that of the queue holds."""
-        if error.field in ("dedupe_window", "dedupe_window_ms") and self.dedupe_window is None:
-            return fields.pop("dedupe_window_ms", None) is not None
-        return False
-
-
-@dataclass
-class Request:
-    """A request to be sent. `wait` is how long the server may take in addition to the client's time-out."""
-
-    method: str
-    path: str
-    body: bytes | None = None
-    content_type: str = "application/json"
-    wait: float = 0.0
-    #: Whether the request may be sent again when its outcome is unknown.
-    repeatable: bool = True
-    #: Whether it is sent again after any 5xx, as a settle is: a proxy's 502 says nothing about a lease.
-    settles: bool = False
-
-    @classmethod
-    def json(cls, method: str, path: str, fields: Any = None, **options: Any) -> Request:
-        return cls(method, path, None if fields is None else encode(fields), **options)
-
-
-Call = Generator[Union[Request, float], Any, Result]
-
-#: The results of a part of a batch, the error of items that have none, and whether an earlier try may have been applied.
+C = TypeVar("C", bound="Caller")
+#: For each item of a batch its answer, or the exception.
+Results = list[Union[Members, DuewheelError]]
+#: How long a call is repeated, and how long it may take in all, in seconds.
+Limits = tuple[float, float]
+UNTIL_ANSWERED: Limits = (math.inf, math.inf)
+#: The results of a part of a batch, the error of items that have none, and whether an earlier try may have been
+#: applied.
 _Part = tuple[list[Any], DuewheelError, bool]
-
-
-def encode(value: Any) -> bytes:
-    return jsonlib.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def queue_path(queue: str, rest: str = "") -> str:
@@ -320,92 +75,284 @@ def decode(answer: Answer) -> Any:
         raise BadAnswer(f"the answer is no JSON: {answer.body[:200]!r}", status=answer.status) from error
 
 
-class Patience:
-    """When a call is repeated: after pauses with jitter, never before `Retry-After`, and until `seconds` are over."""
-
-    def __init__(self, seconds: float):
-        self.until = time.monotonic() + seconds
-        self.tries = 0
-
-    def pause(self, *errors: DuewheelError) -> float | None:
-        """Seconds until the next try, or None when there is none."""
-        self.tries += 1
-        pause = min(0.1 * 2 ** min(self.tries - 1, 10), 5.0) * random.uniform(0.5, 1.0)
-        pause = max(pause, *(error.retry_after or 0.0 for error in errors))
-        return pause if time.monotonic() + pause < self.until else None
-
-
 def passing(status: int, settles: bool = False) -> bool:
     """Whether an answer, or the one for an item of a batch, is worth another try."""
     return status in (429, 503) or (settles and status >= 500)
 
 
-class Calls:
-    """All calls. `retry_for` is how long one of them is repeated in all."""
+def backoff(tries: int, *errors: DuewheelError) -> float:
+    """Seconds until the next try: with jitter, and never before `Retry-After`."""
+    pause = min(0.1 * 2 ** min(tries - 1, 10), 5.0) * random.uniform(0.5, 1.0)
+    return max(pause, *(error.retry_after or 0.0 for error in errors))
 
-    def __init__(self, retry_for: float = 30.0):
+
+class Patience:
+    """What is left of the time of a call."""
+
+    def __init__(self, limits: Limits):
+        self.repeated_for, seconds = limits
+        self.end = time.monotonic() + seconds
+        self.tries = 0
+
+    def left(self, timeout: float = math.inf) -> float:
+        """Seconds that an attempt may take."""
+        return max(min(timeout, self.end - time.monotonic()), 0.001)
+
+    def pause(self, *errors: DuewheelError) -> float | None:
+        """Seconds until the next try, or None when there is none."""
+        now = time.monotonic()
+        if self.tries == 0:
+            self.end = min(self.end, now + self.repeated_for)
+        self.tries += 1
+        pause = backoff(self.tries, *errors)
+        return pause if now + pause < self.end else None
+
+
+class Caller:
+    """Where the server is, and how it is called."""
+
+    def __init__(self, url: str | None = None, *, token: str | None = None, timeout: float = 10.0,
+                 retry_for: float = 30.0, ssl_context: ssl.SSLContext | None = None):
+        url = url or os.environ.get("DUEWHEEL_SERVER") or "http://127.0.0.1:7788"
+        self.address = Address.parse(url, token or os.environ.get("DUEWHEEL_TOKEN"))
+        self.timeout = timeout
         self.retry_for = retry_for
+        self._context = (ssl_context or ssl.create_default_context()) if self.address.tls else None
+        self._idle: list[Any] = []
 
-    def send(self, request: Request, patience: Patience | None = None) -> Call[Answer]:
-        """Sends a request until it has an answer other than 429 and 503, or patience ends."""
-        patience = patience or Patience(self.retry_for)
+    def _like(self, kind: type[C], **changes: Any) -> C:
+        """A client of that kind for the same server."""
+        made = kind.__new__(kind)
+        vars(made).update(vars(self), **changes)
+        return made
+
+    async def _open(self, timeout: float) -> Any:
+        raise NotImplementedError
+
+    async def _sleep(self, seconds: float, ended: threading.Event | None = None) -> None:
+        raise NotImplementedError
+
+    def _kept(self) -> Any:
+        """A connection that is still good, or None; others are closed."""
+        while True:
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                return None
+            if connection.good():
+                return connection
+            connection.close()
+
+    def limits(self, wait: float = 0.0) -> Limits:
+        return self.retry_for, max(self.retry_for, self.timeout) + wait
+
+    async def _attempt(self, request: Request, timeout: float) -> Answer:
+        """Sends a request once. Raises `ConnectionFailed`, which is "not_applied" if nothing of it has been sent."""
+        end = time.monotonic() + timeout
+        # A kept connection may be one that the server is closing, so what must not be sent twice gets a fresh one.
+        kept = self._kept() if request.repeatable else None
+        if kept is not None:
+            try:
+                return await self._over(kept, request, end)
+            except ConnectionFailed as error:
+                if kept.got or request.ended.is_set() or not isinstance(error.__cause__, ConnectionError):
+                    raise
+        try:
+            fresh = await self._open(max(min(self.timeout, end - time.monotonic()), 0.001))
+        except OSError as error:
+            outcome = {"outcome": "not_applied"} if kept is None else None
+            raise ConnectionFailed(f"{type(error).__name__}: {error}", members=outcome) from error
+        answer = await self._over(fresh, request, end)
+        answer.resent = kept is not None
+        return answer
+
+    async def _over(self, connection: Any, request: Request, end: float) -> Answer:
+        request.connection = connection
+        try:
+            if request.ended.is_set():
+                connection.end()
+            answer = await connection.exchange(request.to_bytes(self.address), end)
+        except OSError as error:
+            connection.close()
+            failed = ConnectionFailed(f"{type(error).__name__}: {error}")
+            failed.partial = connection.partial()
+            raise failed from error
+        except BaseException:
+            connection.close()
+            raise
+        finally:
+            request.connection = None
+        if answer.keep_alive and not request.ended.is_set():
+            self._idle.append(connection)
+        else:
+            connection.close()
+        return answer
+
+    async def _send(self, request: Request, patience: Patience | None = None) -> Answer:
+        """Sends a request until it has an answer other than 429 and 503, or patience ends, or it is stopped."""
+        patience = patience or Patience(self.limits(request.wait))
         unknown = False
         while True:
-            got = yield request
-            if isinstance(got, Answer):
-                unknown = unknown or got.resent
-                if got.status // 100 == 2:
-                    got.resent = unknown
-                    return got
-                error = problem(got)
-                again = passing(got.status, request.settles) and (request.repeatable or error.outcome == "not_applied")
-                unknown = unknown or error.outcome == "unknown"
-                if unknown:
-                    # An earlier try may have been applied: this refusal is not all that can have happened.
-                    error.members["outcome"] = "unknown"
+            try:
+                answer = await self._attempt(request, patience.left(self.timeout + request.wait))
+            except ConnectionFailed as failed:
+                error: DuewheelError = failed
+                again = True
             else:
-                error = _lost(got)
-                unknown = True
-                again = request.repeatable
-            pause = patience.pause(error) if again else None
+                unknown = unknown or answer.resent
+                if answer.status // 100 == 2:
+                    answer.resent = unknown
+                    return answer
+                error = problem(answer)
+                again = passing(answer.status, request.settles)
+            again = again and (request.repeatable or error.outcome == "not_applied")
+            unknown = unknown or error.outcome == "unknown"
+            if unknown:
+                # An earlier try may have been applied: this refusal is not all that can have happened.
+                error.members["outcome"] = "unknown"
+            pause = patience.pause(error) if again and not request.ended.is_set() else None
             if pause is None:
                 raise error
-            yield pause
+            log.warning("%s %s is tried again in %.1f s: %s", request.method, request.path, pause, error)
+            await self._sleep(pause, request.ended)
 
-    def request(self, method: str, path: str, json: Any = None, *, repeatable: bool = True) -> Call[Any]:
+    async def _request(self, method: str, path: str, json: Any = None, *, repeatable: bool = True) -> Any:
+        return decode(await self._send(Request.json(method, path, json, repeatable=repeatable)))
+
+    async def _schedule(self, queue: str, message: Outgoing, fields: Members) -> Enqueued:
+        """Sends the fields of a message, and again without the client's window if the queue's is shorter."""
+        path = queue_path(queue, "/messages")
+        try:
+            return Enqueued.read(await self._request("POST", path, fields))
+        except DuewheelError as error:
+            if not message.without_window(error, fields):
+                raise
+        return Enqueued.read(await self._request("POST", path, fields))
+
+    async def _batch(self, parts: Iterable[list[int]], send: Callable[[list[int], Patience], Awaitable[_Part]],
+                     again: Callable[[int, DuewheelError], bool], limits: Limits, keep: bool = False) -> list[Any]:
+        """Sends the parts of a batch, and again those items with a refusal for the moment; the last result of each.
+
+        A refusal of a whole part is raised; with `keep` it is the result of its items if others have one. Each part has
+        the time of a call, but when one has used it up those after it are not sent.
+        """
+        results: dict[int, Any] = {}
+        unknown: set[int] = set()
+        over = False
+        for waiting in parts:
+            patience = Patience(limits)
+            while waiting:
+                try:
+                    if over:
+                        raise ConnectionFailed("no time is left for this message", members={"outcome": "not_applied"})
+                    found, missing, resent = await send(waiting, patience)
+                except DuewheelError as error:
+                    over = over or keep
+                    if not over or not results:
+                        if unknown or any(isinstance(one, Enqueued) for one in results.values()):
+                            error.members["outcome"] = "unknown"
+                        raise
+                    found, missing, resent = [], error, False
+                if resent:
+                    unknown.update(waiting)
+                refused = []
+                for place, index in enumerate(waiting):
+                    result = results[index] = found[place] if place < len(found) else missing.copy()
+                    if isinstance(result, DuewheelError):
+                        if result.outcome == "unknown":
+                            unknown.add(index)
+                        elif index in unknown:
+                            result.members["outcome"] = "unknown"
+                        if again(index, result):
+                            refused.append(index)
+                pause = patience.pause(*(results[index] for index in refused)) if refused and not over else None
+                if pause is None:
+                    over = over or bool(refused)
+                    break
+                await self._sleep(pause)
+                waiting = refused
+        return [results[index] for index in range(len(results))]
+
+    async def _change(self, path: str, changes: Members) -> Message:
+        return Message.read(await self._request("PATCH", path, changed(changes)))
+
+    async def _granted(self, request: Request) -> Deliveries:
+        try:
+            granted = decode(await self._send(request))
+        except DuewheelError:
+            if not request.ended.is_set():
+                raise
+            return Deliveries()
+        try:
+            return Deliveries((Delivery.read(one) for one in granted["messages"]), granted.get("held_back"))
+        except (KeyError, TypeError, ValueError) as error:
+            raise BadAnswer(f"the answer to a reserve lacks {error}") from error
+
+    async def _settle(self, verb: str, delivery: Delivery, fields: Members,
+                      limits: Limits = UNTIL_ANSWERED) -> Members:
+        fields["lease_token"] = delivery.lease_token
+        request = Request.json("POST", message_path(delivery.id, f"/{verb}"), fields, settles=True)
+        return decode(await self._send(request, Patience(limits)))
+
+    def _within_leases(self, deliveries: Iterable[Delivery]) -> Limits:
+        """Those of an extension: an answer after the lease is of no use."""
+        lease = min((one.lease_ms / 1000 for one in deliveries), default=math.inf)
+        seconds, limit = self.limits()
+        return min(seconds, lease), min(limit, lease)
+
+    async def _settle_many(self, verb: str, items: Sequence[Members],
+                           limits: Limits = UNTIL_ANSWERED) -> list[Any]:
+        """A batch of `/v1/ack`, `/v1/nack` or `/v1/extend`: for each item its answer, or the exception. Items that are
+        refused for the moment are sent again, as a whole batch is."""
+
+        def request(part: list[Any]) -> Request:
+            return Request.json("POST", f"/v1/{verb}", {"messages": part}, settles=True)
+
+        return await self._items(items, request, limits, settles=True)
+
+    async def _items(self, items: Sequence[Any], request: Callable[[list[Any]], Request], limits: Limits,
+                     settles: bool = False) -> list[Any]:
+        async def send(part: list[int], patience: Patience) -> _Part:
+            answer = await self._send(request([items[index] for index in part]), patience)
+            found = [from_members(one) if "code" in one else one for one in decode(answer)["results"]]
+            return found, ConnectionFailed("the answer has no result for this message"), answer.resent
+
+        return await self._batch(_parts(len(items), ITEMS), send, lambda _, refused: passing(refused.status, settles),
+                                 limits, keep=True)
+
+
+class Calls(Caller):
+    """All calls."""
+
+    async def request(self, method: str, path: str, json: Any = None, *, repeatable: bool = True) -> Any:
         """Any call by its path: `request("POST", "/v1/queues/sms/pause", {"for": "1h"})`."""
-        answer = yield from self.send(Request.json(method, path, json, repeatable=repeatable))
-        return decode(answer)
+        return await self._request(method, path, json, repeatable=repeatable)
+
+    async def check(self) -> Members:
+        """Asks once, without repetition, whether the server is there and takes the token; what the token allows."""
+        return decode(await self._send(Request("GET", "/v1/token"), Patience((0.0, self.timeout))))
 
     # -- produce
 
-    def enqueue(self, queue: str, body: str | bytes | None = None, *, json: Any = None, delay: Duration | None = None,
-                due_at: Instant | None = None, past: str | None = None, key: str | None = None,
-                if_exists: str | None = None, dedupe_id: str | None = None, dedupe_window: Duration | None = None,
-                priority: int | None = None, lease: Duration | None = None, max_attempts: int | None = None,
-                headers: Mapping[str, str] | None = None, spread: Duration | None = None,
-                expires_in: Duration | None = None, expires_at: Instant | None = None,
-                target_url: str | None = None) -> Call[Enqueued]:
+    async def enqueue(self, queue: str, body: str | bytes | None = None, *, json: Any = None,
+                      delay: Duration | None = None, due_at: Instant | None = None, past: str | None = None,
+                      key: str | None = None, if_exists: str | None = None, dedupe_id: str | None = None,
+                      dedupe_window: Duration | None = None, priority: int | None = None,
+                      lease: Duration | None = None, max_attempts: int | None = None,
+                      headers: Mapping[str, str] | None = None, spread: Duration | None = None,
+                      expires_in: Duration | None = None, expires_at: Instant | None = None,
+                      target_url: str | None = None) -> Enqueued:
         """Schedules a message: due at once, after `delay`, or at `due_at`. When it returns, the message is durable.
 
         A retry after a lost answer never makes a second message: it has the same `dedupe_id`, which is made here when
         none is given. Raises `KeyExists`, `Leased`, `InThePast`, `DedupeMismatch`, `OverQuota` and others.
         """
-        message = Outgoing(body, json, delay, due_at, past, key, if_exists, dedupe_id, dedupe_window, priority, lease, max_attempts,
-                           headers, spread, expires_in, expires_at, target_url)
-        return (yield from self.schedule(queue, message, message.fields()))
+        message = Outgoing(body, json, delay, due_at, past, key, if_exists, dedupe_id, dedupe_window, priority, lease,
+                           max_attempts, headers, spread, expires_in, expires_at, target_url)
+        return await self._schedule(queue, message, message.fields())
 
-    def schedule(self, queue: str, message: Outgoing, fields: dict[str, Any]) -> Call[Enqueued]:
-        """Sends the fields of a message, and again without the client's window if the queue's is shorter."""
-        path = queue_path(queue, "/messages")
-        try:
-            return Enqueued.read((yield from self.request("POST", path, fields)))
-        except DuewheelError as error:
-            if not message.without_window(error, fields):
-                raise
-        return Enqueued.read((yield from self.request("POST", path, fields)))
-
-    def enqueue_many(self, queue: str, messages: Iterable[Outgoing | Mapping[str, Any] | str | bytes]) -> Call[list[Enqueued | DuewheelError]]:
+    async def enqueue_many(self, queue: str, messages: Iterable[Outgoing | Mapping[str, Any] | str | bytes]
+                           ) -> list[Enqueued | DuewheelError]:
         """Schedules many messages, each an `Outgoing`, a mapping of its fields, or a body that is due at once.
 
         The list has one result for each, in order: `Enqueued`, or the exception that a single call would have raised.
@@ -417,20 +364,23 @@ class Calls:
         # All of them before the first is sent: one that cannot be sent is a mistake of the whole call.
         encoded = [encode(one) for one in fields]
 
-        def send(part: list[int]) -> Call[_Part]:
+        async def send(part: list[int], patience: Patience) -> _Part:
             lines = b"".join(encoded[index] + b"\n" for index in part)
-            got = yield Request("POST", queue_path(queue, "/messages"), lines, "application/x-ndjson", wait=30.0)
-            if not isinstance(got, Answer):
+            request = Request("POST", queue_path(queue, "/messages"), lines, "application/x-ndjson")
+            try:
+                answer = await self._attempt(request, patience.left())
+            except ConnectionFailed as failed:
                 # What came before a connection has ended is an answer.
-                return _lines(getattr(got, "partial", b""), whole=False), _lost(got), False
-            if got.status // 100 == 2:
-                return _lines(got.body, whole=True), ConnectionFailed("the answer has no line for this message"), got.resent
-            error = problem(got)
-            if not passing(got.status):
-                if got.resent:
+                return _lines(failed.partial, whole=False), failed, False
+            if answer.status // 100 == 2:
+                missing = ConnectionFailed("the answer has no line for this message")
+                return _lines(answer.body, whole=True), missing, answer.resent
+            error = problem(answer)
+            if not passing(answer.status):
+                if answer.resent:
                     error.members["outcome"] = "unknown"
                 raise error
-            return [], error, got.resent
+            return [], error, answer.resent
 
         def again(index: int, refused: DuewheelError) -> bool:
             if outgoing[index].without_window(refused, fields[index]):
@@ -438,311 +388,186 @@ class Calls:
                 return True
             return passing(refused.status) or isinstance(refused, ConnectionFailed)
 
-        def parts(waiting: list[int]) -> Iterable[list[int]]:
-            return _parts(waiting, LINES, lambda index: len(encoded[index]) + 1)
-
-        return (yield from _batch(len(encoded), parts, send, again, Patience(self.retry_for)))
+        parts = _parts(len(encoded), LINES, lambda index: len(encoded[index]) + 1)
+        return await self._batch(parts, send, again, self.limits())
 
     # -- one message
 
-    def get(self, message: str) -> Call[Message]:
+    async def get(self, message: str) -> Message:
         """The message with this id. Raises `MessageNotFound`."""
-        return Message.read((yield from self.request("GET", message_path(message))))
+        return Message.read(await self._request("GET", message_path(message)))
 
-    def get_key(self, queue: str, key: str) -> Call[Message]:
+    async def get_key(self, queue: str, key: str) -> Message:
         """The message that has this key, or else the dead or done one that had it last."""
-        return Message.read((yield from self.request("GET", key_path(queue, key))))
+        return Message.read(await self._request("GET", key_path(queue, key)))
 
-    def cancel(self, message: str, *, forget_dedupe: bool = False) -> Call[dict[str, Any]]:
+    async def cancel(self, message: str, *, forget_dedupe: bool = False) -> Members:
         """Cancels a message. When it returns, the message is never delivered.
 
         Raises `Leased` when it was too late, and `MessageNotFound` when nothing is pending. If an earlier try got no
         answer, `outcome` of the exception is "unknown": that try may have cancelled it.
         """
-        fields = {"forget_dedupe": True} if forget_dedupe else None
-        return (yield from self.request("DELETE", message_path(message), fields))
+        return await self._request("DELETE", message_path(message), wire({"forget_dedupe": forget_dedupe or None}))
 
-    def cancel_key(self, queue: str, key: str, *, forget_dedupe: bool = False) -> Call[dict[str, Any]]:
+    async def cancel_key(self, queue: str, key: str, *, forget_dedupe: bool = False) -> Members:
         """Cancels the message that has this key, as `cancel` does."""
-        fields = {"forget_dedupe": True} if forget_dedupe else None
-        return (yield from self.request("DELETE", key_path(queue, key), fields))
+        return await self._request("DELETE", key_path(queue, key), wire({"forget_dedupe": forget_dedupe or None}))
 
-    def cancel_many(self, queue: str, *, keys: Sequence[str] = (), ids: Sequence[str] = ()) -> Call[list[dict[str, Any] | DuewheelError]]:
+    async def cancel_many(self, queue: str, *, keys: Sequence[str] = (), ids: Sequence[str] = ()) -> Results:
         """Cancels many; one result for each key, then for each id: the answer, or the exception."""
         named = [("keys", key) for key in keys] + [("ids", id) for id in ids]
 
         def request(part: list[Any]) -> Request:
-            fields = {kind: [value for one, value in part if one == kind] for kind in ("keys", "ids")}
-            return Request.json("POST", queue_path(queue, "/cancel"), {kind: values for kind, values in fields.items() if values})
+            fields = {kind: [value for one, value in part if one == kind] or None for kind in ("keys", "ids")}
+            return Request.json("POST", queue_path(queue, "/cancel"), wire(fields))
 
-        return (yield from self._items(named, request, Patience(self.retry_for)))
+        return await self._items(named, request, self.limits())
 
-    def change(self, /, message: str, **changes: Any) -> Call[Message]:
+    async def change(self, /, message: str, **changes: Any) -> Message:
         """Changes a scheduled or ready message: `delay`, `due_at`, `past`, `body` or `json`, `headers`, `priority`,
         `max_attempts`, `lease`, `if_generation`. What is not named stays."""
-        return Message.read((yield from self.request("PATCH", message_path(message), changed(changes))))
+        return await self._change(message_path(message), changes)
 
-    def change_key(self, /, queue: str, key: str, **changes: Any) -> Call[Message]:
+    async def change_key(self, /, queue: str, key: str, **changes: Any) -> Message:
         """Changes the message that has this key, as `change` does."""
-        return Message.read((yield from self.request("PATCH", key_path(queue, key), changed(changes))))
+        return await self._change(key_path(queue, key), changes)
 
-    def postpone(self, message: str, *, delay: Duration | None = None, due_at: Instant | None = None) -> Call[Message]:
+    async def postpone(self, message: str, *, delay: Duration | None = None, due_at: Instant | None = None) -> Message:
         """Moves the due time, in either direction."""
-        return (yield from self.change(message, delay=delay, due_at=due_at))
+        return await self._change(message_path(message), {"delay": delay, "due_at": due_at})
 
-    def postpone_key(self, queue: str, key: str, *, delay: Duration | None = None, due_at: Instant | None = None) -> Call[Message]:
+    async def postpone_key(self, queue: str, key: str, *, delay: Duration | None = None,
+                           due_at: Instant | None = None) -> Message:
         """Moves the due time of the message that has this key."""
-        return (yield from self.change_key(queue, key, delay=delay, due_at=due_at))
+        return await self._change(key_path(queue, key), {"delay": delay, "due_at": due_at})
 
-    def fire(self, message: str) -> Call[Message]:
+    async def fire(self, message: str) -> Message:
         """Makes a message due now."""
-        return Message.read((yield from self.request("POST", message_path(message, "/fire"))))
+        return Message.read(await self._request("POST", message_path(message, "/fire")))
 
-    def fire_key(self, queue: str, key: str) -> Call[Message]:
+    async def fire_key(self, queue: str, key: str) -> Message:
         """Makes the message that has this key due now."""
-        return Message.read((yield from self.request("POST", key_path(queue, key, "/fire"))))
+        return Message.read(await self._request("POST", key_path(queue, key, "/fire")))
 
-    def replay(self, message: str, *, key: str | None = None) -> Call[Enqueued]:
-        """Enqueues the content of a dead or done message again. Only with a `key` it is repeated when its answer is lost."""
-        fields = {"key": key} if key is not None else {}
-        return Enqueued.read((yield from self.request("POST", message_path(message, "/replay"), fields, repeatable=key is not None)))
+    async def replay(self, message: str, *, key: str | None = None) -> Enqueued:
+        """Enqueues the content of a dead or done message again. Only with a `key` it is repeated when its answer is
+        lost."""
+        path = message_path(message, "/replay")
+        return Enqueued.read(await self._request("POST", path, wire({"key": key}), repeatable=key is not None))
 
     # -- consume
 
-    def reserve(self, queues: str | Sequence[str] | Mapping[str, int | None], max: int = 1, *, wait: Duration = 0,
-                lease: Duration | None = None) -> Call[Deliveries]:
+    async def reserve(self, queues: Queues, max: int = 1, *, wait: Duration = 0,
+                      lease: Duration | None = None) -> Deliveries:
         """Leases up to `max` due messages, of one queue or the best of several; a mapping gives each queue a maximum.
 
         An empty list after `wait`. A wait that is given as text is not known to the client's time-out: give seconds.
         """
-        if isinstance(queues, str):
-            queues = [queues]
-        maxima = dict(queues) if isinstance(queues, Mapping) else dict.fromkeys(queues)
-        fields: dict[str, Any] = {
-            "queues": [{"queue": name} if most is None else {"queue": name, "max": most} for name, most in maxima.items()],
-            "max": max,
-        }
-        span(fields, "wait", wait)
-        span(fields, "lease", lease)
-        seconds = fields.get("wait_ms", 600_000) / 1000
-        answer = yield from self.send(Request.json("POST", "/v1/reserve", fields, wait=seconds))
-        granted = decode(answer)
-        return Deliveries((Delivery.read(one) for one in granted["messages"]), granted.get("held_back"))
+        return await self._granted(reserve_request(queues, max, wait, lease))
 
-    def ack(self, delivery: Delivery, result: Any = None) -> Call[dict[str, Any]]:
+    async def ack(self, delivery: Delivery, result: Any = None) -> Members:
         """The message is done. `result` is any JSON of at most 16 KiB, which a queue with `keep_done` keeps.
 
         Repeated until it is answered; raises `LeaseLost` when another consumer may have it."""
-        return (yield from self._settle(delivery, "ack", {} if result is None else {"result": result}, math.inf))
+        return await self._settle("ack", delivery, wire({"result": result}))
 
-    def nack(self, delivery: Delivery, *, delay: Duration | None = None, reason: str | None = None, dead: bool = False,
-             attempt: bool = True) -> Call[dict[str, Any]]:
+    async def nack(self, delivery: Delivery, *, delay: Duration | None = None, reason: str | None = None,
+                   dead: bool = False, attempt: bool = True) -> Members:
         """The message is not done: again after its backoff or `delay`, or `dead` at once. `attempt=False` is "not yet":
         the grant uses up no attempt. Repeated until it is answered."""
-        return (yield from self._settle(delivery, "nack", how_fields(delay, reason, dead, attempt), math.inf))
+        return await self._settle("nack", delivery, how_fields(delay, reason, dead, attempt))
 
-    def extend(self, delivery: Delivery, *, lease: Duration | None = None) -> Call[datetime]:
-        """The lease lasts for its length, or `lease`, from now. Raises `LeaseLost`."""
-        fields: dict[str, Any] = {}
-        span(fields, "lease", lease)
-        return instant_of((yield from self._settle(delivery, "extend", fields, self.retry_for))["lease_until"])
+    async def extend(self, delivery: Delivery, *, lease: Duration | None = None) -> datetime:
+        """The lease lasts for its length, or `lease`, from now. Raises `LeaseLost`. It is not tried for longer than the
+        lease that there is."""
+        answer = await self._settle("extend", delivery, wire({"lease": lease}), self._within_leases([delivery]))
+        return instant_of(answer["lease_until"])
 
-    def _settle(self, delivery: Delivery, verb: str, fields: dict[str, Any], retry_for: float) -> Call[Any]:
-        fields["lease_token"] = delivery.lease_token
-        request = Request.json("POST", message_path(delivery.id, f"/{verb}"), fields, settles=True)
-        return decode((yield from self.send(request, Patience(retry_for))))
-
-    def settle_many(self, verb: str, items: Sequence[dict[str, Any]], retry_for: float | None = None) -> Call[list[Any]]:
-        """A batch of `/v1/ack`, `/v1/nack` or `/v1/extend`: for each item its answer, or the exception. Items that are
-        refused for the moment are sent again, as a whole batch is."""
-        patience = Patience(self.retry_for if retry_for is None else retry_for)
-
-        def request(part: list[Any]) -> Request:
-            return Request.json("POST", f"/v1/{verb}", {"messages": part}, settles=True)
-
-        return (yield from self._items(items, request, patience))
-
-    def _items(self, items: Sequence[Any], request: Callable[[list[Any]], Request], patience: Patience) -> Call[list[Any]]:
-        settles = False
-
-        def send(part: list[int]) -> Call[_Part]:
-            nonlocal settles
-            sent = request([items[index] for index in part])
-            settles = sent.settles
-            answer = yield from self.send(sent, patience)
-            found = [_item(one) for one in decode(answer)["results"]]
-            return found, ConnectionFailed("the answer has no result for this message"), answer.resent
-
-        return (yield from _batch(len(items), lambda waiting: _parts(waiting, ITEMS), send,
-                                  lambda _, refused: passing(refused.status, settles), patience, keep=True))
-
-    def ack_many(self, deliveries: Iterable[Delivery], results: Iterable[Any] = ()) -> Call[list[dict[str, Any] | DuewheelError]]:
+    async def ack_many(self, deliveries: Iterable[Delivery], results: Iterable[Any] = ()) -> Results:
         """Acks many, with their `results`; for each its answer, or the exception, such as `LeaseLost`."""
-        return (yield from self.settle_many("ack", [ack_fields(*it) for it in zip(deliveries, chain(results, repeat(None)))], math.inf))
+        return await self._settle_many("ack", [ack_fields(*it) for it in zip(deliveries, chain(results, repeat(None)))])
 
-    def nack_many(self, deliveries: Iterable[Delivery], *, delay: Duration | None = None, reason: str | None = None,
-                  dead: bool = False, attempt: bool = True) -> Call[list[dict[str, Any] | DuewheelError]]:
+    async def nack_many(self, deliveries: Iterable[Delivery], *, delay: Duration | None = None,
+                        reason: str | None = None, dead: bool = False, attempt: bool = True) -> Results:
         """Nacks many in the same way."""
         items = [nack_fields(it, delay=delay, reason=reason, dead=dead, attempt=attempt) for it in deliveries]
-        return (yield from self.settle_many("nack", items, math.inf))
+        return await self._settle_many("nack", items)
 
-    def extend_many(self, deliveries: Iterable[Delivery], *, lease: Duration | None = None) -> Call[list[dict[str, Any] | DuewheelError]]:
-        """Extends many leases."""
-        return (yield from self.settle_many("extend", [extend_fields(it, lease) for it in deliveries]))
+    async def extend_many(self, deliveries: Iterable[Delivery], *, lease: Duration | None = None) -> Results:
+        """Extends many leases, as `extend` does."""
+        deliveries = list(deliveries)
+        items = [extend_fields(it, lease) for it in deliveries]
+        return await self._settle_many("extend", items, self._within_leases(deliveries))
 
     # -- inspect and operate
 
-    def queues(self) -> Call[list[dict[str, Any]]]:
+    async def queues(self) -> list[Members]:
         """All queues with their counts."""
-        found: list[dict[str, Any]] = []
+        found: list[Members] = []
         after = None
         while True:
-            page = yield from self.request("GET", "/v1/queues" + (f"?{urlencode({'after': after})}" if after else ""))
+            page = await self._request("GET", "/v1/queues" + (f"?{urlencode({'after': after})}" if after else ""))
             found += page["queues"]
             after = page.get("next")
             if not after:
                 return found
 
-    def queue(self, queue: str) -> Call[dict[str, Any]]:
+    async def queue(self, queue: str) -> Members:
         """Counts, rates and settings of a queue."""
-        return (yield from self.request("GET", queue_path(queue)))
+        return await self._request("GET", queue_path(queue))
 
-    def messages(self, /, queue: str, *, limit: int = 100, after: str | None = None, **filters: Any) -> Call[tuple[list[Message], str | None]]:
+    async def messages(self, /, queue: str, *, limit: int = 100, after: str | None = None, **filters: Any
+                       ) -> tuple[list[Message], str | None]:
         """A page of pending messages in due order, and the `after` of the next page. Filters: `state`, `due_from`,
         `due_to`, `key_prefix`, `dead_reason`; those of headers by `**{"header.NAME": value}`."""
         query = {"limit": limit, "after": after, **filters}
         text = urlencode({name: value for name, value in query.items() if value is not None})
-        page = yield from self.request("GET", queue_path(queue, f"/messages?{text}"))
+        page = await self._request("GET", queue_path(queue, f"/messages?{text}"))
         return [Message.read(one) for one in page["messages"]], page.get("next")
 
-    def config(self, /, queue: str, **settings: Any) -> Call[dict[str, Any]]:
+    async def config(self, /, queue: str, **settings: Any) -> Members:
         """Changes the settings of a queue that are named, such as `lease_ms`, `max_attempts`, `rate`; None resets one.
         Without settings it shows them."""
         method = "PATCH" if settings else "GET"
-        return (yield from self.request(method, queue_path(queue, "/config"), settings or None))
+        return await self._request(method, queue_path(queue, "/config"), settings or None)
 
-    def pause(self, queue: str, *, duration: Duration | None = None) -> Call[dict[str, Any]]:
+    async def pause(self, queue: str, *, duration: Duration | None = None) -> Members:
         """Grants nothing of the queue until it is resumed, or for that long."""
-        fields: dict[str, Any] = {}
-        span(fields, "for", duration)
-        return (yield from self.request("POST", queue_path(queue, "/pause"), fields))
+        return await self._request("POST", queue_path(queue, "/pause"), wire({"for": duration}))
 
-    def resume(self, queue: str) -> Call[dict[str, Any]]:
+    async def resume(self, queue: str) -> Members:
         """Ends a pause."""
-        return (yield from self.request("POST", queue_path(queue, "/resume")))
+        return await self._request("POST", queue_path(queue, "/resume"))
 
-    def purge(self, queue: str) -> Call[int]:
+    async def purge(self, queue: str) -> int:
         """Removes scheduled, ready and dead messages; how many."""
-        return (yield from self.request("POST", queue_path(queue, "/purge")))["purged"]
+        return (await self._request("POST", queue_path(queue, "/purge")))["purged"]
 
-    def redrive(self, queue: str, *, ids: Sequence[str] | None = None, max: int | None = None) -> Call[dict[str, Any]]:
+    async def redrive(self, queue: str, *, ids: Sequence[str] | None = None, max: int | None = None) -> Members:
         """Makes dead messages ready again. With `max` it is not repeated when its answer is lost."""
-        fields = {name: value for name, value in (("ids", ids), ("max", max)) if value is not None}
-        return (yield from self.request("POST", queue_path(queue, "/redrive"), fields, repeatable=max is None))
+        fields = wire({"ids": ids, "max": max})
+        return await self._request("POST", queue_path(queue, "/redrive"), fields, repeatable=max is None)
 
-    def advance(self, by: Duration) -> Call[datetime]:
+    async def advance(self, by: Duration) -> datetime:
         """Lets time pass on a server with `--virtual-clock`; the instant it is now."""
-        fields: dict[str, Any] = {}
-        span(fields, "by", by)
-        request = Request.json("POST", "/v1/clock/advance", fields, wait=60.0, repeatable=False)
-        return instant_of(decode((yield from self.send(request)))["now"])
+        request = Request.json("POST", "/v1/clock/advance", wire({"by": by}), wait=60.0, repeatable=False)
+        return instant_of(decode(await self._send(request))["now"])
 
 
-def changed(changes: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a change."""
-    for name in sorted(changes.keys() - CHANGES):
-        raise TypeError(f"{name}: a message has no such field to change")
-    return wire(changes)
+def reserve_request(queues: Queues, max: int, wait: Duration, lease: Duration | None) -> Request:
+    if isinstance(queues, str):
+        queues = [queues]
+    maxima = queues if isinstance(queues, Mapping) else dict.fromkeys(queues)
+    fields = wire({"queues": [wire({"queue": name, "max": most}) for name, most in maxima.items()],
+                   "max": max, "wait": wait, "lease": lease})
+    return Request.json("POST", "/v1/reserve", fields, wait=fields.get("wait_ms", 600_000) / 1000)
 
 
-def how_fields(delay: Duration | None = None, reason: str | None = None, dead: bool = False, attempt: bool = True) -> dict[str, Any]:
-    """How a message is nacked."""
-    fields: dict[str, Any] = {}
-    span(fields, "delay", delay)
-    if reason is not None:
-        fields["reason"] = short(reason)
-    if dead:
-        fields["dead"] = True
-    if not attempt:
-        fields["attempt"] = False
-    return fields
-
-
-def ack_fields(delivery: Delivery, result: Any = None) -> dict[str, Any]:
-    """An item of a batch of acks."""
-    fields = {"id": delivery.id, "lease_token": delivery.lease_token}
-    return fields if result is None else {**fields, "result": result}
-
-
-def nack_fields(delivery: Delivery, **how: Any) -> dict[str, Any]:
-    """An item of a batch of nacks; `how` is that of `how_fields`."""
-    return {**ack_fields(delivery), **how_fields(**how)}
-
-
-def extend_fields(delivery: Delivery, lease: Duration | None = None) -> dict[str, Any]:
-    """An item of a batch of extensions."""
-    fields = ack_fields(delivery)
-    # Without a length the server would take that of the message, not that of the reserve.
-    span(fields, "lease", timedelta(milliseconds=delivery.lease_ms) if lease is None else lease)
-    return fields
-
-
-def short(reason: str) -> str:
-    """A reason as the history of a message keeps it: at most 256 bytes of whole characters."""
-    return reason.encode("utf-8", "replace")[:256].decode("utf-8", "ignore")
-
-
-def _item(one: dict[str, Any]) -> dict[str, Any] | DuewheelError:
-    return from_members(one) if "code" in one else one
-
-
-def _batch(count: int, parts: Callable[[list[int]], Iterable[list[int]]], send: Callable[[list[int]], Call[_Part]],
-           again: Callable[[int, DuewheelError], bool], patience: Patience, keep: bool = False) -> Call[list[Any]]:
-    """Sends items in parts, and again those with a refusal for the moment; the last result of each.
-
-    A refusal of a whole part is raised; with `keep` it is the result of its items if others have one.
-    """
-    results: list[Any] = [None] * count
-    unknown: set[int] = set()
-    waiting = list(range(count))
-    while waiting:
-        refused = []
-        for part in parts(waiting):
-            try:
-                found, missing, resent = yield from send(part)
-            except DuewheelError as error:
-                if not keep or all(one is None for one in results):
-                    if unknown or any(isinstance(one, Enqueued) for one in results):
-                        error.members["outcome"] = "unknown"
-                    raise
-                found, missing, resent = [], error, False
-            if resent:
-                unknown.update(part)
-            for index in part[len(found) :]:
-                found.append(from_members({**missing.members, "code": missing.code, "detail": missing.detail}, missing.status))
-            for index, result in zip(part, found):
-                results[index] = result
-                if isinstance(result, DuewheelError):
-                    if result.outcome == "unknown":
-                        unknown.add(index)
-                    elif index in unknown:
-                        result.members["outcome"] = "unknown"
-                    if again(index, result):
-                        refused.append(index)
-        if refused:
-            pause = patience.pause(*(results[index] for index in refused))
-            if pause is None:
-                break
-            yield pause
-        waiting = refused
-    return results
-
-
-def _parts(waiting: list[int], most: int, size: Callable[[int], int] = lambda _: 0) -> Iterable[list[int]]:
+def _parts(count: int, most: int, size: Callable[[int], int] = lambda _: 0) -> Iterable[list[int]]:
     """Batches within the limits of the server."""
     part: list[int] = []
     total = 0
-    for index in waiting:
+    for index in range(count):
         if part and (len(part) == most or total + size(index) > BATCH_BYTES):
             yield part
             part, total = [], 0
@@ -762,10 +587,5 @@ def _lines(data: bytes, whole: bool) -> list[Any]:
         found = [jsonlib.loads(line) for line in lines if line]
     except ValueError as error:
         raise BadAnswer(f"a line of the answer is no JSON: {error}") from error
-    return [Enqueued.read(one) if one.get("status", 500) // 100 == 2 and "id" in one else from_members(one) for one in found]
-
-
-def _lost(error: BaseException) -> ConnectionFailed:
-    failed = ConnectionFailed(f"{type(error).__name__}: {error}")
-    failed.__cause__ = error
-    return failed
+    return [Enqueued.read(one) if one.get("status", 500) // 100 == 2 and "id" in one else from_members(one)
+            for one in found]

@@ -3,8 +3,6 @@
 Only checks: they handle nothing secret, so that they take longer for some values than for others tells nothing.
 """
 
-from __future__ import annotations
-
 import hashlib
 from typing import Optional
 

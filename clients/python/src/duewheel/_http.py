@@ -1,19 +1,22 @@
-"""HTTP/1.1 without sockets: bytes of a request, and a parser that answers are fed to.
-
-The blocking client, the one on asyncio and the transport of kombu read the same answers with it.
-"""
+"""HTTP/1.1: addresses, bytes of a request, and how an answer is read."""
 
 from __future__ import annotations
 
+import http.client
+import io
+import json as jsonlib
 import re
-import ssl
-from collections.abc import Generator
-from dataclasses import dataclass
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from .errors import BadAnswer
 
 LARGEST_HEAD = 64 * 1024
+#: A kept connection is not used again after this time: the server closes one that is idle for 30 s.
+IDLE = 20.0
 
 
 @dataclass(frozen=True)
@@ -31,49 +34,79 @@ class Address:
         """Reads `http[s]://[:TOKEN@]HOST[:PORT][/PATH]`."""
         try:
             parts = urlsplit(url)
-            port = parts.port
-            good = parts.scheme in ("http", "https") and bool(parts.hostname)
+            port, host = parts.port, parts.hostname
         except ValueError:
-            good = False
-        if not good:
+            host = None
+        if not host or parts.scheme not in ("http", "https"):
             raise ValueError(f"url: {_shown(url)!r} is no address such as http://localhost:7788")
-        assert parts.hostname is not None
         if parts.query or parts.fragment:
             raise ValueError("url: an address has no query and no fragment")
         tls = parts.scheme == "https"
         token = token or (unquote(parts.password) if parts.password else None)
-        return cls(parts.hostname, port or (443 if tls else 80), tls, parts.path.rstrip("/"), token)
+        return cls(host, port or (443 if tls else 80), tls, parts.path.rstrip("/"), token)
 
     @property
     def host_header(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == (443 if self.tls else 80) else f"{host}:{self.port}"
 
-    def context(self) -> ssl.SSLContext | None:
-        return ssl.create_default_context() if self.tls else None
-
 
 def _shown(url: str) -> str:
     """An address without its token."""
     before, mark, after = url.rpartition("@")
+    if not mark:
+        return re.sub(r"dw_\w+", "dw_…", url)
     scheme = before.partition("://")[0]
-    return (f"{scheme}://" if scheme.isalnum() and "://" in before else "") + "…@" + after if mark else re.sub(r"dw_\w+", "dw_…", url)
+    return (f"{scheme}://" if scheme.isalnum() and "://" in before else "") + "…@" + after
 
 
-def request_bytes(address: Address, method: str, path: str, body: bytes | None, content_type: str = "application/json") -> bytes:
-    """A whole request."""
-    lines = [f"{method} {address.path}{path} HTTP/1.1", f"host: {address.host_header}", "user-agent: duewheel-python"]
-    if address.token:
-        lines.append(f"authorization: Bearer {address.token}")
-    if body is not None:
-        lines.append(f"content-type: {content_type}")
-        lines.append(f"content-length: {len(body)}")
-    elif method not in ("GET", "DELETE"):
-        lines.append("content-length: 0")
-    for line in lines:
-        if "\r" in line or "\n" in line:
-            raise ValueError("a header of a request has no line break; look at the token and the address")
-    return "\r\n".join(lines).encode() + b"\r\n\r\n" + (body or b"")
+def encode(value: Any) -> bytes:
+    return jsonlib.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+@dataclass
+class Request:
+    """A request to be sent. `wait` is how long the server may take in addition to the client's time-out."""
+
+    method: str
+    path: str
+    body: bytes | None = None
+    content_type: str = "application/json"
+    wait: float = 0.0
+    #: Whether the request may be sent again when its outcome is unknown.
+    repeatable: bool = True
+    #: Whether it is sent again after any 5xx, as a settle is: a proxy's 502 says nothing about a lease.
+    settles: bool = False
+    #: Set by `end`.
+    ended: threading.Event = field(default_factory=threading.Event)
+    #: The one that it is sent over now.
+    connection: Connection | None = None
+
+    @classmethod
+    def json(cls, method: str, path: str, fields: Any = None, **options: Any) -> Request:
+        return cls(method, path, None if fields is None else encode(fields), **options)
+
+    def end(self) -> None:
+        """Ends it early, from any thread. What a reserve has leased still comes."""
+        self.ended.set()
+        connection = self.connection
+        if connection is not None:
+            connection.end()
+
+    def to_bytes(self, address: Address) -> bytes:
+        """All of it, for a server."""
+        lines = [f"{self.method} {address.path}{self.path} HTTP/1.1", f"host: {address.host_header}",
+                 "user-agent: duewheel-python"]
+        if address.token:
+            lines.append(f"authorization: Bearer {address.token}")
+        if self.body is not None:
+            lines += [f"content-type: {self.content_type}", f"content-length: {len(self.body)}"]
+        elif self.method not in ("GET", "DELETE"):
+            lines.append("content-length: 0")
+        for line in lines:
+            if "\r" in line or "\n" in line:
+                raise ValueError("a header of a request has no line break; look at the token and the address")
+        return "\r\n".join(lines).encode() + b"\r\n\r\n" + (self.body or b"")
 
 
 @dataclass
@@ -88,103 +121,91 @@ class Answer:
     resent: bool = False
 
 
-class AnswerParser:
-    """Takes the bytes of a connection, and gives whole answers.
+class _Bytes(io.BytesIO):
+    """Bytes of an answer, which `http.client` reads as if they were a socket."""
 
-    `begun` says whether a byte of the present answer has come: before, a kept connection that ends was only idle for
-    too long, and its request is sent again.
-    """
+    def makefile(self, mode: str) -> io.BytesIO:
+        return self
+
+
+def _response(data: bytes) -> http.client.HTTPResponse:
+    response = http.client.HTTPResponse(_Bytes(data))  # type: ignore[arg-type]
+    try:
+        response.begin()
+    except http.client.HTTPException as error:
+        raise BadAnswer(f"this is no HTTP: {data[:80]!r}") from error
+    return response
+
+
+class Connection:
+    """A connection whose bytes `_write` and `_read` carry."""
 
     def __init__(self) -> None:
-        self._data = bytearray()
-        self._ended = False
-        self._status = 0
-        self._body = bytearray()
-        self._reading = self._read()
-        self.begun = False
+        self.used = time.monotonic()
+        #: What has come of the present answer. Before its first byte a kept connection that ends was only idle for too
+        #: long, and its request is sent again.
+        self.got = bytearray()
 
-    def feed(self, data: bytes) -> Answer | None:
-        """The answer, when these bytes complete it. Empty bytes are the end of the connection."""
-        self.begun = self.begun or bool(data)
-        self._ended = not data
-        self._data += data
-        try:
-            next(self._reading)
-        except StopIteration as end:
-            self._status, self._body, self._reading, self.begun = 0, bytearray(), self._read(), bool(self._data)
-            return end.value
-        return None
+    async def _write(self, data: bytes, seconds: float) -> None:
+        raise NotImplementedError
+
+    async def _read(self, seconds: float) -> bytes:
+        """Some bytes; none is the end of the connection."""
+        raise NotImplementedError
+
+    def end(self) -> None:
+        """Ends the half that sends. The server answers a request that waits by the end of the connection, or has
+        answered it already: nothing is lost, as it would be if the connection were closed while that is on the way."""
+        raise NotImplementedError
+
+    def good(self) -> bool:
+        """Whether another request may be sent."""
+        return time.monotonic() - self.used < IDLE
+
+    async def exchange(self, data: bytes, end: float) -> Answer:
+        """Sends a request and reads its answer, until the time is `end`."""
+        self.got.clear()
+        await self._write(data, max(end - time.monotonic(), 0.001))
+        while True:
+            more = await self._read(max(end - time.monotonic(), 0.001))
+            self.got += more
+            answer = self._answer(ended=not more)
+            if answer is not None:
+                self.used = time.monotonic()
+                return answer
+            if not more:
+                raise ConnectionResetError("the connection has ended before its answer was complete")
+
+    def _answer(self, ended: bool) -> Answer | None:
+        """The answer, if it is whole."""
+        size = self.got.find(b"\r\n\r\n") + 4
+        if size < 4:
+            if len(self.got) > LARGEST_HEAD:
+                raise BadAnswer("the head of the answer does not end")
+            return None
+        if self.got.startswith((b"HTTP/1.1 1", b"HTTP/1.0 1")):  # an interim answer
+            del self.got[:size]
+            return self._answer(ended)
+        response = _response(bytes(self.got[:size]))
+        if response.chunked:
+            if not self.got.endswith(b"\r\n\r\n"):
+                return None
+            try:
+                body = _response(bytes(self.got)).read()
+            except http.client.IncompleteRead:
+                return None
+        elif (ended if response.length is None else len(self.got) - size >= response.length):
+            body = bytes(self.got[size:])
+        else:
+            return None
+        headers = {name.lower(): value for name, value in response.getheaders()}
+        return Answer(response.status, headers, body, not response.will_close)
 
     def partial(self) -> bytes:
-        """What has come of the body of an answer 200 that is not complete."""
-        return bytes(self._body) if self._status == 200 else b""
-
-    def _read(self) -> Generator[None, None, Answer]:
-        """Reads one answer, and yields where it needs more bytes."""
-        status = 100
-        while status // 100 == 1:  # an interim answer
-            lines = (yield from self._up_to(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-            words = lines[0].split(" ", 2)
-            if len(words) < 2 or not words[0].startswith("HTTP/1.") or not words[1].isdigit():
-                raise BadAnswer(f"this is no HTTP: {lines[0][:80]!r}")
-            status = int(words[1])
-        headers = {}
-        for line in lines[1:]:
-            name, _, value = line.partition(":")
-            headers[name.strip().lower()] = value.strip()
-        self._status = status
-        keep = words[0] != "HTTP/1.0" and headers.get("connection", "").lower() != "close"
-        length = headers.get("content-length")
-        if status in (204, 304):
-            pass
-        elif "chunked" in headers.get("transfer-encoding", "").lower():
-            yield from self._chunks()
-        elif length is None:
-            keep = False
-            yield from self._take(None)
-        elif length.isdigit():
-            yield from self._take(int(length))
-        else:
-            raise BadAnswer(f"this is no length: {length[:40]!r}")
-        return Answer(status, headers, bytes(self._body), keep)
-
-    def _chunks(self) -> Generator[None, None, None]:
-        size = -1
-        while size != 0:
-            line = yield from self._up_to(b"\r\n")
-            try:
-                size = int(line.split(b";")[0], 16)
-            except ValueError:
-                raise BadAnswer("a chunk of the answer has no length") from None
-            if size > 0:
-                yield from self._take(size)
-                yield from self._up_to(b"\r\n")
-        while (yield from self._up_to(b"\r\n")):
-            pass  # a trailer
-
-    def _up_to(self, mark: bytes) -> Generator[None, None, bytes]:
-        """The bytes before a mark, which is dropped."""
-        while (end := self._data.find(mark)) < 0:
-            if len(self._data) > LARGEST_HEAD:
-                raise BadAnswer("the head of the answer does not end")
-            yield from self._more()
-        found = bytes(self._data[:end])
-        del self._data[: end + len(mark)]
-        return found
-
-    def _take(self, count: int | None) -> Generator[None, None, None]:
-        """Moves so many bytes to the body; with None all up to the end of the connection."""
-        while True:
-            part = self._data[:count]
-            del self._data[: len(part)]
-            self._body += part
-            if count is not None:
-                count -= len(part)
-            if count == 0 or (count is None and self._ended):
-                return
-            yield from self._more()
-
-    def _more(self) -> Generator[None, None, None]:
-        if self._ended:
-            raise ConnectionResetError("the connection has ended before its answer was complete")
-        yield
+        """What has come of the body of an answer that is not whole."""
+        try:
+            return _response(bytes(self.got)).read()
+        except http.client.IncompleteRead as error:
+            return error.partial
+        except BadAnswer:
+            return b""

@@ -1,4 +1,4 @@
-"""Leases that a broker's transport holds: a thread extends and settles them, another one waits for new ones.
+"""Leases that a worker or a broker's transport holds: threads extend and settle them, and one waits for new ones.
 
 They go on while the program's own thread works on a task, so that a message that was leased ahead keeps its lease.
 """
@@ -6,21 +6,27 @@ They go on while the program's own thread works on a task, so that a message tha
 from __future__ import annotations
 
 import atexit
+import logging
 import os
-import socket
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
-from ._calls import Delivery, Request, ack_fields, decode, extend_fields, nack_fields, passing, problem
-from ._extending import Lease, due_leases, log, lost_leases, report, until_due
-from ._http import request_bytes
-from .client import Client, Connection
-from .errors import BadAnswer, BadRequest, ConnectionFailed, DuewheelError
+from ._calls import backoff, passing, reserve_request
+from ._http import Request
+from ._messages import Delivery, Duration, ack_fields, extend_fields, nack_fields
+from .client import Client
+from .errors import BadRequest, DuewheelError, LeaseLost, MessageNotFound
+
+log = logging.getLogger("duewheel.leases")
 
 PATIENCE = 10.0  # seconds for what is left to settle when a keeper is closed
 QUEUES = 100  # of one reserve
+GONE = (LeaseLost, MessageNotFound)
+REFUSABLE = {"delay", "delay_ms", "result"}  # what a settle does without if the server refuses it
 
 
 def tag_of(delivery: Delivery) -> str:
@@ -28,37 +34,56 @@ def tag_of(delivery: Delivery) -> str:
     return f"{delivery.id}.{delivery.lease_token}"
 
 
-_late: set[Keeper] = set()  # closed, and not everything is settled
+class _Lease:
+    """A lease, and when it is to be extended: at half its time."""
+
+    def __init__(self, delivery: Delivery):
+        self.delivery = delivery
+        self.half = delivery.lease_ms / 2000
+        self.extend_at = time.monotonic() + self.half
+
+
+@dataclass
+class _Settle:
+    verb: str
+    fields: dict[str, Any]
+    at: float = 0.0  # not before
+    tries: int = 0
+
+
+_keepers: weakref.WeakSet[Keeper] = weakref.WeakSet()
 
 
 @atexit.register
-def _flush_late() -> None:
-    for keeper in list(_late):
-        if keeper._pid == os.getpid():
-            keeper.flush()
+def _flush() -> None:
+    for keeper in list(_keepers):
+        keeper.flush()
 
 
 class Keeper:
-    """Extends leases at half their time, and settles messages in batches, each until it is answered."""
+    """Extends leases at half their time, and settles messages in batches, each until it is answered. `lost` is called
+    with the tag of a lease that is over before that."""
 
-    def __init__(self, client: Client):
+    def __init__(self, client: Client, lost: Callable[[str], None] = lambda tag: None):
         self.client = client
-        self._leases: dict[str, Lease] = {}
-        self._settles: list[dict[str, Any]] = []
+        self.lost = lost
+        self._leases: dict[str, _Lease] = {}
+        self._settles: list[_Settle] = []
         self._sending = False
         self._changed = threading.Condition()
-        self._thread: threading.Thread | None = None
+        self._threads: dict[str, threading.Thread] = {}
         self._pid = os.getpid()
         self._closed = False
         self._ended = threading.Event()
+        _keepers.add(self)
 
     def add(self, delivery: Delivery) -> str:
         """Holds a lease from now on; its tag."""
         tag = tag_of(delivery)
         with self._changed:
-            self._leases[tag] = Lease(delivery)
+            self._leases[tag] = _Lease(delivery)
             if not self._closed:
-                self._start()
+                self._start("leases", self._extending)
         return tag
 
     def holds(self, tag: str) -> bool:
@@ -77,147 +102,177 @@ class Keeper:
 
         threading.Thread(target=run, name="duewheel-upkeep", daemon=True).start()
 
-    def ack(self, tag: str) -> None:
+    def ack(self, tag: str, result: Any = None) -> None:
         """The message is done; it is settled within moments."""
-        with self._changed:
-            lease = self._leases.pop(tag, None)
-            if lease is None:
-                return
-            self._settles.append(ack_fields(lease.delivery))
-            if os.getpid() == self._pid and not self._closed:
-                self._start()
-                return
-        self.flush()  # a process that was forked, or one that ends, has no thread for it
+        self._settle("ack", [tag], lambda delivery: ack_fields(delivery, result))
 
     def nack(self, tags: Iterable[str], **how: Any) -> None:
-        """Nacks messages, and returns when that is done."""
-        with self._changed:
-            leases = [self._leases.pop(tag) for tag in list(tags) if tag in self._leases]
-        self._nack([it.delivery for it in leases], **how)
+        """The messages are not done; they are settled within moments."""
+        self._settle("nack", tags, lambda delivery: nack_fields(delivery, **how))
 
     def requeue(self, tags: Iterable[str]) -> None:
         """Gives messages back that were not worked on."""
         self.nack(tags, delay=0, attempt=False)
 
-    def give_back(self, deliveries: Iterable[Delivery]) -> None:
-        """Gives back what it has never held."""
-        self._nack(list(deliveries), delay=0, attempt=False)
-
-    def _nack(self, deliveries: list[Delivery], **how: Any) -> None:
-        if deliveries:
-            # As long as any call, not until it is answered: leases end by themselves.
-            results = self.client.settle_many("nack", [nack_fields(one, **how) for one in deliveries])
-            for one, result in zip(deliveries, results):
-                report(f"message {one.id}", result)
+    def _settle(self, verb: str, tags: Iterable[str], fields: Callable[[Delivery], dict[str, Any]]) -> None:
+        with self._changed:
+            held = {tag: self._leases[tag].delivery for tag in tags if tag in self._leases}
+            self._settles += [_Settle(verb, fields(delivery)) for delivery in held.values()]
+            for tag in held:
+                del self._leases[tag]
+            if os.getpid() == self._pid:
+                self._start("settles", self._settling)
+                return
+        while batch := self._ready():  # a process that was forked has no thread for it
+            self._send(batch)
 
     def flush(self) -> None:
         """Returns when everything is settled, or patience ends."""
-        end = time.monotonic() + PATIENCE
-        while time.monotonic() < end:
-            with self._changed:
-                batch, self._settles = self._settles, []
-            if batch:
-                self._send(batch)
-            elif self._sending:
-                time.sleep(0.002)
-            else:
-                return
+        with self._changed:
+            # Of a process that was forked, what is here is its parent's.
+            if os.getpid() == self._pid:
+                self._changed.wait_for(lambda: not self._settles and not self._sending, PATIENCE)
 
     def close(self) -> None:
-        """Settles what is left, and ends the thread. If the server is away for longer than patience, the thread goes on
-        until everything is settled: a broker's connection ends then, but its work is done."""
+        """Settles what is left, and ends the threads. If the server is away for longer than patience, one goes on until
+        everything is settled: a broker's connection ends then, but its work is done."""
         self._ended.set()
         with self._changed:
             self._closed = True
             self._leases.clear()
             self._changed.notify_all()
-        if os.getpid() != self._pid:
-            return
         self.flush()
-        with self._changed:
-            if self._settles or self._sending:
-                log.warning("%d messages are settled when the server is back", len(self._settles))
-                _late.add(self)
-                self._start()
+        if self._settles:
+            log.warning("%d messages are settled when the server is back", len(self._settles))
 
-    def _start(self) -> None:
-        if (self._thread is None or not self._thread.is_alive()) and os.getpid() == self._pid:
-            self._thread = threading.Thread(target=self._run, name="duewheel-leases", daemon=True)
-            self._thread.start()
+    def _start(self, name: str, run: Callable[[], None]) -> None:
+        thread = self._threads.get(name)
+        if (thread is None or not thread.is_alive()) and os.getpid() == self._pid:
+            self._threads[name] = threading.Thread(target=run, name=f"duewheel-{name}", daemon=True)
+            self._threads[name].start()
         self._changed.notify_all()
 
-    def _run(self) -> None:
+    def _wait_until(self, times: Iterable[float]) -> None:
+        """Waits for the first of these times, or a change."""
+        first = min(times, default=None)
+        self._changed.wait(None if first is None else max(first - time.monotonic(), 0.0))
+
+    def _ready(self) -> list[_Settle]:
+        """Takes what is to be settled now, in one call."""
+        now = time.monotonic()
+        batch: list[_Settle] = []
+        rest: list[_Settle] = []
+        for one in self._settles:
+            fits = one.at <= now and (not batch or one.verb == batch[0].verb)
+            (batch if fits else rest).append(one)
+        self._settles = rest
+        return batch
+
+    def _settling(self) -> None:
         while True:
             with self._changed:
-                while not self._closed and not self._settles:
-                    seconds = until_due(self._leases.values())
-                    if seconds == 0.0:
-                        break
-                    self._changed.wait(seconds)
-                if self._closed and not self._settles:
-                    _late.discard(self)
-                    return
-                batch, self._settles = self._settles, []
-                self._sending = bool(batch)
-            try:
-                if batch:
-                    self._send(batch)
-            finally:
+                while not (batch := self._ready()):
+                    if self._closed and not self._settles:
+                        return
+                    self._wait_until(one.at for one in self._settles)
+                self._sending = True
+            self._send(batch)
+            with self._changed:
                 self._sending = False
-            self._extend()
+                self._changed.notify_all()
 
-    def _send(self, batch: list[dict[str, Any]]) -> None:
-        failed: DuewheelError | None = None
+    def _send(self, batch: list[_Settle]) -> None:
         try:
-            results = self.client.settle_many("ack", batch, 1.0)
+            fields = [one.fields for one in batch]
+            results = self.client.settle_many(batch[0].verb, fields, (0.0, self.client.timeout))
         except DuewheelError as error:
-            failed = None if isinstance(error, BadRequest) else error
+            if isinstance(error, BadRequest) and len(batch) > 1:
+                # One of them is at fault, and the others are not to suffer from it.
+                for one in batch:
+                    self._send([one])
+                return
             results = [error] * len(batch)
         again = []
-        for item, result in zip(batch, results):
-            if failed is not None or (isinstance(result, DuewheelError) and passing(result.status, True)):
-                again.append(item)
-            else:
-                report(f"message {item['id']}", result)
+        for one, result in zip(batch, results):
+            refused = one.fields.keys() & REFUSABLE
+            if isinstance(result, DuewheelError) and passing(result.status or 500, True):
+                one.tries += 1
+                one.at = time.monotonic() + backoff(one.tries, result)
+                again.append(one)
+            elif isinstance(result, BadRequest) and refused:
+                log.error("message %s is settled without %s: %s", one.fields["id"], " and ".join(refused), result)
+                one.fields = {name: value for name, value in one.fields.items() if name not in refused}
+                again.append(one)
+            elif isinstance(result, GONE):
+                log.warning("the lease of message %s was over before it was settled; it may be worked on again",
+                            one.fields["id"])
+            elif isinstance(result, DuewheelError):
+                log.error("message %s cannot be settled, and comes again after its lease: %s", one.fields["id"], result)
         if again:
-            log.warning("%d acks are not answered, trying again: %s", len(again), failed or "they are refused for the moment")
+            log.warning("%d messages are not settled, and are tried again", len(again))
             with self._changed:
-                self._settles[:0] = again
-            time.sleep(0.2)
+                self._settles += again
 
-    def _extend(self) -> None:
-        with self._changed:
-            due = due_leases(self._leases.values())
-        if not due:
-            return
-        try:
-            results = self.client.settle_many("extend", [extend_fields(lease.delivery) for lease in due], 1.0)
-        except DuewheelError as error:
-            log.warning("%d leases cannot be extended, trying again: %s", len(due), error)
-            results = [error] * len(due)
-        for lease in lost_leases(due, results):
+    def _extending(self) -> None:
+        while True:
             with self._changed:
-                held = self._leases.pop(tag_of(lease.delivery), None)
-            if held is not None:
-                log.warning("the lease of message %s of %s is lost; another worker may have it", lease.delivery.id, lease.delivery.queue)
+                while not (due := self._due()):
+                    if self._closed:
+                        return
+                    self._wait_until(one.extend_at for one in self._leases.values())
+            # What has no answer by then is tried again before the lease ends.
+            half = min(one.half for one in due)
+            fields = [extend_fields(one.delivery) for one in due]
+            try:
+                results = self.client.settle_many("extend", fields, (half / 4, half / 2))
+            except DuewheelError as error:
+                log.warning("%d leases cannot be extended, trying again: %s", len(due), error)
+                results = [error] * len(due)
+            for one, result in zip(due, results):
+                if isinstance(result, GONE):
+                    self._lose(one.delivery)
+                elif isinstance(result, DuewheelError):
+                    one.extend_at = time.monotonic() + one.half / 4
+
+    def _due(self) -> list[_Lease]:
+        """Those to extend now, in one call with those that are near, and next after another half of their time."""
+        now = time.monotonic()
+        if all(one.extend_at > now for one in self._leases.values()):
+            return []
+        due = [one for one in self._leases.values() if one.extend_at - one.half / 5 <= now]
+        for one in due:
+            one.extend_at = now + one.half
+        return due
+
+    def _lose(self, delivery: Delivery) -> None:
+        tag = tag_of(delivery)
+        with self._changed:
+            held = self._leases.pop(tag, None)
+        if held is not None:
+            log.warning("the lease of message %s of %s is lost; another worker may have it", held.delivery.id,
+                        held.delivery.queue)
+            self.lost(tag)
 
 
 class Fetcher:
     """Waits in one reserve over its queues, in a thread. `wanted` says which they are and how many messages there is
     room for, and `update` that it has changed; a reserve that does not fit any more is ended, and nothing that it has
-    leased is lost."""
+    leased is lost. `late` says whether messages are delivered that expired while they waited. A server that is away is
+    waited for during `patience`; that and any other refusal is given to `fail`, and the fetcher goes on."""
 
-    def __init__(self, keeper: Keeper, lease_ms: int, wait: float, patience: float, wanted: Callable[[], tuple[Iterable[str], int]],
-                 deliver: Callable[[list[Delivery]], None], fail: Callable[[Exception], None]):
-        self.keeper, self.client = keeper, keeper.client
-        self.lease_ms, self.wait, self.patience = lease_ms, wait, patience
+    def __init__(self, keeper: Keeper, lease: Duration | None, wait: float, patience: float,
+                 wanted: Callable[[], tuple[Iterable[str], int]], deliver: Callable[[list[Delivery]], None],
+                 fail: Callable[[Exception], None], late: bool = False):
+        self.keeper = keeper
+        self.client = keeper.client._like(Client, retry_for=patience)
+        self.lease, self.longest, self.late = lease, wait, late
         self.wanted, self.deliver, self.fail = wanted, deliver, fail
         self._changed = threading.Condition()
         self._queues: tuple[str, ...] = ()
         self._room = 0
+        self._asked: tuple[tuple[str, ...], int] = (), 0  # by the last reserve
+        self._request: Request | None = None
         self._closed = False
-        self._connection: Connection | None = None
-        self._asked: tuple[tuple[str, ...], int] | None = None  # what is under way
         self._thread: threading.Thread | None = None
         self._turn = 0
 
@@ -228,9 +283,7 @@ class Fetcher:
             # Under the lock: of two threads that have made room the later one also sees that of the other.
             queues, room = self.wanted()
             self._queues, self._room = tuple(queues), room
-            if self._asked is not None and (self._asked[0] != self._queues or self._asked[1] > room):
-                self._interrupt()
-            self._changed.notify_all()
+            self._end_misfit()
             if self._queues and self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="duewheel-reserve", daemon=True)
                 self._thread.start()
@@ -240,110 +293,55 @@ class Fetcher:
         with self._changed:
             self._closed = True
             self._queues = ()
-            self._interrupt()
-            self._changed.notify_all()
+            self._end_misfit()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(PATIENCE)
 
-    def _interrupt(self) -> None:
-        # Half of the connection: the answer may be on its way.
-        if self._connection is not None:
-            try:
-                # That of an SSLSocket would take the rest of the answer for plain text.
-                socket.socket.shutdown(self._connection.sock, socket.SHUT_WR)
-            except OSError:
-                pass
+    def _end_misfit(self) -> None:
+        """Ends a reserve that asks for something else, or for too much."""
+        if self._request is not None and (self._asked[0] != self._queues or self._asked[1] > self._room):
+            self._request.end()
+        self._changed.notify_all()
 
     def _run(self) -> None:
-        failing_since: float | None = None
-        said = float("-inf")
         while True:
             with self._changed:
                 while not self._closed and (not self._queues or self._room < 1):
                     self._changed.wait()
                 if self._closed:
-                    self._disconnect()
                     return
-                wanted, room = self._queues, self._room
+                self._asked = self._queues, self._room
+                self._request = request = self._reserve(*self._asked)
             try:
-                granted = self._reserve(wanted, room)
-                failing_since = None
+                granted = self.client.granted(request)
             except DuewheelError as error:
-                again = isinstance(error, (BadAnswer, ConnectionFailed)) or error.status == 429 or error.status >= 500
-                failing_since = failing_since or time.monotonic()
-                if not again or time.monotonic() - failing_since > self.patience:
-                    failing_since = None
-                    self.fail(error)
-                    again = False
-                if time.monotonic() - said > 10:
-                    said = time.monotonic()
-                    log.warning("no messages can be leased%s: %s", ", trying again" if again else "", error)
-                with self._changed:
-                    if not self._closed:
-                        self._changed.wait(max(error.retry_after or 0, 0.5))
-                continue
-            with self._changed:
-                kept = [it for it in granted if it.queue in self._queues and not it.late]
-                lost = [it for it in granted if it.queue not in self._queues and not it.late]
-                # Before the next look at the room, which `deliver` updates.
-                self._room -= len(kept)
-            if kept:
-                try:
-                    self.deliver(kept)
-                except Exception:  # noqa: BLE001: the messages come again after their leases, and others are leased
-                    log.exception("%d messages cannot be delivered", len(kept))
-            for one in granted:
-                if one.late:  # it has expired while it waited
-                    self.keeper.ack(self.keeper.add(one))
-            try:
-                self.keeper.give_back(lost)
-            except DuewheelError as error:
-                log.warning("messages that nobody asks for any more come again after their lease: %s", error)
+                self.fail(error)
+                request.ended.wait(max(error.retry_after or 0, 0.5))
+            else:
+                self._hand_over(granted)
 
-    def _reserve(self, queues: tuple[str, ...], room: int) -> list[Delivery]:
-        asked, wait = queues, self.wait
+    def _reserve(self, queues: tuple[str, ...], room: int) -> Request:
+        wait = self.longest
         if len(queues) > QUEUES:  # they take turns
             self._turn = (self._turn + QUEUES) % len(queues)
-            asked, wait = (queues * 2)[self._turn : self._turn + QUEUES], 0.5
-        fields = {"queues": [{"queue": name} for name in asked], "max": room, "wait_ms": int(wait * 1000), "lease_ms": self.lease_ms}
-        request = Request.json("POST", "/v1/reserve", fields)
-        data = request_bytes(self.client.address, request.method, request.path, request.body)
-        try:
-            connection = self._connection
-            if connection is None or not connection.good():
-                self._disconnect()
-                connection = self.client.connect()
-            with self._changed:
-                if self._queues != queues or self._room < room:
-                    self._connection = connection
-                    return []
-                self._connection, self._asked = connection, (queues, room)
-            try:
-                answer = connection.exchange(data, wait + self.client.timeout)
-            finally:
-                with self._changed:
-                    interrupted = self._queues != queues or self._room < room
-                    self._asked = None
-            if interrupted or not answer.keep_alive:
-                self._disconnect()
-        except OSError as error:
-            kept = self._connection is not None and not self._connection.parser.begun and self._connection.used > self._connection.made
-            self._disconnect()
-            if (kept and isinstance(error, ConnectionError)) or self._queues != queues or self._room < room:
-                return []  # the server has ended a kept connection, or `update` has ended the reserve
-            raise ConnectionFailed(f"{type(error).__name__}: {error}") from error
-        except BadAnswer:
-            self._disconnect()
-            raise
-        if answer.status != 200:
-            raise problem(answer)
-        try:
-            return [Delivery.read(one) for one in decode(answer)["messages"]]
-        except (KeyError, TypeError, ValueError) as error:
-            raise BadAnswer(f"the answer to a reserve lacks {error}", status=answer.status) from error
+            queues, wait = (queues * 2)[self._turn : self._turn + QUEUES], 0.5
+        request = reserve_request(queues, room, wait, self.lease)
+        request.settles = True  # a proxy in trouble does not end it either
+        return request
 
-    def _disconnect(self) -> None:
+    def _hand_over(self, granted: list[Delivery]) -> None:
+        fresh = [it for it in granted if self.late or not it.late]
         with self._changed:
-            connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
+            kept = [it for it in fresh if it.queue in self._queues]
+            lost = [it for it in fresh if it.queue not in self._queues]
+            # Before the next look at the room, which `deliver` updates.
+            self._room -= len(kept)
+        if kept:
+            try:
+                self.deliver(kept)
+            except Exception:  # noqa: BLE001: the messages come again after their leases, and others are leased
+                log.exception("%d messages cannot be delivered", len(kept))
+        for one in granted:
+            if one.late and not self.late:
+                self.keeper.ack(self.keeper.add(one))
+        self.keeper.requeue([self.keeper.add(it) for it in lost])

@@ -1,11 +1,9 @@
 """How brokers of frameworks enqueue a task: under its id as the key, and never dropped."""
 
-from __future__ import annotations
-
 import uuid
 from typing import Any
 
-from ._calls import DEDUPE_WINDOW_MS, Outgoing
+from ._messages import DEDUPE_WINDOW_MS, Outgoing
 from .client import Client
 from .errors import KeyExists, Leased
 
@@ -14,26 +12,25 @@ FOREVER = 4_294_967_295
 DEFAULT_PRIORITY = 1024
 
 
-def publish(client: Client, queue: str, fields: dict[str, Any], once: str | None = None) -> None:
+def publish(client: Client, queue: str, key: str, fields: dict[str, Any], once: str | None = None) -> None:
     """Enqueues a message with the fields of `Outgoing`.
 
-    Its key may be taken. A task that retries or replaces itself takes over the key of its own message, which a worker has
-    leased. Any other message with the key is pending: then this one goes without a key, and only cannot be found by it.
-    A publish that is repeated with the same `once` and content makes no second message.
+    Its key may be taken. A task that retries or replaces itself takes over the key of its own message, which a worker
+    has leased. Any other message with the key is pending: then this one goes without a key, and only cannot be found by
+    it. A publish that is repeated with the same `once` and content makes no second message.
     """
-    fields = {"max_attempts": FOREVER, **fields}
     once = once or uuid.uuid4().hex
+    if not 1 <= len(key.encode()) <= 512:
+        return _enqueue(client, queue, once, fields)
     try:
-        _enqueue(client, queue, once, fields)
+        _enqueue(client, queue, once, {**fields, "key": key})
     except (KeyExists, Leased) as error:
         if error.state == "leased":
-            fields["if_exists"] = "supersede"
-            _enqueue(client, queue, once + "-s", fields)
+            _enqueue(client, queue, once + "-s", {**fields, "key": key, "if_exists": "supersede"})
         else:
-            del fields["key"]
             _enqueue(client, queue, once + "-k", fields)
 
 
 def _enqueue(client: Client, queue: str, once: str, fields: dict[str, Any]) -> None:
-    message = Outgoing(**fields, dedupe_id=f"task-{once}")
-    client._run(client._calls.schedule(queue, message, {**message.fields(), "dedupe_window_ms": DEDUPE_WINDOW_MS}))
+    message = Outgoing(max_attempts=FOREVER, dedupe_id=f"task-{once}", **fields)
+    client.schedule(queue, message, {**message.fields(), "dedupe_window_ms": DEDUPE_WINDOW_MS})

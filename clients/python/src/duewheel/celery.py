@@ -1,7 +1,5 @@
 """Celery on duewheel: what its own calls cannot say."""
 
-from __future__ import annotations
-
 import logging
 import sys
 from collections.abc import Iterable
@@ -20,9 +18,9 @@ log = logging.getLogger("duewheel.celery")
 class Revoked:
     """The outcome of revoking a task.
 
-    `outcome` is "cancelled": its message is gone, and it never runs; "leased": a worker has it, was sent Celery's revoke,
-    and stops it only if it has not begun (or with `terminate`); "not_found": nothing is pending, so it has run, was revoked
-    before, never was there, or was sent twice under its id. `queue` is where the message was.
+    `outcome` is "cancelled": its message is gone, and it never runs; "leased": a worker has it, was sent Celery's
+    revoke, and stops it only if it has not begun (or with `terminate`); "not_found": nothing is pending, so it has run,
+    was revoked before, never was there, or was sent twice under its id. `queue` is where the message was.
     """
 
     outcome: str
@@ -79,17 +77,17 @@ def extend_panel() -> None:
 
 
 def _in_the_server(state: Any) -> list[dict[str, Any]]:
-    """The next tasks of the worker's queues, as Celery lists them. The token needs the scope `admin`, else there are none."""
+    """The next tasks of the worker's queues, as Celery lists them."""
     from celery.worker.request import Request
 
     consumer = state.consumer.task_consumer
-    channel = consumer.channel
-    if not isinstance(channel.connection, Transport):
+    channel, transport = consumer.channel, consumer.channel.connection
+    if not isinstance(transport, Transport):
         return []
     found = []
     for queue in [it.name for it in consumer.queues]:
         try:
-            messages, _ = channel.connection.duewheel.messages(channel.connection.named(queue), state="scheduled", limit=LISTED)
+            messages, _ = transport.duewheel.messages(transport.named(queue), state="scheduled", limit=LISTED)
         except DuewheelError as error:
             log.info("scheduled tasks of %r are not listed: %s", queue, error)
             continue
@@ -99,7 +97,8 @@ def _in_the_server(state: Any) -> list[dict[str, Any]]:
                 if due(payload["headers"]) is None:
                     continue  # a retry of the server's
                 payload["properties"]["delivery_tag"] = message.id  # it has none before it is leased
-                request = Request(channel.Message(payload, channel=channel, accept=consumer.accept), app=state.app, hostname=state.hostname)
+                task = channel.Message(payload, channel=channel, accept=consumer.accept)
+                request = Request(task, app=state.app, hostname=state.hostname)
                 found.append({"eta": request.eta.isoformat(), "priority": 6, "request": request.info()})
             except Exception as error:  # noqa: BLE001: not a task of this application
                 log.info("message %s of %r is not listed: %s", message.id, queue, error)

@@ -5,80 +5,124 @@ from __future__ import annotations
 import os
 import socket
 import ssl
+import threading
 import time
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from ._api import IDLE, Api
-from ._calls import Call, Calls, Request
-from ._http import Address, Answer, AnswerParser, request_bytes
+from ._calls import Caller, Calls
+from ._http import Address, Connection
 
+P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Connection:
-    """One connection, and how its answers are read."""
+class SocketConnection(Connection):
+    """A connection of the blocking client."""
 
     def __init__(self, address: Address, context: ssl.SSLContext | None, timeout: float):
+        super().__init__()
+        self.pid = os.getpid()
+        end = time.monotonic() + timeout
         self.sock: socket.socket = socket.create_connection((address.host, address.port), timeout)
         try:
             self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if address.tls:
-                self.sock = (context or ssl.create_default_context()).wrap_socket(self.sock, server_hostname=address.host)
+            if context is not None:
+                self.sock.settimeout(max(end - time.monotonic(), 0.001))
+                self.sock = context.wrap_socket(self.sock, server_hostname=address.host)
         except BaseException:
             self.sock.close()
             raise
-        self.parser = AnswerParser()
-        self.made = self.used = time.monotonic()
-        self.pid = os.getpid()
 
-    def exchange(self, data: bytes, timeout: float) -> Answer:
-        """Sends a request and reads its answer, which may take `timeout` between two of its bytes."""
-        try:
-            self.sock.settimeout(timeout)
-            self.sock.sendall(data)
-            while True:
-                answer = self.parser.feed(self.sock.recv(65536))
-                if answer is not None:
-                    self.used = time.monotonic()
-                    return answer
-        except OSError as error:
-            error.partial = self.parser.partial()  # type: ignore[attr-defined]
-            raise
+    async def _write(self, data: bytes, seconds: float) -> None:
+        self.sock.settimeout(seconds)
+        self.sock.sendall(data)
+
+    async def _read(self, seconds: float) -> bytes:
+        self.sock.settimeout(seconds)
+        return self.sock.recv(65536)
+
+    def end(self) -> None:
+        with suppress(OSError):
+            # That of an SSLSocket would take the rest of the answer for plain text.
+            socket.socket.shutdown(self.sock, socket.SHUT_WR)
 
     def good(self) -> bool:
-        return self.pid == os.getpid() and time.monotonic() - self.used < IDLE
+        return self.pid == os.getpid() and super().good()
 
     def close(self) -> None:
+        # One of the parent goes on there: this is not a shutdown.
+        self.sock.close()
+
+
+def _blocking(call: Callable[Concatenate[Any, P], Awaitable[R]]) -> Callable[Concatenate[Any, P], R]:
+    """A call whose parts never wait for an event loop, as a method that returns its result."""
+
+    @wraps(call)
+    def method(self: Any, *args: P.args, **kwargs: P.kwargs) -> R:
         try:
-            # Those of the parent go on there: close() of a socket is not a shutdown.
-            self.sock.detach() if self.pid != os.getpid() and isinstance(self.sock, ssl.SSLSocket) else self.sock.close()
-        except OSError:
-            pass
+            call(self, *args, **kwargs).send(None)  # type: ignore[attr-defined]
+        except StopIteration as end:
+            return end.value
+        raise RuntimeError("a blocking client waits for nothing else")
+
+    return method
 
 
-class Client(Api):
+class Client(Caller):
     """A client that blocks. Threads may share it; a process that forks goes on with connections of its own.
 
     `url` is the server's address, by default `DUEWHEEL_SERVER` or http://127.0.0.1:7788, and `token` by default
-    `DUEWHEEL_TOKEN`. `timeout` is how long an answer may take, in addition to the wait of a reserve, and `retry_for` how
-    long a call is repeated in all while the server is away or answers 429 or 503.
+    `DUEWHEEL_TOKEN`. `timeout` is how long an answer may take, and `retry_for` how long a call takes in all, repeated
+    while the server is away or answers 429 or 503: the wait of a reserve comes on top of both.
 
     >>> client = Client()                                                        # doctest: +SKIP
     >>> client.enqueue("close-review", "order 42", delay="48h", key="order-42")  # doctest: +SKIP
     """
 
+    enqueue = _blocking(Calls.enqueue)
+    enqueue_many = _blocking(Calls.enqueue_many)
+    get = _blocking(Calls.get)
+    get_key = _blocking(Calls.get_key)
+    cancel = _blocking(Calls.cancel)
+    cancel_key = _blocking(Calls.cancel_key)
+    cancel_many = _blocking(Calls.cancel_many)
+    change = _blocking(Calls.change)
+    change_key = _blocking(Calls.change_key)
+    postpone = _blocking(Calls.postpone)
+    postpone_key = _blocking(Calls.postpone_key)
+    fire = _blocking(Calls.fire)
+    fire_key = _blocking(Calls.fire_key)
+    replay = _blocking(Calls.replay)
+    reserve = _blocking(Calls.reserve)
+    ack = _blocking(Calls.ack)
+    nack = _blocking(Calls.nack)
+    extend = _blocking(Calls.extend)
+    ack_many = _blocking(Calls.ack_many)
+    nack_many = _blocking(Calls.nack_many)
+    extend_many = _blocking(Calls.extend_many)
+    queues = _blocking(Calls.queues)
+    queue = _blocking(Calls.queue)
+    messages = _blocking(Calls.messages)
+    config = _blocking(Calls.config)
+    pause = _blocking(Calls.pause)
+    resume = _blocking(Calls.resume)
+    purge = _blocking(Calls.purge)
+    redrive = _blocking(Calls.redrive)
+    advance = _blocking(Calls.advance)
+    request = _blocking(Calls.request)
+    check = _blocking(Calls.check)
+    #: For workers, and brokers of frameworks.
+    schedule = _blocking(Caller._schedule)
+    granted = _blocking(Caller._granted)
+    settle_many = _blocking(Caller._settle_many)
+
     def close(self) -> None:
         """Closes the kept connections. The client may be used again."""
         while (kept := self._kept()) is not None:
             kept.close()
-
-    def check(self) -> dict[str, Any]:
-        """Asks once, without repetition, whether the server is there and takes the token; what the token allows."""
-        return self._run(Calls(0.0).request("GET", "/v1/token"))
-
-    def connect(self) -> Connection:
-        """A connection of its own, for calls that wait."""
-        return Connection(self.address, self._context, self.timeout)
 
     def __enter__(self) -> Client:
         return self
@@ -86,45 +130,8 @@ class Client(Api):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _run(self, call: Call[R]) -> R:
-        got: Any = None
-        while True:
-            try:
-                step = call.send(got)
-            except StopIteration as end:
-                return end.value
-            if not isinstance(step, Request):
-                time.sleep(step)
-                got = None
-                continue
-            try:
-                got = self._exchange(step)
-            except OSError as error:
-                got = error
+    async def _open(self, timeout: float) -> SocketConnection:
+        return SocketConnection(self.address, self._context, timeout)
 
-    def _exchange(self, request: Request) -> Answer:
-        data = request_bytes(self.address, request.method, request.path, request.body, request.content_type)
-        timeout = self.timeout + request.wait
-        # A kept connection may be one that the server is closing, so what must not be sent twice gets a fresh one.
-        kept = self._kept() if request.repeatable else None
-        if kept is not None:
-            try:
-                return self._over(kept, data, timeout)
-            except ConnectionError:
-                if kept.parser.begun:
-                    raise
-        answer = self._over(self.connect(), data, timeout)
-        answer.resent = kept is not None
-        return answer
-
-    def _over(self, connection: Connection, data: bytes, timeout: float) -> Answer:
-        try:
-            answer = connection.exchange(data, timeout)
-        except BaseException:
-            connection.close()
-            raise
-        if answer.keep_alive:
-            self._idle.append(connection)
-        else:
-            connection.close()
-        return answer
+    async def _sleep(self, seconds: float, ended: threading.Event | None = None) -> None:
+        (time.sleep if ended is None else ended.wait)(seconds)

@@ -6,15 +6,14 @@
     dramatiq.set_broker(DuewheelBroker("http://localhost:7788", prefix="shop."))
 
 A message with a delay waits in the server, not in a worker: `send_with_options(delay=…)`, and the backoff of retries.
-Its key is its message id. The priority of its actor is also that of the server, and `broker_priority` (higher first), as
-RabbitMQ's broker knows it, comes on top. A message that Dramatiq gives up is dead, and can be redriven.
+Its key is its message id. The priority of its actor is also that of the server, and `broker_priority` (higher first),
+as RabbitMQ's broker knows it, comes on top. A message that Dramatiq gives up is dead, and can be redriven.
 """
-
-from __future__ import annotations
 
 import queue as queues
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 from dramatiq.broker import Broker, Consumer, MessageProxy
@@ -23,26 +22,27 @@ from dramatiq.errors import ActorNotFound, ConnectionClosed, DecodeError, QueueJ
 from dramatiq.message import Message
 from dramatiq.middleware import Middleware
 
-from ._calls import Delivery
 from ._leases import Fetcher, Keeper, tag_of
+from ._messages import Delivery
 from ._publish import DEFAULT_PRIORITY, publish
 from .client import Client
-from .errors import DuewheelError, Forbidden, NotFound
+from .errors import Forbidden, Leased, MessageNotFound, NotFound
 
 HIGHEST = 4_294_967_295
 PATIENCE = 30.0  # seconds that a consumer waits for a server that is away before Dramatiq is given an error
 
 
 class DuewheelBroker(Broker):
-    """`client` is an address or a `Client`; without one, the environment says where the server is. `prefix` is put before
-    the names of queues; `lease` are the seconds of a lease, which is extended as long as a worker has the message."""
+    """`client` is an address or a `Client`; without one, the environment says where the server is. `prefix` is put
+    before the names of queues; `lease` are the seconds of a lease, which is extended as long as a worker has the
+    message."""
 
-    def __init__(self, client: Client | str | None = None, *, prefix: str = "", token: str | None = None, lease: float = 30.0,
-                 middleware: list[Middleware] | None = None):
+    def __init__(self, client: Client | str | None = None, *, prefix: str = "", token: str | None = None,
+                 lease: float = 30.0, middleware: list[Middleware] | None = None):
         super().__init__(middleware=middleware)
         self.client = client if isinstance(client, Client) else Client(client, token=token)
         self.prefix = prefix
-        self.lease_ms = max(int(lease * 1000), 1)
+        self.lease = max(lease, 0.001)
         self.queues: set[str] = set()
         # Not of a consumer: Dramatiq replaces those after an error, and the messages under way go on.
         self.keeper = Keeper(self.client)
@@ -70,16 +70,12 @@ class DuewheelBroker(Broker):
         if queue_name not in self.queues:
             raise QueueNotFound(queue_name)
         self.emit_before("enqueue", message, delay)
-        fields: dict[str, Any] = {
+        publish(self.client, self.named(queue_name), message.message_id, {
             "body": message.encode(),
-            "key": message.message_id,
             "headers": {"actor": message.actor_name},
             "priority": min(max(DEFAULT_PRIORITY + self._priority(message), 0), HIGHEST),
             "delay": max(delay or 0, 0) / 1000,
-        }
-        if not 1 <= len(message.message_id.encode()) <= 512:
-            del fields["key"]
-        publish(self.client, self.named(queue_name), fields)
+        })
         self.emit_after("enqueue", message, delay)
         return message
 
@@ -102,18 +98,14 @@ class DuewheelBroker(Broker):
         """Takes a message back. True: it never runs. False: it is gone, or a worker has it."""
         try:
             self.client.cancel_key(self.named(message.queue_name), message.message_id)
-        except DuewheelError as error:
-            if error.code in ("message_not_found", "leased"):
-                return False
-            raise
-        return True
+            return True
+        except (MessageNotFound, Leased):
+            return False
 
     def flush(self, queue_name: str) -> None:
         """Drops what waits in a queue: with a token, that of the scope `admin`."""
-        try:
+        with suppress(NotFound):
             self.client.purge(self.named(queue_name))
-        except NotFound:
-            pass
 
     def flush_all(self) -> None:
         """Drops what waits in all declared queues."""
@@ -143,59 +135,43 @@ class DuewheelBroker(Broker):
         self.client.close()
 
 
-class _Message(MessageProxy):
-    """A message under a lease."""
-
-    def __init__(self, message: Message, tag: str):
-        super().__init__(message)
-        self._tag = tag
-
-
 class _Consumer(Consumer):
     def __init__(self, broker: DuewheelBroker, queue_name: str, prefetch: int, timeout: int):
         self.broker, self.queue_name, self.prefetch, self.timeout = broker, queue_name, max(prefetch, 1), timeout
         self.keeper = broker.keeper
         self.inbox: queues.Queue[Delivery | Exception] = queues.Queue()
         self.held: set[str] = set()
-        self.closed = False
-        self.fetcher = Fetcher(self.keeper, broker.lease_ms, 60.0, PATIENCE, self._wanted, self._take, self.inbox.put)
-        self._update()
+        self.fetcher = Fetcher(self.keeper, broker.lease, 60.0, PATIENCE, self._wanted, self._take, self.inbox.put)
+        self.fetcher.update()
 
     def _take(self, granted: list[Delivery]) -> None:
         for one in granted:
             self.held.add(self.keeper.add(one))
             self.inbox.put(one)
-        self._update()
-
-    def _update(self) -> None:
-        if not self.closed:
-            self.fetcher.update()
+        self.fetcher.update()
 
     def _wanted(self) -> tuple[list[str], int]:
         return [self.broker.named(self.queue_name)], min(max(self.prefetch - len(self.held), 0), 4096)
 
-    def _settled(self, tag: str) -> None:
-        self.held.discard(tag)
-        self._update()
+    def _settled(self, *tags: str) -> None:
+        self.held.difference_update(tags)
+        self.fetcher.update()
 
     def ack(self, message: Any) -> None:
-        self.keeper.ack(message._tag)
-        self._settled(message._tag)
+        self.keeper.ack(message.tag)
+        self._settled(message.tag)
 
     def nack(self, message: Any) -> None:
-        self._nack([message._tag], dead=True, reason="rejected")
+        self._bury(message.tag, "rejected")
+
+    def _bury(self, tag: str, reason: str) -> None:
+        self.keeper.nack([tag], dead=True, reason=reason)
+        self._settled(tag)
 
     def requeue(self, messages: Iterable[Any]) -> None:
-        self._nack([message._tag for message in messages], delay=0, attempt=False)
-
-    def _nack(self, tags: list[str], **how: Any) -> None:
-        try:
-            self.keeper.nack(tags, **how)
-        except DuewheelError as error:
-            raise ConnectionClosed(error) from None
-        finally:
-            for tag in tags:
-                self._settled(tag)
+        tags = [message.tag for message in messages]
+        self.keeper.requeue(tags)
+        self._settled(*tags)
 
     def __next__(self) -> MessageProxy | None:
         while True:
@@ -203,10 +179,8 @@ class _Consumer(Consumer):
                 got = self.inbox.get(timeout=self.timeout / 1000)
             except queues.Empty:
                 return None
-            if isinstance(got, Forbidden):
-                raise got
             if isinstance(got, Exception):
-                raise ConnectionClosed(got)
+                raise got if isinstance(got, Forbidden) else ConnectionClosed(got)
             tag = tag_of(got)
             if not self.keeper.holds(tag):
                 self._settled(tag)  # its lease was lost while it waited here
@@ -214,23 +188,19 @@ class _Consumer(Consumer):
             try:
                 message = Message.decode(got.body)
             except DecodeError as error:
-                self._nack([tag], dead=True, reason=f"cannot be decoded: {error}")
+                self._bury(tag, f"cannot be decoded: {error}")
                 continue
             if message.queue_name == dq_name(self.queue_name) or message.options.get("eta") is not None:
                 # Of another broker's queue of delays: it is due.
                 message = message.copy(queue_name=self.queue_name, options={"eta": None})
-            return _Message(message, tag)
+            proxy = MessageProxy(message)
+            proxy.tag = tag
+            return proxy
 
     def close(self) -> None:
-        self.closed = True
         self.fetcher.close()
-        rest = []
         while not self.inbox.empty():
             got = self.inbox.get_nowait()
             if isinstance(got, Delivery):
-                rest.append(tag_of(got))
-        try:
-            self.keeper.requeue(rest)
-        except DuewheelError:
-            pass  # they come again after their leases
+                self.keeper.requeue([tag_of(got)])
         self.keeper.flush()

@@ -9,6 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 
+def _member(name: str, doc: str) -> Any:
+    return property(lambda error: error.members.get(name), doc=doc)
+
+
 class DuewheelError(Exception):
     """A refusal of the server.
 
@@ -30,9 +34,13 @@ class DuewheelError(Exception):
         place = f" (field {self.field})" if self.field else ""
         return f"{self.code}: {self.detail}{place}"
 
-    @property
-    def field(self) -> str | None:
-        return self.members.get("field")
+    def copy(self) -> DuewheelError:
+        """The same refusal, with members of its own."""
+        return type(self)(self.detail, status=self.status, code=self.code, members=dict(self.members))
+
+    field = _member("field", "The field, the part of the path or the query parameter at fault.")
+    existing_id = _member("existing_id", "The message that has the key.")
+    state = _member("state", "The state of that message.")
 
     @property
     def outcome(self) -> str:
@@ -47,21 +55,13 @@ class DuewheelError(Exception):
         after = self.members.get("retry_after_ms")
         return after / 1000 if isinstance(after, (int, float)) else None
 
-    @property
-    def existing_id(self) -> str | None:
-        """The message that has the key."""
-        return self.members.get("existing_id")
-
-    @property
-    def state(self) -> str | None:
-        """The state of that message."""
-        return self.members.get("state")
-
 
 class ConnectionFailed(DuewheelError, ConnectionError):
-    """The server was not reached, or its answer was lost: the request may have been applied or not."""
+    """The server was not reached ("not_applied"), or its answer was lost: the request may have been applied or not."""
 
     code = "connection"
+    #: What came of the body of an answer.
+    partial = b""
 
 
 class BadAnswer(DuewheelError):
@@ -74,7 +74,7 @@ def _error(name: str, code: str, doc: str) -> type[DuewheelError]:
     return type(name, (DuewheelError,), {"code": code, "__doc__": doc, "__module__": __name__})
 
 
-BadRequest = _error("BadRequest", "bad_request", "The request does not follow the documentation; `field` names the place.")
+BadRequest = _error("BadRequest", "bad_request", "The request does not follow the documentation; see `field`.")
 Unauthorized = _error("Unauthorized", "unauthorized", "The server needs a token, and this one is missing or invalid.")
 Forbidden = _error("Forbidden", "forbidden", "The token lacks the scope, or does not cover the queue.")
 CrossOrigin = _error("CrossOrigin", "cross_origin", "The Host or Origin of the request is refused (option --hosts).")
@@ -105,9 +105,7 @@ StorageUnavailable = _error("StorageUnavailable", "storage_unavailable", "The st
 Unknown = _error("Unknown", "unknown", "The line of a batch may have been applied or not.")
 DiskFull = _error("DiskFull", "disk_full", "The store has no room for new messages.")
 
-CLASSES: dict[str, type[DuewheelError]] = {
-    it.code: it for it in list(globals().values()) if isinstance(it, type) and issubclass(it, DuewheelError) and it is not DuewheelError
-}
+CLASSES: dict[str, type[DuewheelError]] = {it.code: it for it in DuewheelError.__subclasses__()}
 
 
 def from_members(members: dict[str, Any], status: int = 0) -> DuewheelError:

@@ -32,6 +32,7 @@ import uuid
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from datetime import datetime, timezone
 from queue import Empty
 from typing import Any
@@ -40,12 +41,13 @@ from kombu.transport import base as kombu_base
 from kombu.transport import virtual
 from kombu.utils.json import dumps, loads
 
-from ._calls import Delivery, Message, queue_path
+from ._calls import queue_path
 from ._leases import Fetcher, Keeper
+from ._messages import Delivery, Message
 from ._publish import DEFAULT_PRIORITY, FOREVER, publish
 from .client import Client
-from .errors import (BodyTooLarge, ConnectionFailed, Draining, DuewheelError, Forbidden, GenerationMismatch, InUse,
-                     KeyExists, Leased, MessageNotFound, NotFound, Overloaded, StorageUnavailable)
+from .errors import (BodyTooLarge, Draining, DuewheelError, Forbidden, GenerationMismatch, InUse, KeyExists, Leased,
+                     MessageNotFound, NotFound, Overloaded, StorageUnavailable)
 
 log = logging.getLogger("duewheel.kombu")
 
@@ -61,18 +63,23 @@ ONCE = "duewheel-once"  # a property of a message that is not published yet: wha
 BATCH = 100  # messages of one reserve without a prefetch count
 
 
+def _allowed(char: str) -> bool:
+    kind = unicodedata.category(char)
+    if char.isascii():
+        return bool(re.match(r"[A-Za-z0-9+/;._():-]", char))
+    return kind == "Nd" or kind[0] in "LM"
+
+
+def _written(char: str) -> str:
+    return "".join(f"${byte:02X}" for byte in char.encode())
+
+
 def queue_name(prefix: str, name: str) -> str:
-    """The server's name of a queue: bytes that it cannot have are written `$XX`, and one that is too long has a hash."""
+    """The server's name of a queue: bytes that it cannot have are written `$XX`; one that is too long has a hash."""
     name = unicodedata.normalize("NFC", name)
-    parts = []
-    for index, char in enumerate(name):
-        if re.match(r"[A-Za-z0-9+/;._():-]", char) and not (char == "-" and index == 0 and not prefix) or (
-            ord(char) > 127 and unicodedata.category(char)[0] in "LM" or unicodedata.category(char) == "Nd"
-        ):
-            parts.append(char)
-        else:
-            parts += [f"${byte:02X}" for byte in char.encode()]
-    full = prefix + "".join(parts)
+    full = prefix + "".join(char if _allowed(char) else _written(char) for char in name)
+    if full.startswith("-"):
+        full = _written("-") + full[1:]
     if len(full.encode()) > 200:
         digest = hashlib.sha256(full.encode()).hexdigest()[:32]
         full = full.encode()[:160].decode("utf-8", "ignore") + "$_" + digest
@@ -87,16 +94,13 @@ def queue_prefix(virtual_host: str | None) -> str:
 
 def due(headers: dict[str, Any]) -> str | None:
     """When a task is due, as RFC 3339; None at once."""
-    eta = headers.get("eta")
-    if not eta:
-        return None
+    at: Any = headers.get("eta")
     try:
-        at = datetime.fromisoformat(eta.replace("Z", "+00:00")) if isinstance(eta, str) else eta
-        if at.tzinfo is None:
-            at = at.replace(tzinfo=timezone.utc)
-        return at.isoformat()
+        if isinstance(at, str):
+            at = datetime.fromisoformat(at.replace("Z", "+00:00"))
+        return (at if at.tzinfo else at.replace(tzinfo=timezone.utc)).isoformat()
     except (ValueError, AttributeError):
-        return None  # the worker looks at it once more
+        return None  # there is none, or the worker looks at it once more
 
 
 def text_of(message: Delivery | Message) -> str:
@@ -112,15 +116,14 @@ def text_of(message: Delivery | Message) -> str:
 
 class Bindings:
     """Which queues are bound to an exchange. The table of an exchange is the body of a message that has the name of the
-    exchange as its key, due in 136 years; it is changed under its generation. Queues with an end have a message as well,
-    which is due when they end: whoever reserves it removes them."""
+    exchange as its key, due in 136 years; it is changed under its generation. Queues with an end have a message as
+    well, which is due when they end: whoever reserves it removes them."""
 
     def __init__(self, client: Client, prefix: str):
         self.client = client
         self.bindings, self.expiries = prefix + BINDINGS, prefix + EXPIRIES
         self._seen: dict[str, tuple[float, dict[str, Any]]] = {}
         self._refused = False
-        self._swept = 0.0
 
     def table(self, exchange: str, fresh: bool = False) -> dict[str, Any]:
         """The queues of an exchange: what is bound, their TTL, and whether they have an end."""
@@ -133,17 +136,17 @@ class Bindings:
         return table
 
     def _read(self, exchange: str) -> tuple[int | None, dict[str, Any]]:
-        if self._refused:
-            return None, {}
-        try:
-            message = self.client.get_key(self.bindings, exchange)
-        except MessageNotFound:
-            return None, {}
-        except Forbidden:
-            log.warning("the token lacks the scope cancel, so only this program's own bindings are known")
-            self._refused = True
-            return None, {}
-        return (message.generation if message.state in ("scheduled", "ready") else None), message.json()
+        """The generation of a table, if it can be changed, and the table."""
+        if not self._refused:
+            try:
+                message = self.client.get_key(self.bindings, exchange)
+                return (message.generation if message.state in ("scheduled", "ready") else None), message.json()
+            except MessageNotFound:
+                pass
+            except Forbidden:
+                log.warning("the token lacks the scope cancel, so only this program's own bindings are known")
+                self._refused = True
+        return None, {}
 
     def change(self, exchange: str, change: Callable[[dict[str, Any]], bool]) -> None:
         """Changes a table; the function says whether it has changed something."""
@@ -161,47 +164,40 @@ class Bindings:
             except (GenerationMismatch, KeyExists, MessageNotFound):
                 time.sleep(random.uniform(0.0, 0.05))
             except BodyTooLarge as error:
-                raise BodyTooLarge(f"the exchange {exchange!r} has too many queues ({len(table)}): give groups of workers "
-                                   "a prefix each, or raise --max-body", status=413, members=error.members) from error
+                raise BodyTooLarge(f"the exchange {exchange!r} has too many queues ({len(table)}): give groups of "
+                                   "workers a prefix each, or raise --max-body", status=413,
+                                   members=error.members) from error
         self._seen[exchange] = time.monotonic(), table
 
-    def bind(self, exchange: str, queue: str, routing_key: str, pattern: str | None, ttl: int | None, end: bool) -> None:
+    def bind(self, exchange: str, queue: str, key: str, pattern: str | None, ttl: int | None, end: bool) -> None:
         def add(table: dict[str, Any]) -> bool:
-            entry = table.setdefault(queue, {"keys": []})
-            wanted = {**({"ttl": ttl} if ttl else {}), **({"end": True} if end else {})}
-            if [routing_key, pattern] in entry["keys"] and wanted == {name: entry[name] for name in entry if name != "keys"}:
-                return False
-            if [routing_key, pattern] not in entry["keys"]:
-                entry["keys"].append([routing_key, pattern])
-            table[queue] = {"keys": entry["keys"], **wanted}
-            return True
+            entry = table.get(queue, {"keys": []})
+            keys = entry["keys"] + [it for it in [[key, pattern]] if it not in entry["keys"]]
+            table[queue] = {"keys": keys, **({"ttl": ttl} if ttl else {}), **({"end": True} if end else {})}
+            return bool(table[queue] != entry)
 
         self.change(exchange, add)
 
     def unbind(self, exchange: str, queue: str, routing_key: str | None = None) -> None:
         def remove(table: dict[str, Any]) -> bool:
-            entry = table.get(queue)
-            if entry is None:
-                return False
-            left = [] if routing_key is None else [it for it in entry["keys"] if it[0] != routing_key]
-            if len(left) == len(entry["keys"]):
-                return False
+            keys = table.get(queue, {"keys": []})["keys"]
+            left = [it for it in keys if routing_key is not None and it[0] != routing_key]
             if left:
-                entry["keys"] = left
-            else:
+                table[queue]["keys"] = left
+            elif keys:
                 del table[queue]
-            return True
+            return len(left) < len(keys)
 
         self.change(exchange, remove)
 
     def keep(self, queue: str, exchanges: Iterable[str], seconds: float) -> None:
         """The queue ends after that time, unless it is kept again before."""
         body = {"queue": queue, "exchanges": sorted(exchanges)}
-        self.client.enqueue(self.expiries, json=body, key=queue[:128], delay=seconds, if_exists="supersede", max_attempts=FOREVER)
+        self.client.enqueue(self.expiries, json=body, key=queue[:128], delay=seconds, if_exists="supersede",
+                            max_attempts=FOREVER)
 
     def sweep(self, remove: Callable[[str], None]) -> None:
         """Removes queues that have ended."""
-        self._swept = time.monotonic()
         try:
             ended = self.client.reserve(self.expiries, 100, lease=60)
         except Forbidden:
@@ -214,10 +210,6 @@ class Bindings:
         if ended:
             self.client.ack_many(ended)
 
-    def sweep_sometimes(self, remove: Callable[[str], None]) -> None:
-        if time.monotonic() - self._swept > SWEEP:
-            self.sweep(remove)
-
 
 class QoS(virtual.QoS):
     """Counts what is unacked; the leases are the keeper's."""
@@ -225,9 +217,6 @@ class QoS(virtual.QoS):
     def __init__(self, channel: Channel, prefetch_count: int = 0):
         super().__init__(channel, prefetch_count)
         self._pid = os.getpid()
-
-    def unacked(self) -> int:
-        return len(self._delivered) - len(self._dirty)
 
     def ack(self, delivery_tag: str) -> None:
         self.channel.connection.keeper.ack(delivery_tag)
@@ -240,6 +229,7 @@ class QoS(virtual.QoS):
             keeper.requeue([delivery_tag])
         else:
             keeper.nack([delivery_tag], dead=True, reason="rejected")
+        keeper.flush()  # who gets from the queue next finds it there
         super().ack(delivery_tag)
         self.channel.update()
 
@@ -248,11 +238,8 @@ class QoS(virtual.QoS):
         tags = list(self._delivered)
         self._delivered.clear()
         # Those of the parent are the parent's.
-        if tags and os.getpid() == self._pid and self.channel.connection is not None:
-            try:
-                self.channel.connection.keeper.requeue(tags)
-            except DuewheelError as error:
-                log.warning("%d messages come again after their lease: %s", len(tags), error)
+        if os.getpid() == self._pid and self.channel.connection is not None:
+            self.channel.connection.keeper.requeue(tags)
         return []
 
 
@@ -268,13 +255,12 @@ class Channel(virtual.Channel):
         self._own: set[str] = set()  # queues with an end that this channel has declared
         self._consumed: set[str] = set()
         self._fetcher: Fetcher | None = None
-        self._waiting = 0  # messages that are leased and not delivered yet
+        self._inbox: deque[tuple[str, dict[str, Any]]] = deque()  # of which queue, and what is not delivered yet
 
     # -- producing
 
-    def prepare_message(self, body: Any, priority: Any = None, content_type: Any = None, content_encoding: Any = None,
-                        headers: Any = None, properties: Any = None) -> dict[str, Any]:
-        message: dict[str, Any] = super().prepare_message(body, priority, content_type, content_encoding, headers, properties)
+    def prepare_message(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        message: dict[str, Any] = super().prepare_message(*args, **kwargs)
         # A publish that kombu or Celery repeats comes here with the same properties.
         message["properties"].setdefault(ONCE, uuid.uuid4().hex)
         return message
@@ -293,34 +279,25 @@ class Channel(virtual.Channel):
             "headers": {"content-type": "application/json"},
             "priority": DEFAULT_PRIORITY - self._get_message_priority(message),
         }
-        due_at = due(headers)
+        due_at, ttl = due(headers), self._ttl(queue, properties)
         if due_at is not None:
             fields.update(due_at=due_at, past="fire")
-        ttl = self._ttl(queue, properties)
         if ttl is not None:
             fields["expires_in"] = ttl / 1000
-        task = headers.get("id") if headers.get("task") else None
-        if task:
-            fields["headers"]["task"] = str(headers["task"])
-            if 1 <= len(str(task).encode()) <= 512:
-                fields["key"] = str(task)
+        key = ""
+        if headers.get("task"):
+            key, fields["headers"]["task"] = str(headers.get("id") or ""), str(headers["task"])
         if len(fields["body"]) > LARGE:
             # A chord with a thousand tasks has a message of 400 KiB, and the server takes 256.
             fields["body"] = zlib.compress(fields["body"].encode())
             fields["headers"]["content-encoding"] = "deflate"
-        publish(self.connection.duewheel, self.connection.named(queue), fields, properties.get(ONCE))
+        publish(self.connection.duewheel, self.connection.named(queue), key, fields, properties.get(ONCE))
 
     def _ttl(self, queue: str, properties: dict[str, Any]) -> int | None:
         """Milliseconds after which a message is of no use: the least of its own and its queue's."""
-        found = []
-        if properties.get("expiration") not in (None, ""):
-            found.append(max(int(float(properties["expiration"])), 1))
-        ttl = self.connection.arguments.get(queue, {}).get("x-message-ttl")
-        if ttl is None:
-            ttl = self.connection.ttls.get(queue)
-        if ttl:
-            found.append(int(ttl))
-        return min(found) if found else None
+        ttl = self.connection.arguments.get(queue, {}).get("x-message-ttl", self.connection.ttls.get(queue))
+        found = [it for it in (properties.get("expiration"), ttl or None) if it not in (None, "")]
+        return min((max(int(float(it)), 1) for it in found), default=None)
 
     def _put_fanout(self, exchange: str, message: dict[str, Any], routing_key: str, **kwargs: Any) -> None:
         for _, _, queue in self.get_table(exchange):
@@ -331,11 +308,9 @@ class Channel(virtual.Channel):
     def prepare_queue_arguments(self, arguments: Any, **kwargs: Any) -> Any:
         return kombu_base.to_rabbitmq_queue_arguments(arguments, **kwargs)
 
-    def _new_queue(self, queue: str, auto_delete: bool = False, exclusive: bool = False, arguments: Any = None, **kwargs: Any) -> None:
-        arguments = dict(arguments or {})
-        if auto_delete or exclusive:
-            arguments["end"] = True
-        self.connection.arguments[queue] = arguments
+    def _new_queue(self, queue: str, arguments: Any = None, **options: Any) -> None:
+        self.connection.arguments[queue] = arguments = dict(arguments or {})
+        arguments["end"] = bool(options.get("auto_delete") or options.get("exclusive"))
         if self._ends(queue):
             self._own.add(queue)
 
@@ -343,21 +318,17 @@ class Channel(virtual.Channel):
         arguments = self.connection.arguments.get(queue, {})
         return bool(arguments.get("end") or arguments.get("x-expires"))
 
-    def _life(self, queue: str) -> float:
-        """Seconds that a queue lives without a consumer."""
-        return self.connection.arguments.get(queue, {}).get("x-expires", SWEEP * 1000) / 1000
-
     def _queue_bind(self, exchange: str, routing_key: str, pattern: str | None, queue: str) -> None:
         ttl = self.connection.arguments.get(queue, {}).get("x-message-ttl")
         ends = self._ends(queue)
-        bindings = self.connection.bindings
         if ends:
             self._renew(queue)
-        bindings.bind(exchange, queue, routing_key, pattern, int(ttl) if ttl else None, ends)
+        self.connection.bindings.bind(exchange, queue, routing_key, pattern, int(ttl) if ttl else None, ends)
 
     def _renew(self, queue: str) -> None:
         exchanges = {it.exchange for it in self.state.queue_bindings(queue)}
-        self.connection.bindings.keep(queue, exchanges, max(self._life(queue), KEEP))
+        expires_ms = self.connection.arguments.get(queue, {}).get("x-expires", 0)
+        self.connection.bindings.keep(queue, exchanges, max(expires_ms / 1000, KEEP))
 
     def renew(self) -> None:
         """Keeps the queues with an end, and binds them again if something has removed them."""
@@ -366,31 +337,27 @@ class Channel(virtual.Channel):
             for exchange, routing_key, arguments in list(self.state.queue_bindings(queue)):
                 self._queue_bind(exchange, *self.typeof(exchange).prepare_bind(queue, exchange, routing_key, arguments))
 
-    def get_table(self, exchange: str) -> list[tuple[str, str | None, str]]:
+    def get_table(self, exchange: str, fresh: bool = False) -> list[tuple[str, str | None, str]]:
         own = self.state.exchanges.get(exchange, {}).get("table", [])
-        table = self.connection.bindings.table(exchange)
+        table = self.connection.bindings.table(exchange, fresh)
         found = [(key, pattern, queue) for queue, entry in table.items() for key, pattern in entry["keys"]]
         self.connection.ttls.update((queue, entry["ttl"]) for queue, entry in table.items() if entry.get("ttl"))
-        # Where the shared table cannot be read, this program's own bindings hold; those of queues with an end may be over.
+        # Where the shared table cannot be read, this program's own bindings hold; those of queues with an end may be
+        # over.
         known = set(found)
         return found + [meta for meta in own if tuple(meta) not in known and not self._ends(meta[2])]
 
     def _lookup(self, exchange: str, routing_key: str, default: str | None = None) -> list[str]:
-        if exchange:
-            found = self._matching(exchange, routing_key)
-            if not found:
-                # Bound within the last second, perhaps.
-                self.connection.bindings.table(exchange, fresh=True)
-                found = self._matching(exchange, routing_key)
+        for fresh in (False, True) if exchange else ():  # it may have been bound within the last second
+            table = self.get_table(exchange, fresh)
+            found = list(self.typeof(exchange).lookup(table, exchange, routing_key, None))
             if found:
                 return found
         return super()._lookup(exchange, routing_key, default)
 
-    def _matching(self, exchange: str, routing_key: str) -> list[str]:
-        return list(self.typeof(exchange).lookup(self.get_table(exchange), exchange, routing_key, None))
-
-    def queue_unbind(self, queue: str, exchange: str | None = None, routing_key: str = "", arguments: Any = None, **kwargs: Any) -> None:
-        super().queue_unbind(queue, exchange, routing_key, arguments, **kwargs)
+    def queue_unbind(self, queue: str, exchange: str | None = None, routing_key: str = "", *args: Any,
+                     **kwargs: Any) -> None:
+        super().queue_unbind(queue, exchange, routing_key, *args, **kwargs)
         self.connection.bindings.unbind(exchange, queue, routing_key)
 
     def queue_delete(self, queue: str, if_unused: bool = False, if_empty: bool = False, **kwargs: Any) -> None:
@@ -411,23 +378,21 @@ class Channel(virtual.Channel):
     def _delete(self, queue: str, *args: Any, **kwargs: Any) -> None:
         self.connection.remove_queue(queue)
 
-    def _has_queue(self, queue: str, **kwargs: Any) -> bool:
-        if queue in self.connection.arguments:
-            return True
+    def _counts(self, queue: str) -> dict[str, int] | None:
+        """None if there is no such queue, and nothing if the token may not see it."""
         try:
-            self.connection.duewheel.queue(self.connection.named(queue))
+            return self.connection.duewheel.queue(self.connection.named(queue))["counts"]
         except NotFound:
-            return False
+            return None
         except Forbidden:
-            pass
-        return True
+            return {}
+
+    def _has_queue(self, queue: str, **kwargs: Any) -> bool:
+        return queue in self.connection.arguments or self._counts(queue) is not None
 
     def _size(self, queue: str) -> int:
-        try:
-            counts = self.connection.duewheel.queue(self.connection.named(queue))["counts"]
-        except (NotFound, Forbidden):
-            return 0
-        return counts["ready"] + counts["scheduled"]
+        counts = self._counts(queue) or {}
+        return counts.get("ready", 0) + counts.get("scheduled", 0)
 
     def _purge(self, queue: str) -> int:
         return self.connection.purge(queue)
@@ -435,10 +400,7 @@ class Channel(virtual.Channel):
     # -- consuming
 
     def basic_consume(self, queue: str, no_ack: bool, callback: Any, consumer_tag: str, **kwargs: Any) -> None:
-        if no_ack:
-            self._no_ack.add(queue)
-        else:
-            self._no_ack.discard(queue)
+        (self._no_ack.add if no_ack else self._no_ack.discard)(queue)
         super().basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
         self._consumed.add(queue)
         if "celery.worker.control" in sys.modules:
@@ -453,7 +415,7 @@ class Channel(virtual.Channel):
         queue = self._tag_to_queue.get(consumer_tag)
         super().basic_cancel(consumer_tag)
         if queue is not None and queue not in self._active_queues:
-            self.connection.cancelled(self, queue)
+            self._drop(queue)
         self.update()
 
     def basic_qos(self, prefetch_size: int = 0, prefetch_count: int = 0, apply_global: bool = False) -> None:
@@ -467,21 +429,66 @@ class Channel(virtual.Channel):
         if self._fetcher is None:
             if not self._active_queues:
                 return
-            self._fetcher = self.connection.fetcher(self)
+            transport = self.connection
+            self._fetcher = Fetcher(transport.keeper, transport.lease, transport.wait, transport.reconnect_for,
+                                    self.wanted, self._take, transport.fail)
         self._fetcher.update()
 
     def wanted(self) -> tuple[list[str], int]:
         """The queues of the consumers, and how many messages there is room for."""
         if self.closed or self.connection is None:
             return [], 0
-        prefetch = self.qos.prefetch_count
-        room = max(prefetch - self.qos.unacked() - self._waiting, 0) if prefetch else max(BATCH - self._waiting, 0)
-        return list(dict.fromkeys(self.connection.named(it) for it in self._active_queues)), min(room, 4096)
+        qos = self.qos
+        unacked = len(qos._delivered) - len(qos._dirty)
+        room = (qos.prefetch_count - unacked if qos.prefetch_count else BATCH) - len(self._inbox)
+        return list(dict.fromkeys(self.connection.named(it) for it in self._active_queues)), min(max(room, 0), 4096)
+
+    def _take(self, granted: list[Delivery]) -> None:
+        transport = self.connection
+        taken = []
+        for one in granted:
+            try:
+                taken.append((transport.names[one.queue], transport.payload(one)))
+            except Exception as error:  # noqa: BLE001: whatever its content makes of it
+                transport.foreign(one, error)
+        with transport.arrived:
+            self._inbox.extend(taken)
+            # Nobody sweeps the inbox for a consumer that has been cancelled before.
+            self._drop(*{queue for queue, _ in taken}.difference(self._active_queues))
+        self.update()
+        transport.wake()
+
+    def _drop(self, *queues: str) -> None:
+        """Gives back what was leased for queues that nobody consumes any more."""
+        with self.connection.arrived:
+            dropped = [payload for queue, payload in self._inbox if queue in queues]
+            self._inbox = deque(it for it in self._inbox if it[0] not in queues)
+        self.connection.keeper.requeue(it["properties"]["delivery_tag"] for it in dropped)
+
+    def deliver(self) -> int:
+        """Calls the consumers with what is here now; how many messages those were."""
+        transport, count = self.connection, 0
+        for _ in range(len(self._inbox)):
+            with transport.arrived:
+                if not self._inbox:
+                    break
+                queue, payload = self._inbox.popleft()
+            tag = payload["properties"]["delivery_tag"]
+            try:
+                # A lease may have been lost while it waited here.
+                if transport.keeper.holds(tag):
+                    if queue in self._no_ack:
+                        transport.keeper.ack(tag)
+                    count += 1
+                    transport._deliver(payload, queue)
+            finally:
+                self.update()
+        return count
 
     def _get(self, queue: str, timeout: float | None = None) -> Any:
         transport = self.connection
         while True:
-            got = transport.duewheel.reserve(transport.named(queue), lease=transport.lease_ms / 1000)
+            got = transport.duewheel.reserve(transport.named(queue), lease=transport.lease)
             if not got:
                 raise Empty
             if got[0].late:
@@ -498,9 +505,6 @@ class Channel(virtual.Channel):
             self.connection.keeper.ack(message.delivery_tag)
         return message
 
-    def drain_events(self, timeout: float | None = None, callback: Any = None) -> None:
-        self.connection.drain(timeout)
-
     def close(self) -> None:
         if self.closed or self.connection is None:
             super().close()
@@ -508,9 +512,10 @@ class Channel(virtual.Channel):
         if self._fetcher is not None:
             self._fetcher.close()
             self._fetcher = None
-            self.connection.cancelled(self, None)
+            self._drop(*{queue for queue, _ in self._inbox})
             # A queue cannot be removed while its messages are leased.
             self.qos.restore_unacked_once()
+            self.connection.keeper.flush()
             for queue in self._own & self._consumed:
                 if self.connection.arguments.get(queue, {}).get("end"):
                     try:
@@ -532,7 +537,7 @@ class Transport(virtual.Transport):
 
     implements = virtual.Transport.implements.extend(asynchronous=True,
                                                      exchange_type=frozenset(["direct", "topic", "fanout"]))
-    connection_errors = (*virtual.Transport.connection_errors, ConnectionFailed, Draining, Overloaded, StorageUnavailable, OSError)
+    connection_errors = (*virtual.Transport.connection_errors, Draining, Overloaded, StorageUnavailable, OSError)
     channel_errors = (*virtual.Transport.channel_errors, DuewheelError)
     recoverable_connection_errors = connection_errors
     recoverable_channel_errors = ()
@@ -544,22 +549,21 @@ class Transport(virtual.Transport):
         address = f"[{host}]" if ":" in host else host
         scheme = "https" if self.tls or client.ssl else "http"
         self.prefix = queue_prefix(client.virtual_host)
-        self.lease_ms = max(int(float(options.get("lease", 30)) * 1000), 1)
+        self.lease = max(float(options.get("lease", 30)), 0.001)
         self.wait = float(options.get("wait", 60))
         self.reconnect_for = float(options.get("reconnect_for", 30))
-        self._retry_for = float(options.get("retry_for", 30))
         self.duewheel = Client(f"{scheme}://{address}:{client.port or self.default_port}",
                                token=options.get("token") or client.password or None,
-                               timeout=max(float(client.connect_timeout or 0), 10.0), retry_for=self._retry_for,
+                               timeout=max(float(client.connect_timeout or 0), 10.0),
+                               retry_for=float(options.get("retry_for", 30)),
                                ssl_context=_context(client.ssl) if scheme == "https" else None)
         self.keeper = Keeper(self.duewheel)
         self.bindings = Bindings(self.duewheel, self.prefix)
         self.arguments: dict[str, dict[str, Any]] = {}
         self.ttls: dict[str, int] = {}
-        self._inbox: deque[tuple[Channel, str, dict[str, Any], str]] = deque()
-        self._arrived = threading.Condition()
+        self.arrived = threading.Condition()
+        self.names: dict[str, str] = {}  # of queues, by those of the server
         self._error: Exception | None = None
-        self._names: dict[str, str] = {}
         self._hub: Any = None
         self._wake: tuple[socket.socket, socket.socket] | None = None
         self._keeping = False
@@ -569,7 +573,7 @@ class Transport(virtual.Transport):
     def named(self, queue: str) -> str:
         """The server's name of a queue."""
         name = queue_name(self.prefix, queue)
-        self._names[name] = queue
+        self.names[name] = queue
         return name
 
     def payload(self, delivery: Delivery) -> dict[str, Any]:
@@ -585,7 +589,7 @@ class Transport(virtual.Transport):
         properties, headers = payload["properties"], payload["headers"]
         info = properties.setdefault("delivery_info", {})
         info.setdefault("exchange", "")
-        info.setdefault("routing_key", self._names.get(delivery.queue, delivery.queue))
+        info.setdefault("routing_key", self.names.get(delivery.queue, delivery.queue))
         at, now = due(headers), datetime.now(timezone.utc)
         if at is not None and datetime.fromisoformat(at) > now:
             # It is due by the server's clock, or because somebody has fired it: the worker has nothing to wait for.
@@ -599,142 +603,65 @@ class Transport(virtual.Transport):
     def foreign(self, delivery: Delivery, error: Exception) -> None:
         """A message that is none of kombu's is dead at once: it can be read there, and redriven."""
         log.error("message %s of %s is not a task, and is dead now: %s", delivery.id, delivery.queue, error)
-        try:
-            self.keeper.nack([self.keeper.add(delivery)], dead=True, reason=f"not a task: {error}")
-        except DuewheelError as refused:
-            log.warning("message %s comes again after its lease: %s", delivery.id, refused)
+        self.keeper.nack([self.keeper.add(delivery)], dead=True, reason=f"not a task: {error}")
 
     # -- queues
 
     def purge(self, queue: str) -> int:
         """Removes what is pending: with the scope `admin` all of it, else what is due."""
-        name = self.named(queue)
+        name, count = self.named(queue), 0
         try:
             return self.duewheel.purge(name)
         except NotFound:
             return 0
         except Forbidden:
-            return self._empty(name)
-
-    def _empty(self, name: str) -> int:
-        count = 0
-        while True:
-            got = self.duewheel.reserve(name, 1000)
-            if not got:
-                return count
-            self.duewheel.ack_many(got)
-            count += len(got)
+            while got := self.duewheel.reserve(name, 1000):
+                self.duewheel.ack_many(got)
+                count += len(got)
+            return count
 
     def remove_queue(self, queue: str) -> None:
-        name = self.named(queue)
         try:
-            self.duewheel.request("DELETE", queue_path(name))
+            self.duewheel.request("DELETE", queue_path(self.named(queue)))
         except NotFound:
             pass
-        except (Leased, InUse):
+        except (Leased, InUse, Forbidden):
             self.purge(queue)
-        except Forbidden:
-            self._empty(name)
 
     def keep_queues(self) -> None:
         """Renews the queues with an end from now on, and removes those that have ended."""
         if not self._keeping:
             self._keeping = True
             self.keeper.every(RENEW, self._renew)
-            self.bindings.sweep_sometimes(self.remove_queue)
+            self.bindings.sweep(self.remove_queue)
 
     def _renew(self) -> None:
         for channel in list(self.channels):
-            if isinstance(channel, Channel):
-                channel.renew()
+            channel.renew()
         self.bindings.sweep(self.remove_queue)
 
     # -- consuming
 
-    def fetcher(self, channel: Channel) -> Fetcher:
-        def deliver(granted: list[Delivery]) -> None:
-            items = []
-            for one in granted:
-                queue = self._names[one.queue]
-                try:
-                    payload = self.payload(one)
-                except Exception as error:  # noqa: BLE001: whatever its content makes of it
-                    self.foreign(one, error)
-                    continue
-                items.append((channel, queue, payload, payload["properties"]["delivery_tag"]))
-            with self._arrived:
-                # Nobody sweeps the inbox for a consumer that has been cancelled before.
-                kept = [it for it in items if it[1] in channel._active_queues]
-                channel._waiting += len(kept)
-                self._inbox.extend(kept)
-                self._arrived.notify_all()
-            if len(kept) < len(items):
-                self.keeper.requeue([it[3] for it in items if it not in kept])
-            channel.update()
-            self._woken()
+    def fail(self, error: Exception) -> None:
+        self._error = error
+        self.wake()
 
-        def fail(error: Exception) -> None:
-            self._error = error
-            with self._arrived:
-                self._arrived.notify_all()
-            self._woken()
-
-        return Fetcher(self.keeper, self.lease_ms, self.wait, self.reconnect_for, channel.wanted, deliver, fail)
-
-    def cancelled(self, channel: Channel, queue: str | None) -> None:
-        """Nobody consumes the queue any more: what was leased for it is given back."""
-        with self._arrived:
-            gone = [it for it in self._inbox if it[0] is channel and (queue is None or it[1] == queue)]
-            for one in gone:
-                self._inbox.remove(one)
-            channel._waiting -= len(gone)
-        if gone:
-            self.keeper.requeue([tag for *_, tag in gone])
-
-    def drain(self, timeout: float | None) -> None:
+    def drain_events(self, connection: Any, timeout: float | None = None) -> None:
         """Delivers everything that has arrived, and waits for it at most that long. Raises socket.timeout."""
         end = None if timeout is None else time.monotonic() + timeout
-        while True:
-            self._raise_error()
-            if self._deliver_inbox():
-                return
-            with self._arrived:
-                if not self._inbox and self._error is None:
+        while not self._deliver_all():
+            with self.arrived:
+                if self._error is None and not any(channel._inbox for channel in self.channels):
                     left = None if end is None else end - time.monotonic()
                     if left is not None and left <= 0:
                         raise socket.timeout("no message has arrived")
-                    self._arrived.wait(left)
+                    self.arrived.wait(left)
 
-    def drain_events(self, connection: Any, timeout: float | None = None) -> None:
-        self.drain(timeout)
-
-    def _raise_error(self) -> None:
+    def _deliver_all(self) -> int:
         error, self._error = self._error, None
         if error is not None:
             raise error
-
-    def _deliver_inbox(self) -> int:
-        count = 0
-        for _ in range(len(self._inbox)):
-            with self._arrived:
-                if not self._inbox:
-                    break
-                channel, queue, payload, tag = self._inbox.popleft()
-                channel._waiting -= 1
-            if not self.keeper.holds(tag):
-                channel.update()
-                continue  # the lease was lost while it waited here
-            if channel.closed or queue not in channel._active_queues:
-                self.keeper.requeue([tag])
-                continue
-            if queue in channel._no_ack:
-                self.keeper.ack(tag)
-            count += 1
-            try:
-                self._deliver(payload, queue)
-            finally:
-                channel.update()
-        return count
+        return sum(channel.deliver() for channel in list(self.channels) if not channel.closed)
 
     # -- the event loop
 
@@ -745,33 +672,29 @@ class Transport(virtual.Transport):
         write.setblocking(False)
         self._wake, self._hub = (read, write), loop
         loop.add_reader(read, self._on_woken, read)
-        self._woken()
+        self.wake()
 
     def unregister_from_event_loop(self, connection: Any, loop: Any) -> None:
         wake, self._wake = self._wake, None
         if wake is not None:
-            try:
+            with suppress(KeyError, ValueError, OSError):
                 (self._hub or loop).remove_reader(wake[0])
-            except (KeyError, ValueError, OSError):
-                pass
             for one in wake:
                 one.close()
 
-    def _woken(self) -> None:
+    def wake(self) -> None:
+        """Something has come."""
+        with self.arrived:
+            self.arrived.notify_all()
         wake = self._wake
         if wake is not None:
-            try:
+            with suppress(OSError):  # full: it is awake; closed: it needs nothing
                 wake[1].send(b".")
-            except OSError:
-                pass  # full: it is awake; closed: it needs nothing
 
     def _on_woken(self, read: socket.socket) -> None:
-        try:
+        with suppress(OSError):
             read.recv(4096)
-        except OSError:
-            pass
-        self._raise_error()
-        self._deliver_inbox()
+        self._deliver_all()
 
     # -- the connection
 
@@ -779,9 +702,6 @@ class Transport(virtual.Transport):
         # One call says whether there is a server that takes the token.
         self.duewheel.check()
         return super().establish_connection()
-
-    def verify_connection(self, connection: Any) -> bool:
-        return True
 
     def close_connection(self, connection: Any) -> None:
         for channel in list(self.channels):
@@ -799,9 +719,6 @@ class Transport(virtual.Transport):
 
         return __version__
 
-    def as_uri(self, uri: str, include_password: bool = False, mask: str = "**") -> str:
-        return uri if include_password else re.sub(r"(://[^/@]*:)[^@/]*@", rf"\g<1>{mask}@", uri)
-
 
 class TLSTransport(Transport):
     """duewheel over HTTPS."""
@@ -811,13 +728,11 @@ class TLSTransport(Transport):
 
 def _context(options: Any) -> ssl.SSLContext:
     """`broker_use_ssl`: True, or a dict with ca_certs, certfile, keyfile and cert_reqs."""
-    options = options if isinstance(options, dict) else {}
-    context = ssl.create_default_context(cafile=options.get("ca_certs") or options.get("ssl_ca_certs"))
-    certificate = options.get("certfile") or options.get("ssl_certfile")
-    if certificate:
-        context.load_cert_chain(certificate, options.get("keyfile") or options.get("ssl_keyfile"))
-    required = options.get("cert_reqs", options.get("ssl_cert_reqs", ssl.CERT_REQUIRED))
-    if required in (ssl.CERT_NONE, "none", "CERT_NONE"):
+    options = {name.removeprefix("ssl_"): it for name, it in options.items()} if isinstance(options, dict) else {}
+    context = ssl.create_default_context(cafile=options.get("ca_certs"))
+    if options.get("certfile"):
+        context.load_cert_chain(options["certfile"], options.get("keyfile"))
+    if options.get("cert_reqs") in (ssl.CERT_NONE, "none", "CERT_NONE"):
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context

@@ -9,9 +9,6 @@
 The program is `DUEWHEEL_BIN`, the option `--duewheel-bin`, or `duewheel` on the path.
 """
 
-from __future__ import annotations
-
-import json as jsonlib
 import os
 import re
 import shutil
@@ -19,12 +16,12 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import pytest
 
-from ._calls import Duration, Message, milliseconds
+from ._messages import Duration, Message, milliseconds
 from .client import Client
 
 PATIENCE = 60.0  # seconds for the start of the server
@@ -39,26 +36,24 @@ class VirtualServer:
         command = [program, "serve", "--virtual-clock", "--http", "127.0.0.1:0", "--beanstalk", "off", *options]
         self._process = subprocess.Popen(command, cwd=self._folder.name, env=environment, stdin=subprocess.DEVNULL,
                                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        self._said: list[str] = []
-        self._url: str | None = None
-        self._ready = threading.Event()
-        threading.Thread(target=self._read, daemon=True).start()
-        if not self._ready.wait(PATIENCE) or self._url is None:
-            self.stop()
-            raise RuntimeError(f"{program} does not start:\n{''.join(self._said[-20:])}")
-        self.url: str = self._url
-        #: A client of this server.
-        self.client = Client(self.url)
-
-    def _read(self) -> None:
+        patience = threading.Timer(PATIENCE, self._process.kill)
+        patience.start()
         assert self._process.stdout is not None
+        said: list[str] = []
+        found = None
         for line in self._process.stdout:
-            self._said.append(line)
+            said.append(line)
             found = re.match(r"listening on (https?://\S+)", line)
             if found:
-                self._url = found[1]
-                self._ready.set()
-        self._ready.set()
+                break
+        patience.cancel()
+        if found is None:
+            self.stop()
+            raise RuntimeError(f"{program} does not start:\n{''.join(said[-20:])}")
+        threading.Thread(target=self._process.stdout.read, daemon=True).start()
+        self.url: str = found[1]
+        #: A client of this server.
+        self.client = Client(self.url)
 
     def advance(self, by: Duration) -> datetime:
         """Lets time pass, such as "48h". Then everything that is due is granted to the next reserve."""
@@ -75,44 +70,32 @@ class VirtualServer:
                 return found
 
     def assert_enqueued(self, queue: str, *, key: str | None = None, body: str | bytes | None = None, json: Any = None,
-                        headers: dict[str, str] | None = None, due_in: timedelta | int | float | str | None = None,
+                        headers: dict[str, str] | None = None, due_in: Duration | None = None,
                         state: str | None = None, count: int | None = None) -> Message:
         """Asserts that a message is pending with everything that is named, and returns the first one. `count` is how
         many there must be. `due_in` is the time until it is due, to the millisecond."""
-        everything = self.pending(queue)
-        wanted_ms = None if due_in is None else _milliseconds(due_in)
-        found = [
-            one
-            for one in everything
-            if (key is None or one.key == key)
-            and (body is None or one.body == (body.encode() if isinstance(body, str) else body))
-            and (json is None or _is_json(one.body, json))
-            and (headers is None or headers.items() <= one.headers.items())
-            and (wanted_ms is None or one.raw.get("due_in_ms") == wanted_ms)
-            and (state is None or one.state == state)
-        ]
-        if (count is None and found) or (count is not None and len(found) == count):
-            return found[0] if found else None  # type: ignore[return-value]
         asked = {"key": key, "body": body, "json": json, "headers": headers, "due_in": due_in, "state": state}
-        wanted = ", ".join(f"{name}={value!r}" for name, value in asked.items() if value is not None)
-        lines = [f"  {one.id} {one.state} due in {one.raw.get('due_in_ms')} ms, key {one.key!r}, body {one.body[:200]!r}" for one in everything[:20]]
-        raise AssertionError(
-            f"{len(found)} messages in {queue!r} with {wanted or 'anything'}, not {'at least 1' if count is None else count}; pending are {len(everything)}:\n"
-            + "\n".join(lines)
-        )
+        asked = {name: value for name, value in asked.items() if value is not None}
+        everything = self.pending(queue)
+        found = [one for one in everything if all(_agrees(one, name, value) for name, value in asked.items())]
+        if found and count is None or len(found) == count:
+            return found[0] if found else None  # type: ignore[return-value]
+        wanted = ", ".join(f"{name}={value!r}" for name, value in asked.items())
+        lines = [f"{len(found)} messages in {queue!r} with {wanted or 'anything'}, not "
+                 f"{'at least 1' if count is None else count}; pending are {len(everything)}:"]
+        for one in everything[:20]:
+            due_in_ms = one.raw.get("due_in_ms")
+            lines.append(f"  {one.id} {one.state} due in {due_in_ms} ms, key {one.key!r}, body {one.body[:200]!r}")
+        raise AssertionError("\n".join(lines))
 
     def assert_not_enqueued(self, queue: str, **what: Any) -> None:
         """Asserts that no such message is pending."""
         self.assert_enqueued(queue, count=0, **what)
 
     def stop(self) -> None:
-        """Ends the server."""
-        self._process.terminate()
-        try:
-            self._process.wait(10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        """Ends the server, and with it everything that it has."""
+        self._process.kill()
+        self._process.wait()
         if hasattr(self, "client"):
             self.client.close()
         self._folder.cleanup()
@@ -121,7 +104,7 @@ class VirtualServer:
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 
 
-def _milliseconds(span: timedelta | int | float | str) -> int:
+def _milliseconds(span: Duration) -> int:
     if not isinstance(span, str):
         return milliseconds("due_in", span)
     if not re.fullmatch(r"(\d+(\.\d+)?(ms|s|m|h|d|w))+", span):
@@ -129,27 +112,35 @@ def _milliseconds(span: timedelta | int | float | str) -> int:
     return round(sum(float(number) * _UNITS[unit] for number, unit in re.findall(r"([\d.]+)(ms|s|m|h|d|w)", span)))
 
 
-def _is_json(body: bytes, wanted: Any) -> bool:
-    try:
-        return bool(jsonlib.loads(body) == wanted)
-    except ValueError:
-        return False
+def _agrees(message: Message, name: str, wanted: Any) -> bool:
+    if name == "json":
+        try:
+            return bool(message.json() == wanted)
+        except ValueError:
+            return False
+    if name == "headers":
+        return bool(wanted.items() <= message.headers.items())
+    if name == "due_in":
+        return bool(message.raw.get("due_in_ms") == _milliseconds(wanted))
+    return bool(getattr(message, name) == (wanted.encode() if name == "body" and isinstance(wanted, str) else wanted))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.getgroup("duewheel").addoption("--duewheel-bin", help="the program duewheel, by default DUEWHEEL_BIN or the one on the path")
+    parser.getgroup("duewheel").addoption("--duewheel-bin", help="the program, else DUEWHEEL_BIN or one on the path")
 
 
 def _program(config: pytest.Config) -> str:
     program = config.getoption("--duewheel-bin") or os.environ.get("DUEWHEEL_BIN") or shutil.which("duewheel")
     if not program:
-        pytest.fail("there is no program duewheel: set DUEWHEEL_BIN, give --duewheel-bin, or put it on the path", pytrace=False)
+        pytest.fail("there is no program duewheel: set DUEWHEEL_BIN, give --duewheel-bin, or put it on the path",
+                    pytrace=False)
     return os.path.abspath(program) if os.path.dirname(program) else program
 
 
 @pytest.fixture
 def duewheel_server(request: pytest.FixtureRequest) -> Iterator[VirtualServer]:
-    """A fresh server with a virtual clock: `url`, `client`, `advance`, `assert_enqueued`, `assert_not_enqueued`, `pending`."""
+    """A fresh server with a virtual clock: `url`, `client`, `advance`, `assert_enqueued`, `assert_not_enqueued`,
+    `pending`."""
     server = VirtualServer(_program(request.config))
     yield server
     server.stop()

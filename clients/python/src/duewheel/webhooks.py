@@ -1,9 +1,6 @@
 """Checks webhooks that a duewheel server has sent: Standard Webhooks 1.0, `v1` (HMAC-SHA256) and `v1a` (Ed25519)."""
 
-from __future__ import annotations
-
 import base64
-import binascii
 import hmac
 import time
 from collections.abc import Iterable, Mapping
@@ -12,7 +9,7 @@ from datetime import datetime
 from urllib.parse import unquote
 
 from . import _ed25519
-from ._calls import Body, moment
+from ._messages import Body, moment
 
 
 class WebhookError(Exception):
@@ -55,18 +52,22 @@ def verify(headers: Mapping[str, str], body: bytes | str, secrets: str | Iterabl
         if not given.get(name):
             raise WebhookError("webhook_header", f"the request has no {name}")
     stamp = given["webhook-timestamp"]
-    if not (stamp.isascii() and stamp.isdigit() and len(stamp) <= 12):
+    at = _whole(stamp)
+    if at is None:
         raise WebhookError("webhook_timestamp", "webhook-timestamp is no whole number of seconds")
-    if abs((time.time() if now is None else now) - int(stamp)) > tolerance:
-        raise WebhookError("webhook_timestamp", f"the request is not of the last {tolerance:g} s; compare the clocks, or it is an old one")
+    if abs((time.time() if now is None else now) - at) > tolerance:
+        raise WebhookError("webhook_timestamp", f"the request is not of the last {tolerance:g} s; compare the clocks, "
+                                                "or it is an old one")
     signed = b".".join((given["webhook-id"].encode("utf-8", "surrogatepass"), stamp.encode(), body))
     if not any(_holds(keys, signature, signed) for signature in given["webhook-signature"].split()):
         raise WebhookError("webhook_signature", "no signature is by one of the secrets")
-    attempt = given.get("duewheel-attempt", "")
-    return Webhook(given["webhook-id"], int(stamp), _plain(given.get("duewheel-queue")),
-                   _plain(given.get("duewheel-key")),
-                   int(attempt) if attempt.isascii() and attempt.isdigit() and len(attempt) <= 12 else None,
-                   _moment(given.get("duewheel-due-at")), _headers(given), body)
+    return Webhook(given["webhook-id"], at, _plain(given.get("duewheel-queue")), _plain(given.get("duewheel-key")),
+                   _whole(given.get("duewheel-attempt", "")), _moment(given.get("duewheel-due-at")), _headers(given),
+                   body)
+
+
+def _whole(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 12 else None
 
 
 def _moment(value: str | None) -> datetime | None:
@@ -95,16 +96,20 @@ def _headers(given: dict[str, str]) -> dict[str, str]:
     return found
 
 
-def _key(secret: str) -> tuple[str, bytes]:
-    kind = "v1"
-    if secret.startswith("whsk_"):
-        raise WebhookError("webhook_secret", "secrets: whsk_… is the sender's private key; a receiver needs its public one, whpk_…")
-    if secret.startswith("whpk_"):
-        kind, secret = "v1a", secret.removeprefix("whpk_")
+def _decoded(text: str) -> bytes:
+    """Base64; empty if it is none."""
     try:
-        key = base64.b64decode(secret.removeprefix("whsec_"), validate=True)
-    except (binascii.Error, ValueError):
-        key = b""
+        return base64.b64decode(text, validate=True)
+    except ValueError:
+        return b""
+
+
+def _key(secret: str) -> tuple[str, bytes]:
+    if secret.startswith("whsk_"):
+        raise WebhookError("webhook_secret", "secrets: whsk_… is the sender's private key; a receiver needs its public "
+                                             "one, whpk_…")
+    kind = "v1a" if secret.startswith("whpk_") else "v1"
+    key = _decoded(secret.removeprefix("whpk_").removeprefix("whsec_"))
     if not key or (kind == "v1a" and len(key) != 32):
         raise WebhookError("webhook_secret", "secrets: what follows whsec_ or whpk_ is no key in base64")
     return kind, key
@@ -112,10 +117,7 @@ def _key(secret: str) -> tuple[str, bytes]:
 
 def _holds(keys: list[tuple[str, bytes]], signature: str, signed: bytes) -> bool:
     version, _, text = signature.partition(",")
-    try:
-        value = base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        return False
+    value = _decoded(text)
     for kind, key in keys:
         if kind == version == "v1" and hmac.compare_digest(hmac.digest(key, signed, "sha256"), value):
             return True

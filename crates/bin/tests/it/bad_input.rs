@@ -104,6 +104,8 @@ async fn bad_bodies_name_the_field() {
         ("PATCH", "/v1/messages/1", r#"{"past": "fire", "delay": "1s"}"#, "past"),
         ("POST", MESSAGES, r#"{"body": "a", "delay_ms": 0, "past": "fire"}"#, "past"),
         ("POST", MESSAGES, r#"{"body": "a", "delay": "1s", "past": "refuse"}"#, "past"),
+        ("POST", MESSAGES, r#"{"body": "a", "delay_ms": 0, "dedupe_window": "1h"}"#, "dedupe_window"),
+        ("POST", MESSAGES, r#"{"body": "a", "delay_ms": 0, "dedupe_window_ms": 1000}"#, "dedupe_window_ms"),
         ("PATCH", "/v1/messages/1", r#"{"delay_ms": 1, "delay": "1s"}"#, "delay"),
         ("POST", MESSAGES, r#"{"body": "a", "due_at": "tomorrow"}"#, "due_at"),
         ("POST", MESSAGES, r#"{"body": "a", "due_at": "2027-01-01T00:00:00"}"#, "due_at"),

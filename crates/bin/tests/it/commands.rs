@@ -245,9 +245,9 @@ fn work_honours_exit_75_and_timeout() {
     shell.ok(&["fire", "1"]);
     // The child of the shell would go on for an hour.
     let script = "sleep 3600 & echo $! > pid; wait";
-    shell.ok(&["work", "q", "--count", "1", "--timeout", "300ms", "--", "sh", "-c", script]);
+    shell.ok(&["work", "q", "--count", "1", "--timeout", "3s", "--", "sh", "-c", script]);
     let seen = shell.json(&["get", "1", "--json"]);
-    assert_eq!(seen["history"][1]["note"], json!("ran longer than 300ms"));
+    assert_eq!(seen["history"][1]["note"], json!("ran longer than 3s"));
     let pid = std::fs::read_to_string(shell.dir.path().join("pid")).expect("pid");
     let is_running = || {
         // A zombie without a parent that waits for it has ended as well.

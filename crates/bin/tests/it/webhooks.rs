@@ -501,7 +501,8 @@ fn invalid_secrets_key_file_aborts_start() {
     assert!(started("/nowhere").contains("/nowhere"));
 }
 
-/// kill -9 again and again while messages are delivered: each arrives, under one id over all attempts.
+/// kill -9 again and again while messages are delivered: each arrives, under one id over all attempts. What a message
+/// shows of its attempts is what was recorded of their effect.
 #[test]
 fn kill_9_keeps_deliveries_and_ids() {
     const MESSAGES: usize = 600;
@@ -518,7 +519,13 @@ fn kill_9_keeps_deliveries_and_ids() {
     target["max_attempts"] = json!(1_000);
     assert_eq!(process.call("PUT", "/v1/targets/shop", &target.to_string()).0, 200);
     assert_eq!(
-        process.call("PATCH", "/v1/queues/orders/config", r#"{"target": "shop", "lease_ms": 1000}"#).0,
+        process
+            .call(
+                "PATCH",
+                "/v1/queues/orders/config",
+                r#"{"target": "shop", "lease_ms": 1000, "keep_done": "1h"}"#
+            )
+            .0,
         200
     );
     let lines: String =
@@ -550,6 +557,19 @@ fn kill_9_keeps_deliveries_and_ids() {
     assert_eq!(ids.len(), MESSAGES, "each has arrived");
     assert!(ids.values().all(|ids| ids.len() == 1), "one id over all attempts: {ids:?}");
     assert_eq!(stores.len(), 1, "{stores:?}");
+    let mut failed = 0;
+    for id in accepted.keys() {
+        let seen: Value = serde_json::from_str(&process.text(&format!("/v1/messages/{id}"))).expect("JSON");
+        let of = |list: &str, field: &str, word: &str| {
+            let all = seen[list].as_array().expect("a list");
+            all.iter().filter(|one| one[field] == word).count()
+        };
+        let returned = of("history", "how", "nacked");
+        assert_eq!(of("deliveries", "class", "status_500"), returned, "{seen}");
+        assert_eq!(of("deliveries", "class", "status_200"), 1, "{seen}");
+        failed += returned;
+    }
+    assert!(failed > 0, "some have failed");
 }
 
 /// Variables that name proxies are not read: a push would go where its addresses are not judged.

@@ -163,8 +163,8 @@ impl OutboxDrain {
         Ok(())
     }
 
-    /// Becomes the drainer, and returns whether it is: releases the rows of the intent that are gone. A commit of the same transaction comes first, so
-    /// that what it has seen is as durable as a commit is.
+    /// Becomes the drainer, and returns whether it is: releases the rows of the intent that are gone. A commit of the same
+    /// transaction comes first, so that what it has seen is as durable as a commit is.
     async fn recover(&mut self, connection: &PgConnection) -> Result<bool, OutboxError> {
         if !begin(connection).await? {
             return Ok(false);

@@ -31,6 +31,8 @@ pub enum Error {
     SaysEarly,
     /// The first source panics.
     Panics,
+    /// The sink sends nothing, and says nothing.
+    Hangs,
 }
 
 #[derive(Debug, Default)]
@@ -141,6 +143,9 @@ impl Sink for MemoryEnd {
         batch: &[Grant],
         heard: &UnboundedSender<(usize, SendFate)>,
     ) -> Result<(), SeamError> {
+        if self.world.error == Error::Hangs {
+            std::future::pending::<()>().await;
+        }
         for (n, grant) in batch.iter().enumerate() {
             self.check()?;
             let body = String::from_utf8(grant.message.body.to_vec()).unwrap();

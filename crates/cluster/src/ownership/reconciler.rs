@@ -531,7 +531,7 @@ impl Reconciler {
         }
     }
 
-    /// Connects to new nodes, and disconnects from those that have left.
+    /// Connects to new nodes and new addresses, and disconnects from those that have left.
     fn meet(&mut self) {
         let owners = self.owners.iter().flatten().map(|owner| &owner.node);
         let others: BTreeMap<u32, &Node> = self
@@ -542,7 +542,7 @@ impl Reconciler {
             .map(|node| (node.number, node))
             .collect();
         self.peers.retain(|number, (peer, task)| {
-            let stays = others.contains_key(number);
+            let stays = others.get(number).is_some_and(|node| *node == peer.node());
             if !stays {
                 peer.part();
                 self.parted.push((peer.clone(), task.clone()));

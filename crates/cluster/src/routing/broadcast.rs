@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use duewheel_core::act::Act;
 use duewheel_core::engine::{
-    Applied, Ask, EnqueueRefusal, FromReply, Op, Page, QueueView, Reply, SettingsRefusal, Stats, Typed,
+    Applied, Ask, EnqueueRefusal, FromReply, Op, Page, QueueView, Reply, SettingsRefusal, Typed,
 };
 use duewheel_core::id::{SessionId, ShardId};
 use duewheel_core::name::QueueName;
@@ -99,10 +99,10 @@ impl Router {
                 Ok(Reply::Wheel(Box::new(wheel.ok_or(CallError::NO_ANSWER)?)))
             }
             Op::Stats => {
-                let stats = merge::stats(self.all(Op::stats(), patience).await?);
-                let waiters = self.with_demands(|demands, _, _| demands.len() as u64);
-                let queues = stats.queues.max(self.holds().len() as u64);
-                Ok(Reply::Stats(Box::new(Stats { waiters, queues, ..stats })))
+                let mut stats = merge::stats(self.all(Op::stats(), patience).await?);
+                stats.waiters = self.with_demands(|demands, _, _| demands.len() as u64);
+                stats.queues = stats.queues.max(self.holds().len() as u64);
+                Ok(Reply::Stats(Box::new(stats)))
             }
             Op::Configure { queue, settings } => {
                 let asked = Op::configure(queue.clone(), settings).of_act(act);
@@ -209,9 +209,7 @@ impl Router {
                     }
                     counts.extend(more);
                 }
-                Err(CallError::Store { error, .. }) if done > 0 => {
-                    return Err(CallError::Store { error, outcome: Outcome::Unknown });
-                }
+                Err(error) if done > 0 => return Err(error.of_one_of_several()),
                 Err(error) => return Err(error),
             }
         }

@@ -83,8 +83,8 @@ fn every(
     own: &BTreeMap<QueueName, LocalQueue>,
 ) -> BTreeMap<QueueName, QueueView> {
     let mut all: BTreeMap<QueueName, QueueView> = BTreeMap::new();
-    for view in shards.into_iter().flatten() {
-        let view = QueueView { waiters: 0, using: 0, watching: 0, ..view };
+    for mut view in shards.into_iter().flatten() {
+        (view.waiters, view.using, view.watching) = (0, 0, 0);
         match all.get_mut(&view.name) {
             Some(into) => queue(into, view),
             None => drop(all.insert(view.name.clone(), view)),
@@ -115,14 +115,13 @@ pub(crate) fn sum(shards: Vec<Applied<u64>>) -> Applied<u64> {
     shards.into_iter().reduce(both).unwrap_or_default()
 }
 
-fn counts(a: Counts, b: Counts) -> Counts {
-    Counts {
-        scheduled: a.scheduled + b.scheduled,
-        ready: a.ready + b.ready,
-        leased: a.leased + b.leased,
-        dead: a.dead + b.dead,
-        estimated: a.estimated || b.estimated,
-    }
+fn counts(mut a: Counts, b: Counts) -> Counts {
+    a.scheduled += b.scheduled;
+    a.ready += b.ready;
+    a.leased += b.leased;
+    a.dead += b.dead;
+    a.estimated |= b.estimated;
+    a
 }
 
 /// A queue is paused in all shards at once, so that counts as one pause.

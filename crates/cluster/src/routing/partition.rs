@@ -147,7 +147,7 @@ mod tests {
         let row = SourceRow { source: queue("#outbox"), id: "7".into() };
         assert_eq!(placement(&any.once(row), 7), Placement::To(of_name(&queue("#outbox"), "7", 7)));
         assert_eq!(
-            placement(&Op::Redrive { id: MessageId(9), delay_ms: None }, 7),
+            placement(&Op::Redrive { id: MessageId(9), delay_ms: None, died: None }, 7),
             Placement::To(ShardId(1))
         );
     }

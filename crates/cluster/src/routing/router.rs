@@ -508,6 +508,10 @@ impl Route for Router {
         self.count()
     }
 
+    fn bound_leases(&self) -> u64 {
+        self.sessions.bound_leases(self.now())
+    }
+
     fn list(&self, asked: ListRequest) -> Pin<Box<dyn Future<Output = Result<Listing, CallError>> + Send>> {
         let me = self.me.upgrade();
         Box::pin(async move {

@@ -171,6 +171,13 @@ impl Sessions {
         }
     }
 
+    /// The number of leases of all sessions that have not run out.
+    pub(crate) fn bound_leases(&self, now: u64) -> u64 {
+        let table = self.table();
+        let ends = table.sessions.values().flat_map(|session| &session.by_end);
+        ends.filter(|&&(until, _)| until > now).count() as u64
+    }
+
     /// The shards at which it may have leases.
     pub(crate) fn shards(&self, session: SessionId) -> Vec<ShardId> {
         let table = self.table();
@@ -224,6 +231,7 @@ mod tests {
         assert_eq!(first(0), Some(300), "not settled");
         sessions.answered(watch, &Ok(Reply::Settle(Ok(Settled::Acked.into()))), 0);
         assert_eq!(first(0), Some(350));
+        assert_eq!([349, 350].map(|now| sessions.bound_leases(now * MS)), [1, 0]);
         assert_eq!(first(350), None, "it has run out");
         assert!(sessions.watch(&ack, ShardId(0)).is_none());
     }

@@ -7,11 +7,13 @@
 //! | … | as many *parts* as the head says, each an operation or an answer |
 //!
 //! A part is its length (a varint), the operation or the answer in postcard, and a section of tagged fields, as
-//! records have it ([`find_bytes`]). An operation has the fields 1, optional: the [`Act`] that it is part of; 2, required:
-//! the row of an outbox that it is of ([`SourceRow`]), both in postcard; and an ack 3, optional: its result.
-//! A later addition to an operation or an answer is a field here, or one of the message's options or the queue's settings, which are sections themselves. New kinds go behind
-//! the existing ones. So a part of a later build can be one that this build cannot read: nothing of a request with
-//! such an operation is applied, and such an answer is lost for its call alone.
+//! records have it ([`find_bytes`]). An operation has the fields 1, optional: the [`Act`] that it is part of; 2,
+//! required: the row of an outbox that it is of ([`SourceRow`]), both in postcard; an ack 3, optional: its result; a
+//! settlement 4, optional: its detail, as the answer that shows a message has it; and a redrive 5, required: the time
+//! of the only death that it is for. A later addition to an operation or an answer is a field here, or one of the
+//! message's options or the queue's settings, which are sections themselves. New kinds go behind the existing ones. So
+//! a part of a later build can be one that this build cannot read: nothing of a request with such an operation is
+//! applied, and such an answer is lost for its call alone.
 //!
 //! None of these bytes is ever stored. The parts of a greeting, which come first, are the same in all versions; later
 //! versions may append to them.
@@ -27,6 +29,7 @@ use std::sync::Arc;
 use duewheel_core::act::Act;
 use duewheel_core::engine::{Op, Reply, SourceRow};
 use duewheel_core::id::ShardId;
+use duewheel_core::message::Detail;
 use duewheel_core::policy::Policy;
 use duewheel_core::record::{Writer, find_bytes, varint};
 use duewheel_core::store::{ErrorKind, StoreError};
@@ -67,8 +70,9 @@ impl FrameLimits {
     /// The limits that hold the largest request and the largest answer that the policy allows.
     pub(crate) fn of(policy: &Policy) -> Self {
         let batch = policy.max_batch_bytes.max(policy.max_reserve_bytes).max(policy.load_bytes);
-        let one =
-            policy.max_body.saturating_add(policy.max_headers + policy.max_result).saturating_add(4_096);
+        let one = policy
+            .max_body
+            .saturating_add(policy.max_headers + policy.max_result + policy.max_detail + 4_096);
         // Views and grants carry some hundred bytes besides the body.
         let beside =
             policy.max_batch_messages.max(policy.max_reserve).max(policy.max_page).saturating_mul(1_024);
@@ -233,7 +237,12 @@ pub(crate) fn answers(
     let parts = count(answers.len(), limits)?;
     let mut frame = begin(&PeerFrameHead::Answers { id, answers: parts })?;
     for answer in answers {
-        push_part(&mut frame, &answer.as_ref().map_err(WireFailure::from), &[])?;
+        let field = match answer {
+            Ok(Reply::View(Some(view))) => view.detail.as_ref(),
+            _ => None,
+        };
+        let field = field.map(|detail| (DETAIL, false, detail.to_vec()));
+        push_part(&mut frame, &answer.as_ref().map_err(WireFailure::from), field.as_slice())?;
     }
     finish(frame, limits.bytes)
 }
@@ -251,10 +260,15 @@ pub(crate) fn read(bytes: &[u8], limits: FrameLimits) -> Result<ReceivedFrame, W
     if !has_parts && !rest.is_empty() {
         return Err(WireError::Damaged);
     }
-    let answer = |answer: Result<Reply, WireFailure>| answer.map_err(CallError::from);
+    let answer = |mut answer: Result<Reply, WireFailure>, section: &[u8]| {
+        if let Ok(Reply::View(Some(view))) = &mut answer {
+            view.detail = field(section, DETAIL).map(Detail::from);
+        }
+        answer.map_err(CallError::from)
+    };
     head.with(
         |ops| Ok(parts(rest, ops, limits, with_fields)?.into_iter().collect()),
-        |answers| parts(rest, answers, limits, |failure, _| Some(answer(failure))),
+        |answers| parts(rest, answers, limits, |failure, section| Some(answer(failure, section))),
     )
 }
 
@@ -270,18 +284,35 @@ fn fields_of(op: &Op) -> Result<Vec<(u64, bool, Vec<u8>)>, WireError> {
     if let Op::Ack { result: Some(result), .. } = op.inner() {
         fields.push((RESULT, false, result.as_bytes().to_vec()));
     }
+    fields.extend(op.detail().map(|detail| (DETAIL, false, detail.to_vec())));
+    if let Op::Redrive { died: Some(died), .. } = op.inner() {
+        fields.push((DIED, true, postcard::to_allocvec(died).map_err(|_| WireError::Damaged)?));
+    }
     Ok(fields)
 }
 
-/// An operation with its fields; without an act or a result that cannot be read. `None` if it cannot be that of its row.
+/// The value of a field, if it is in the section.
+fn field(mut section: &[u8], wanted: u64) -> Option<&[u8]> {
+    find_bytes(&mut section, DIED, wanted).flatten()
+}
+
+/// An operation with its fields; without an act or a result that cannot be read. `None` if it cannot have its row or its
+/// time of death.
 fn with_fields(mut op: Op, section: &[u8]) -> Option<Op> {
-    let field = |wanted| find_bytes(&mut &*section, ROW, wanted).flatten();
+    let field = |wanted| field(section, wanted);
     if let Op::Ack { result, .. } = &mut op {
         *result = field(RESULT).and_then(|bytes| std::str::from_utf8(bytes).ok()).map(Box::from);
+    }
+    if let Some(bytes) = field(DIED) {
+        let Op::Redrive { died, .. } = &mut op else { return None };
+        *died = Some(postcard::from_bytes(bytes).ok()?);
     }
     if let Some(row) = field(ROW) {
         op = op.once(postcard::from_bytes::<SourceRow>(row).ok()?);
         op.row()?;
+    }
+    if let Some(detail) = field(DETAIL) {
+        op = Op::Detailed(detail.into(), Box::new(op));
     }
     Some(match field(ACT).and_then(|act| postcard::from_bytes::<Act>(act).ok()) {
         Some(act) => Op::Audited(Arc::new(act), Box::new(op)),
@@ -342,6 +373,10 @@ const ACT: u64 = 1;
 const ROW: u64 = 2;
 /// The number of the field that has the result of an ack.
 const RESULT: u64 = 3;
+/// The number of the field that has the detail of a settlement, or of a message that an answer shows.
+const DETAIL: u64 = 4;
+/// The number of the field that has the time of death of a redrive. Required: without it another death would be redriven.
+const DIED: u64 = 5;
 
 fn push_part(
     frame: &mut Writer,
@@ -399,7 +434,7 @@ fn parts<W: DeserializeOwned, T>(
 fn read_part<T: DeserializeOwned>(bytes: &[u8]) -> Option<(T, &[u8])> {
     let (value, section) = postcard::take_from_bytes(bytes).ok()?;
     let mut rest = section;
-    find_bytes(&mut rest, ROW, 0)?;
+    find_bytes(&mut rest, DIED, 0)?;
     rest.is_empty().then_some((value, section))
 }
 

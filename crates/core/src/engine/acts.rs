@@ -50,7 +50,7 @@ impl Engine {
     /// Records an act, or that a former step of it has changed more. A full store has no room for it. Of a job that has
     /// ended without a change, and was refused none, no record is left.
     pub(super) fn record_act(&mut self, act: &Act, count: Option<u64>) {
-        if !self.takes_changes() {
+        if !self.takes_puts() {
             return;
         }
         let former = self.acts.kept.iter().rev().find(|(_, kept)| kept.nonce == act.nonce);

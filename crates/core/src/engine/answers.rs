@@ -14,6 +14,7 @@ use crate::answers::AnswerLog;
 use crate::id::Lsn;
 use crate::message::MessageContent;
 use crate::name::QueueName;
+use crate::policy::OWN_DEDUPE;
 use crate::record::{DedupeRow, Record};
 use crate::store::Capacity;
 
@@ -25,6 +26,12 @@ use super::rows::TenantIdx;
 
 /// Number of spans that one enqueue may have forgotten to make place.
 const SPANS_PER_ENQUEUE: usize = 32;
+
+/// The `dedupe_id` that a cancel of this message may free. One of duewheel's own stays: the occurrence that it names would
+/// enter again.
+pub(super) fn id_to_free(message: &MessageContent) -> Option<&str> {
+    message.dedupe_id.as_deref().filter(|id| !id.starts_with(OWN_DEDUPE))
+}
 
 impl Engine {
     /// Takes over the log of a queue from the store.
@@ -71,7 +78,7 @@ impl Engine {
     /// Forgets the answer to the `dedupe_id` of a message, unless the id has got another answer since. An answer that
     /// has expired takes its place and its position, and hides it.
     pub(super) fn free_dedupe_id(&mut self, message: &MessageContent) {
-        let Some(id) = &message.dedupe_id else { return };
+        let Some(id) = id_to_free(message) else { return };
         let found = self.dedupe.find(&message.queue, id, self.now.engine);
         let Some(row) = found.filter(|row| row.id == message.id && self.remembers(row)) else { return };
         self.append_answer(DedupeRow { until: self.now.engine, ..row.clone() });

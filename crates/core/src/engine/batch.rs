@@ -6,6 +6,7 @@ use crate::name::{Key, QueueName};
 use crate::store::{Found, Lookups};
 
 use super::Engine;
+use super::answers::id_to_free;
 use super::fresh::FreshRow;
 use super::input::DedupeId;
 use super::operation::{Named, Op};
@@ -44,10 +45,10 @@ impl Engine {
         }
         if let Op::Cancel { target, dedupe_id: DedupeId::Freed, .. } = op
             && let Some(message) = self.resolve(target).map(|slot| &self.rows.get(slot).message)
-            && let Some(id) = &message.dedupe_id
+            && let Some(id) = id_to_free(message)
             && !self.dedupe.knows(&message.queue, id)
         {
-            lookups.answers.push((message.queue.clone(), id.clone()));
+            lookups.answers.push((message.queue.clone(), id.into()));
         }
         match op.names() {
             Named::Nothing => {}

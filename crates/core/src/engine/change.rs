@@ -41,12 +41,15 @@ impl Engine {
     /// has died once more.
     pub(super) fn remove_dead(&mut self, id: MessageId, died: WallMs, keep: Option<KeptFor>) -> Changed {
         let slot = self.shown(id).ok_or(ChangeRefusal::NotFound)?;
-        match &self.rows.get(slot).life.stage {
-            Stage::Dead { at, .. } if at.wall() == died => {
-                self.cancel(&Target::Id(id), DedupeId::Stays, keep)
-            }
-            Stage::Dead { .. } | Stage::Waiting { .. } | Stage::Leased(_) => Err(ChangeRefusal::NotDead),
+        if !self.has_died_at(slot, died) {
+            return Err(ChangeRefusal::NotDead);
         }
+        self.cancel(&Target::Id(id), DedupeId::Stays, keep)
+    }
+
+    /// Whether a message is dead since this instant.
+    fn has_died_at(&self, slot: RowIdx, died: WallMs) -> bool {
+        matches!(&self.rows.get(slot).life.stage, Stage::Dead { at, .. } if at.wall() == died)
     }
 
     pub(super) fn postpone(&mut self, target: &Target, edit: Edit, if_generation: Option<u32>) -> Changed {
@@ -65,7 +68,7 @@ impl Engine {
             matches!(edit.when, Some(When::At { due_at, past: Past::Fire }) if due_at < self.now.wall);
         let due = due.map(|due| self.spread_again(slot, due, fires)).transpose()?;
         let asked = due.filter(|_| fires).and_then(|due| self.past_expiry(slot, due));
-        if !self.takes_changes() {
+        if edit.rewrites() && !self.takes_puts() {
             return Err(ChangeRefusal::DiskFull);
         }
         let (now, priority) = (self.now, edit.priority);
@@ -137,17 +140,15 @@ impl Engine {
     pub(super) fn fire(&mut self, target: &Target) -> Changed {
         let slot = self.waiting(target)?;
         if self.rows.get(slot).state(self.now) == State::Scheduled {
-            if !self.takes_changes() {
-                return Err(ChangeRefusal::DiskFull);
-            }
             self.fire_now(slot);
         }
         Ok(Box::new(self.outline(slot)))
     }
 
-    pub(super) fn redrive(&mut self, id: MessageId, delay_ms: Option<u64>) -> Changed {
+    pub(super) fn redrive(&mut self, id: MessageId, delay_ms: Option<u64>, died: Option<WallMs>) -> Changed {
         let slot = self.shown(id).ok_or(ChangeRefusal::NotFound)?;
-        if self.rows.get(slot).state(self.now) != State::Dead {
+        let is_other = died.is_some_and(|died| !self.has_died_at(slot, died));
+        if is_other || self.rows.get(slot).state(self.now) != State::Dead {
             return Err(ChangeRefusal::NotDead);
         }
         if let Some(holder) = self.key_taken(slot) {

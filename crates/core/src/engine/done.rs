@@ -143,8 +143,8 @@ impl Engine {
             Gone::Expired => DoneOutcome::Expired,
             Gone::Superseded => DoneOutcome::Superseded,
         };
-        let (message, life, queue) =
-            (entry.message.clone(), entry.life.clone(), entry.message.queue.of_done());
+        let (message, queue) = (entry.message.clone(), entry.message.queue.of_done());
+        let life = Life { detail: self.detail.clone().or(entry.life.detail.clone()), ..entry.life.clone() };
         Some(EndedMessage { message, life, outcome, result: None, queue, keep_ms })
     }
 
@@ -160,7 +160,8 @@ impl Engine {
     pub(super) fn keep(&mut self, ended: EndedMessage, brought: usize) {
         let EndedMessage { message, life, outcome, result, queue: name, keep_ms } = ended;
         let now = self.now;
-        let brought = brought.saturating_add(result.as_ref().map_or(0, |result| result.len()));
+        let result_len = result.as_ref().map_or(0, |result| result.len());
+        let brought = brought.saturating_add(result_len + life.weight());
         if !self.may_keep(&name, message.weight().saturating_add(brought)) {
             self.done.not_kept += 1;
             return;
@@ -202,6 +203,7 @@ impl Engine {
             due_at: WallMs(0),
             generation: 0,
             created: Created::Kept,
+            kept: None,
             position: Some(AnswerPosition { nth: self.last.next(), at: self.now.engine }),
         }
     }
@@ -375,7 +377,7 @@ impl Engine {
         // The other half is for queues that keep what has ended.
         let (most, most_bytes) = (self.policy.max_done as u64 / 2, self.policy.max_done_bytes as u64 / 2);
         let has_room = self.done.kept_by_acts < most && self.done.bytes_by_acts < most_bytes;
-        if !has_room || !self.may_keep(&queue, message.weight()) {
+        if !has_room || !self.may_keep(&queue, message.weight() + life.weight()) {
             return Err(ChangeRefusal::Overloaded(Limit::Messages(self.policy.max_done as u64)));
         }
         // Other callers need queues as well.

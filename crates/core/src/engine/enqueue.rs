@@ -63,7 +63,7 @@ impl Engine {
                         id.starts_with(OWN_DEDUPE) || first.content == dedupe::content(&e, &defaults);
                     return if is_same {
                         let answer = accepted(first.id, first.due_at, first.generation, first.created);
-                        Ok(Enqueued { answered: Answered::Before, ..answer })
+                        Ok(Enqueued { kept: first.kept, answered: Answered::Before, ..answer })
                     } else {
                         Err(EnqueueRefusal::DedupeMismatch(first.id))
                     };
@@ -142,21 +142,12 @@ impl Engine {
     }
 
     fn accept(&mut self, e: Enqueue, id: MessageId, due: Due, generation: u32) {
-        let message = Arc::new(MessageContent {
-            id,
-            queue: e.queue,
-            key: e.key,
-            body: e.body,
-            headers: e.headers,
-            options: e.options,
-            dedupe_id: e.dedupe_id,
-            enqueued_at: self.now.wall,
-        });
         let stage = match e.begins {
             InitialState::Waiting => Stage::Waiting { token: None },
             InitialState::Dead => Stage::Dead { reason: DeadReason::Buried, at: self.dies(), token: None },
         };
-        self.put_new(message, Life { generation, stage, ..Life::new(due, e.priority) });
+        let life = Life { generation, stage, ..Life::new(due, e.priority) };
+        self.put_new(Arc::new(e.into_content(id, self.now.wall)), life);
     }
 
     /// Puts a new message, under an id that no message has had.
@@ -273,7 +264,7 @@ impl Engine {
             return Ok(());
         }
         let weight = e.weight() as u64;
-        let replaced = replaced.map(|slot| self.rows.get(slot).message.weight() as u64);
+        let replaced = replaced.map(|slot| self.rows.get(slot).weight());
         let more = weight.saturating_sub(replaced.unwrap_or(0));
         let tenant = self.queues.tenant_of(&e.queue);
         self.make_place_for_answer(&e.queue, answer)?;
@@ -312,6 +303,7 @@ impl Engine {
             due_at: answer.due_at,
             generation: answer.generation,
             created: answer.created,
+            kept: answer.kept,
             position,
         };
         self.append_answer(row);
@@ -336,8 +328,8 @@ impl Engine {
         settings.and_then(|s| s.dedupe_window_ms).unwrap_or(self.policy.defaults.dedupe_window_ms)
     }
 
-    /// Whether a message may be changed: a full disk accepts only removals and settlements.
-    pub(super) fn takes_changes(&self) -> bool {
+    /// Whether a content or an answer may be put: a full disk accepts only removals and changes of a message's life.
+    pub(super) fn takes_puts(&self) -> bool {
         !matches!(self.room, Capacity::SettleOnly | Capacity::RemoveOnly)
     }
 }

@@ -172,7 +172,7 @@ impl Engine {
         // A page may be short or empty without being the last, because its rows were removed.
         let page = pages.pages.iter().find(|page| page.load.sequence == sequence);
         let short = page.filter(|page| {
-            let bytes: usize = page.rows.iter().map(|row| row.message.weight()).sum();
+            let bytes: usize = page.rows.iter().map(Row::weight).sum();
             page.more == More::Yes && page.rows.len() < page.load.rows && bytes < page.load.bytes
         });
         if let Some(page) = short {

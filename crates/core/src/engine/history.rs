@@ -28,9 +28,16 @@ use super::points::{
     HistoryRequest, MAX_STEPS, OpenWindow, PAGE, RECORD_BYTES, RecentPoints, VERSION, depth, write_entry,
 };
 use super::question::Want;
+use super::reply::Reply;
 use super::rows::QueueIdx;
 
 use HistoryStep::{FiveMinutes, TenSeconds};
+
+impl From<QueueHistory> for Reply {
+    fn from(history: QueueHistory) -> Self {
+        Reply::History(Box::new(history))
+    }
+}
 
 impl Engine {
     fn keeps_history(&self) -> bool {
@@ -101,7 +108,7 @@ impl Engine {
         let queue = self.queues.get_mut(idx);
         if queue.window.is_open {
             let since = queue.totals.since(before);
-            let events = [since.enqueued, since.granted, since.acked, since.died];
+            let events = [since.enqueued, since.granted, since.settled(), since.died, since.acked];
             let events = events.map(|n| u32::try_from(n).unwrap_or(u32::MAX));
             queue.window.add(events);
             self.histories.window.add(events);
@@ -207,7 +214,7 @@ impl Engine {
             let is_listed = self.queues.get(idx).window.is_listed;
             self.queues.get_mut(idx).window = OpenWindow { is_listed, ..OpenWindow::default() };
         }
-        if self.takes_changes() && self.queues.find(&QueueName::history()).is_some() {
+        if self.takes_puts() && self.queues.find(&QueueName::history()).is_some() {
             let mut record = Writer { bytes: vec![VERSION] };
             write_entry(&mut record, name.as_str(), None);
             self.put_points(record);

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use crate::id::{LeaseToken, MessageId, SessionId};
-use crate::message::{Headers, MaxAttempts, Options};
+use crate::message::{Headers, MaxAttempts, MessageContent, Options};
 use crate::name::{Key, QueueName};
 use crate::policy::ReadyOrder;
 use crate::store::Cursor;
@@ -134,6 +134,12 @@ impl Enqueue {
             begins: InitialState::Waiting,
             order_if_new: None,
         }
+    }
+
+    /// The content of the message that it makes.
+    pub fn into_content(self, id: MessageId, enqueued_at: WallMs) -> MessageContent {
+        let Enqueue { queue, key, body, headers, options, dedupe_id, .. } = self;
+        MessageContent { id, queue, key, body, headers, options, dedupe_id, enqueued_at }
     }
 
     /// The bytes that count against limits: body, key, headers.

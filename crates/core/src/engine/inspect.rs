@@ -27,6 +27,11 @@ impl View {
         Duration::from_millis(self.due_in_ms)
     }
 
+    /// The bytes of its content and its detail.
+    pub fn weight(&self) -> usize {
+        self.message.weight() + self.detail.as_ref().map_or(0, |detail| detail.len())
+    }
+
     /// The effective length of a lease.
     pub fn lease(&self) -> Duration {
         Duration::from_millis(self.lease_ms)
@@ -35,7 +40,7 @@ impl View {
 
 impl Engine {
     pub(super) fn look(&self, target: &Target) -> Option<Box<View>> {
-        self.resolve(target).map(|slot| Box::new(self.view(slot)))
+        self.resolve(target).map(|slot| self.whole_view(slot))
     }
 
     pub(super) fn recall(&self, target: &Target) -> Option<Box<View>> {
@@ -44,7 +49,12 @@ impl Engine {
             (Some(slot), _) | (None, Some(slot)) => slot,
             (None, None) => return None,
         };
-        Some(Box::new(self.view(slot)))
+        Some(self.whole_view(slot))
+    }
+
+    /// The view of a message with its detail.
+    fn whole_view(&self, slot: RowIdx) -> Box<View> {
+        Box::new(View { detail: self.rows.get(slot).life.detail.clone(), ..self.view(slot) })
     }
 
     /// When a message has died or ended, to be compared with others: engine time comes first, because steps of the wall
@@ -109,6 +119,7 @@ impl Engine {
             delay_ms: asked_delay(self.now, &message, life),
             history: life.history.clone(),
             expires_at: self.expires(queue, &message, life).map(|expires| self.now.wall_of(expires)),
+            detail: None,
             message,
         }
     }

@@ -275,7 +275,7 @@ impl Engine {
     /// Whether a row of a page may be taken into memory. Rows that are not due yet may not overfill the wheel: they would
     /// leave it again, and the same page would be loaded again. A wheel with room takes any one message.
     fn fits(&mut self, row: &Row) -> bool {
-        let weight = row.message.weight() as u64;
+        let weight = row.weight() as u64;
         let is_below = self.schedule.len() < self.policy.near_messages
             && self.near_weight + weight <= self.policy.near_bytes as u64;
         if is_below || self.now.is_due(row.life.due) {
@@ -587,7 +587,7 @@ impl Engine {
             for slot in self.schedule.sample(class, stride) {
                 let entry = self.rows.get(slot);
                 let place = (entry.life.due.raw(), entry.message.id);
-                waiting.push((self.now.until(entry.life.due), class, place, entry.message.weight() as u64));
+                waiting.push((self.now.until(entry.life.due), class, place, entry.weight()));
             }
         }
         self.worked(waiting.len());
@@ -646,7 +646,7 @@ impl Engine {
     fn limit_reach(&mut self, class: Class, slot: RowIdx) {
         self.uncount_near(slot);
         let entry = self.rows.get_mut(slot);
-        self.near_weight -= entry.message.weight() as u64;
+        self.near_weight -= entry.weight();
         let (idx, id, due) = (entry.queue, entry.message.id, entry.life.due.raw());
         self.leave_to_store(slot);
         let backlog = &mut self.queues.get_mut(idx).backlog[class as usize];

@@ -82,7 +82,7 @@ pub use reply::{
 use crate::act::{Acting, Acts};
 use crate::hash_key::HashKey;
 use crate::id::{Epoch, LeaseToken, Lsn, MessageId, ReplyTo, SessionId};
-use crate::message::{Died, Kind, PastAttempt, State};
+use crate::message::{Detail, Died, Kind, Life, PastAttempt, State};
 use crate::name::QueueName;
 use crate::policy::Policy;
 use crate::random::mixed;
@@ -180,6 +180,9 @@ pub struct Engine {
     acked: Acked,
     /// Leases bound to a connection.
     bound: BTreeSet<(SessionId, EngineMs, MessageId)>,
+    /// The lives before those grants that changed more than the number of attempts, while they are leased: for a grant that
+    /// reaches no consumer.
+    before_grant: BTreeMap<MessageId, Life>,
     matching: Matching,
     /// Timed pauses.
     pauses: BTreeSet<(EngineMs, QueueIdx)>,
@@ -234,6 +237,8 @@ pub struct Engine {
     acts: Acts,
     /// The act that the present request is part of, until the request is answered.
     acting: Option<Acting>,
+    /// The detail of the settlement that is decided, until a record has it.
+    detail: Option<Detail>,
     histories: Histories,
 }
 
@@ -317,6 +322,7 @@ impl Engine {
             answers: AnswerLogs::default(),
             acked: Acked::new(seed),
             bound: BTreeSet::new(),
+            before_grant: BTreeMap::new(),
             matching: Matching::default(),
             pauses,
             leaving,
@@ -352,6 +358,7 @@ impl Engine {
             withheld,
             acts: Acts::unread(acts),
             acting: None,
+            detail: None,
             histories: Histories::new(now, points),
             policy,
         };
@@ -399,7 +406,9 @@ impl Engine {
 
     fn decide(&mut self, to: ReplyTo, op: Op) {
         let reply = match op {
-            Op::Enqueue(_) | Op::Cancel { .. } | Op::Postpone { .. } => self.decide_on_one(op),
+            Op::Enqueue(_) | Op::Cancel { .. } | Op::Postpone { .. } | Op::RemoveDead { .. } => {
+                self.decide_on_one(op)
+            }
             Op::Once(row, op) => self.once(row, *op),
             Op::Confirm { source, rows } => Reply::Count(self.confirm(&source, &rows).into()),
             Op::Reserve(r) => return self.reserve(to, r),
@@ -428,11 +437,10 @@ impl Engine {
             Op::Delete { id, session } => Reply::Settle(self.delete(id, session).map(Applied::from)),
             Op::Fire { target } => Reply::Change(self.fire(&target).map(Applied::from)),
             Op::FireMany { queue, max } => return self.change_many(ToMany::Fire, to, &queue, max),
-            Op::Redrive { id, delay_ms } => Reply::Change(self.redrive(id, delay_ms).map(Applied::from)),
-            Op::RedriveMany { queue, max } => return self.change_many(ToMany::Redrive, to, &queue, max),
-            Op::RemoveDead { id, died, keep } => {
-                Reply::Change(self.remove_dead(id, died, keep).map(Applied::from))
+            Op::Redrive { id, delay_ms, died } => {
+                Reply::Change(self.redrive(id, delay_ms, died).map(Applied::from))
             }
+            Op::RedriveMany { queue, max } => return self.change_many(ToMany::Redrive, to, &queue, max),
             Op::Restore { id } => Reply::Change(self.restore(id).map(Applied::from)),
             Op::Get { target } => Reply::View(self.look(&target)),
             Op::Recall { target } => Reply::View(self.recall(&target)),
@@ -473,6 +481,14 @@ impl Engine {
                 return self.events(to, after, limit, fired_after);
             }
             Op::Audited(_, op) => return self.decide(to, *op), // it was taken apart
+            Op::Detailed(detail, op) => {
+                // A full store keeps its room for settlements.
+                let fits = self.room != Capacity::SettleOnly && detail.len() <= self.policy.max_detail;
+                self.detail = Some(detail).filter(|_| fits);
+                self.decide(to, *op);
+                self.detail = None;
+                return;
+            }
             Op::History { queue, from, until, step } => {
                 return self.history(to, queue, [from, until], step);
             }

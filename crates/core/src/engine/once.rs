@@ -5,10 +5,14 @@
 //! applied again, would cancel the message of the third row. So each row is recorded in the group of its effect, also if it
 //! has none, and a recorded row is not applied again. The record is an answer that is remembered under the id of the row
 //! in the system queue of its source: it is in no limit, and stays until the delete is confirmed ([`Op::Confirm`]).
+//!
+//! The removal of a dead message that moves into another queue is recorded in the same way, for as long as the `dedupe_id`
+//! of its copy: nobody confirms it.
 
 use crate::id::MessageId;
 use crate::mutant::{self, Mutant};
 use crate::name::QueueName;
+use crate::policy::OWN_DEDUPE_WINDOW_MS;
 use crate::record::{Created, DedupeRow};
 use crate::time::{EngineMs, WallMs};
 
@@ -83,7 +87,7 @@ impl RowOutcome {
 }
 
 impl Engine {
-    /// Decides upon an operation of a producer on one message, as rows of an outbox have it.
+    /// Decides upon an operation on one message that a row may have.
     pub(super) fn decide_on_one(&mut self, op: Op) -> Reply {
         match op {
             Op::Enqueue(e) => Reply::Enqueue(self.enqueue(*e)),
@@ -92,6 +96,9 @@ impl Engine {
             }
             Op::Postpone { target, edit, if_generation } => {
                 Reply::Change(self.postpone(&target, *edit, if_generation).map(Applied::from))
+            }
+            Op::RemoveDead { id, died, keep } => {
+                Reply::Change(self.remove_dead(id, died, keep).map(Applied::from))
             }
             _ => Reply::Change(Err(ChangeRefusal::NothingToChange)), // `Op::once` wraps no other
         }
@@ -103,12 +110,17 @@ impl Engine {
             return Reply::Recorded(RowOutcome::numbered(first.content));
         }
         let is_enqueue = matches!(op, Op::Enqueue(_));
+        let is_move = matches!(op, Op::RemoveDead { .. });
         // The record needs room, whatever the operation frees.
-        let reply = match self.takes_changes() {
+        let reply = match self.takes_puts() {
             true => self.decide_on_one(op),
             false if is_enqueue => Reply::Enqueue(Err(EnqueueRefusal::DiskFull)),
             false => Reply::Change(Err(ChangeRefusal::DiskFull)),
         };
+        if is_move && !matches!(reply, Reply::Change(Ok(_))) {
+            return reply;
+        }
+        let moved = is_move.then(|| self.now.after(OWN_DEDUPE_WINDOW_MS)).flatten();
         if let Some(outcome) = RowOutcome::of(&reply)
             && (is_enqueue || !mutant::is(Mutant::OnlyEnqueuesRecorded))
         {
@@ -117,12 +129,13 @@ impl Engine {
                 dedupe_id: row.id,
                 content: outcome.number(),
                 defaults: None,
-                until: UNCONFIRMED,
+                until: moved.unwrap_or(UNCONFIRMED),
                 id: MessageId(0),
                 key: None,
                 due_at: WallMs(0),
                 generation: 0,
                 created: Created::Kept,
+                kept: None,
                 position: None,
             });
         }

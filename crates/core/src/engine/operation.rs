@@ -17,7 +17,7 @@ use std::sync::Arc;
 use crate::act::Act;
 use crate::history::{HistoryStep, QueueHistory};
 use crate::id::{LeaseToken, Lsn, MessageId, SessionId, ShardId};
-use crate::message::State;
+use crate::message::{Detail, State};
 use crate::name::{Key, QueueName};
 use crate::policy::QueueSettings;
 use crate::time::WallMs;
@@ -111,9 +111,14 @@ macro_rules! ops {
             Audited(Arc<Act>, Box<Op>),
             /// The operation of a row of an outbox. It is applied once, with the outcome recorded in its group: if the row is
             /// recorded, the answer is [`Reply::Recorded`], and otherwise that to the operation itself. A refusal that may
-            /// pass (a limit, a quota, no room) is not recorded ([`Op::once`]).
+            /// pass (a limit, a quota, no room) is not recorded ([`Op::once`]), and of an [`Op::RemoveDead`] no refusal is: a
+            /// repeated one learns whether its row or another caller has removed the message.
             #[cfg_attr(feature = "serde", serde(skip))] // between nodes the row is a field of the operation
             Once(SourceRow, Box<Op>),
+            /// A settlement that brings a detail, which replaces that of the message in the same record
+            /// ([`Typed::with_detail`]). A full store keeps the former one.
+            #[cfg_attr(feature = "serde", serde(skip))] // between nodes the detail is a field of the operation
+            Detailed(Detail, Box<Op>),
         }
 
         impl Op {
@@ -130,7 +135,7 @@ macro_rules! ops {
                         ops!(@named $($names)?),
                     ),
                 )*
-                    Op::Audited(_, op) | Op::Once(_, op) => op.entry(),
+                    Op::Audited(_, op) | Op::Once(_, op) | Op::Detailed(_, op) => op.entry(),
                 }
             }
 
@@ -215,9 +220,12 @@ ops! {
         -> Applied<u64>, All, grows, surveys, audited;
 
     /// Makes a dead message ready again, or schedules it.
-    fn redrive_in "redrive" Redrive {
+    fn redrive_of "redrive" Redrive {
             id: MessageId,
-            delay_ms ("The delay from now, in ms; `None`: it is ready at once, and due when it was due."): Option<u64>
+            delay_ms ("The delay from now, in ms; `None`: it is ready at once, and due when it was due."): Option<u64>,
+            #[cfg_attr(feature = "serde", serde(skip))]
+            died ("When it has died; with another time it is refused as not dead. `None`: at any time. Between nodes a field \
+                of the operation."): Option<WallMs>
         } -> ChangeAnswer, Message of id, grows, revives, surveys, audited;
 
     /// Makes up to `max` dead messages of a queue ready again, in the order in which they died; a message whose key has
@@ -478,6 +486,11 @@ impl Op {
         *revives || *recalls || matches!(self.inner(), Op::Cancel { dedupe_id: DedupeId::Freed, .. })
     }
 
+    /// The detail that a settlement brings.
+    pub fn detail(&self) -> Option<&Detail> {
+        if let Op::Detailed(detail, _) = self { Some(detail) } else { None }
+    }
+
     /// The queue and the `dedupe_id` of an enqueue that has one.
     pub fn dedupe_id(&self) -> Option<(&QueueName, &str)> {
         let Op::Enqueue(e) = self.inner() else { return None };
@@ -528,7 +541,7 @@ impl Op {
             Op::Ack { result, .. } => result.as_ref().map_or(0, |result| result.len()),
             _ => 0,
         };
-        brought + size_of::<Op>()
+        brought + self.detail().map_or(0, |detail| detail.len()) + size_of::<Op>()
     }
 
     /// The operation as part of an act, if the table says that it is recorded.
@@ -541,21 +554,24 @@ impl Op {
         }
     }
 
-    /// The operation as that of a row of an outbox, if it can be one: an enqueue, a cancel or a postpone.
+    /// The operation as that of a row, if it can be one: an enqueue, a cancel or a postpone of an outbox, or the removal of a
+    /// dead message that moves into another queue.
     #[must_use]
     pub fn once(self, row: SourceRow) -> Op {
         match self {
-            Op::Enqueue(_) | Op::Cancel { .. } | Op::Postpone { .. } => Op::Once(row, Box::new(self)),
+            Op::Enqueue(_) | Op::Cancel { .. } | Op::Postpone { .. } | Op::RemoveDead { .. } => {
+                Op::Once(row, Box::new(self))
+            }
             Op::Audited(act, op) => Op::Audited(act, Box::new(op.once(row))),
             _ => self,
         }
     }
 
-    /// The operation without the act and the row that it is of.
+    /// The operation without the act and the row that it is of, and without its detail.
     #[inline]
     pub fn inner(&self) -> &Op {
         match self {
-            Op::Audited(_, op) | Op::Once(_, op) => op.inner(),
+            Op::Audited(_, op) | Op::Once(_, op) | Op::Detailed(_, op) => op.inner(),
             _ => self,
         }
     }
@@ -609,7 +625,7 @@ impl Op {
 
     /// [`Op::Redrive`] without a delay.
     pub fn redrive(id: MessageId) -> Typed<ChangeAnswer> {
-        Op::redrive_in(id, None)
+        Op::redrive_of(id, None, None)
     }
 }
 
@@ -680,6 +696,17 @@ impl<R> Typed<R> {
     #[must_use]
     pub fn once(self, row: SourceRow) -> Op {
         self.op.once(row)
+    }
+}
+
+impl Typed<SettleAnswer> {
+    /// The settlement with a detail, if there is one: see [`Op::Detailed`].
+    #[must_use]
+    pub fn with_detail(self, detail: Option<Detail>) -> Self {
+        match detail {
+            Some(detail) => Typed::new(Op::Detailed(detail, Box::new(self.op))),
+            None => self,
+        }
     }
 }
 

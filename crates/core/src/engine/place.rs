@@ -84,8 +84,7 @@ impl Engine {
     /// Puts a row that is in no structure into the one that its stage and due time require.
     pub(super) fn put_in_place(&mut self, slot: RowIdx) {
         let entry = self.rows.get(slot);
-        let (idx, id, due, weight) =
-            (entry.queue, entry.message.id, entry.life.due, entry.message.weight() as u64);
+        let (idx, id, due, weight) = (entry.queue, entry.message.id, entry.life.due, entry.weight());
         let place = match &entry.life.stage {
             Stage::Waiting { .. } if self.now.is_due(due) => {
                 let fits = self.withheld.weight + weight <= self.policy.near_bytes as u64 / 4;
@@ -143,8 +142,7 @@ impl Engine {
     /// Removes a row from its structure.
     pub(super) fn take_out(&mut self, slot: RowIdx) {
         let entry = self.rows.get(slot);
-        let (idx, id, due, weight) =
-            (entry.queue, entry.message.id, entry.life.due, entry.message.weight() as u64);
+        let (idx, id, due, weight) = (entry.queue, entry.message.id, entry.life.due, entry.weight());
         self.turn_window(idx);
         let place = std::mem::replace(&mut self.rows.get_mut(slot).place, RowLocation::Nowhere);
         match place {
@@ -169,6 +167,7 @@ impl Engine {
                 if let Some(lease) = self.rows.get(slot).life.lease() {
                     self.bound.remove(&(lease.session, lease.until, id));
                 }
+                self.before_grant.remove(&id);
                 self.leased_weight -= weight;
                 let queue = self.queues.get_mut(idx);
                 let born = &mut self.rows.get_mut(slot).born;
@@ -188,12 +187,15 @@ impl Engine {
         }
     }
 
-    /// Changes a message's life: removes it from its structure, applies `change`, puts it into the structure of its new
-    /// state, and appends the record.
+    /// Changes a message's life: removes it from its structure, applies `change`, with the detail of the settlement that is
+    /// decided, puts it into the structure of its new state, and appends the record.
     pub(super) fn change_life(&mut self, slot: RowIdx, change: impl FnOnce(&mut Life)) {
         let was = self.was(slot);
         self.take_out(slot);
-        change(&mut self.rows.get_mut(slot).life);
+        let detail = self.detail.take();
+        let life = &mut self.rows.get_mut(slot).life;
+        change(life);
+        life.detail = detail.or(life.detail.take());
         self.put_in_place(slot);
         let entry = self.rows.get(slot);
         let record = Record::Changed { id: entry.message.id, life: entry.life.clone(), was };
@@ -226,7 +228,7 @@ impl Engine {
         if queue.name.is_history() {
             let stored = self.histories.stored + u64::from(is.is_some());
             self.histories.stored = stored.saturating_sub(u64::from(was.is_some()));
-        } else {
+        } else if !queue.name.is_system() {
             self.totals.count(record);
         }
         let tenant = queue.tenant;
@@ -237,12 +239,7 @@ impl Engine {
     /// The state of a row, for the record that changes it.
     pub(super) fn was(&self, slot: RowIdx) -> Was {
         let entry = self.rows.get(slot);
-        Was {
-            queue: self.queues.get(entry.queue).name.clone(),
-            kind: entry.life.stage.kind(),
-            due: entry.life.due,
-            weight: entry.message.weight() as u64,
-        }
+        Was::of(&entry.message, &entry.life)
     }
 
     /// Removes a message permanently.
@@ -295,6 +292,9 @@ impl Engine {
     /// Ends a lease without an ack: the message becomes ready again, or dead when its attempts are used up. A superseded
     /// one is removed.
     pub(super) fn end_lease(&mut self, slot: RowIdx, how: Ended) {
+        if how == Ended::LeaseExpired && !self.rows.get(slot).message.queue.is_system() {
+            self.figures.lease_expired += 1;
+        }
         if self.end_superseded(slot) {
             return;
         }
@@ -497,17 +497,21 @@ impl Engine {
         let (kept, keep) = (queue.leased.len() as u64, queue.leased.clone());
         let before = MessageId(self.next_id);
         let record = Record::Purged { queue: name.clone(), keep, before, purged };
+        let totals = queue.totals;
         queue.totals.count(&record);
         let gone = queue.tally.purge();
         if queue.is_done {
             let is_of_act = queue.name.is_of_act();
             self.done.sub(&gone, is_of_act);
         } else {
-            self.totals.count(&record);
+            if !name.is_system() {
+                self.totals.count(&record);
+            }
             self.tenants.count_purge(queue.tenant, &gone);
             self.tally.sub_all(&gone);
             self.tally.due.sub_all(&gone.due);
         }
+        self.count_events(idx, &totals);
         let lsn = self.append(record);
 
         let queue = self.queues.get_mut(idx);

@@ -23,6 +23,8 @@ pub(super) const RECORD_BYTES: usize = 256 * 1024;
 pub(super) const PAGE: usize = 8;
 /// Largest number of steps of an answer.
 pub(super) const MAX_STEPS: u64 = 600;
+/// The number of counted events: those of a [`HistoryPoint`], and acks.
+const EVENTS: usize = 5;
 /// The first byte of a record of points.
 pub(super) const VERSION: u8 = 1;
 
@@ -33,8 +35,8 @@ pub(super) struct OpenWindow {
     pub(super) is_open: bool,
     /// Whether its queue is among [`Histories::changed`].
     pub(super) is_listed: bool,
-    pub(super) events: [u32; 4],
-    pub(super) before: [u32; 4],
+    pub(super) events: [u32; EVENTS],
+    pub(super) before: [u32; EVENTS],
     pub(super) late: LatenessCounts,
 }
 
@@ -45,13 +47,13 @@ impl OpenWindow {
 
     pub(super) fn begin(&mut self, number: u64) {
         if self.number != number {
-            self.before = if self.number + 1 == number { self.events } else { [0; 4] };
+            self.before = if self.number + 1 == number { self.events } else { [0; EVENTS] };
             (self.number, self.late) = (number, LatenessCounts::default());
         }
-        (self.events, self.is_open) = ([0; 4], true);
+        (self.events, self.is_open) = ([0; EVENTS], true);
     }
 
-    pub(super) fn add(&mut self, events: [u32; 4]) {
+    pub(super) fn add(&mut self, events: [u32; EVENTS]) {
         self.events.iter_mut().zip(events).for_each(|(sum, n)| *sum = sum.saturating_add(n));
     }
 
@@ -61,7 +63,8 @@ impl OpenWindow {
     }
 
     pub(super) fn point(&self, depth: QueueDepth) -> HistoryPoint {
-        HistoryPoint { events: self.events.map(u64::from), depth: Some(depth), late: self.late.clone() }
+        let [events @ .., _acked] = self.events.map(u64::from);
+        HistoryPoint { events, depth: Some(depth), late: self.late.clone() }
     }
 
     /// Events per second × 1000: this window, and as much of the previous one as makes ten seconds.
@@ -69,8 +72,8 @@ impl OpenWindow {
         let number = TenSeconds.at(now.wall);
         let (events, before) = match number.checked_sub(self.number) {
             Some(0) => (self.events, self.before),
-            Some(1) => ([0; 4], self.events),
-            _ => ([0; 4], [0; 4]),
+            Some(1) => ([0; EVENTS], self.events),
+            _ => ([0; EVENTS], [0; EVENTS]),
         };
         let into = now.wall.0 % TenSeconds.ms();
         let milli = |at: usize| {
@@ -78,7 +81,7 @@ impl OpenWindow {
                 u64::from(before[at]) * (TenSeconds.ms() - into) + u64::from(events[at]) * TenSeconds.ms();
             weighted * 1_000 / TenSeconds.ms() / (TenSeconds.ms() / 1_000)
         };
-        Rates { enqueued_milli: milli(0), granted_milli: milli(1), acked_milli: milli(2) }
+        Rates { enqueued_milli: milli(0), granted_milli: milli(1), acked_milli: milli(4) }
     }
 }
 

@@ -108,6 +108,7 @@ pub struct OverQuota {
 /// The use of a quota.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct QuotaUse {
     /// The quota, as it was set.
     pub quota: Quota,

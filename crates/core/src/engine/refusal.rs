@@ -1,9 +1,21 @@
-//! The texts of refusals, for people.
+//! Refusals: their texts for people, and those of a quota.
 
 use std::fmt;
 
 use super::quota::OverQuota;
 use super::reply::{ChangeRefusal, EnqueueRefusal, KeyHolder, Limit, RefusedPart};
+
+impl From<Box<OverQuota>> for EnqueueRefusal {
+    fn from(over: Box<OverQuota>) -> Self {
+        EnqueueRefusal::OverQuota(over)
+    }
+}
+
+impl From<Box<OverQuota>> for ChangeRefusal {
+    fn from(over: Box<OverQuota>) -> Self {
+        ChangeRefusal::OverQuota(over)
+    }
+}
 
 impl fmt::Display for EnqueueRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::history::QueueHistory;
 use crate::id::{LeaseToken, MessageId};
-use crate::message::{DeadReason, Marks, MessageContent, PastAttempt, State};
+use crate::message::{DeadReason, Detail, Marks, MessageContent, PastAttempt, State};
 use crate::name::{Key, QueueName};
 use crate::policy::QueueSettings;
 use crate::record::{Created, Pause, Totals};
@@ -68,12 +68,6 @@ pub enum Reply {
     Recorded(RowOutcome),
 }
 
-impl From<QueueHistory> for Reply {
-    fn from(history: QueueHistory) -> Self {
-        Reply::History(Box::new(history))
-    }
-}
-
 impl Reply {
     /// Whether it refuses an operation because the store has no room.
     pub fn is_disk_full(&self) -> bool {
@@ -128,7 +122,7 @@ impl Reply {
             Reply::Reserve(Reserved::Grants(grants)) => grants.iter().map(|g| g.message.weight()).sum(),
             Reply::ReserveOne(Ok(grant)) => grant.message.weight(),
             Reply::Events(events) => events.page.weight(),
-            Reply::View(Some(view)) => view.message.weight(),
+            Reply::View(Some(view)) => view.weight(),
             Reply::Page(page) => page.views.iter().map(|view| view.message.weight()).sum(),
             Reply::Reserve(
                 Reserved::DeadlineSoon
@@ -204,7 +198,7 @@ pub struct Enqueued {
     pub generation: u32,
     /// The effect.
     pub created: Created,
-    /// The state of the message that was kept. `None` if the message is new, and in a repeated answer.
+    /// The state of the message that was kept, as it was then. `None` if the message is new.
     pub kept: Option<State>,
     /// Whether an earlier enqueue with the same `dedupe_id` had this answer.
     pub answered: Answered,
@@ -222,6 +216,7 @@ impl Enqueued {
 /// The message that has a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct KeyHolder {
     /// The id of the message.
     pub id: MessageId,
@@ -269,12 +264,6 @@ pub enum EnqueueRefusal {
     OverQuota(Box<OverQuota>),
     /// The instant of the expiry has passed.
     Expired,
-}
-
-impl From<Box<OverQuota>> for EnqueueRefusal {
-    fn from(over: Box<OverQuota>) -> Self {
-        EnqueueRefusal::OverQuota(over)
-    }
 }
 
 /// The part of an enqueue or a change that was refused.
@@ -441,12 +430,6 @@ pub enum ChangeRefusal {
     OverQuota(Box<OverQuota>),
 }
 
-impl From<Box<OverQuota>> for ChangeRefusal {
-    fn from(over: Box<OverQuota>) -> Self {
-        ChangeRefusal::OverQuota(over)
-    }
-}
-
 /// A limit that is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -526,6 +509,9 @@ pub struct View {
     pub history: Vec<PastAttempt>,
     /// When it expires, by the wall clock as it is now.
     pub expires_at: Option<WallMs>,
+    /// The detail that its last settlement with one brought; only of [`super::Op::Get`] and [`super::Op::Recall`].
+    #[cfg_attr(feature = "serde", serde(skip))] // between nodes it is a field of the answer
+    pub detail: Option<Detail>,
 }
 
 /// The present state of a message without body, headers and history: the answer to a change. A batch of ten thousand
@@ -577,6 +563,7 @@ pub struct Page {
 /// The present state of a queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct QueueView {
     /// The name of the queue.
     pub name: QueueName,
@@ -671,6 +658,7 @@ pub enum Attended {
 /// Messages per state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct Counts {
     /// The messages that are not due.
     pub scheduled: u64,
@@ -736,6 +724,7 @@ pub struct WheelView {
 /// Figures of the whole engine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(not(feature = "exhaustive"), non_exhaustive)]
 pub struct Stats {
     /// Messages per state.
     pub counts: Counts,

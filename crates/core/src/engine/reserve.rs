@@ -174,6 +174,7 @@ impl Engine {
                 Some(AtLimit::Leases) | None => Limit::Leases,
             }));
         }
+        let before = (state != State::Ready).then(|| self.rows.get(slot).life.clone());
         if state == State::Dead {
             // A dead message is granted as after a redrive: its key must be free, and its attempts begin again.
             if let Some(holder) = self.key_taken(slot) {
@@ -194,6 +195,7 @@ impl Engine {
         let mut batch = GrantBatch::default();
         let terms = LeaseTerms { session, lease_ms, max_attempts: None };
         self.grant(slot, verdict, terms, &mut batch);
+        self.before_grant.extend(before.map(|life| (id, life)));
         let grant = batch.grants.pop().ok_or(ChangeRefusal::NotFound)?;
         Ok((grant, batch.after))
     }
@@ -521,6 +523,9 @@ impl Engine {
         let before = self.rows.get(slot).changed;
         self.take_out(slot);
         let entry = self.rows.get_mut(slot);
+        if limit.is_some() || matches!(entry.life.stage, Stage::Waiting { token: Some(_) }) {
+            self.before_grant.insert(entry.message.id, entry.life.clone());
+        }
         let attempt = entry.life.attempt.saturating_add(1);
         if !mutant::is(Mutant::AttemptAtNack) {
             entry.life.attempt = attempt;
@@ -554,7 +559,7 @@ impl Engine {
         };
         let written = self.record(slot, record);
         batch.after = After { durable: batch.after.durable.max(before), written };
-        if attempt == 1 {
+        if attempt == 1 && !self.queues.get(idx).name.is_system() {
             let column = LATENESS_MS.partition_point(|&edge| edge < lateness_ms);
             self.figures.lateness[column] += 1;
             self.figures.lateness_sum_ms = self.figures.lateness_sum_ms.saturating_add(lateness_ms);
@@ -572,15 +577,19 @@ impl Engine {
     }
 
     /// Takes back grants that reached no consumer. They count as if they had not happened: the attempt is not counted,
-    /// and the message is ready at once.
+    /// and the message is ready at once, or scheduled or dead as it was before.
     pub(super) fn undelivered(&mut self, leases: &[(MessageId, LeaseToken)]) {
         for &(id, token) in leases {
             let Some(slot) = self.live(id) else { continue };
             let is_held = self.rows.get(slot).life.lease().is_some_and(|lease| lease.token == token);
             if is_held && !self.end_superseded(slot) {
-                self.change_life(slot, |life| {
-                    life.attempt -= 1;
-                    life.stage = Stage::Waiting { token: None };
+                let before = self.before_grant.remove(&id);
+                self.change_life(slot, |life| match before {
+                    Some(before) => *life = before,
+                    None => {
+                        life.attempt -= 1;
+                        life.stage = Stage::Waiting { token: None };
+                    }
                 });
             }
         }

@@ -56,6 +56,11 @@ pub(super) enum RowLocation {
 }
 
 impl MessageEntry {
+    /// The bytes that count against limits.
+    pub(super) fn weight(&self) -> u64 {
+        (self.message.weight() + self.life.weight()) as u64
+    }
+
     pub(super) fn state(&self, now: Now) -> State {
         match self.place {
             RowLocation::Scheduled(_) | RowLocation::Withheld => State::Scheduled,

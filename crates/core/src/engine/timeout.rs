@@ -133,10 +133,7 @@ impl Engine {
             match self.turn(looks, Schedule::pop_lease) {
                 None => return,
                 Some(ScheduleEvent::NotYet) => return self.unfinished = true,
-                Some(ScheduleEvent::Of(slot)) => {
-                    self.figures.lease_expired += 1;
-                    self.end_lease(slot, Ended::LeaseExpired);
-                }
+                Some(ScheduleEvent::Of(slot)) => self.end_lease(slot, Ended::LeaseExpired),
             }
         }
     }
@@ -177,7 +174,6 @@ impl Engine {
         let Some(lease) = self.rows.get(slot).life.lease() else { return };
         let is_own = matches!(op, Op::Delete { session, .. } if lease.is_of(*session));
         if lease.until <= self.now.engine && !is_own {
-            self.figures.lease_expired += 1;
             self.end_lease(slot, Ended::LeaseExpired);
         }
     }
@@ -337,7 +333,6 @@ impl Engine {
     /// Ends a lease of a connection that is gone. One that had run out before is counted as that.
     fn end_bound(&mut self, slot: RowIdx) {
         let is_overdue = self.rows.get(slot).life.lease().is_some_and(|lease| lease.until <= self.now.engine);
-        self.figures.lease_expired += u64::from(is_overdue);
         let how = if is_overdue { Ended::LeaseExpired } else { Ended::Released };
         self.end_lease(slot, how);
     }

@@ -16,7 +16,7 @@ use crate::id::IdSet;
 use crate::id::{LeaseToken, Lsn, MessageId};
 use crate::message::{
     DeadReason, DoneOutcome, Ended, Expiry, Kind, Lease, Life, MaxAttempts, MessageContent, Options,
-    PastAttempt, QueueLimit, Row, Stage,
+    PastAttempt, QueueLimit, Row, Stage, State,
 };
 use crate::name::{Key, QueueName};
 use crate::policy::{
@@ -71,6 +71,7 @@ codes! {
     DeadReason, "reason of death": 0 MaxAttempts, 1 Buried, 2 Expired, 3 Done(DoneOutcome::Acked),
         4 Done(DoneOutcome::Cancelled), 5 Done(DoneOutcome::Replaced), 6 Done(DoneOutcome::Expired),
         7 Done(DoneOutcome::Superseded);
+    State, "state of a message": 0 Scheduled, 1 Ready, 2 Leased, 3 Dead, 4 Done;
     Ended, "end of an attempt": 0 Nacked, 1 LeaseExpired, 2 Released, 3 Buried;
     ReadyOrder, "order of grants": 0 Due, 1 Arrival;
     Lasting, "how long settings last": 0 Always, 1 WhileUsed;
@@ -138,6 +139,11 @@ section! { "message", put_life, take_life (life: Life)
         };
     13 => life.marks.losses;
     14 => life.marks.superseded_by;
+    15 => life.detail;
+}
+
+section! { "message", put_was, take_was (was: Was)
+    1 => was.detail;
 }
 
 /// The rates of a queue as they are stored: whole grants a second, and the grants an hour beyond them.
@@ -172,10 +178,11 @@ section! { "queue", put_settings, take_settings (s: QueueSettings, rates: Stored
 }
 
 section! { "answer", put_answer, take_answer
-    (defaults: Option<EnqueueDefaults>, nth: Option<Lsn>, at: Option<EngineMs>)
+    (defaults: Option<EnqueueDefaults>, nth: Option<Lsn>, at: Option<EngineMs>, kept: Option<State>)
     1 => *nth;
     2 => *at;
     3 => *defaults;
+    4 => *kept;
 }
 
 section! { "queue", put_answer_log, take_answer_log (log: Option<AnswerLog>)
@@ -255,7 +262,7 @@ impl StoredForm for Was {
         to.byte(self.kind as u8 | (self.due.class() as u8) << 2);
         to.varint(self.due.raw());
         to.varint(self.weight);
-        to.no_fields();
+        put_was(to, self);
     }
     fn read(from: &mut Reader) -> Decoded<Self> {
         let queue = from.get()?;
@@ -271,8 +278,9 @@ impl StoredForm for Was {
             1 => Class::After,
             _ => return Err(DecodeError::Unknown("clock class")),
         };
-        let was = Was { queue, kind, due: Due::from_raw(class, from.varint()?), weight: from.varint()? };
-        from.no_fields("message")?;
+        let (due, weight) = (Due::from_raw(class, from.varint()?), from.varint()?);
+        let mut was = Was { queue, kind, due, weight, detail: 0 };
+        take_was(from, &mut was)?;
         Ok(was)
     }
 }
@@ -395,7 +403,7 @@ impl StoredForm for DedupeRow {
         self.generation.write(to);
         self.created.write(to);
         let (nth, at) = self.position.map(|position| (position.nth, position.at)).unzip();
-        put_answer(to, &self.defaults, &nth, &at);
+        put_answer(to, &self.defaults, &nth, &at, &self.kept);
     }
     fn read(from: &mut Reader) -> Decoded<Self> {
         let mut row = DedupeRow {
@@ -408,11 +416,12 @@ impl StoredForm for DedupeRow {
             due_at: from.get()?,
             generation: from.get()?,
             created: from.get()?,
+            kept: None,
             defaults: None,
             position: None,
         };
         let (mut nth, mut at) = (None, None);
-        take_answer(from, &mut row.defaults, &mut nth, &mut at)?;
+        take_answer(from, &mut row.defaults, &mut nth, &mut at, &mut row.kept)?;
         row.position = match (nth, at) {
             (Some(nth), Some(at)) => Some(AnswerPosition { nth, at }),
             (None, None) => None,
@@ -549,7 +558,7 @@ impl Writer {
         let m = &row.message;
         m.id.write(self);
         self.life_head(&row.life);
-        self.varint(m.weight() as u64);
+        self.varint(row.weight() as u64);
         m.key.write(self);
         self.content(m);
         self.life_rest(&row.life);

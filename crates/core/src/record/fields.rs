@@ -16,6 +16,7 @@ use bytes::Bytes;
 
 use super::{DecodeError, Decoded};
 use crate::id::{Epoch, Lsn, MessageId, SessionId};
+use crate::message::Detail;
 use crate::time::{EngineMs, WallMs};
 
 /// Writes fields to a buffer.
@@ -451,6 +452,16 @@ impl StoredForm for Box<str> {
     }
     fn read(from: &mut Reader) -> Decoded<Self> {
         from.text("text")
+    }
+}
+
+/// All bytes of a field.
+impl StoredForm for Detail {
+    fn write(&self, to: &mut Writer) {
+        to.bytes.extend_from_slice(self);
+    }
+    fn read(from: &mut Reader) -> Decoded<Self> {
+        Ok(from.take(from.input.len() - from.at)?[..].into())
     }
 }
 

@@ -1,7 +1,7 @@
 //! Reads the first fields of stored rows, and of records that put new messages, without decoding the rest: for scans
 //! and ledgers, which read millions of them, and for flushes, which copy them.
 
-use super::fields::{Writer, skip_fields, varint};
+use super::fields::{Writer, find_bytes, skip_fields, varint};
 use super::{DecodeError, Decoded, TallyState};
 use crate::id::MessageId;
 use crate::message::{Died, Kind};
@@ -11,8 +11,8 @@ use crate::time::{Class, Due, EngineMs};
 pub(super) const PUT: u8 = 1;
 /// The highest field of a message.
 const LAST_OF_A_MESSAGE: u64 = 8;
-/// The highest field of a life.
-const LAST_OF_A_LIFE: u64 = 14;
+/// The highest field of a life, which is its detail.
+const LAST_OF_A_LIFE: u64 = 15;
 
 /// The first fields of a stored row ([`super::Writer::stored`]), read without decoding the rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,7 +134,7 @@ impl<'a> NewPut<'a> {
         for _ in 0..3 {
             varint(rest).ok()?; // generation, attempt, forgiven
         }
-        skip_fields(rest, LAST_OF_A_LIFE)?;
+        weight += find_bytes(rest, LAST_OF_A_LIFE, LAST_OF_A_LIFE)?.map_or(0, <[u8]>::len);
         let life = &behind[..behind.len() - rest.len()];
         // Nothing was there before.
         (rest[..] == [0]).then_some(NewPut {

@@ -591,8 +591,8 @@ fn look_ups_are_bounded<F: Fixture>(fixture: &mut F, case: Case) {
             let now = ids.len() - made - left;
             case.check(now >= FOUND_AHEAD.min(ids.len() - made), "a look-up makes progress");
             case.check(found.rows.len() == now, "what was not left out is found");
-            let weight: usize = found.rows.iter().map(|row| row.message.weight()).sum();
-            let heaviest = found.rows.iter().map(|row| row.message.weight()).max().unwrap_or(0);
+            let weight: usize = found.rows.iter().map(Row::weight).sum();
+            let heaviest = found.rows.iter().map(Row::weight).max().unwrap_or(0);
             case.check(weight <= BYTES + FOUND_AHEAD * heaviest, "a look-up brings about what it may");
             seen.extend(found.rows.iter().map(|row| row.message.id));
             made += now;

@@ -416,6 +416,7 @@ mod tests {
             kind: Kind::Waiting,
             due: Due::At(WallMs(1)),
             weight: 0,
+            detail: 0,
         };
         let removed = |n| Record::Removed { id: MessageId(n), why: Gone::Acked, was: was.clone() };
         let clock = ClockPair { engine: EngineMs(engine), wall: WallMs(engine) };

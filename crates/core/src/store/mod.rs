@@ -227,7 +227,7 @@ pub struct Recovered {
     /// The epoch of this owner.
     pub epoch: Epoch,
     /// Lease tokens of this epoch continue from here. 0 where epochs never repeat; a store whose epoch may repeat,
-    /// because its data was restored, gives a number that grows with time, so that no token repeats.
+    /// because its data was restored, gives a number that no other restore gives, so that no token repeats.
     pub tokens: u64,
     /// The position of the next record.
     pub next_lsn: Lsn,

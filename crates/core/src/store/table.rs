@@ -182,7 +182,7 @@ impl Table {
         let mut weight = 0;
         let mut want = |id: MessageId| {
             let row = self.rows.get(&id).filter(|_| wanted.insert(id));
-            weight += row.map_or(0, |s| s.row.message.weight());
+            weight += row.map_or(0, |s| s.row.weight());
             weight
         };
         let is_last = |made: usize, weight: usize| made >= FOUND_AHEAD && weight >= lookups.bytes;
@@ -253,7 +253,7 @@ impl Table {
                 more = More::Yes;
                 break;
             }
-            bytes += row.message.weight();
+            bytes += row.weight();
             upto = Some((*time, *id));
             rows.push(row.clone());
         }

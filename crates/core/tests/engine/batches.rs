@@ -50,7 +50,7 @@ fn operation(rng: &mut Rng, issued: u64) -> Op {
         7 => Op::Fire { target },
         8 => Op::Get { target },
         _ if rng.chance(20) => Op::Purge { at_most: None, queue: queue(q) },
-        _ => Op::Redrive { id: MessageId(1 + rng.below(issued + 1)), delay_ms: None },
+        _ => Op::Redrive { id: MessageId(1 + rng.below(issued + 1)), delay_ms: None, died: None },
     }
 }
 
@@ -130,7 +130,7 @@ fn redrive_sees_key_of_same_batch() {
     let grant = rig.reserve("a", 1).remove(0);
     rig.call(Op::Bury { id: dead, proof: grant.token.into(), priority: None, note: "".into() });
     let enqueue = Op::Enqueue(Box::new(Enqueue { key: Some(key("x")), ..message("a", 90_000) }));
-    let replies = batch(&mut rig, &[enqueue, Op::Redrive { id: dead, delay_ms: None }]);
+    let replies = batch(&mut rig, &[enqueue, Op::Redrive { id: dead, delay_ms: None, died: None }]);
     let [Reply::Enqueue(Ok(taken)), Reply::Change(redriven)] = &replies[..] else { panic!("{replies:?}") };
     assert_eq!(*redriven, Err(ChangeRefusal::KeyExists(KeyHolder { id: taken.id, state: State::Scheduled })));
 }

@@ -115,6 +115,42 @@ fn done_outcomes_survive_restart() {
 }
 
 #[test]
+fn done_message_has_detail_of_its_end() {
+    let mut rig = Rig::new(Policy::default());
+    keep(&mut rig, "q", Some(10_000));
+    let ack = |rig: &mut Rig, id, token, detail: Option<&[u8]>| {
+        let before = rig.engine.done_counts().bytes;
+        let ack = Op::ack(id, token).with_detail(detail.map(Into::into)).into_op();
+        assert!(matches!(rig.call(ack), Reply::Settle(Ok(_))));
+        rig.engine.done_counts().bytes - before
+    };
+    let mut took = Vec::new();
+    let ids = [None, Some(&b"attempts"[..])].map(|detail| {
+        let id = rig.put("q", 0, None);
+        let grant = rig.reserve("q", 1).remove(0);
+        took.push(ack(&mut rig, id, grant.token, detail));
+        id
+    });
+    assert_eq!(took[1], took[0] + 8);
+    // One that a message had stays; a superseded one ends with what its last settlement brings.
+    let third = rig.put("q", 0, Some("k"));
+    let mut grant = rig.reserve("q", 1).remove(0);
+    let nack = |token| Op::nack(third, token, Attempt::Failed, Some(0), "");
+    rig.call(nack(grant.token).with_detail(Some((*b"one").into())).into_op());
+    grant = rig.reserve("q", 1).remove(0);
+    let newer = Enqueue { key: Some(key("k")), if_exists: IfExists::Supersede, ..message("q", 60_000) };
+    rig.call(Op::Enqueue(Box::new(newer)));
+    assert_eq!(look(&mut rig, third).detail.as_deref(), Some(&b"one"[..]));
+    rig.call(nack(grant.token).with_detail(Some((*b"two").into())).into_op());
+    assert_eq!(outcome(&mut rig, third), Some(DoneOutcome::Superseded));
+    for _ in 0..2 {
+        let details = [ids[0], ids[1], third].map(|id| recall(&mut rig, id).unwrap().detail);
+        assert_eq!(details.each_ref().map(|d| d.as_deref()), [None, Some(&b"attempts"[..]), Some(b"two")]);
+        rig.restart();
+    }
+}
+
+#[test]
 fn result_of_an_ack_stays_with_its_message() {
     let mut rig = Rig::new(Policy::default());
     keep(&mut rig, "q", Some(10_000));
@@ -178,7 +214,7 @@ fn key_recalls_its_latest_holder() {
     }
     // It comes back, and dies again, a moment later: within one millisecond a start does not keep the order.
     rig.pass(1);
-    rig.call(Op::Redrive { id: dead, delay_ms: None });
+    rig.call(Op::Redrive { id: dead, delay_ms: None, died: None });
     assert_eq!(by_key(&mut rig), Some((dead, State::Ready)));
     assert_eq!(bury(&mut rig), dead);
     assert_eq!(by_key(&mut rig), Some((dead, State::Dead)));
@@ -203,7 +239,7 @@ fn done_message_is_hidden_from_operations() {
         let changes = [
             Op::Cancel { keep: None, dedupe_id: DedupeId::Stays, target: target.clone() },
             Op::Fire { target: target.clone() },
-            Op::Redrive { id, delay_ms: None },
+            Op::Redrive { id, delay_ms: None, died: None },
             Op::Outline { id },
         ];
         for op in changes {
@@ -409,13 +445,14 @@ fn restored_message_is_as_before() {
     let Reply::Enqueue(Ok(first)) = rig.call(Op::Enqueue(Box::new(order))) else { panic!() };
     rig.pass(50);
     let grant = rig.reserve("q", 1).pop().expect("a message");
-    let nack = Op::nack(first.id, grant.token, Attempt::Failed, Some(5_000), "status_500").op().clone();
-    rig.call(nack);
+    let nack = Op::nack(first.id, grant.token, Attempt::Failed, Some(5_000), "status_500");
+    rig.call(nack.with_detail(Some((*b"how").into())).into_op());
     let dead = rig.put("q", 0, Some("order-2"));
     let grant = rig.reserve("q", 1).pop().expect("a message");
     rig.call(Op::bury(dead, grant.token, "no use").op().clone());
-    for id in [first.id, dead] {
+    for (id, detail) in [(first.id, Some(&b"how"[..])), (dead, None)] {
         let before = look(&mut rig, id);
+        assert_eq!(before.detail.as_deref(), detail);
         assert_eq!(cancel_kept(&mut rig, id, 60_000).unwrap().id, id);
         rig.restart();
         rig.pass(1_000);

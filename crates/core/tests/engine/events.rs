@@ -130,7 +130,7 @@ fn events_cover_whole_message_life() {
     rig.pass(3_000);
     rig.timeout();
     fails(&mut rig, id, 0, "never");
-    rig.call(Op::Redrive { id, delay_ms: None });
+    rig.call(Op::Redrive { id, delay_ms: None, died: None });
     let grant = rig.reserve("q", 1).remove(0);
     rig.call(Op::Ack { id, proof: grant.token.into(), result: None });
     let life = told(&mut rig);

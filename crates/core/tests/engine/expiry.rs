@@ -114,7 +114,7 @@ fn expired_message_is_dead_and_redrivable() {
         let dead = view(&mut rig, id).unwrap();
         assert_eq!(dead.dead, Some((DeadReason::Expired, WallMs(WALL + 11))));
         assert_eq!((dead.attempt, dead.state), (0, State::Dead), "it used up no attempt");
-        assert!(matches!(rig.call(Op::Redrive { id, delay_ms: None }), Reply::Change(Ok(_))));
+        assert!(matches!(rig.call(Op::Redrive { id, delay_ms: None, died: None }), Reply::Change(Ok(_))));
         rig.restart();
         let grant = rig.reserve("q", 1).pop().expect("who redrives it wants it");
         assert_eq!(grant.message.id, id);
@@ -269,7 +269,7 @@ fn message_due_after_expiry_stays_alive() {
     rig.timeout();
     assert!(rig.reserve("q", 1).is_empty());
     assert_eq!(view(&mut rig, id).unwrap().state, State::Dead);
-    assert!(matches!(rig.call(Op::Redrive { id, delay_ms: None }), Reply::Change(Ok(_))));
+    assert!(matches!(rig.call(Op::Redrive { id, delay_ms: None, died: None }), Reply::Change(Ok(_))));
     let grant = rig.reserve("q", 1).pop().expect("it was asked for");
     // Nor after it was returned.
     nack(&mut rig, &grant, 100);

@@ -91,6 +91,55 @@ fn points_hold_events_depth_and_lateness() {
     assert_eq!(views[0].rates, Rates { enqueued_milli: 0, granted_milli: 100, acked_milli: 100 });
 }
 
+/// Story: of all that settles messages, histories counted acks alone.
+#[test]
+fn settled_counts_every_end() {
+    let mut rig = rig(1 << 20);
+    let settings = QueueSettings { dead_ttl_ms: Some(1), ..QueueSettings::default() };
+    rig.call(Op::Configure { queue: queue("q"), settings });
+    let settled = |rig: &mut Rig| sum(&fine(rig, "q", MINUTE))[2];
+    let mut wanted = 0;
+    let mut ended = |rig: &mut Rig, more: u64, what: &str| {
+        wanted += more;
+        assert_eq!(settled(rig), wanted, "{what}");
+    };
+    use_once(&mut rig, "q");
+    ended(&mut rig, 1, "acked");
+    let id = rig.put("q", HOUR, None);
+    rig.call(Op::Cancel { target: Target::Id(id), dedupe_id: DedupeId::Stays, keep: None });
+    ended(&mut rig, 1, "cancelled");
+    let keyed = |if_exists| Enqueue { key: Some(key("k")), if_exists, ..message("q", 0) };
+    rig.call(Op::Enqueue(Box::new(keyed(IfExists::Reject))));
+    rig.call(Op::Enqueue(Box::new(keyed(IfExists::Replace))));
+    ended(&mut rig, 1, "replaced");
+    let grant = rig.reserve("q", 1).pop().unwrap();
+    rig.call(Op::Enqueue(Box::new(keyed(IfExists::Supersede))));
+    ended(&mut rig, 0, "still leased");
+    let nack = Op::Nack {
+        id: grant.message.id,
+        proof: grant.token.into(),
+        attempt: Attempt::Failed,
+        delay_ms: None,
+        priority: None,
+        note: "".into(),
+    };
+    rig.call(nack);
+    ended(&mut rig, 1, "superseded");
+    (0..3).for_each(|_| _ = rig.put("q", HOUR, None));
+    rig.call(Op::Purge { queue: queue("q"), at_most: None });
+    ended(&mut rig, 4, "purged");
+    rig.put("q", 0, None);
+    let grant = rig.reserve("q", 1).pop().unwrap();
+    rig.call(Op::Bury { id: grant.message.id, proof: grant.token.into(), priority: None, note: "".into() });
+    ended(&mut rig, 0, "dead messages are held");
+    rig.pass(SECOND);
+    rig.timeout();
+    ended(&mut rig, 1, "expired");
+    assert_eq!(sum(&of(&mut rig, None, MINUTE, HistoryStep::TenSeconds)), [9, 3, 9, 1]);
+    let Reply::Queues(views) = rig.call(Op::Queue { queue: queue("q") }) else { panic!() };
+    assert_eq!(views[0].rates.acked_milli, 100, "the rate is that of acks");
+}
+
 /// A process that is killed loses the open five minutes, and no more.
 #[test]
 fn restart_keeps_five_minute_points() {

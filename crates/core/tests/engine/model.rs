@@ -183,6 +183,7 @@ impl Case {
         let now = self.rig.now;
         let mut died = 0;
         for m in &mut self.model.live {
+            m.before = None; // that is in memory only
             if let S::Leased(_, _, session) = m.stage
                 && session != SessionId::NONE
             {
@@ -366,6 +367,7 @@ impl Case {
             held_off: None,
             body,
             superseded: false,
+            before: None,
             stage: S::Scheduled(None),
         });
         let last = self.model.live.len() - 1;
@@ -403,7 +405,8 @@ impl Case {
             assert_eq!(grant.lateness_ms, now.since(m.due));
             assert!(self.model.last_token < Some(grant.token), "tokens only grow");
             self.model.last_token = Some(grant.token);
-            m.stage = S::Leased(grant.token, now.engine.0 + LEASE, session);
+            let S::Ready(_, before) = m.stage else { panic!("{m:?}") };
+            (m.before, m.stage) = (before, S::Leased(grant.token, now.engine.0 + LEASE, session));
             self.model.granted += 1;
             self.tokens.push((grant.message.id, grant.token));
         }
@@ -536,8 +539,10 @@ impl Case {
         match self.held(id, token) {
             Some((at, true)) => {
                 assert_eq!(reply, Ok(WallMs(now.wall.0 + lease_ms).into()));
-                let S::Leased(_, until, _) = &mut self.model.live[at].stage else { panic!() };
-                *until = now.engine.0 + lease_ms;
+                let M { stage: S::Leased(_, until, _), before, .. } = &mut self.model.live[at] else {
+                    panic!()
+                };
+                (*until, *before) = (now.engine.0 + lease_ms, None);
             }
             Some((_, false)) | None => assert_eq!(reply, Err(SettleRefusal::LeaseLost)),
         }
@@ -653,7 +658,7 @@ impl Case {
 
     fn redrive(&mut self) {
         let id = MessageId(self.rng.below(self.model.issued + 2));
-        let reply = self.change(Op::Redrive { id, delay_ms: None });
+        let reply = self.change(Op::Redrive { id, delay_ms: None, died: None });
         let Some(at) = self.model.by_id(id) else { return assert_eq!(reply, Err(ChangeRefusal::NotFound)) };
         let m = self.model.live[at].clone();
         if !matches!(m.stage, S::Dead(..)) {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use duewheel_core::engine::*;
-use duewheel_core::policy::Policy;
+use duewheel_core::policy::{OWN_DEDUPE_WINDOW_MS, Policy};
 use duewheel_core::record::Record;
 use duewheel_core::store::Capacity;
 use duewheel_core::time::WallMs;
@@ -125,6 +125,33 @@ fn passing_refusals_are_not_recorded() {
     assert!(matches!(rig.call(free), Reply::Change(Ok(_))));
     assert!(matches!(rig.call(more.clone()), Reply::Enqueue(Ok(_))));
     assert_eq!(rig.call(more), APPLIED);
+}
+
+/// Story: a move into another queue that was repeated did not learn whether it had removed the message itself, or a cancel.
+#[test]
+fn removal_for_a_move_is_recorded() {
+    let mut rig = Rig::new(Policy::default());
+    let mut dead = || {
+        let e = Enqueue { begins: InitialState::Dead, ..Enqueue::new(queue("q"), "x") };
+        let Reply::Enqueue(Ok(put)) = rig.call(Op::Enqueue(Box::new(e))) else { panic!() };
+        put.id
+    };
+    let (moved, cancelled) = (dead(), dead());
+    let died = WallMs(rig.now.wall.0);
+    let removal = |id, died, of| Op::remove_dead(id, died, None).once(row(of));
+    let refused = |refusal| Reply::Change(Err(refusal));
+    let early = WallMs(died.0 - 1);
+    assert_eq!(rig.call(removal(moved, early, 1)), refused(ChangeRefusal::NotDead));
+    assert!(matches!(rig.call(removal(moved, died, 1)), Reply::Change(Ok(_))), "no refusal was recorded");
+    rig.call(Op::cancel(Target::Id(cancelled)).into_op());
+    for _ in 0..2 {
+        rig.restart();
+        assert_eq!(rig.call(removal(moved, died, 1)), APPLIED);
+        assert_eq!(rig.call(removal(moved, died, 2)), refused(ChangeRefusal::NotFound), "another move");
+        assert_eq!(rig.call(removal(cancelled, died, 3)), refused(ChangeRefusal::NotFound));
+    }
+    rig.pass(OWN_DEDUPE_WINDOW_MS);
+    assert_eq!(rig.call(removal(moved, died, 1)), refused(ChangeRefusal::NotFound), "its record has an end");
 }
 
 #[test]

@@ -67,7 +67,7 @@ pub fn each_operation(name: &QueueName, key: &Key, id: MessageId, proof: Proof) 
         Op::Postpone { target: keyed(), edit: Box::default(), if_generation: None },
         Op::Fire { target: keyed() },
         Op::FireMany { queue: q(), max: 1 },
-        Op::Redrive { id, delay_ms: None },
+        Op::Redrive { id, delay_ms: None, died: None },
         Op::RedriveMany { queue: q(), max: 1 },
         Op::Get { target: keyed() },
         Op::Outline { id },

@@ -130,7 +130,7 @@ fn byte_quota_charges_only_growth() {
     let grant = rig.reserve("q", 1).pop().unwrap();
     let bury = Op::Bury { id, proof: grant.token.into(), priority: None, note: "".into() };
     assert!(matches!(rig.call(bury), Reply::Settle(Ok(_))));
-    assert!(matches!(rig.call(Op::Redrive { id, delay_ms: None }), Reply::Change(Ok(_))));
+    assert!(matches!(rig.call(Op::Redrive { id, delay_ms: None, died: None }), Reply::Change(Ok(_))));
     assert!(matches!(
         rig.call(Op::Cancel { keep: None, dedupe_id: DedupeId::Stays, target: Target::Id(id) }),
         Reply::Change(Ok(_))
@@ -388,7 +388,7 @@ fn history(seed: u64) -> u64 {
                     attempt: Attempt::Failed,
                 }
             }
-            9 => Op::Redrive { id: MessageId(1 + rng.below(30)), delay_ms: None },
+            9 => Op::Redrive { id: MessageId(1 + rng.below(30)), delay_ms: None, died: None },
             10 => Op::Purge { at_most: None, queue: queue(name) },
             11 => Op::Cancel {
                 keep: None,

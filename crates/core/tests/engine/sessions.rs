@@ -263,7 +263,10 @@ fn a_message_may_begin_dead() {
     assert!(rig.reserve("q", 1).is_empty());
     rig.restart();
     assert_eq!(rig.queue_view("q").unwrap().counts.dead, 1);
-    assert!(matches!(rig.call(Op::Redrive { id: done.id, delay_ms: None }), Reply::Change(Ok(_))));
+    assert!(matches!(
+        rig.call(Op::Redrive { id: done.id, delay_ms: None, died: None }),
+        Reply::Change(Ok(_))
+    ));
     assert_eq!(rig.reserve("q", 1).len(), 1);
 }
 
@@ -476,7 +479,7 @@ fn a_set_limit_also_buries_lost_jobs() {
     assert_eq!(rig.view(id).unwrap().state, State::Ready, "the default is no limit for it");
     assert_eq!(rig.take_as(A, &["q"], 1), [id.0]);
     rig.bury(id, A);
-    rig.call(Op::Redrive { id, delay_ms: None });
+    rig.call(Op::Redrive { id, delay_ms: None, died: None });
     rig.call(capped);
     for _ in 0..5 {
         assert_eq!(rig.take_as(A, &["q"], 1), [id.0]);

@@ -8,6 +8,7 @@ use duewheel::{CallError, Outcome};
 use serde::{Deserialize, Serialize};
 
 use super::filter::BulkFilter;
+use super::moves::{MoveFailure, MovedDead};
 use crate::limits::MAX_BULK_RATE;
 
 /// What is done to each message.
@@ -243,14 +244,17 @@ pub(super) fn of_restore(answer: Result<(), ChangeRefusal>, unsure: bool) -> Jud
     of_change(answer, unsure && is_back)
 }
 
-/// The outcome for a message that was redriven while it was moved, given the answer to the removal of its copy.
-pub(super) fn of_taken_back<T>(answer: Result<Result<T, ChangeRefusal>, CallError>) -> Judged {
-    match answer {
-        Ok(Ok(_)) => Ok(BulkOutcome::Changed),
-        // A consumer of the other queue was quicker.
-        Ok(Err(ChangeRefusal::NotFound | ChangeRefusal::Leased)) => Ok(BulkOutcome::Done),
-        Ok(Err(refusal)) => Err(BulkOpen::Refused(refusal)),
-        Err(error) => Err(error.into()),
+/// The outcome of a message that moves into another queue.
+pub(super) fn of_move(end: Result<MovedDead, MoveFailure>) -> Judged {
+    match end {
+        Ok(_) => Ok(BulkOutcome::Done),
+        Err(MoveFailure::Copy(refusal)) => of_enqueue(refusal),
+        Err(MoveFailure::Removal(ChangeRefusal::NotFound | ChangeRefusal::NotDead)) => {
+            Ok(BulkOutcome::Changed)
+        }
+        // Its copy has entered.
+        Err(MoveFailure::Removal(refusal)) => Err(BulkOpen::Unknown(format!("{refusal:?}"))),
+        Err(MoveFailure::Call(error)) => Err(error.into()),
     }
 }
 

@@ -1,15 +1,15 @@
 //! The steps of a job: it collects, then it changes.
 
+use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use duewheel::core::engine::{
-    Applied, ChangeRefusal, DedupeId, Edit, Enqueue, EnqueueRefusal, Enqueued, KeptFor, Op, Outline, Target,
-    Typed, View, When,
+    Applied, ChangeRefusal, DedupeId, Edit, Enqueue, KeptFor, Op, Outline, Target, Typed, View, When,
 };
 use duewheel::core::message::State;
-use duewheel::core::name::QueueName;
+use duewheel::core::name::{Key, QueueName};
 use duewheel::core::policy::OWN_DEDUPE;
 use duewheel::core::time::{WallMs, ceil_ms};
 use duewheel::core::{IdSet, MessageId};
@@ -19,12 +19,12 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 
 use super::action::{
-    BulkAction, BulkOpen, BulkOutcome, Judged, UrlMoves, of_change, of_enqueue, of_removal, of_restore,
-    of_taken_back,
+    BulkAction, BulkOpen, BulkOutcome, Judged, UrlMoves, of_change, of_move, of_removal, of_restore,
 };
 use super::filter::filter_step;
 use super::index::WaitingJobs;
 use super::jobs::BulkJobs;
+use super::moves::{DeadMove, move_dead};
 use super::part::{JobPart, LEASED, PartEntry, PartWalk, due_times, entries_within, last_delay};
 use super::record::{BulkPhase, BulkRecord, BulkWalk};
 use crate::limits::{
@@ -55,6 +55,8 @@ pub(super) struct BulkRun<'a> {
     unsure: usize,
     /// How many parts are known, and the messages that they have; while it collects.
     met: Option<(u32, IdSet)>,
+    /// Messages of the slice whose copies this run may have entered into another queue, with their keys.
+    tried: BTreeMap<MessageId, Option<Key>>,
 }
 
 /// Why a run has ended.
@@ -92,7 +94,7 @@ impl<'a> BulkRun<'a> {
     ) -> Self {
         // What a node that has died had begun is in the slice behind what its record says.
         let unsure = record.at.1 + BULK_SLICE;
-        BulkRun { jobs, id, row, record, place, stop, unsure, met: None }
+        BulkRun { jobs, id, row, record, place, stop, unsure, met: None, tried: BTreeMap::new() }
     }
 
     /// Works until the job has ended, another has it, this node stops, or the store refuses.
@@ -373,6 +375,7 @@ impl<'a> BulkRun<'a> {
     ) -> Result<Vec<Option<BulkOutcome>>, RunEnd> {
         let mut outcomes = vec![None; entries.len()];
         let mut waits = None;
+        self.tried.clear();
         // With whether the change may have been made before.
         let mut open: Vec<(usize, bool)> = (0..entries.len()).map(|n| (n, first + n < self.unsure)).collect();
         loop {
@@ -403,14 +406,15 @@ impl<'a> BulkRun<'a> {
 
     /// Outcomes of these messages, in order.
     async fn change_slice(
-        &self,
+        &mut self,
         entries: &[PartEntry],
         moves: &[When],
         is_unsure: &(impl Fn(usize) -> bool + Sync),
     ) -> Vec<Judged> {
         if let BulkAction::Redrive { delay_ms, to_queue: Some(queue) } = &self.record.action {
+            let delay_ms = *delay_ms;
             return match QueueName::new(queue) {
-                Ok(queue) => self.move_all(entries, &queue, *delay_ms, is_unsure).await,
+                Ok(queue) => self.move_all(entries, &queue, delay_ms, is_unsure).await,
                 Err(_) => vec![Ok(BulkOutcome::Refused); entries.len()],
             };
         }
@@ -467,14 +471,14 @@ impl<'a> BulkRun<'a> {
                 Op::postpone(Target::Id(entry.id), Box::new(Edit::due(when)), Some(entry.generation))
             }
             BulkAction::Redrive { delay_ms, .. } => {
-                Op::redrive_in(entry.id, delay_ms.map(|ms| self.left_of(ms)))
+                Op::redrive_of(entry.id, delay_ms.map(|ms| self.left_of(ms)), died)
             }
         }
     }
 
-    /// Puts dead messages into another queue, and removes them from theirs.
+    /// Moves dead messages into another queue.
     async fn move_all(
-        &self,
+        &mut self,
         entries: &[PartEntry],
         to: &QueueName,
         delay_ms: Option<u64>,
@@ -487,68 +491,47 @@ impl<'a> BulkRun<'a> {
             Err(error) => return vec![Err(BulkOpen::untried(&error)); entries.len()],
         };
         let mut judged: Vec<Judged> = Vec::with_capacity(entries.len());
-        let (mut copies, mut of) = (Vec::new(), Vec::new());
-        for (n, view) in views.into_iter().enumerate() {
-            judged.push(match view {
-                Err(error) => Err(BulkOpen::untried(&error)),
-                Ok(None) if is_unsure(n) => Ok(BulkOutcome::Done),
-                Ok(None) => Ok(BulkOutcome::Changed),
-                Ok(Some(view)) if died(&view) != Some(entries[n].at) => Ok(BulkOutcome::Changed),
-                Ok(Some(view)) if !self.may_move(&view) => Ok(BulkOutcome::Refused),
-                Ok(Some(view)) => {
-                    copies.push(self.copy(&view, to, delay_ms));
-                    of.push(n);
-                    // Until its copy is durable, and it is removed.
-                    Ok(BulkOutcome::Refused)
+        let (mut moves, mut of) = (Vec::new(), Vec::new());
+        for (n, (view, entry)) in views.into_iter().zip(entries).enumerate() {
+            let view = match view {
+                Ok(view) => view,
+                Err(error) => {
+                    judged.push(Err(BulkOpen::untried(&error)));
+                    continue;
                 }
-            });
+            };
+            let dead = view.as_deref().filter(|view| died(view) == Some(entry.at));
+            let key = match &view {
+                Some(view) => Some(view.message.key.clone()),
+                None => self.tried.get(&entry.id).cloned(),
+            };
+            let copy = match (dead, key) {
+                (Some(dead), _) if self.may_move(dead) => Ok(self.copy(dead, to, delay_ms)),
+                (Some(_), _) => Err(BulkOutcome::Refused),
+                (None, _) if !is_unsure(n) => Err(BulkOutcome::Changed),
+                // A node that has died has moved it.
+                (None, None) => Err(BulkOutcome::Done),
+                (None, Some(key)) => {
+                    let dedupe_id = Some(self.move_id(entry.id));
+                    Ok(Enqueue { key, dedupe_id, ..Enqueue::new(to.clone(), "") })
+                }
+            };
+            let copy = match copy {
+                Ok(copy) => copy,
+                Err(outcome) => {
+                    judged.push(Ok(outcome));
+                    continue;
+                }
+            };
+            judged.push(Err(BulkOpen::Untried(String::new()))); // until it is moved
+            self.tried.insert(entry.id, copy.key.clone());
+            moves.push(DeadMove { id: entry.id, died: WallMs(entry.at), copy, enters: dead.is_some() });
+            of.push(n);
         }
-        let entered = match client.ask_many(copies).await {
-            Ok(entered) => entered,
-            Err(error) => return vec![Err(BulkOpen::untried(&error)); entries.len()],
-        };
-        let (mut copied, mut copied_of) = (Vec::new(), Vec::new());
-        for (n, answer) in of.into_iter().zip(entered) {
-            match answer {
-                // With the same id it is there since before a crash.
-                Ok(Ok(Enqueued { id, .. }) | Err(EnqueueRefusal::DedupeMismatch(id))) => {
-                    copied.push((&entries[n], id));
-                    copied_of.push(n);
-                }
-                Ok(Err(refusal)) => judged[n] = of_enqueue(refusal),
-                Err(error) => judged[n] = Err(BulkOpen::untried(&error)),
-            }
-        }
-        match self.remove_moved(&copied).await {
-            Ok(removed) => {
-                for (n, outcome) in copied_of.into_iter().zip(removed) {
-                    judged[n] = outcome;
-                }
-            }
-            Err(error) => {
-                copied_of.into_iter().for_each(|n| judged[n] = Err(error.clone().into()));
-            }
+        for (n, end) in of.into_iter().zip(move_dead(client, &moves).await) {
+            judged[n] = of_move(end);
         }
         judged
-    }
-
-    /// Removes dead messages of which there are copies now. Where one was redriven meanwhile its copy is taken back.
-    async fn remove_moved(&self, copied: &[(&PartEntry, MessageId)]) -> Result<Vec<Judged>, CallError> {
-        let client = &self.jobs.jobs.client;
-        let removes =
-            copied.iter().map(|(entry, _)| Op::remove_dead(entry.id, WallMs(entry.at), None)).collect();
-        let removed = client.ask_many(removes).await?;
-        let mut judged: Vec<Judged> = Vec::with_capacity(copied.len());
-        for ((_, copy), answer) in copied.iter().zip(removed) {
-            judged.push(match answer {
-                Ok(Err(ChangeRefusal::NotDead)) => {
-                    of_taken_back(client.ask(Op::cancel(Target::Id(*copy))).await)
-                }
-                Ok(answer) => of_removal(answer.map(drop), true),
-                Err(error) => Err(error.into()),
-            });
-        }
-        Ok(judged)
     }
 
     /// Whether a dead message may enter another queue: one with a URL only if that was allowed when the job began.
@@ -565,9 +548,14 @@ impl<'a> BulkRun<'a> {
         let now = WallMs(self.jobs.jobs.now());
         Enqueue {
             key: view.message.key.clone(),
-            dedupe_id: Some(format!("{OWN_DEDUPE}job/{}/{}", self.id, view.message.id.0).into()),
+            dedupe_id: Some(self.move_id(view.message.id)),
             ..same_content(view, to.clone(), now, delay_ms)
         }
+    }
+
+    /// The name of a message's move by this job.
+    fn move_id(&self, id: MessageId) -> Box<str> {
+        format!("{OWN_DEDUPE}job/{}/{}", self.id, id.0).into()
     }
 
     /// What is left of a delay that began with the job.

@@ -125,11 +125,6 @@ impl TargetService {
         workers + self.reader_restarts.load(Ordering::Relaxed)
     }
 
-    /// Attempts that were not kept, because too many waited or the store was behind.
-    pub fn attempts_not_kept(&self) -> u64 {
-        self.inner.workers().as_ref().map_or(0, PushWorkers::attempts_not_kept)
-    }
-
     /// Begins no further request, and waits for those under way until `deadline`. Do this before the wheel is shut down.
     ///
     /// # Cancel safety

@@ -1,7 +1,7 @@
 //! The newest attempts to each target, in the memory of the node that has made them, for people to read.
 //!
-//! The record of a message has its attempts from the first failure on; this list has those of a target, whatever their
-//! message. The list is not stored: it begins anew with the process, and an attempt costs no write.
+//! A message has its own attempts; this list has those of a target, whatever their message. The list is not stored: it
+//! begins anew with the process, and an entry costs no write.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -14,13 +14,10 @@ use duewheel::{CallError, Duewheel};
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 
-use super::attempts::{AttemptLog, AttemptWriter};
 use super::latest::{LatestOfTargets, TargetAttempt};
 use super::runner::{BookReport, RunnerContext, TargetBook, TargetEntry, TargetRunner, TargetStatus};
 use super::ticket::{Ticket, Tickets};
-use crate::limits::{
-    CLOSE, REPORT_AGAIN, TICKET_CHECK, TICKET_PASSED, TICKET_STRANGE, WORKERS_TICK, WORKERS_WAIT,
-};
+use crate::limits::{REPORT_AGAIN, TICKET_CHECK, TICKET_PASSED, TICKET_STRANGE, WORKERS_TICK, WORKERS_WAIT};
 use crate::pusher::{PusherError, PusherParts, check_store};
 use crate::supervised::{Supervised, TestBugs};
 use crate::tracer::PushTracer;
@@ -48,7 +45,7 @@ pub struct PushWorkersStart {
 /// request on. A worker that a bug has ended begins again after a pause, and is counted.
 ///
 /// # What survives a crash
-/// The messages, and the attempts that are kept. What was under way is delivered again under the same `webhook-id`, by
+/// The messages, with their attempts. What was under way is delivered again under the same `webhook-id`, by
 /// this node or, within the lease of a ticket, by another. Breakers and counts are kept in memory and begin anew; how
 /// long a target has done nothing but fail goes on, if the report of the book keeps it.
 ///
@@ -95,7 +92,6 @@ pub struct PushWorkersStart {
 #[derive(Debug)]
 pub struct PushWorkers {
     inner: Arc<WorkersInner>,
-    writer: AttemptWriter,
     running: Supervised,
 }
 
@@ -127,10 +123,8 @@ impl PushWorkers {
     ) -> Result<Self, PusherError> {
         check_store(&start.store)?;
         tokio::runtime::Handle::try_current().map_err(|_| PusherError::NoRuntime)?;
-        let (log, writer) = AttemptLog::start(wheel.client()).map_err(PusherError::Queue)?;
         let restarts = Arc::<AtomicU64>::default();
         let parts = PusherParts {
-            attempts: Some(log),
             tracer: start.tracer.clone(),
             restarts: restarts.clone(),
             bugs: TestBugs::new(runners),
@@ -148,7 +142,7 @@ impl PushWorkers {
         let of_work = inner.clone();
         let running =
             Supervised::start("the delivery workers", restarts, move |stop| work(of_work.clone(), stop));
-        Ok(PushWorkers { inner, writer, running })
+        Ok(PushWorkers { inner, running })
     }
 
     /// The state of a target, a moment old. `None`: this node does not push to it.
@@ -172,11 +166,6 @@ impl PushWorkers {
         self.inner.context.parts.restarts.load(Ordering::Relaxed)
     }
 
-    /// Attempts that were not kept, because too many waited or the store was behind.
-    pub fn attempts_not_kept(&self) -> u64 {
-        self.inner.context.parts.attempts.as_ref().map_or(0, AttemptLog::lost)
-    }
-
     /// Begins no further request, waits for those under way until `deadline`, and lets other nodes have the targets. Do
     /// this before the wheel is shut down. Requests that have not ended are dropped, and their messages released.
     ///
@@ -186,7 +175,6 @@ impl PushWorkers {
         let _ = self.inner.leave_within.set(deadline);
         // It ends by itself: each of its waits has a limit.
         self.running.stop(Duration::MAX).await;
-        drop(tokio::time::timeout(CLOSE, self.writer.stop()).await);
     }
 }
 

@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use duewheel::core::MessageId;
 use duewheel::core::engine::{Op, Target};
-use duewheel::core::message::State;
 use duewheel::core::name::{Key, QueueName};
 use duewheel::core::policy::QueueSettings;
 use duewheel::{Duewheel, View, VirtualClock};
 use duewheel_delivery::{
-    BookReport, PushTarget, PushWorkers, PushWorkersStart, RetrySettings, TargetBook, TargetEntry,
-    TargetSettings, TargetStage, Tickets, deliveries,
+    BookReport, DeliveryAttempt, PushTarget, PushWorkers, PushWorkersStart, RetrySettings, TargetBook,
+    TargetEntry, TargetSettings, TargetStage, Tickets, deliveries,
 };
 use duewheel_shard::client::Reserve;
 
@@ -142,6 +142,19 @@ impl Rig {
     async fn view(&self, queue: &str, key: &str) -> Option<Box<View>> {
         let target = Target::Key(QueueName::stored(queue).unwrap(), Key::new(key).unwrap());
         self.wheel.client().ask(Op::get(target)).await.unwrap()
+    }
+
+    /// Lets a queue keep done messages for so many ms.
+    async fn keep_done(&self, queue: &str, ms: u64) {
+        let settings = QueueSettings { keep_done_ms: Some(ms), ..QueueSettings::default() };
+        let configure = Op::configure(QueueName::new(queue).unwrap(), settings);
+        self.wheel.client().ask(configure).await.unwrap().unwrap();
+    }
+
+    /// The attempts of a message that are kept.
+    async fn attempts(&self, id: MessageId) -> Vec<DeliveryAttempt> {
+        let view = self.wheel.client().ask(Op::recall(Target::Id(id))).await.unwrap();
+        view.map(|view| deliveries(&view)).unwrap_or_default()
     }
 
     /// How much longer the ticket of a target is held, in ms; 0 if it is not.
@@ -454,33 +467,34 @@ async fn last_ten_attempts_are_kept() {
     let settings = TargetSettings { retry: Some(retry), max_attempts: Some(100), ..receiver.target() };
     rig.put("t", &["q"], None, &settings);
     let node = rig.node();
+    // The queue keeps done messages, so that the success is there to be read.
+    rig.keep_done("q", 3 * 86_400_000).await;
     // A success, so that the breaker stays closed.
     let fine = rig.wheel.queue("q").body("fine").enqueue().await.unwrap().id;
     until("it is delivered", async || delivered(&node, "t") == 1).await;
     let id = rig.wheel.queue("q").body("0").key("0").enqueue().await.unwrap().id;
-    let attempts = async |of| deliveries(rig.wheel.client(), of).await.unwrap();
     until("it has failed twelve times", async || {
         rig.pass("t").await;
         node.status("t").is_some_and(|status| status.counts.failed >= 12)
     })
     .await;
-    until("ten are kept", async || attempts(id).await.len() == 10).await;
+    assert_eq!(rig.attempts(id).await.len(), 10);
     fails.store(false, Ordering::SeqCst);
     until("it is delivered", async || {
         rig.pass("t").await;
         delivered(&node, "t") == 2
     })
     .await;
-    until("the success is kept", async || attempts(id).await.last().unwrap().status == Some(200)).await;
-    let kept = attempts(id).await;
+    let kept = rig.attempts(id).await;
     assert_eq!(kept.len(), 10);
     assert!(kept.is_sorted_by_key(|attempt| attempt.at_ms));
     assert_eq!((kept[8].class.as_str(), kept[8].status), ("status_500", Some(500)));
     assert_eq!(kept[8].answer, "no\u{fffd} such \u{fffd}[31morder");
-    assert_eq!(kept[9].answer, "thanks");
-    assert!(attempts(fine).await.is_empty(), "a success at the first try is not kept");
-    assert_eq!(node.attempts_not_kept(), 0);
+    assert_eq!((kept[9].status, kept[9].answer.as_str()), (Some(200), "thanks"));
+    let of_fine = rig.attempts(fine).await;
+    assert_eq!((of_fine.len(), of_fine[0].status, of_fine[0].answer.as_str()), (1, Some(200), "thanks"));
     // The target has the attempts of both, newest first, from the first success on.
+    until("it has the last one", async || node.attempts("t").first().is_some_and(|last| last.id == id)).await;
     let latest = node.attempts("t");
     assert_eq!((latest[0].id, latest[0].attempt.status), (id, Some(200)));
     assert_eq!((latest[1].attempt.status, latest[1].number + 1), (Some(500), latest[0].number));
@@ -489,9 +503,11 @@ async fn last_ten_attempts_are_kept() {
     assert_eq!(latest.len() as u64, 2 + node.status("t").unwrap().counts.failed);
     rig.remove("t");
     until("a target that is removed has none", async || node.attempts("t").is_empty()).await;
-    // A day after its message is gone the record is removed.
-    rig.clock.advance(Duration::from_secs(86_400 + 1));
-    until("nothing is kept", async || attempts(id).await.is_empty()).await;
+    // They go with the message.
+    rig.clock.advance(Duration::from_secs(2 * 86_400));
+    assert_eq!((rig.attempts(id).await.len(), rig.attempts(fine).await.len()), (10, 1));
+    rig.clock.advance(Duration::from_secs(86_400));
+    until("both are gone", async || rig.attempts(id).await.len() + rig.attempts(fine).await.len() == 0).await;
     node.stop(LONG).await;
 }
 
@@ -503,69 +519,41 @@ async fn first_snoozed_attempt_is_kept() {
     rig.put("t", &["q"], None, &receiver.target());
     let node = rig.node();
     let id = rig.wheel.queue("q").body("0").enqueue().await.unwrap().id;
-    until("it is kept", async || deliveries(rig.wheel.client(), id).await.unwrap().len() == 1).await;
-    let kept = deliveries(rig.wheel.client(), id).await.unwrap();
+    until("it is kept", async || rig.attempts(id).await.len() == 1).await;
+    let kept = rig.attempts(id).await;
     assert_eq!((&*kept[0].class, &*kept[0].answer), ("status_200", "later"));
     node.stop(LONG).await;
 }
 
-/// Where done messages are kept, a success at the first try is, too, and for as long.
-#[tokio::test(flavor = "multi_thread")]
-async fn attempts_last_as_long_as_message() {
-    let receiver = Receiver::new(|_, _| status(200, "", "thanks")).await;
-    let rig = Rig::new().await;
-    let settings = QueueSettings { keep_done_ms: Some(3 * 86_400_000), ..QueueSettings::default() };
-    let configure = Op::configure(QueueName::new("q").unwrap(), settings);
-    rig.wheel.client().ask(configure).await.unwrap().unwrap();
-    rig.put("t", &["q"], None, &receiver.target());
-    let node = rig.node();
-    let id = rig.wheel.queue("q").body("0").enqueue().await.unwrap().id;
-    let kept = async || deliveries(rig.wheel.client(), id).await.unwrap();
-    until("it is kept", async || kept().await.len() == 1).await;
-    assert_eq!((kept().await[0].status, kept().await[0].answer.as_str()), (Some(200), "thanks"));
-    let record = async || rig.view("#attempts", &id.to_string()).await;
-    for _ in 0..2 {
-        let before = record().await.unwrap().due_at;
-        rig.clock.advance(Duration::from_secs(86_400 + 1));
-        until("it was looked at", async || {
-            record().await.is_none_or(|r| r.due_at > before && r.state == State::Scheduled)
-        })
-        .await;
-        assert_eq!(kept().await.len(), 1, "the message is still readable");
-    }
-    rig.clock.advance(Duration::from_secs(2 * 86_400));
-    until("both are gone", async || kept().await.is_empty()).await;
-    node.stop(LONG).await;
-}
-
-/// The attempts of a message that waits are kept; those of one that was cancelled for a day more.
+/// The attempts of a message are settled with it, so they are there when it is, and stay over what others do with it.
 #[tokio::test(flavor = "multi_thread")]
 async fn attempts_of_waiting_message_are_kept() {
-    let receiver = Receiver::new(|_, _| status(500, "", "")).await;
+    // The longest answers: each byte takes two in JSON.
+    let receiver = Receiver::new(|_, received| match &received.body[..] {
+        b"0" => status(500, "", &"\"".repeat(1_024)),
+        _ => status(200, "", ""),
+    })
+    .await;
     let rig = Rig::new().await;
     let retry = RetrySettings { delays: Some(vec!["30d".into()]), ..RetrySettings::default() };
     rig.put("t", &["q"], None, &TargetSettings { retry: Some(retry), ..receiver.target() });
     let node = rig.node();
+    // A success, so that the breaker stays closed.
+    rig.wheel.queue("q").body("fine").enqueue().await.unwrap();
+    until("it is delivered", async || delivered(&node, "t") == 1).await;
     let id = rig.wheel.queue("q").body("0").key("0").enqueue().await.unwrap().id;
-    let kept = async || deliveries(rig.wheel.client(), id).await.unwrap().len();
-    until("it is kept", async || kept().await == 1).await;
-    let record = async || rig.view("#attempts", &id.to_string()).await;
-    let day = async |what: &str| {
-        let before = record().await.unwrap().due_at;
-        rig.clock.advance(Duration::from_secs(86_400 + 1));
-        until(what, async || record().await.is_none_or(|r| r.due_at > before && r.state == State::Scheduled))
-            .await;
-    };
-    day("it was looked at").await;
-    assert_eq!(kept().await, 1);
-    assert!(matches!(rig.wheel.queue("q").cancel_key("0").await.unwrap(), duewheel::Cancel::Cancelled(_)));
-    day("it was found gone").await;
-    until("it is kept for a day", async || {
-        record().await.is_some_and(|record| record.message.body.ends_with(b"true}"))
-    })
-    .await;
-    day("it is removed").await;
-    assert_eq!(kept().await, 0);
+    for n in 1..=9 {
+        until("it has failed", async || node.status("t").is_some_and(|t| t.counts.failed == n)).await;
+        let kept = rig.attempts(id).await;
+        assert_eq!((kept.len() as u64, kept.last().unwrap().answer.len()), (n, 1_024));
+        rig.wheel.client().ask(Op::fire(Target::Id(id))).await.unwrap().unwrap();
+    }
+    until("it is dead", async || node.status("t").is_some_and(|t| t.counts.dead == 1)).await;
+    assert_eq!(rig.attempts(id).await.len(), 10);
+    rig.clock.advance(Duration::from_secs(3 * 86_400));
+    assert_eq!(rig.attempts(id).await.len(), 10);
+    rig.wheel.client().ask(Op::cancel(Target::Id(id))).await.unwrap().unwrap();
+    assert!(rig.attempts(id).await.is_empty());
     node.stop(LONG).await;
 }
 

@@ -25,8 +25,15 @@ async fn restored_copy_refuses_original_tokens() {
     let queue = wheel.queue("q");
     queue.body("ran out").key("expired").enqueue().await.unwrap();
     let expired = queue.reserve(1, Duration::ZERO).await.unwrap().remove(0);
+    // The holder of a lease whose end was the death may still ack it, or bring the message back.
+    let last = wheel.queue("last");
+    let draft = last.body("ran out for good").key("dead");
+    draft.max_attempts(1).enqueue().await.unwrap();
+    let dead = last.reserve(1, Duration::ZERO).await.unwrap().remove(0);
     clock.advance(MINUTE); // a lease is 30 s
-    while queue.get_key("expired").await.unwrap().unwrap().state != State::Ready {
+    while queue.get_key("expired").await.unwrap().unwrap().state != State::Ready
+        || last.get_key("dead").await.unwrap().unwrap().state != State::Dead
+    {
         tokio::task::yield_now().await;
     }
     // Another queue, or this one would be reserved again.
@@ -45,7 +52,7 @@ async fn restored_copy_refuses_original_tokens() {
     assert_eq!(verify(dir.join("copy")).unwrap().problems, []);
 
     let restored = restore(dir.join("copy"), dir.join("restored")).unwrap();
-    assert_eq!((restored.messages, restored.tokens_ended), (4, 2));
+    assert_eq!((restored.messages, restored.tokens_ended), (5, 3));
     let second = open(&dir.join("restored"), &clock).await;
     let queue2 = second.queue("q");
     let there = queue2.get_key("scheduled").await.unwrap().unwrap();
@@ -54,13 +61,18 @@ async fn restored_copy_refuses_original_tokens() {
     for key in ["cancelled", "after"] {
         assert!(queue2.get_key(key).await.unwrap().is_none(), "{key}");
     }
-    for (queue, message) in [("q", &expired), ("other", &leased)] {
+    for (queue, message) in [("q", &expired), ("other", &leased), ("last", &dead)] {
+        let returned = second.queue(queue).not_yet(message, Duration::ZERO, "").await.map(|_| ());
+        assert!(matches!(returned, Err(QueueError::LeaseLost)), "{queue}: {returned:?}");
         let refused = second.queue(queue).ack(message).await;
         assert!(matches!(refused, Err(QueueError::LeaseLost)), "{queue}: {refused:?}");
     }
+    let still = second.queue("last").get_key("dead").await.unwrap().unwrap();
+    assert_eq!(still.dead, last.get_key("dead").await.unwrap().unwrap().dead);
     // The original's own go on, and the copy's leases run out by themselves.
     queue.ack(&expired).await.unwrap();
     other.ack(&leased).await.unwrap();
+    last.ack(&dead).await.unwrap();
     assert_eq!(second.queue("other").get_key("leased").await.unwrap().unwrap().state, State::Leased);
     clock.advance(MINUTE);
     for (queue, token) in [("q", expired.lease_token()), ("other", leased.lease_token())] {
@@ -71,7 +83,7 @@ async fn restored_copy_refuses_original_tokens() {
     }
     second.shutdown(SECOND).await.unwrap();
     wheel.shutdown(SECOND).await.unwrap();
-    assert_eq!(verify(dir.join("restored")).unwrap().messages, 2);
+    assert_eq!(verify(dir.join("restored")).unwrap().messages, 3);
 }
 
 #[tokio::test(flavor = "multi_thread")]

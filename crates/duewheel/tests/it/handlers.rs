@@ -195,12 +195,13 @@ async fn handler_can_dead_letter_or_postpone() {
             match (&msg.body()[..], msg.attempt()) {
                 (b"never", _) => Err(DeadLetter::new("no such account").into()),
                 (b"wrapped", _) => Err(OrderError(7, DeadLetter::new("unknown")).into()),
+                (b"for ever", _) => Err(NotYet::new(Duration::MAX, "sold out").into()),
                 (_, 1..=4) => Err(NotYet::new(SECOND, "no stock").into()),
                 _ => HandlerResult::Err("broken".into()),
             }
         })
         .unwrap();
-    for body in ["never", "wrapped", "later"] {
+    for body in ["never", "wrapped", "for ever", "later"] {
         wheel.queue("pay").body(body).key(body).max_attempts(2).enqueue().await.unwrap();
     }
     wheel.idle().await.unwrap();
@@ -211,6 +212,14 @@ async fn handler_can_dead_letter_or_postpone() {
     assert_eq!(&*never.history[0].note, "no such account");
     let wrapped = view("wrapped").await;
     assert_eq!((wrapped.state, &*wrapped.history[0].note), (State::Dead, "order 7: unknown"));
+    let refused = view("for ever").await;
+    assert_eq!(
+        (refused.state, refused.attempt, refused.forgiven),
+        (State::Scheduled, 1, 0),
+        "a failed attempt"
+    );
+    let note = "sold out: delay is out of range: at most 4294967295000 ms";
+    assert_eq!(&*refused.history[0].note, note, "its lease was once left to run out");
     for n in 1..=4 {
         let later = view("later").await;
         assert_eq!((later.state, later.attempt, later.forgiven), (State::Scheduled, n, n));

@@ -17,8 +17,11 @@ struct Close {
     number: u64,
 }
 
+const GENERIC: &str = "generic";
+
+/// Story: values with blocks did not compile, and a constant was no name of a queue.
 #[derive(Debug, Serialize, Deserialize, Job)]
-#[job(queue = "generic")]
+#[job(queue = GENERIC, priority = { const LOW: u32 = 2_048; LOW }, delay = if cfg!(test) { SECOND } else { HOUR })]
 struct Wrapped<T: Serialize + for<'a> Deserialize<'a> + Send + Sync + 'static>(#[serde(bound = "")] T);
 
 /// A second type for a queue.
@@ -59,7 +62,8 @@ async fn jobs_have_their_declared_options() {
     let there = find_enqueued(&wheel, &order(1), Some(MINUTE)).await.unwrap_err();
     assert!(there.contains("due in 60s") && there.contains("due in 3600s"), "{there}");
     wheel.job(&Wrapped(5_u8)).enqueue().await.unwrap();
-    assert_enqueued!(wheel, Wrapped(5_u8));
+    let view = assert_enqueued!(wheel, Wrapped(5_u8), in SECOND);
+    assert_eq!((view.message.queue.as_str(), view.priority), (GENERIC, 2_048));
 }
 
 #[tokio::test]
@@ -133,6 +137,32 @@ async fn many_messages_enqueue_in_order() {
     }
     let expected: Vec<_> = results.into_iter().flatten().map(|receipt| receipt.id).skip(1).collect();
     assert_eq!(listed, expected, "in due order; the first is ready");
+}
+
+/// Story: `enqueue_many` took the drafts of another wheel for its own.
+#[tokio::test]
+async fn drafts_of_another_wheel_are_refused() {
+    let (here, there) = (wheel().await, wheel().await);
+    let drafts = [here.queue("q").body("ours"), there.queue("q").body("theirs")];
+    let results = here.enqueue_many(drafts).await;
+    assert!(results[0].is_ok(), "{:?}", results[0]);
+    assert_eq!(results[1].as_ref().unwrap_err().to_string(), "the message is of another wheel");
+    let ours = here.queue("q").reserve(9, SECOND).await.unwrap();
+    assert_eq!((ours.len(), ours[0].body().as_ref()), (1, &b"ours"[..]));
+    assert!(there.queue("q").info().await.unwrap().is_none());
+}
+
+/// Story: a window of an id that was forgotten did nothing, and a repeated enqueue made a second message.
+#[tokio::test]
+async fn dedupe_window_needs_an_id() {
+    let wheel = wheel().await;
+    let draft = || wheel.queue("q").body("x").dedupe_window(HOUR);
+    let many = wheel.enqueue_many([draft(), draft().dedupe_id("a")]).await;
+    let refused = [draft().enqueue().await, many[0].clone()];
+    for refused in refused {
+        assert_eq!(refused.unwrap_err().to_string(), "dedupe_window needs a dedupe_id");
+    }
+    assert_eq!(many[1].as_ref().unwrap().id, draft().dedupe_id("a").enqueue().await.unwrap().id);
 }
 
 #[tokio::test]

@@ -103,12 +103,21 @@ impl Caller {
     /// # Errors
     /// `unauthorized` for invalid credentials, `forbidden` for a token without the scope.
     pub fn need(&self, scope: Scope) -> Result<(), Problem> {
+        self.need_one_of(&[scope])
+    }
+
+    /// Requires the permission for calls that any of these scopes allows.
+    ///
+    /// # Errors
+    /// Those of [`Caller::need`].
+    pub(crate) fn need_one_of(&self, scopes: &[Scope]) -> Result<(), Problem> {
         match self {
             Caller::Trusted => Ok(()),
             Caller::Stranger(why) => Err(Problem::new(ErrorCode::Unauthorized, *why)),
-            Caller::Holder(entry) if entry.scopes.contains(&scope) => Ok(()),
+            Caller::Holder(entry) if scopes.iter().any(|scope| entry.scopes.contains(scope)) => Ok(()),
             Caller::Holder(_) => {
-                Err(Problem::new(ErrorCode::Forbidden, format!("this token does not have the scope {scope}")))
+                let what = format!("this token does not have the scope {}", Scope::either(scopes));
+                Err(Problem::new(ErrorCode::Forbidden, what))
             }
         }
     }

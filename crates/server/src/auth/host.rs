@@ -12,9 +12,11 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::file_value::FileValue;
+
 /// The configured names of a server, besides those that no foreign page can have.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
-#[serde(from = "String", into = "String")]
+#[serde(try_from = "FileValue", into = "String")]
 pub struct Hosts(Vec<String>);
 
 impl Hosts {
@@ -47,10 +49,11 @@ impl FromStr for Hosts {
     }
 }
 
-impl From<String> for Hosts {
-    fn from(s: String) -> Self {
-        let Ok(hosts) = s.parse();
-        hosts
+impl TryFrom<FileValue> for Hosts {
+    type Error = String;
+
+    fn try_from(value: FileValue) -> Result<Self, String> {
+        value.list()
     }
 }
 

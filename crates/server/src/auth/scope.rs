@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 pub enum Scope {
     /// New messages. Shows no body
     Enqueue,
-    /// Reserve, ack, nack, extend
+    /// Reserve, ack, nack, extend; lists of messages
     Consume,
     /// A message by id or key: get, cancel, postpone, fire
     Cancel,
@@ -28,6 +28,23 @@ impl Scope {
     /// All scopes.
     pub const ALL: [Scope; 6] =
         [Scope::Enqueue, Scope::Consume, Scope::Cancel, Scope::Admin, Scope::Metrics, Scope::PushAny];
+
+    /// The permission of calls that this scope alone allows.
+    pub(crate) const fn alone(self) -> &'static [Scope] {
+        match self {
+            Scope::Enqueue => &[Scope::Enqueue],
+            Scope::Consume => &[Scope::Consume],
+            Scope::Cancel => &[Scope::Cancel],
+            Scope::Admin => &[Scope::Admin],
+            Scope::Metrics => &[Scope::Metrics],
+            Scope::PushAny => &[Scope::PushAny],
+        }
+    }
+
+    /// The names of scopes, one of which is needed.
+    pub(crate) fn either(scopes: &[Scope]) -> String {
+        scopes.iter().map(|scope| scope.as_str()).collect::<Vec<_>>().join(" or ")
+    }
 
     /// The name in files and answers.
     pub fn as_str(self) -> &'static str {
@@ -64,8 +81,8 @@ pub(crate) enum AccessRule {
     Open,
     /// A valid token with any scopes.
     Identified,
-    /// A token with this scope that covers what the call concerns.
-    Needs(Scope, About),
+    /// A token with one of these scopes that covers what the call concerns.
+    Needs(&'static [Scope], About),
 }
 
 /// Whether the calls of a route are acts.

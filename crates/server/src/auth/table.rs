@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use subtle::{ConditionallySelectable, ConstantTimeEq};
 
 use super::{Hash, Scope};
+use crate::file_value::FileValue;
 use crate::toml_text::{self, BadToml};
 use crate::{private, rfc3339};
 
@@ -226,9 +227,9 @@ pub fn block(entry: &TokenEntry) -> impl fmt::Display + '_ {
 
 /// Prefixes of the names of queues; at least one. They cover a queue if its name begins with one of them.
 ///
-/// On the command line they are separated by commas, which no name may contain; in a file they are a list.
+/// In a text they are separated by commas, which no name may contain.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
-#[serde(try_from = "Vec<String>", into = "Vec<String>")]
+#[serde(try_from = "FileValue", into = "Vec<String>")]
 pub struct Prefixes(Vec<QueueName>);
 
 impl Prefixes {
@@ -252,19 +253,20 @@ impl FromStr for Prefixes {
     type Err = String;
 
     fn from_str(s: &str) -> Result<Self, String> {
-        s.split(',').map(|prefix| prefix.trim().to_owned()).collect::<Vec<_>>().try_into()
+        if s.is_empty() {
+            return Err("say how their names begin, or leave it out for all queues".to_owned());
+        }
+        let one =
+            |text: &str| QueueName::new(text.trim()).map_err(|what| format!("{:?} {what}", text.trim()));
+        s.split(',').map(one).collect::<Result<_, _>>().map(Prefixes)
     }
 }
 
-impl TryFrom<Vec<String>> for Prefixes {
+impl TryFrom<FileValue> for Prefixes {
     type Error = String;
 
-    fn try_from(all: Vec<String>) -> Result<Self, String> {
-        if all.is_empty() {
-            return Err("say how their names begin, or leave it out for all queues".to_owned());
-        }
-        let one = |text: &String| QueueName::new(text).map_err(|what| format!("{text:?} {what}"));
-        all.iter().map(one).collect::<Result<_, _>>().map(Prefixes)
+    fn try_from(value: FileValue) -> Result<Self, String> {
+        value.list()
     }
 }
 

@@ -476,7 +476,7 @@ impl Session {
             }
             Task::KickJob(id, State::Dead) => {
                 return Some(SessionNext::Ask(vec![
-                    Op::Redrive { id: *id, delay_ms: None },
+                    Op::Redrive { id: *id, delay_ms: None, died: None },
                     Op::Get { target: Target::Id(*id) },
                 ]));
             }

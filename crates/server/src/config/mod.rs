@@ -545,6 +545,36 @@ mod tests {
         }
     }
 
+    /// Story: one list was a text in the file and another an array, and the switch of the flag was no switch there.
+    #[test]
+    fn file_takes_flag_forms_and_toml_forms() {
+        for (text, array) in [
+            ("hosts = 'a.example, b.example'", "hosts = ['a.example', 'b.example']"),
+            ("insecure = 'http,peer'", "insecure = ['http', 'peer']"),
+            ("beanstalk_queues = 'shop/,b'", "beanstalk_queues = ['shop/', 'b']"),
+            ("virtual_clock = 'on'", "virtual_clock = true"),
+            ("virtual_clock = 'off'", "virtual_clock = false"),
+            ("insecure = 'none'", "insecure = false"),
+        ] {
+            assert_eq!(options(text), options(array), "{text}");
+        }
+        for (bad, why) in [
+            ("hosts = true", "hosts: must be a list"),
+            ("hosts = 7", "hosts: must be"),
+            ("insecure = true", "say which listeners"),
+            ("insecure = ['all']", "\"all\" is none of the listeners"),
+            ("beanstalk_queues = []", "say how their names begin"),
+            ("beanstalk_queues = ['a b']", "\"a b\" may hold only"),
+            ("virtual_clock = 'yes'", "must be on, off or force"),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            let file = dir.path().join("duewheel.toml");
+            std::fs::write(&file, bad).unwrap();
+            let error = Options::from_file(&file).unwrap_err().to_string();
+            assert!(error.contains("line 1") && error.contains(why), "{bad}: {error}");
+        }
+    }
+
     #[test]
     fn virtual_clock_is_volatile_unless_forced() {
         let settings = |text: &str| options(text).settings();

@@ -173,7 +173,7 @@ options! {
         backup_root: PathBuf as "DIR",
         /// Time between the signal to stop, which makes /readyz red, and the drain [default: 0s]
         drain_delay: TimeSpan as "TIME",
-        /// Time limit for running requests when the server stops [default: 10s]
+        /// Time limit for leased messages and running requests when the server stops [default: 10s]
         drain_timeout: TimeSpan as "TIME",
         /// Log level: error, warn, info, debug, trace [default: info]
         log: String as "FILTER",
@@ -322,9 +322,9 @@ mod tests {
 
 Each option is a flag, a variable and a key of the file of `--config`: `--drain-delay 5s`, `DUEWHEEL_DRAIN_DELAY=5s`,
 `drain_delay = \"5s\"`. Flags win over variables, variables over the file, the file over the defaults; `duewheel serve
---print-config` tells what counts. Quotas ([operations](operations.md#quotas)), databases with an outbox
-([outbox](outbox.md)) and bridges ([RabbitMQ](rabbitmq.md)) stand in the file alone. This page is made of the list of
-options; a test compares it with what the server takes, and the defaults with those that count.
+--print-config` tells what counts. In the file a list may also be an array, and a switch `true` or `false`. Quotas
+([operations](operations.md#quotas)), databases with an outbox ([outbox](outbox.md)) and bridges
+([RabbitMQ](rabbitmq.md)) stand in the file alone.
 
 | option | default | what |
 |---|---|---|

@@ -8,8 +8,9 @@ use std::str::FromStr;
 use clap::ValueEnum;
 use duewheel::core::engine::{Quota, Quotas};
 use duewheel::{Durability, Policy};
-use serde::de::{self, Visitor};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
+
+use crate::file_value::FileValue;
 
 /// Why the settings are invalid.
 #[derive(Debug, thiserror::Error)]
@@ -68,15 +69,33 @@ pub enum LogFormat {
 
 /// Whether the clock stands still until a request moves it.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "lowercase", try_from = "FileValue")]
 pub enum VirtualClockOption {
     /// The machine's clocks.
     #[default]
+    #[value(alias = "false")]
     Off,
     /// A clock that stands, and `POST /v1/clock/advance`. All is in memory.
+    #[value(alias = "true")]
     On,
     /// The clock is virtual although messages are kept, which may then be delivered before their time.
     Force,
+}
+
+impl FromStr for VirtualClockOption {
+    type Err = &'static str;
+
+    fn from_str(s: &str) -> Result<Self, Self::Err> {
+        <Self as ValueEnum>::from_str(s, false).map_err(|_| "must be on, off or force")
+    }
+}
+
+impl TryFrom<FileValue> for VirtualClockOption {
+    type Error = String;
+
+    fn try_from(value: FileValue) -> Result<Self, String> {
+        value.flag()
+    }
 }
 
 /// Whether a cluster is made in a Redis where none is.
@@ -198,7 +217,8 @@ impl Endpoint {
 /// has authentication and encryption.
 ///
 /// Each is named, so that opening one listener never opens another by accident.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(try_from = "FileValue")]
 pub struct Insecure(BTreeSet<Endpoint>);
 
 impl Insecure {
@@ -251,25 +271,11 @@ impl Serialize for Insecure {
     }
 }
 
-impl<'de> Deserialize<'de> for Insecure {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Words;
-        impl Visitor<'_> for Words {
-            type Value = Insecure;
+impl TryFrom<FileValue> for Insecure {
+    type Error = String;
 
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("listeners out of http, peer, beanstalk, with commas between")
-            }
-
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Insecure, E> {
-                text.parse().map_err(|what| E::custom(format!("insecure: {what}")))
-            }
-
-            fn visit_bool<E: de::Error>(self, value: bool) -> Result<Insecure, E> {
-                self.visit_str(if value { "true" } else { "false" })
-            }
-        }
-        deserializer.deserialize_any(Words)
+    fn try_from(value: FileValue) -> Result<Self, String> {
+        value.flag()
     }
 }
 

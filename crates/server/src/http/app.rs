@@ -413,6 +413,13 @@ impl App {
         self.client.ask(asked).await.map_err(Problem::from)
     }
 
+    /// Submits one operation behind others of the same request, of which some were applied if `is_part`: then the request
+    /// cannot fail as one that was not applied.
+    pub(crate) async fn ask_behind<A: Ask>(&self, asked: A, is_part: bool) -> Result<A::Reply, Problem> {
+        let answer = self.client.ask(asked).await;
+        answer.map_err(|error| if is_part { error.of_one_of_several() } else { error }.into())
+    }
+
     /// Submits many operations to the engine, which are decided without others in between; one result for each, in
     /// order.
     pub(crate) async fn ask_many<A: Ask>(

@@ -68,12 +68,12 @@ impl Call {
     }
 
     fn check_access(&self, access: AccessRule) -> Result<Option<MessageId>, Problem> {
-        let (scope, about) = match access {
+        let (scopes, about) = match access {
             AccessRule::Open => return Ok(None),
             AccessRule::Identified => return self.caller.need_identity().map(|()| None),
-            AccessRule::Needs(scope, about) => (scope, about),
+            AccessRule::Needs(scopes, about) => (scopes, about),
         };
-        self.caller.need(scope)?;
+        self.caller.need_one_of(scopes)?;
         match about {
             About::Queue => self.caller.need_queue(&self.queue()?)?,
             About::Message if self.caller.limits().is_some() => return Ok(Some(self.id()?)),

@@ -21,16 +21,13 @@ use serde::Serialize;
 use tokio::time::Instant;
 
 use super::call::{BodyFormat, Call};
-use super::line::{EnqueueLine, EnqueuedAnswer, TimeField, status};
+use super::line::{EnqueueLine, EnqueuedAnswer, IDEMPOTENCY_KEY, TimeField, status};
 use super::reading::ReadBody;
 use super::traced::Sending;
 use super::{Answer, App, check_batch, reply, strict, target};
 use crate::auth::Caller;
 use crate::error::{ErrorCode, ItemProblem, Problem};
 use crate::json;
-
-/// The header that is another way to give the `dedupe_id` of a single message.
-const IDEMPOTENCY_KEY: &str = "Idempotency-Key";
 
 pub(crate) async fn enqueue(mut call: Call) -> Answer {
     call.app.accepts()?;
@@ -65,15 +62,10 @@ async fn enqueue_one(
     sending: &mut Sending,
 ) -> Result<(Enqueued, Option<Key>), Problem> {
     let bytes = call.json_bytes(call.app.max_single_bytes()).await?;
-    let (mut message, time) = strict::parse::<EnqueueLine<'_>>(&bytes)?.into_enqueue(queue)?;
+    let (mut message, time) =
+        strict::parse::<EnqueueLine<'_>>(&bytes)?.into_enqueue(queue, idempotency_key)?;
     drop(bytes);
     sending.mark(&mut message);
-    if let Some(id) = idempotency_key {
-        if message.dedupe_id.as_ref().is_some_and(|given| *given != id) {
-            return Err(Problem::field(IDEMPOTENCY_KEY, "differs from dedupe_id; give one of the two"));
-        }
-        message.dedupe_id = Some(id);
-    }
     if target::has_url(&message) {
         target::check_url(&call.app, &call.caller, queue).await?;
     }
@@ -250,7 +242,7 @@ impl Slice {
             replies: LineAnswers::Nothing,
         };
         for line in lines {
-            match strict::parse::<EnqueueLine<'_>>(line).and_then(|line| line.into_enqueue(queue)) {
+            match strict::parse::<EnqueueLine<'_>>(line).and_then(|line| line.into_enqueue(queue, None)) {
                 Ok((message, time)) => {
                     slice.outcomes.push(Outcomes::Submitted { key: message.key.clone(), time });
                     slice.ops.push(Op::Enqueue(Box::new(message)));

@@ -22,7 +22,7 @@ use crate::error::Problem;
 /// # Errors
 /// The body is not valid.
 pub fn line(bytes: &[u8], queue: &QueueName) -> Result<(Enqueue, TimeField), Problem> {
-    strict::parse::<EnqueueLine<'_>>(bytes)?.into_enqueue(queue)
+    strict::parse::<EnqueueLine<'_>>(bytes)?.into_enqueue(queue, None)
 }
 
 /// The lines of a batch.

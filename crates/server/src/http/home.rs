@@ -12,7 +12,7 @@ use ring::digest::{SHA256, digest};
 use super::call::Call;
 use super::openapi::Described;
 use super::{Answer, typed};
-use crate::auth::AccessRule;
+use crate::auth::{AccessRule, Scope};
 
 const BEGINNING: &str = concat!(
     "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>duewheel</title>\n<h1>duewheel ",
@@ -30,10 +30,10 @@ pub(crate) fn list_of_calls(calls: impl Iterator<Item = Described>) -> Response 
         let names: Vec<&str> = query.iter().map(|parameter| parameter.name).collect();
         let query = if query.is_empty() { String::new() } else { format!("?{}=", names.join("=&")) };
         let scope = match access {
-            AccessRule::Open | AccessRule::Identified => "",
-            AccessRule::Needs(scope, _) => scope.as_str(),
+            AccessRule::Open | AccessRule::Identified => String::new(),
+            AccessRule::Needs(scopes, _) => Scope::either(scopes),
         };
-        let _ = writeln!(page, "{scope:9}{:7} {path}{query}", method.as_str());
+        let _ = writeln!(page, "{scope:18}{:7} {path}{query}", method.as_str());
     }
     page.push_str("</pre>\n");
     let mut response = typed(StatusCode::OK, "text/html; charset=utf-8", page);

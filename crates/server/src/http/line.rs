@@ -22,6 +22,9 @@ use crate::schema::{
 };
 use crate::span::{self, SpanText};
 
+/// The header that is another way to give the `dedupe_id` of a single message.
+pub(super) const IDEMPOTENCY_KEY: &str = "Idempotency-Key";
+
 /// A new message. Exactly one of `body`, `json` and `body_base64`, and exactly one of `delay_ms`, `delay` and `due_at`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -62,7 +65,7 @@ pub(crate) struct EnqueueLine<'a> {
     #[schemars(length(min = 1, max = 256), extend("format" = "duewheel-key"))]
     dedupe_id: Option<Text<'a>>,
     /// The answer is remembered for this number of milliseconds, in place of the queue's `dedupe_window_ms`; not longer
-    /// than that.
+    /// than that. It needs a `dedupe_id`, or the header `Idempotency-Key`.
     #[schemars(extend("x-limit" = "max_dedupe_window_ms"))]
     dedupe_window_ms: Option<Positive>,
     /// `dedupe_window_ms` as text, in place of the number.
@@ -160,8 +163,12 @@ impl BackoffFields {
 pub(crate) type TimeField = &'static str;
 
 impl EnqueueLine<'_> {
-    /// Validates everything that does not need the engine.
-    pub(crate) fn into_enqueue(self, queue: &QueueName) -> Result<(Enqueue, TimeField), Problem> {
+    /// Validates everything that does not need the engine. The `dedupe_id` may also be in the header of the request.
+    pub(crate) fn into_enqueue(
+        self,
+        queue: &QueueName,
+        idempotency_key: Option<Box<str>>,
+    ) -> Result<(Enqueue, TimeField), Problem> {
         let body = body(self.body, self.json, self.body_base64)?
             .ok_or_else(|| Problem::field("body", "is missing; an empty one is \"\""))?;
         let (when, time) = when(self.delay_ms, self.delay, self.due_at, self.past)?
@@ -171,6 +178,17 @@ impl EnqueueLine<'_> {
         if let Some(url) = &self.target_url {
             target::put_url(&mut headers, &target::read_url(url)?);
         }
+        let window = if self.dedupe_window_ms.is_some() { "dedupe_window_ms" } else { "dedupe_window" };
+        let dedupe_window_ms = strict::either(self.dedupe_window_ms, self.dedupe_window, "dedupe_window")?;
+        let dedupe_id = match (self.dedupe_id.map(dedupe_id).transpose()?, idempotency_key) {
+            (Some(given), Some(key)) if given != key => {
+                return Err(Problem::field(IDEMPOTENCY_KEY, "differs from dedupe_id; give one of the two"));
+            }
+            (given, key) => given.or(key),
+        };
+        if dedupe_window_ms.is_some() && dedupe_id.is_none() {
+            return Err(Problem::field(window, "needs a dedupe_id, which is remembered for so long"));
+        }
         let enqueue = Enqueue {
             queue: queue.clone(),
             key: self.key.map(|k| Key::new(&k.0)).transpose().map_err(|what| Problem::field("key", what))?,
@@ -179,8 +197,8 @@ impl EnqueueLine<'_> {
             when,
             due_words: self.due_words.map(|words| due_words(words, time)).transpose()?,
             if_exists: self.if_exists.map(IfExists::from).unwrap_or_default(),
-            dedupe_id: self.dedupe_id.map(dedupe_id).transpose()?,
-            dedupe_window_ms: strict::either(self.dedupe_window_ms, self.dedupe_window, "dedupe_window")?,
+            dedupe_id,
+            dedupe_window_ms,
             priority: self.priority.map(Whole::get),
             options: Options {
                 lease_ms: strict::either(self.lease_ms, self.lease, "lease")?,
@@ -325,7 +343,7 @@ pub(crate) struct EnqueuedAnswer<'a> {
     pub(super) generation: u32,
     /// Whether the message is new.
     pub(super) created: bool,
-    /// The state of the message that was kept; not in a repeated answer.
+    /// The state that the message which was kept had then.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<StateSchema>")]
     pub(super) state: Option<&'static str>,

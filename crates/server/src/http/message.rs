@@ -35,12 +35,8 @@ pub(crate) async fn get(call: Call) -> Answer {
     let room = room(&call.app).await?;
     let found = recall(&call.app, &call.caller, target).await?;
     let mut answer = MessageAnswer::of(&found);
-    let attempts = match found.attempt {
-        0 => Vec::new(),
-        _ => deliveries(&call.app.client, found.message.id).await?,
-    };
-    answer.deliveries = Some(attempts.into_iter().map(DeliveryAnswer::of).collect());
-    let json = line(found.message.weight() + 512, &answer);
+    answer.deliveries = Some(deliveries(&found).into_iter().map(DeliveryAnswer::of).collect());
+    let json = line(found.weight() + 512, &answer);
     Ok(held(StatusCode::OK, room, json))
 }
 

@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 
 use axum::http::StatusCode;
 use duewheel::core::engine::{
-    Applied, Attended, ChangeRefusal, Counts, Enqueue, EnqueueRefusal, Op, Outline, QueueView, Target,
+    Applied, Attended, ChangeRefusal, Counts, Enqueue, Op, Outline, QueueView, Target,
 };
 use duewheel::core::policy::OWN_DEDUPE;
 use duewheel::core::record::{Pause, Totals};
 use duewheel::core::store::Level;
-use duewheel::core::{Key, MessageId, QueueName, State, WallMs};
-use duewheel::same_content;
+use duewheel::core::{Key, MessageId, QueueName, State};
+use duewheel::{CallError, same_content};
+use duewheel_delivery::{DeadMove, MoveFailure, MovedDead, move_dead};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -182,8 +183,8 @@ impl RedrivenId {
         RedrivenId { id: IdText(id), result, new_id: None, durability: level.as_str() }
     }
 
-    fn moved(id: MessageId, moved: &MovedMessage) -> Self {
-        RedrivenId { new_id: Some(IdText(moved.id)), ..RedrivenId::of(id, moved.level) }
+    fn moved(id: MessageId, moved: MovedDead) -> Self {
+        RedrivenId { new_id: moved.id.map(IdText), ..RedrivenId::of(id, moved.level) }
     }
 }
 
@@ -236,7 +237,7 @@ pub(crate) async fn redrive(mut call: Call) -> Answer {
             let mut results = Vec::with_capacity(ids.len());
             for id in &ids {
                 let moved = redrive_to((&call.app, &call.caller), &queue, *id, &to).await;
-                results.push(moved.map(|moved| RedrivenId::moved(*id, &moved)));
+                results.push(moved.map(|moved| RedrivenId::moved(*id, moved)));
             }
             results
         }
@@ -259,15 +260,14 @@ async fn redrive_many(app: &App, queue: QueueName, max: usize) -> Answer {
     let mut refused = BTreeMap::new();
     loop {
         let left = max.saturating_sub(usize::try_from(redriven).unwrap_or(usize::MAX));
-        let done = app.ask(Op::redrive_many(queue.clone(), left)).await?;
+        let done = app.ask_behind(Op::redrive_many(queue.clone(), left), redriven > 0).await?;
         redriven += done.what;
         level = Some(level.map_or(done.level, |level| level.and(done.level)));
         if redriven >= max as u64 {
             break;
         }
         if done.what == 0 {
-            let (more, by_code) = refusals(app, &queue, left).await?;
-            (redriven, refused) = (redriven + more, by_code);
+            (redriven, refused) = refusals(app, &queue, left, redriven).await?;
             break;
         }
     }
@@ -281,22 +281,27 @@ async fn redrive_many(app: &App, queue: QueueName, max: usize) -> Answer {
 type RefusedByCode = BTreeMap<&'static str, (u64, Vec<IdText>)>;
 
 /// Why the messages that are dead after a redrive of all could not be made ready: each is asked for by itself. Those that
-/// have died in between are redriven, at most `left`; the first value is their number.
-async fn refusals(app: &App, queue: &QueueName, left: usize) -> Result<(u64, RefusedByCode), Problem> {
+/// have died in between are redriven, at most `left`; the first value is their number and those that were redriven before.
+async fn refusals(
+    app: &App,
+    queue: &QueueName,
+    mut left: usize,
+    mut redriven: u64,
+) -> Result<(u64, RefusedByCode), Problem> {
     let (mut refused, mut after, mut walked) = (RefusedByCode::new(), None, 0);
-    let mut redriven = 0;
-    while walked < REFUSALS_WALKED && redriven < left {
-        let limit = REFUSALS_AT_ONCE.min(left - redriven);
-        let page = app.client.list(queue.clone(), Some(State::Dead), after, limit).await?;
+    while walked < REFUSALS_WALKED && left > 0 {
+        let failed = |error: CallError| if redriven > 0 { error.of_one_of_several() } else { error };
+        let limit = REFUSALS_AT_ONCE.min(left);
+        let page = app.client.list(queue.clone(), Some(State::Dead), after, limit).await.map_err(failed)?;
         walked += page.views.len();
         let ids: Vec<MessageId> = page.views.iter().map(|view| view.message.id).collect();
         let asks = ids.iter().map(|id| Op::redrive(*id)).collect();
-        let answers = app.client.ask_many(asks).await?;
+        let answers = app.client.ask_many(asks).await.map_err(failed)?;
+        let done = answers.iter().filter(|answer| matches!(answer, Ok(Ok(_)))).count();
+        (redriven, left) = (redriven + done as u64, left - done);
+        let failed = |error: CallError| if redriven > 0 { error.of_one_of_several() } else { error };
         for (id, answer) in ids.into_iter().zip(answers) {
-            let Err(refusal) = answer? else {
-                redriven += 1;
-                continue;
-            };
+            let Err(refusal) = answer.map_err(failed)? else { continue };
             if !matches!(refusal, ChangeRefusal::NotFound | ChangeRefusal::NotDead) {
                 let code = Problem::from_change(refusal, "due_at").code.as_str();
                 let (messages, first) = refused.entry(code).or_default();
@@ -311,7 +316,7 @@ async fn refusals(app: &App, queue: &QueueName, left: usize) -> Result<(u64, Ref
             break;
         }
     }
-    Ok((redriven as u64, refused))
+    Ok((redriven, refused))
 }
 
 /// Whether a queue exists only because beanstalkd's protocol always has a tube `default`: since it exists, no client
@@ -364,8 +369,12 @@ pub(crate) async fn cancel_many(mut call: Call) -> Answer {
     let cancel = |target| Op::cancel_with(target, dedupe_id, None);
     let by_key = keys.iter().map(|key| cancel(Target::Key(queue.clone(), key.clone()))).collect();
     let key_results = call.app.ask_many(by_key).await?;
-    let id_results = of_queue(&call.app, &queue, &ids, |id| cancel(Target::Id(id))).await?;
-
+    let id_results = of_queue(&call.app, &queue, &ids, |id| cancel(Target::Id(id))).await;
+    // The keys have their results, whatever becomes of the ids.
+    let id_results = match id_results {
+        Err(problem) if !keys.is_empty() => vec![Err(problem); ids.len()],
+        id_results => id_results?,
+    };
     let key_results: Vec<_> = key_results.into_iter().map(level_of).collect();
     let id_results: Vec<_> = id_results.into_iter().map(level_of).collect();
     let by_key = keys.iter().zip(&key_results).map(|(key, result)| match result {
@@ -444,22 +453,14 @@ pub(super) fn level_of(
     result?.map(|changed| changed.level).map_err(|refusal| Problem::from_change(refusal, "due_at"))
 }
 
-/// A dead message that became another one.
-#[derive(Debug)]
-pub(super) struct MovedMessage {
-    pub(super) id: MessageId,
-    pub(super) level: Level,
-}
-
-/// Enqueues the content of a dead message in `to`, and removes the message once the new one is durable. The same request
-/// again, after one without an answer, finds the message gone, or finishes what was begun: the new message has a dedupe
-/// id of the old one.
+/// Moves a dead message into `to`. The same request again, after one without an answer, finds the message gone, or
+/// finishes what was begun: the new message has a dedupe id of the old one.
 pub(super) async fn redrive_to(
     (app, caller): (&App, &Caller),
     from: &QueueName,
     id: MessageId,
     to: &QueueName,
-) -> Result<MovedMessage, Problem> {
+) -> Result<MovedDead, Problem> {
     let _room = room(app).await?;
     let found = app.ask(Op::get(Target::Id(id))).await?;
     let found = found.filter(|found| found.message.queue == *from).ok_or_else(Problem::message_not_found)?;
@@ -474,29 +475,41 @@ pub(super) async fn redrive_to(
     if target::has_url(&copy) {
         target::check_url(app, caller, to).await?;
     }
-    let moved = match app.ask(copy).await? {
-        Ok(done) => MovedMessage { id: done.id, level: done.level },
-        // An earlier call has made the copy, and a setting of the old queue has changed since then.
-        Err(EnqueueRefusal::DedupeMismatch(id)) => MovedMessage { id, level: Level::default() },
-        Err(refusal) => return Err(Problem::from_enqueue(refusal, "to_queue")),
-    };
-    finish(app, (id, died), moved).await
+    let moved = move_dead(&app.client, &[DeadMove { id, died, copy, enters: true }]).await.pop();
+    moved.unwrap_or(Err(MoveFailure::Call(CallError::NO_ANSWER))).map_err(|failure| match failure {
+        MoveFailure::Copy(refusal) => Problem::from_enqueue(refusal, "to_queue"),
+        MoveFailure::Removal(refusal) => Problem::from_change(refusal, "to_queue"),
+        MoveFailure::Call(error) => error.into(),
+    })
 }
 
-/// Removes the dead message of which there is a copy now. If it has been redriven in its own queue since, the copy is
-/// cancelled, unless a consumer was quicker.
-async fn finish(
-    app: &App,
-    (id, died): (MessageId, WallMs),
-    moved: MovedMessage,
-) -> Result<MovedMessage, Problem> {
-    match app.ask(Op::remove_dead(id, died, None)).await? {
-        Ok(removed) => Ok(MovedMessage { level: removed.level, ..moved }),
-        Err(ChangeRefusal::NotDead) => match app.ask(Op::cancel(Target::Id(moved.id))).await? {
-            Ok(_) => Err(Problem::from_change(ChangeRefusal::NotDead, "to_queue")),
-            Err(ChangeRefusal::NotFound | ChangeRefusal::Leased) => Ok(moved),
-            Err(refusal) => Err(Problem::from_change(refusal, "to_queue")),
-        },
-        Err(refusal) => Err(Problem::from_change(refusal, "to_queue")),
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use duewheel::core::Policy;
+    use duewheel::{Duewheel, Outcome};
+
+    use super::*;
+    use crate::drain::Drain;
+    use crate::error::Extra;
+    use crate::http::HttpLimits;
+
+    /// Story: when a step behind the first one was refused, the answer was that nothing was applied, and a caller that asked
+    /// again had more messages ready than it wanted.
+    #[tokio::test]
+    async fn failed_rest_of_redrive_is_unknown() {
+        let wheel = Duewheel::builder().in_memory().open().await.unwrap();
+        let app = App::new(wheel.clone(), Policy::default(), HttpLimits::default(), Drain::default());
+        wheel.shutdown(Duration::ZERO).await.unwrap();
+        let queue = QueueName::new("q").unwrap();
+        let is_unknown = |problem: Problem| problem.extra == Extra::Outcome(Outcome::Unknown);
+        for redriven in [0, 1] {
+            let is_part = redriven > 0;
+            let step = app.ask_behind(Op::redrive_many(queue.clone(), 5), is_part).await;
+            assert_eq!(is_unknown(step.unwrap_err()), is_part);
+            let refused = refusals(&app, &queue, 5, redriven).await;
+            assert_eq!(is_unknown(refused.unwrap_err()), is_part);
+        }
     }
 }

@@ -368,12 +368,12 @@ pub(crate) async fn remove(call: Call) -> Answer {
     let done = purge_at_most(app, queue.clone(), expect).await?;
     let mut level = done.level;
     if view.pause != Pause::Running {
-        level = level.and(app.ask(Op::resume(queue.clone())).await?.level);
+        level = level.and(app.ask_behind(Op::resume(queue.clone()), true).await?.level);
     }
     // Also where it has no settings: an empty queue is reset with its totals.
-    let reset = app.ask(Op::configure(queue.clone(), QueueSettings::default())).await?;
+    let reset = app.ask_behind(Op::configure(queue.clone(), QueueSettings::default()), true).await?;
     level = level.and(reset.map_err(Problem::from_settings)?.level);
-    level = level.and(app.ask(Op::erase_history(queue.clone())).await?.level);
+    level = level.and(app.ask_behind(Op::erase_history(queue.clone()), true).await?.level);
     let (result, purged) = (RemovedWord::Removed, done.what);
     let answer = RemovedAnswer { result, queue: queue.as_str(), purged, durability: level.as_str() };
     Ok(reply(StatusCode::OK, &answer))

@@ -77,19 +77,22 @@ struct HttpRoute {
 }
 
 const fn queue(scope: Scope) -> AccessRule {
-    AccessRule::Needs(scope, About::Queue)
+    AccessRule::Needs(scope.alone(), About::Queue)
 }
 
+/// A list of the messages of a queue: consumers get them all in any case.
+const LISTS: AccessRule = AccessRule::Needs(&[Scope::Consume, Scope::Admin], About::Queue);
+
 const fn message(scope: Scope) -> AccessRule {
-    AccessRule::Needs(scope, About::Message)
+    AccessRule::Needs(scope.alone(), About::Message)
 }
 
 const fn several(scope: Scope) -> AccessRule {
-    AccessRule::Needs(scope, About::Several)
+    AccessRule::Needs(scope.alone(), About::Several)
 }
 
 const fn server(scope: Scope) -> AccessRule {
-    AccessRule::Needs(scope, About::Server)
+    AccessRule::Needs(scope.alone(), About::Server)
 }
 
 fn produce(id: &'static str, summary: &'static str) -> OperationDoc {
@@ -243,7 +246,7 @@ const NO: &[Parameter] = &[];
 #[rustfmt::skip]
 fn messages_of_queues() -> Vec<HttpRoute> {
     use AccessRule::Needs;
-    use Scope::{Admin, Cancel, Consume, Enqueue};
+    use Scope::{Cancel, Consume, Enqueue};
     vec![
         post("/v1/queues/{queue}/messages", NO, queue(Enqueue), enqueue::enqueue,
             produce("enqueueMessage", "Schedule a message, or a message a line")
@@ -255,7 +258,7 @@ fn messages_of_queues() -> Vec<HttpRoute> {
                     `dedupe_id`); or, for a message a line, a result a line.")
                 .gives_lines::<LineAnswer<'_>>(200, "")
                 .refuses(&[KeyExists, Leased, DedupeMismatch, InThePast, OverQuota, DiskFull])),
-        get("/v1/queues/{queue}/messages", LIST_OF_MESSAGES, queue(Admin), listing::messages,
+        get("/v1/queues/{queue}/messages", LIST_OF_MESSAGES, LISTS, listing::messages,
             look("listMessages", "A page of messages in due order, dead ones in the order in which they died")
                 .gives::<MessagesAnswer<'_>>(200, "The page.")),
         post("/v1/queues/{queue}/reserve", NO, queue(Consume), reserve::reserve,
@@ -267,7 +270,7 @@ fn messages_of_queues() -> Vec<HttpRoute> {
                 .takes::<CancelMany<'_>>()
                 .gives::<CancelResults<'_>>(200, "A result for each key, then for each id, in order.")),
 
-        get("/v1/messages/{id}", NO, Needs(Cancel, About::Recalled), messages::get,
+        get("/v1/messages/{id}", NO, Needs(&[Cancel], About::Recalled), messages::get,
             getting("getMessage")),
         delete("/v1/messages/{id}", NO, message(Cancel), messages::cancel,
             cancelling("cancelMessage")),
@@ -275,7 +278,7 @@ fn messages_of_queues() -> Vec<HttpRoute> {
             postponing("postponeMessage")),
         post("/v1/messages/{id}/fire", NO, message(Cancel), messages::fire,
             firing("fireMessage")),
-        post("/v1/messages/{id}/replay", NO, Needs(Cancel, About::Recalled), messages::replay,
+        post("/v1/messages/{id}/replay", NO, Needs(&[Cancel], About::Recalled), messages::replay,
             produce("replayMessage", "Enqueue the content of a done or dead message again")
                 .may_take::<ReplayRequest>()
                 .gives::<EnqueuedAnswer<'_>>(201, "A new message, due now.")
@@ -297,7 +300,7 @@ fn leases() -> Vec<HttpRoute> {
     use AccessRule::Needs;
     use Scope::Consume;
     vec![
-        post("/v1/messages/{id}/ack", NO, Needs(Consume, About::Lease), settle::ack,
+        post("/v1/messages/{id}/ack", NO, Needs(&[Consume], About::Lease), settle::ack,
             consume("ackMessage", "Done")
                 .takes::<Ack<'_>>()
                 .gives::<SettledAnswer>(200, "The message is done.")
@@ -340,7 +343,7 @@ fn all_queues() -> Vec<HttpRoute> {
         get("/v1/queues/{queue}/histogram", HISTOGRAM, queue(Metrics), stats::histogram,
             look("getQueueHistogram", "How many messages are due when")
                 .gives::<HistogramAnswer>(200, "Scheduled and ready messages by due time.")),
-        get("/v1/queues/{queue}/dead", &[REASON, NOTE, AFTER], queue(Admin), listing::dead,
+        get("/v1/queues/{queue}/dead", &[REASON, NOTE, AFTER], LISTS, listing::dead,
             look("countDeadMessages", "Dead messages counted by reason: of a page of at most 20,000, in the order in which \
                 they died")
                 .gives::<DeadAnswer<'_>>(200, "The counts of the page.")),
@@ -628,7 +631,7 @@ fn firing(id: &'static str) -> OperationDoc {
         .may_take::<Nothing>()
         .gives::<OutlineAnswer<'_>>(200, "The message as it is now.")
         .refuses(CHANGE)
-        .refuses(&[Paused, OverQuota, DiskFull])
+        .refuses(&[Paused, OverQuota])
 }
 
 /// `GET /`: the dashboard for a browser, else a page that lists all routes.

@@ -96,6 +96,10 @@ def before_call(context, case, kwargs):
                 body["dedupe_window"] = "1h"
             if _is_number(body.get("dedupe_window_ms")) and 86_400_000 < body["dedupe_window_ms"] <= 2_592_000_000:
                 body["dedupe_window_ms"] = 86_400_000
+            # The id may be in a header.
+            if not isinstance(body.get("dedupe_id"), str) and "Idempotency-Key" not in (case.headers or {}):
+                body.pop("dedupe_window", None)
+                body.pop("dedupe_window_ms", None)
         if isinstance(body.get("expires_at"), str) and _INSTANT.match(body["expires_at"]):
             # Nothing expires before it is due.
             body["expires_at"] = "2101-01-01T00:00:00Z"

@@ -3,8 +3,9 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use duewheel_core::engine::{Named, Op, RecordedCounts, Reply};
+use duewheel_core::engine::{Answered, Named, Op, RecordedCounts, Reply, Settled};
 use duewheel_core::id::{Lsn, ReplyTo};
+use duewheel_core::record::Created;
 use tokio::sync::oneshot;
 
 use crate::error::CallError;
@@ -173,14 +174,18 @@ pub fn take_back(answer: &Result<Reply, CallError>) -> Option<Op> {
 
 /// Whether an operation with this answer was certainly not applied if no record from some position up to that of the
 /// answer was, because all its records are in one group. Other operations continue over several steps, and a part of
-/// them may be applied. Without a record of its own, an answer to an enqueue, a settlement or a row reports what was
-/// done before, perhaps by an earlier attempt.
-pub(super) fn is_of_one_group(reply: &Reply, recorded: bool) -> bool {
+/// them may be applied. An answer to an enqueue, a settlement or a row may report what was done before, perhaps by an
+/// earlier attempt.
+pub(super) fn is_of_one_group(reply: &Reply) -> bool {
     match reply {
-        Reply::Enqueue(Ok(_)) | Reply::Settle(Ok(_)) | Reply::Recorded(_) => recorded,
-        Reply::Count(_) | Reply::Done | Reply::Queues(_) | Reply::Configure(_) | Reply::Configured(_) => {
-            false
-        }
+        Reply::Enqueue(Ok(done)) => done.answered == Answered::Now && done.created != Created::Kept,
+        Reply::Settle(Ok(done)) => !matches!(done.what, Settled::Already { .. }),
+        Reply::Recorded(_)
+        | Reply::Count(_)
+        | Reply::Done
+        | Reply::Queues(_)
+        | Reply::Configure(_)
+        | Reply::Configured(_) => false,
         Reply::Enqueue(Err(_))
         | Reply::Reserve(_)
         | Reply::ReserveOne(_)

@@ -4,8 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use duewheel_core::MessageId;
-use duewheel_core::engine::{Attempt, Config, Enqueue, Op, Reply, Reserve, Reserved, Target, WaiterId, When};
+use duewheel_core::engine::{
+    Ask, Attempt, Config, Enqueue, Op, Reply, Reserve, Reserved, Target, WaiterId, When,
+};
 use duewheel_core::id::SessionId;
+use duewheel_core::message::State;
 use duewheel_core::name::{Key, QueueName};
 use duewheel_core::pass_on;
 use duewheel_core::policy::{Policy, QueueSettings};
@@ -124,6 +127,81 @@ fn answers_wait_for_durability() {
     assert!(matches!(accepted.try_recv().unwrap()[0], Ok(Reply::Enqueue(Ok(_)))));
     assert!(matches!(refused.try_recv().unwrap()[0], Ok(Reply::Enqueue(Err(_)))));
     assert!(matches!(read.try_recv().unwrap()[0], Ok(Reply::View(Some(_)))));
+}
+
+/// The detail of a settlement is in its record: nobody sees it before that is durable.
+#[test]
+fn detail_waits_for_its_settlement() {
+    let mut rig = Rig::new();
+    rig.submit(vec![put(0)]);
+    let answers = rig.submit(vec![reserve(0)]).try_recv().unwrap();
+    let Ok(Reply::Reserve(Reserved::Grants(grants))) = &answers[0] else { panic!("{answers:?}") };
+    let (id, token) = (grants[0].message.id, grants[0].token);
+    rig.disk.claim(Level::Fsync);
+    rig.disk.sync_by_hand();
+    let nack = Op::nack(id, token, Attempt::Failed, None, "").with_detail(Some((*b"why").into()));
+    let mut settled = rig.submit(vec![nack.into_op()]);
+    let mut read = rig.submit(vec![Op::Get { target: Target::Id(id) }]);
+    rig.step();
+    assert!(settled.try_recv().is_err() && read.try_recv().is_err());
+    rig.disk.complete_sync();
+    rig.step();
+    assert!(matches!(settled.try_recv().unwrap()[0], Ok(Reply::Settle(Ok(_)))));
+    let shown = read.try_recv().unwrap().remove(0);
+    assert!(matches!(shown, Ok(Reply::View(Some(view))) if view.detail.as_deref() == Some(b"why")));
+}
+
+/// Story: a consumer was gone when its grant left, and the driver stopped: the lease ran out, and with one attempt the
+/// message was dead although nobody had ever had it.
+#[test]
+fn stopping_driver_takes_undelivered_grants_back() {
+    for is_stepped in [true, false] {
+        let mut rig = Rig::new();
+        rig.disk.claim(Level::Fsync);
+        rig.disk.sync_by_hand();
+        let _put = rig.submit(vec![put(0)]);
+        drop(rig.submit(vec![reserve(0)]));
+        assert!(rig.driver.is_waiting_for_store());
+        rig.disk.complete_sync();
+        if is_stepped {
+            rig.step();
+            assert!(rig.driver.is_waiting_for_store(), "it has something to take back");
+        }
+        let Rig { driver, disk, now } = rig;
+        driver.close(now).unwrap();
+        disk.complete_sync();
+        let mut rig = Rig { driver: open(&disk, now), disk, now };
+        let got = rig.answers(vec![Op::Get { target: Target::Id(MessageId(1)) }]);
+        let Ok(Reply::View(Some(view))) = &got[0] else { panic!("{got:?}") };
+        assert_eq!((view.state, view.attempt), (State::Ready, 0), "stepped: {is_stepped}");
+    }
+}
+
+/// Story: a lease ran out in the step in which an enqueue was repeated. The store had applied nothing of that step, so the
+/// repeated one was answered "not applied", although the first one had been.
+#[test]
+fn repeated_operations_are_never_not_applied() {
+    for is_ack in [false, true] {
+        let mut rig = Rig::new();
+        let first = Enqueue { dedupe_id: Some("once".into()), ..Enqueue::new(queue(), "b") };
+        let first = Op::Enqueue(Box::new(first));
+        rig.answers(vec![first.clone(), put(0)]);
+        let granted = rig.answers(vec![reserve(0)]);
+        let Ok(Reply::Reserve(Reserved::Grants(grants))) = &granted[0] else { panic!("{granted:?}") };
+        let ack = Op::Ack { id: grants[0].message.id, proof: grants[0].token.into(), result: None };
+        rig.answers(vec![ack.clone()]);
+        rig.disk.claim(Level::Fsync);
+        rig.disk.sync_by_hand();
+        rig.pass(60_000); // a lease is 30 s
+        let groups = rig.disk.groups().len();
+        let mut answers = rig.submit(vec![if is_ack { ack } else { first }]);
+        let lost = &rig.disk.groups()[groups];
+        let error = StoreError::new(ErrorKind::Unavailable, "gone").with_nothing_from(lost.first);
+        drop(rig.driver.fail(&error));
+        let answers = answers.try_recv().unwrap();
+        let is_unknown = matches!(answers[0], Err(CallError::Store { outcome: Outcome::Unknown, .. }));
+        assert!(is_unknown, "ack: {is_ack}, {answers:?}");
+    }
 }
 
 #[test]
@@ -286,7 +364,9 @@ fn failed_segment_creation_is_not_full() {
     for room in [Capacity::SettleOnly, Capacity::RemoveOnly] {
         rig.disk.set_room(room);
         rig.disk.set_room_error(Some(error.clone()));
-        for op in [put(0), Op::Fire { target: Target::Id(later) }] {
+        // A message that is moved needs no more room than a settlement.
+        let fire = (room == Capacity::RemoveOnly).then_some(Op::Fire { target: Target::Id(later) });
+        for op in [put(0)].into_iter().chain(fire) {
             let what = format!("{room:?} {op:?}");
             match rig.submit(vec![op]).try_recv().unwrap().pop() {
                 Some(Err(CallError::Store { error, outcome: Outcome::NotApplied })) => {

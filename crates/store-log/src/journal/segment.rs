@@ -566,6 +566,7 @@ mod frame_tests {
                 kind: duewheel_core::message::Kind::Waiting,
                 due: duewheel_core::Due::At(WallMs(5)),
                 weight: 0,
+                detail: 0,
             },
         });
         let clock = ClockPair::default();

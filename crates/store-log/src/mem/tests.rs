@@ -47,7 +47,7 @@ fn check(old: &Mem, new: &mut Mem, model: &Table) {
         assert_eq!(together(old, new, id).as_ref(), model.row(id).map(|(row, _)| row), "{id}");
         // Edits and replacements give a message another weight; a run has the one that it had before.
         if let (MemAnswer::Row(row), true) = (old.told(id), new.ids().any(|known| known == id.0)) {
-            assert_eq!(new.weight_before(id), row.message.weight() as u64, "{id}");
+            assert_eq!(new.weight_before(id), row.weight() as u64, "{id}");
         }
     }
     new.settle();
@@ -165,7 +165,13 @@ fn a_busy_key_takes_one_place() {
             enqueued_at: duewheel_core::WallMs(0),
         };
         let put = Record::Put { message: Arc::new(message), life: Life::new(due, None), was: None };
-        let was = duewheel_core::record::Was { queue: queue.clone(), kind: Kind::Waiting, due, weight: 1 };
+        let was = duewheel_core::record::Was {
+            queue: queue.clone(),
+            kind: Kind::Waiting,
+            due,
+            weight: 1,
+            detail: 0,
+        };
         let removed = Record::Removed { id: MessageId(id), why: duewheel_core::record::Gone::Replaced, was };
         for record in [put, removed] {
             let mut writer = Writer::default();
@@ -208,7 +214,7 @@ impl OneKey {
 
     fn was(&self, kind: Kind) -> duewheel_core::record::Was {
         let due = Due::from_raw(Class::After, 1);
-        duewheel_core::record::Was { queue: self.queue.clone(), kind, due, weight: 1 }
+        duewheel_core::record::Was { queue: self.queue.clone(), kind, due, weight: 1, detail: 0 }
     }
 
     fn change(&mut self, id: u64, was: Kind, stage: Stage) {
@@ -282,6 +288,7 @@ fn with_answers(hasher: NameHasher, queue: &QueueName, ids: &[String]) -> Mem {
             due_at: duewheel_core::WallMs(1),
             generation: 1,
             created: duewheel_core::record::Created::New,
+            kept: None,
             position: None,
         });
         let mut writer = Writer::default();

@@ -173,10 +173,7 @@ fn scan(
     let mut rows = Vec::new();
     while let Some(raw) = scan.next().unwrap() {
         let row = run.decode(&raw).unwrap();
-        assert_eq!(
-            (raw.id, raw.due, raw.weight),
-            (row.message.id, row.life.due, row.message.weight() as u64)
-        );
+        assert_eq!((raw.id, raw.due, raw.weight), (row.message.id, row.life.due, row.weight() as u64));
         rows.push((Model::place(sequence, &row), row));
     }
     assert!(scan.next().unwrap().is_none(), "the end stays the end");

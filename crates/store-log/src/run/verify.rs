@@ -163,7 +163,7 @@ impl Check<'_> {
         let row: Row = opened::decode_row(Bytes::copy_from_slice(found.bytes), queue)
             .map_err(run.file.unreadable(at))?;
         let head = &found.head;
-        if row.message.weight() as u64 != head.weight {
+        if row.weight() as u64 != head.weight {
             return Err(run.file.problem(at, "a message is not as heavy as its row says").into());
         }
         let counts = &mut self.counts[found.queue as usize];

@@ -231,7 +231,7 @@ impl RunWriter {
             message::Stage::Leased(lease) => StageKind::Leased { until: lease.until },
             message::Stage::Dead { at, .. } => StageKind::Dead { at: *at },
         };
-        let (id, due, weight) = (row.message.id, row.life.due, row.message.weight() as u64);
+        let (id, due, weight) = (row.message.id, row.life.due, row.weight() as u64);
         let key = row.message.key.as_ref().map_or(&[][..], |key| key.as_str().as_bytes());
         self.add(queue, &RowHead { id, due, stands, weight, key }, |writer| writer.stored(row))
     }

@@ -102,8 +102,9 @@ impl SalvageTarget {
         life: Life,
         report: &mut SalvageReport,
     ) -> Result<(), StoreError> {
-        self.bytes += message.weight();
-        self.rows.push(Row { message, life });
+        let row = Row { message, life };
+        self.bytes += row.weight();
+        self.rows.push(row);
         self.flush_if_due(report)
     }
 
@@ -192,8 +193,7 @@ impl SalvageTarget {
         let again = written.into_values().filter(|row| losers.contains(&row.message.id));
         Ok(again
             .map(|Row { message, life }| {
-                let (queue, weight) = (message.queue.clone(), message.weight() as u64);
-                let was = Was { queue, kind: life.stage.kind(), due: life.due, weight };
+                let was = Was::of(&message, &life);
                 Record::Put { message: without_key(&message), life, was: Some(was) }
             })
             .collect())
@@ -233,5 +233,7 @@ fn held(row: &Row) -> Option<(QueueName, Key)> {
 }
 
 fn without_key(message: &Arc<MessageContent>) -> Arc<MessageContent> {
-    Arc::new(MessageContent { key: None, ..MessageContent::clone(message) })
+    let mut message = MessageContent::clone(message);
+    message.key = None;
+    Arc::new(message)
 }

@@ -27,6 +27,7 @@ pub(crate) fn answer(name: &str, nth: u64) -> DedupeRow {
         due_at: WallMs(1),
         generation: 1,
         created: Created::New,
+        kept: None,
         position: Some(AnswerPosition { nth: Lsn(nth), at: EngineMs(nth) }),
     }
 }

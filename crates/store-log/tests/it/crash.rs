@@ -396,6 +396,7 @@ fn stale_copies_never_come_back() {
             due_at: WallMs(0),
             generation: 1,
             created: Created::New,
+            kept: None,
             position: None,
         })],
     };

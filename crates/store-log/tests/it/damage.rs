@@ -423,8 +423,13 @@ fn change_of_absent_message_is_damage() {
         let disk = SimDisk::new(3);
         let mut rig = Rig::open(&disk, by_hand(), History::new(3));
         let (due, id) = (Due::After(EngineMs(7)), MessageId(5));
-        let was =
-            Was { queue: QueueName::new("q").expect("a good name"), kind: Kind::Waiting, due, weight: 1 };
+        let was = Was {
+            queue: QueueName::new("q").expect("a good name"),
+            kind: Kind::Waiting,
+            due,
+            weight: 1,
+            detail: 0,
+        };
         let record = Record::Changed { id, life: Life::new(due, None), was };
         let group = Group { first: Lsn(1), clock: rig.history.tick(), records: vec![record] };
         rig.store.append(&group).expect("a store applies what it is told");

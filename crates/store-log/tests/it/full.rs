@@ -81,12 +81,7 @@ fn purge(rig: &mut Rig, name: QueueName) {
 }
 
 fn was(row: &duewheel_core::message::Row) -> Was {
-    Was {
-        queue: row.message.queue.clone(),
-        kind: row.life.stage.kind(),
-        due: row.life.due,
-        weight: row.message.weight() as u64,
-    }
+    Was::of(&row.message, &row.life)
 }
 
 #[track_caller]

@@ -6,7 +6,7 @@ use duewheel_core::answers::AnswerPosition;
 use duewheel_core::id::{Epoch, LeaseToken, SessionId};
 use duewheel_core::message::{
     DeadReason, Died, DoneOutcome, Ended, Expiry, Kind, Lease, Life, Marks, MaxAttempts, MessageContent,
-    Options, PastAttempt, Stage,
+    Options, PastAttempt, Stage, State,
 };
 use duewheel_core::policy::{
     Backoff, GrantLimits, GrantRate, Lasting, OnExpiry, QueueSettings, ReadyOrder, TraceMode,
@@ -54,7 +54,7 @@ fn lease() -> Lease {
 
 /// As `WAS` below draws it.
 fn was() -> Was {
-    Was { queue: queue(), kind: Kind::Waiting, due: Due::At(WallMs(5_000)), weight: 5 }
+    Was { queue: queue(), kind: Kind::Waiting, due: Due::At(WallMs(5_000)), weight: 5, detail: 0 }
 }
 
 /// Queue, stage and clock class, due, weight.
@@ -281,6 +281,7 @@ fn deduped_bytes() {
         due_at: WallMs(1_000),
         generation: 1,
         created: Created::New,
+        kept: None,
         position: None,
     };
     //          kind queue id         content (little-endian)          until id   key  due  gen
@@ -292,6 +293,9 @@ fn deduped_bytes() {
         Record::Deduped(DedupeRow { created: Created::Kept, key: None, ..row.clone() }),
         &format!("{} 02 00", head.replace("016b", "00")),
     );
+    let (created, kept) = (Created::Kept, Some(State::Leased));
+    //                                                                                 kept fields state
+    is(Record::Deduped(DedupeRow { created, kept, ..row.clone() }), &format!("{head} 02 01 12 02"));
     let created = Created::Superseding(MessageId(9));
     is(Record::Deduped(DedupeRow { created, ..row.clone() }), &format!("{head} 03 09 00"));
     let position = Some(AnswerPosition { nth: Lsn(300), at: EngineMs(200) });

@@ -462,7 +462,13 @@ fn one_of_everything() -> Vec<Vec<Record>> {
         let headers: usize = m.headers.iter().map(|(n, v)| n.len() + v.len()).sum();
         (m.body.len() + headers + m.key.as_ref().map_or(0, |key| key.as_str().len())) as u64
     };
-    let was = |m: &MessageContent, kind, due| Was { queue: m.queue.clone(), kind, due, weight: weight(m) };
+    let was = |m: &MessageContent, kind, due| Was {
+        queue: m.queue.clone(),
+        kind,
+        due,
+        weight: weight(m),
+        detail: 0,
+    };
     let plain: Vec<MessageContent> = (1..=12)
         .map(|id| message(id, if id % 2 == 0 { "mail" } else { "bills" }, (id <= 8).then_some("k")))
         .map(|mut m| {
@@ -558,6 +564,7 @@ fn one_of_everything() -> Vec<Vec<Record>> {
             due_at: WallMs(1_700_000_060_000),
             generation: 1,
             created,
+            kept: None,
             position: None,
         })
     };

@@ -348,12 +348,7 @@ fn disk_full_of_dead_runs_empties() {
         let records = some.iter().map(|row| Record::Removed {
             id: row.message.id,
             why: Gone::Acked,
-            was: Was {
-                queue: row.message.queue.clone(),
-                kind: row.life.stage.kind(),
-                due: row.life.due,
-                weight: row.message.weight() as u64,
-            },
+            was: Was::of(&row.message, &row.life),
         });
         let group = Group { first, clock, records: records.collect() };
         rig.store.append(&group).expect("acks go on");

@@ -49,10 +49,10 @@ fn assert_all(rig: &mut Rig, what: &str) {
 /// Acks everything.
 fn remove_all(rig: &mut Rig) {
     let rows = rig.history.model().rows();
-    let records = rows.iter().map(|Row { message, life }| {
-        let (queue, weight) = (message.queue.clone(), message.weight() as u64);
-        let was = Was { queue, kind: life.stage.kind(), due: life.due, weight };
-        Record::Removed { id: message.id, why: Gone::Acked, was }
+    let records = rows.iter().map(|Row { message, life }| Record::Removed {
+        id: message.id,
+        why: Gone::Acked,
+        was: Was::of(message, life),
     });
     let records: Vec<_> = records.collect();
     if records.is_empty() {
@@ -146,7 +146,7 @@ fn a_closed_folder_takes_its_live_data() {
         let clock = rig.history.tick();
         rig.store.close(clock).expect("close");
         history = rig.history;
-        let live: u64 = history.model().rows().iter().map(|row| row.message.weight() as u64).sum();
+        let live: u64 = history.model().rows().iter().map(|row| row.weight() as u64).sum();
         let most = live + live / 8 + 2 * MIB;
         assert!(bytes(&disk) <= most, "{} after session {session}, {live} live", bytes(&disk));
     }

@@ -41,7 +41,7 @@ local function living()
   end
   return alive
 end
-local number, ends = read(redis.call('HGET', KEYS[2], ARGV[2]))
+local number, ends, address = read(redis.call('HGET', KEYS[2], ARGV[2]))
 -- What all nodes have to agree about.
 local of = redis.call('HMGET', KEYS[1], 'id', 'placement')
 local function make()
@@ -58,7 +58,7 @@ if ARGV[1] == 'join' then
   end
   if ends > now then
     ends = math.min(ends, now + ARGV[5])
-    redis.call('HSET', KEYS[2], ARGV[2], string.format('%.0f %.0f %s', number, ends, ARGV[4]))
+    redis.call('HSET', KEYS[2], ARGV[2], string.format('%.0f %.0f %s', number, ends, address))
     return { 'HELD', string.format('%.0f', ends - now) }
   end
   local said = redis.call('HMGET', KEYS[1], 'lease', 'settle')

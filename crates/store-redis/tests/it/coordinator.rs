@@ -50,6 +50,20 @@ fn hanging_host_blocks_no_others() {
     assert!(nodes.open(&me, ShardId(1), Arc::new(|| {})).is_ok());
 }
 
+/// Story: each try to join by the name of a living node put the joiner's address into that node's place.
+#[test]
+fn refused_join_changes_no_address() {
+    let redis = server();
+    let nodes = RedisCoordinator::new(options(&redis));
+    let a = nodes.join(&candidate("a")).unwrap().node;
+    let b = nodes.join(&candidate("b")).unwrap().node;
+    let other = Candidate { advertise: "elsewhere.example:7600".into(), ..candidate("a") };
+    assert_eq!(kind(nodes.join(&other)), Some(ErrorKind::Fenced), "the name is held");
+    let mut seen = nodes.beat(&b).unwrap();
+    seen.sort_by_key(|node| node.number);
+    assert_eq!(seen, [a, b]);
+}
+
 #[test]
 fn secret_rotation_steps_are_repeatable() {
     let redis = server();

@@ -48,8 +48,7 @@ pub(crate) fn put(queue: &QueueName, id: u64, key: Option<&str>, body: Bytes) ->
 
 pub(crate) fn parts(record: &Record) -> (&MessageContent, &Life, Was) {
     let Record::Put { message, life, .. } = record else { panic!("a put") };
-    let (queue, weight) = (message.queue.clone(), message.weight() as u64);
-    (message, life, Was { queue, kind: life.stage.kind(), due: life.due, weight })
+    (message, life, Was::of(message, life))
 }
 
 pub(crate) fn dead(record: &Record, at: u64) -> Record {

@@ -80,7 +80,7 @@ pub(super) fn op(call: &Call) -> Op {
             Op::Extend { id: MessageId(p.id.0), proof: proof(p), lease_ms: Some(*lease_ms) }
         }
         Call::Bury(p) => Op::Bury { id: MessageId(p.id.0), proof: proof(p), priority: None, note: "".into() },
-        Call::Redrive(id) => Op::Redrive { id: MessageId(id.0), delay_ms: None },
+        Call::Redrive(id) => Op::Redrive { id: MessageId(id.0), delay_ms: None, died: None },
         Call::Purge { queue: q } => Op::Purge { at_most: None, queue: queue(q) },
         Call::Limit { queue: q, limits } => Op::Configure { queue: queue(q), settings: settings(limits) },
         Call::Reserve { queue: q, .. } => Op::Queue { queue: queue(q) },

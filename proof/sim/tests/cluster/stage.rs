@@ -29,7 +29,7 @@ const ACTS: usize = 4;
 const EVIDENCE: Duration = Duration::from_secs(6);
 
 /// Three nodes on one machine have more to do for a request than one.
-const PACE: u64 = 4;
+const PACE: u64 = 16;
 
 /// What a run is.
 pub(crate) struct Play {

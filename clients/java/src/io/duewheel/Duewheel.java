@@ -364,7 +364,7 @@ public final class Duewheel {
         return batch(Settled.class, new Call("POST", List.of("v1", verb), null).with(it -> it.settles = true), "messages", list, false);
     }
 
-    /** A page of a queue's messages in due order. State and after may be null. The scope is {@code admin}. */
+    /** A page of a queue's messages in due order. State and after may be null. */
     public Page list(String queue, String state, String after, int limit) {
         String query = "?limit=" + limit + (state == null ? "" : "&state=" + state) + (after == null ? "" : "&after=" + Transport.escaped(after));
         return read(Page.class, new Call("GET", messagesOf(queue), null).with(it -> it.query = query));

@@ -12,8 +12,6 @@
 `python manage.py duewheel_worker --jobs 10` runs the tasks. Django 6, or Django 5.2 with the package django-tasks.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 

@@ -1,11 +1,9 @@
 """The backend of tasks, and how a worker runs one.
 
-A task is a message, and its result what the server says of it: one that is scheduled or ready is READY, one that a worker
-has is RUNNING, a dead one FAILED with the error of its last attempt, and one that is done SUCCESSFUL: its value is the
-`result` of the ack. A queue keeps what is done for `keep_done`, which a worker sets where it is not set.
+A task is a message, and its result what the server says of it: one that is scheduled or ready is READY, one that a
+worker has is RUNNING, a dead one FAILED with the error of its last attempt, and one that is done SUCCESSFUL: its value
+is the `result` of the ack. A queue keeps what is done for `keep_done`, which a worker sets where it is not set.
 """
-
-from __future__ import annotations
 
 import logging
 from datetime import datetime
@@ -44,11 +42,12 @@ STATES = {"scheduled": TaskResultStatus.READY, "ready": TaskResultStatus.READY, 
 
 class DuewheelBackend(BaseTaskBackend):
     """Options: `url` and `token` of the server, by default those of the environment; `prefix` of the names of queues;
-    `keep_results` ("24h") of queues that keep nothing yet; `max_attempts`, `lease` of tasks, by default those of their queue.
+    `keep_results` ("24h") of queues that keep nothing yet; `max_attempts`, `lease` of tasks, by default those of their
+    queue.
 
-    A result of more than 16 KiB is kept without its value. A task that raises an exception is FAILED, and its message dead,
-    so that it can be redriven; the traceback is in the log of the worker. One whose worker was killed runs again when its
-    lease ends.
+    A result of more than 16 KiB is kept without its value. A task that raises an exception is FAILED, and its message
+    dead, so that it can be redriven; the traceback is in the log of the worker. One whose worker was killed runs again
+    when its lease ends.
     """
 
     supports_defer = True
@@ -71,13 +70,13 @@ class DuewheelBackend(BaseTaskBackend):
         self.validate_task(task)
         content = {"task": task.module_path, "args": normalize_json(list(args)), "kwargs": normalize_json(dict(kwargs)),
                    "takes_context": task.takes_context, "enqueued_at": timezone.now().isoformat()}
-        when: dict[str, Any] = {}
-        if task.run_after is not None:
-            at = task.run_after
-            when = {"due_at": at if timezone.is_aware(at) else timezone.make_aware(at), "past": "fire"}
-        made = self.client.enqueue(self.prefix + task.queue_name, json=content, priority=DEFAULT_PRIORITY - task.priority,
+        at = task.run_after
+        if at is not None and not timezone.is_aware(at):
+            at = timezone.make_aware(at)
+        made = self.client.enqueue(self.prefix + task.queue_name, json=content, due_at=at, past=at and "fire",
+                                   priority=DEFAULT_PRIORITY - task.priority,
                                    headers={"content-type": "application/json", "task": task.module_path},
-                                   **when, **self.message_options)
+                                   **self.message_options)
         result = self._result(made.id, task, content, TaskResultStatus.READY)
         task_enqueued.send(type(self), task_result=result)
         return result
@@ -114,19 +113,18 @@ class DuewheelBackend(BaseTaskBackend):
 
     def _result(self, id: str, task: Task, content: dict[str, Any], status: Any) -> TaskResult:
         return TaskResult(task=task, id=id, status=status, enqueued_at=_moment(content["enqueued_at"]), started_at=None,
-                          finished_at=None, last_attempted_at=None, args=content["args"], kwargs=content["kwargs"], backend=self.alias,
-                          errors=[], worker_ids=[])
+                          finished_at=None, last_attempted_at=None, args=content["args"], kwargs=content["kwargs"],
+                          backend=self.alias, errors=[], worker_ids=[])
 
     # -- workers
 
-    def worker(self, *, jobs: int = 10, queues: list[str] | None = None, name: str = "worker", drain: float = 30.0) -> Worker:
+    def worker(self, *, jobs: int = 10, queues: list[str] | None = None, name: str = "worker",
+               drain: float = 30.0) -> Worker:
         """A worker of the backend's queues, or of `queues`."""
         names = sorted(self.queues if queues is None else queues)
         if not names:
             raise ValueError("queues: the backend has none of its own, so name those of the worker")
-        address = self.client.address
-        url = f"{'https' if address.tls else 'http'}://{address.host_header}{address.path}"
-        worker = Worker(url, token=address.token, jobs=jobs, drain=drain)
+        worker = Worker(self.client, jobs=jobs, drain=drain)
         for queue in names:
             worker.add(self.prefix + queue, lambda job, queue=queue: self._run(job, queue, name))
             try:
@@ -155,7 +153,8 @@ class DuewheelBackend(BaseTaskBackend):
                 value = normalize_json(task.call(*context, *result.args, **result.kwargs))
             except Exception as raised:  # noqa: BLE001: it is the result
                 error = raised
-                result.errors.append(TaskError(exception_class_path=_path(raised), traceback="".join(format_exception(raised))))
+                trace = "".join(format_exception(raised))
+                result.errors.append(TaskError(exception_class_path=_path(raised), traceback=trace))
             _set(result, finished_at=timezone.now(), _return_value=value,
                  status=TaskResultStatus.SUCCESSFUL if error is None else TaskResultStatus.FAILED)
             task_finished.send(type(self), task_result=result)
@@ -181,6 +180,3 @@ def _moment(text: str | None) -> datetime | None:
     if at is not None and not settings.USE_TZ and timezone.is_aware(at):
         at = timezone.make_naive(at)
     return at
-
-
-__all__ = ["DuewheelBackend", "DuewheelError"]

@@ -1,10 +1,14 @@
 //! Drain mode: nothing new, and everything else as before.
 
+use std::time::Instant;
+
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::client::Client;
 use super::{Both, start};
+use crate::fixture::PATIENCE;
+use crate::process::Process;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn draining_put_consumes_its_body() {
@@ -75,6 +79,73 @@ async fn draining_http_refuses_only_new_messages() {
     http.ok("PUT", "/v1/queues/q/config", r#"{"order": "due"}"#).await;
     assert_eq!(http.ok("GET", "/healthz", "").await["status"], "ok");
     assert_eq!(http.ok("POST", "/v1/queues/q/purge", "").await["purged"], 2);
+}
+
+/// Story: a server that was stopped refused to settle from the first moment on, so jobs that were done were done again.
+#[test]
+fn stopping_server_accepts_settles() {
+    let dir = TempDir::new().expect("dir");
+    let (mut server, address) = start(dir.path(), &["--drain-timeout", "1m"]);
+    let mut client = Client::connect(&address);
+    client.enter("q");
+    let mut job = |n: u32| {
+        let id = client.put(&format!("put {n} 0 60"), "job");
+        assert_eq!(client.ask("reserve"), format!("RESERVED {id} 3\r\njob"));
+        id
+    };
+    let [done, again, buried] = [1, 2, 3].map(&mut job);
+    let now = r#"{"body": "b", "delay_ms": 0}"#;
+    let leases: Vec<String> = (0..3)
+        .map(|_| {
+            server.call("POST", "/v1/queues/h/messages", now);
+            let (status, got) = server.call("POST", "/v1/queues/h/reserve", "{}");
+            assert_eq!(status, 200, "{got}");
+            let id = got["messages"][0]["id"].as_str().expect("an id").to_owned();
+            format!("{id} {}", got["messages"][0]["lease_token"].as_str().expect("a token"))
+        })
+        .collect();
+    let settle = |server: &Process, lease: &str, how: &str| {
+        let (id, token) = lease.split_once(' ').expect("both");
+        let proof = json!({"lease_token": token}).to_string();
+        server.call("POST", &format!("/v1/messages/{id}/{how}"), &proof)
+    };
+    server.signal("-TERM");
+    let begun = Instant::now();
+    let mut other = Client::connect(&address);
+    while other.ask_put("put 0 0 60", "new") != "DRAINING" {
+        assert!(begun.elapsed() < PATIENCE, "the drain begins");
+    }
+    assert_eq!(other.ask("reserve-with-timeout 0"), "DRAINING");
+    assert_eq!(client.ask(&format!("touch {done}")), "TOUCHED");
+    assert_eq!(client.ask(&format!("delete {done}")), "DELETED");
+    assert_eq!(client.ask(&format!("release {again} 2 0")), "RELEASED");
+    assert_eq!(client.ask(&format!("bury {buried} 3")), "BURIED");
+    for (lease, how) in [(0, "extend"), (0, "ack"), (1, "nack"), (2, "ack")] {
+        let (status, said) = settle(&server, &leases[lease], how);
+        assert_eq!(status, 200, "{how}: {said}");
+    }
+    assert_eq!(server.wait().code(), Some(0), "nothing is left to settle");
+
+    let (server, address) = start(dir.path(), &[]);
+    let mut client = Client::connect(&address);
+    client.enter("q");
+    assert_eq!(client.ask(&format!("peek {done}")), "NOT_FOUND");
+    assert_eq!(client.field(&format!("stats-job {buried}"), "state").as_deref(), Some("buried"));
+    assert_eq!(client.field(&format!("stats-job {again}"), "state").as_deref(), Some("ready"));
+    let (_, queue) = server.call("GET", "/v1/queues/h", "");
+    assert_eq!((&queue["totals"]["acked"], &queue["counts"]["leased"]), (&json!(2), &json!(0)), "{queue}");
+}
+
+#[test]
+fn drain_timeout_bounds_wait_for_settles() {
+    let dir = TempDir::new().expect("dir");
+    let (mut server, address) = start(dir.path(), &["--drain-timeout", "100ms"]);
+    let mut client = Client::connect(&address);
+    client.enter("q");
+    let id = client.put("put 0 0 3600", "one");
+    assert_eq!(client.ask("reserve"), format!("RESERVED {id} 3\r\none"));
+    server.signal("-TERM");
+    assert_eq!(server.wait().code(), Some(0));
 }
 
 #[test]

@@ -104,6 +104,22 @@ async fn opening_shard_is_released_once() {
     }
 }
 
+/// Story: a node whose first beat was seen with the address of another process of its name was never found again.
+#[tokio::test]
+async fn peer_follows_its_nodes_address() {
+    let coordinator = MemoryCoordinator::new(LEASE);
+    let mut a = keeper(&coordinator.for_a_node(), "a");
+    let b = coordinator.for_a_node();
+    let node = join(&b, "b").node;
+    for port in [1, 2, 2] {
+        let node = Node { advertise: format!("127.0.0.1:{port}").into(), ..node.clone() };
+        b.beat(&node).unwrap();
+        step(&mut a);
+        assert_eq!(*a.peers[&node.number].0.node(), node);
+    }
+    assert_eq!(a.peers.len(), 1);
+}
+
 /// While shards move, each is without an owner for a moment. Health names those alone that nobody has taken for longer
 /// than the death of a node explains.
 #[tokio::test]

@@ -298,6 +298,22 @@ async fn fire_and_redrive_honour_their_maximum() {
     assert_eq!(stats(&rig).await.counts.ready, 20);
 }
 
+/// Story: a shard whose inbox was full answered that nothing was applied, when the shards before it had fired messages; a
+/// caller that asked again had more of them ready than it wanted.
+#[tokio::test]
+async fn part_of_a_fire_is_unknown() {
+    let rig = rig(2);
+    for n in 0..3 {
+        let later = Op::Enqueue(Box::new(later("q", &n.to_string(), 60_000)));
+        assert!(matches!(rig.local.client(0).call(later).await, Ok(Reply::Enqueue(Ok(_)))));
+    }
+    let fire = || rig.client.call(Op::FireMany { queue: queue("q"), max: 10 });
+    rig.local.set(1, Mood::Full);
+    assert_eq!(fire().await.unwrap_err().outcome(), Outcome::Unknown);
+    let again = fire().await.unwrap_err();
+    assert!(matches!(again, CallError::Overloaded), "nothing was left to fire: {again:?}");
+}
+
 #[tokio::test]
 async fn excess_submissions_are_refused_immediately() {
     let policy = Policy { max_inbox_requests: 10, ..Policy::default() };

@@ -277,7 +277,7 @@ fn any_op(random: &mut Random, tags: &mut u64, wall: u64) -> Ask {
         14 => Ask::Proved(tag, by, |id, proof| Op::Extend { id, proof, lease_ms: Some(9_000) }),
         15 => Ask::Delete(tag, session),
         16 => Ask::One(tag, session),
-        17 => Ask::Id(tag, |id| Op::Redrive { id, delay_ms: None }),
+        17 => Ask::Id(tag, |id| Op::Redrive { id, delay_ms: None, died: None }),
         18 => Ask::Id(tag, |id| Op::Fire { target: Target::Id(id) }),
         19 => Ask::Op(Op::Cancel { keep: None, dedupe_id: duewheel_core::engine::DedupeId::Stays, target }),
         20 => Ask::Op(Op::Postpone { target, edit: Box::new(Edit::due(when)), if_generation: None }),

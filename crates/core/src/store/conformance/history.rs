@@ -9,7 +9,7 @@ use crate::answers::AnswerPosition;
 use crate::id::{Epoch, LeaseToken, Lsn, MessageId, SessionId};
 use crate::message::{
     DeadReason, Died, DoneOutcome, Ended, Expiry, Kind, Lease, Life, MaxAttempts, MessageContent, Options,
-    PastAttempt, QueueLimit, Stage,
+    PastAttempt, QueueLimit, Stage, State,
 };
 use crate::name::{Key, QueueName};
 use crate::policy::{Backoff, GrantLimits, GrantRate, OnExpiry, QueueSettings, ReadyOrder, TraceMode};
@@ -231,12 +231,7 @@ impl History {
 
     fn was(&self, id: MessageId) -> Option<Was> {
         let (row, _) = self.model.row(id)?;
-        Some(Was {
-            queue: row.message.queue.clone(),
-            kind: row.life.stage.kind(),
-            due: row.life.due,
-            weight: row.message.weight() as u64,
-        })
+        Some(Was::of(&row.message, &row.life))
     }
 
     fn put(&mut self) -> Record {
@@ -305,6 +300,10 @@ impl History {
                 note: "an honest note".into(),
             });
             life.history.truncate(3);
+        }
+        if self.rare.once_in(9) {
+            let byte = self.rare.roll().to_le_bytes()[0];
+            life.detail = Some(vec![byte; self.rare.index(400)].into());
         }
         if self.rare.once_in(15) {
             life.marks.asked = Some(life.due);
@@ -423,6 +422,7 @@ impl History {
                 _ if n % 2 == 0 => Created::Superseding(self.some_id()),
                 _ => Created::Replacing(self.some_id()),
             },
+            kept: (n % 5 == 0).then_some(State::Ready),
             // An id belongs to the server or to callers, never to both.
             position: (n % 4 > 0)
                 .then(|| AnswerPosition { nth: self.model.applied().next(), at: self.clock.engine }),

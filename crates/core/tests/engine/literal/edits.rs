@@ -104,9 +104,9 @@ fn edited_message_refuses_expired_lease_ack() {
     assert_eq!(edit(&mut rig, id, body("newer")), Err(ChangeRefusal::Dead));
 }
 
-/// Story: a job that removes dead messages removed those, too, that were redriven after it had seen them.
+/// Story: a job that removes or redrives dead messages did so, too, with those that were redriven after it had seen them.
 #[test]
-fn remove_dead_requires_seen_death() {
+fn changes_of_dead_require_seen_death() {
     let mut rig = rig();
     let id = rig.put("q", 0, None);
     let bury = |rig: &mut Rig| {
@@ -121,14 +121,41 @@ fn remove_dead_requires_seen_death() {
     };
     let first = bury(&mut rig);
     assert_eq!(remove(&mut rig, MessageId(999), first), Err(ChangeRefusal::NotFound));
-    rig.call(Op::Redrive { id, delay_ms: None });
+    let redrive = |rig: &mut Rig, died| match rig.call(Op::Redrive { id, delay_ms: None, died: Some(died) }) {
+        Reply::Change(reply) => reply.map(|now| now.what.state),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(redrive(&mut rig, first), Ok(State::Ready));
     assert_eq!(remove(&mut rig, id, first), Err(ChangeRefusal::NotDead), "ready");
     rig.pass(1);
     let second = bury(&mut rig);
     assert_eq!(remove(&mut rig, id, first), Err(ChangeRefusal::NotDead), "another death");
+    assert_eq!(redrive(&mut rig, first), Err(ChangeRefusal::NotDead), "another death");
     rig.restart();
     assert_eq!(remove(&mut rig, id, second), Ok((id, State::Dead)));
     assert_eq!(remove(&mut rig, id, second), Err(ChangeRefusal::NotFound));
+}
+
+/// Story: a full disk refused to postpone and to fire messages, which writes no more than a nack.
+#[test]
+fn full_disk_refuses_only_new_content() {
+    let mut rig = rig();
+    let [soon, late, other] = [1_000, 2_000, 3_000].map(|delay| rig.put("q", delay, None));
+    let mut fx = Effects::new();
+    rig.engine.handle(rig.now, Input::Room(Capacity::SettleOnly), &mut fx);
+    assert!(edit(&mut rig, soon, Edit::due(When::After(5_000))).is_ok());
+    assert!(edit(&mut rig, late, Edit { priority: Some(1), ..Edit::default() }).is_ok());
+    assert!(matches!(rig.call(Op::Fire { target: Target::Id(other) }), Reply::Change(Ok(_))));
+    assert_eq!(edit(&mut rig, soon, body("new")), Err(ChangeRefusal::DiskFull));
+    let both = Edit { body: Some("new".into()), ..Edit::due(When::After(1)) };
+    assert_eq!(edit(&mut rig, soon, both), Err(ChangeRefusal::DiskFull));
+    assert_eq!(rig.reserve("q", 9).iter().map(|grant| grant.message.id).collect::<Vec<_>>(), [other]);
+    rig.pass(2_000);
+    assert_eq!(rig.reserve("q", 9)[0].message.id, late);
+    rig.pass(2_999);
+    assert!(rig.reserve("q", 9).is_empty());
+    rig.pass(1);
+    assert_eq!(rig.reserve("q", 9)[0].message.id, soon);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use duewheel_core::engine::*;
 use duewheel_core::id::{MessageId, SessionId, ShardId};
 use duewheel_core::message::*;
 use duewheel_core::policy::{Backoff, OWN_DEDUPE_WINDOW_MS, Policy, QueueSettings};
-use duewheel_core::record::{Created, Gone, Record};
+use duewheel_core::record::{Created, Gone, Record, Totals};
 use duewheel_core::store::{Capacity, Level};
 use duewheel_core::time::{EngineMs, WallMs};
 
@@ -55,6 +55,7 @@ fn answers_name_state_of_key_holder() {
     let mut rig = rig();
     let id = rig.put("q", 5, Some("k"));
     let ask = |if_exists| Enqueue { key: Some(key("k")), if_exists, ..message("q", 5) };
+    let mut firsts: Vec<Box<str>> = Vec::new();
     for state in [State::Scheduled, State::Ready, State::Leased] {
         match state {
             State::Ready => rig.pass(5),
@@ -66,6 +67,14 @@ fn answers_name_state_of_key_holder() {
         let kept = rig.call(Op::Enqueue(Box::new(ask(IfExists::Keep))));
         let Reply::Enqueue(Ok(kept)) = kept else { panic!("{kept:?}") };
         assert_eq!((kept.id, kept.created, kept.kept), (id, Created::Kept, Some(state)));
+        // A repeat gets the first answer, whatever the message has become.
+        let remembered = Enqueue { dedupe_id: Some(format!("{state:?}").into()), ..ask(IfExists::Keep) };
+        for dedupe_id in firsts.iter().cloned().chain(remembered.dedupe_id.clone()) {
+            let again = Enqueue { dedupe_id: Some(dedupe_id.clone()), ..remembered.clone() };
+            let Reply::Enqueue(Ok(kept)) = rig.call(Op::Enqueue(Box::new(again))) else { panic!() };
+            assert_eq!(kept.kept.map(|state| format!("{state:?}")).as_deref(), Some(&*dedupe_id));
+        }
+        firsts.extend(remembered.dedupe_id);
     }
     let said = EnqueueRefusal::KeyExists(KeyHolder { id, state: State::Leased }).to_string();
     assert_eq!(said, "message 1, which is leased, has this key");
@@ -267,6 +276,25 @@ fn own_dedupe_answer_outlives_queue_window() {
     assert_ne!(id(rig.call(of("\u{1}schedule/x"))), own);
 }
 
+/// Story: an occurrence was cancelled with `forget_dedupe` while its schedule did not know yet that it had entered: it
+/// entered once more.
+#[test]
+fn cancel_leaves_own_dedupe_id_taken() {
+    for restart in [false, true] {
+        let mut rig = rig();
+        let own = Enqueue { dedupe_id: Some("\u{1}schedule/x".into()), ..message("q", 0) };
+        let Reply::Enqueue(Ok(entered)) = rig.call(Op::Enqueue(Box::new(own.clone()))) else { panic!() };
+        if restart {
+            rig.restart();
+        }
+        let target = Target::Id(entered.id);
+        let gone = rig.call(Op::Cancel { keep: None, dedupe_id: DedupeId::Freed, target });
+        assert!(matches!(gone, Reply::Change(Ok(_))), "{gone:?}");
+        let Reply::Enqueue(Ok(again)) = rig.call(Op::Enqueue(Box::new(own))) else { panic!() };
+        assert_eq!((again.id, again.answered), (entered.id, Answered::Before));
+    }
+}
+
 /// Queues of the server itself are in no list and no figure.
 #[test]
 fn a_system_queue_is_not_shown() {
@@ -281,6 +309,29 @@ fn a_system_queue_is_not_shown() {
     assert_eq!((stats.counts.ready, stats.queues), (1, 1));
     let Reply::Queues(one) = rig.call(Op::Queue { queue: name }) else { panic!() };
     assert_eq!(one[0].counts.ready, 1);
+}
+
+/// Story: the totals of the whole server counted its own records of targets, schedules and jobs as messages.
+#[test]
+fn system_queue_counts_in_no_total() {
+    let mut rig = rig();
+    let name = duewheel_core::QueueName::system("#records").unwrap();
+    rig.put("q", 0, None);
+    for _ in 0..2 {
+        rig.call(Op::Enqueue(Box::new(Enqueue { key: Some(key("k")), ..Enqueue::new(name.clone(), "x") })));
+        let ask = Reserve { queues: vec![name.clone()], ..rig.demand(&[], 1, 0) };
+        let Reply::Reserve(Reserved::Grants(grants)) = rig.call(Op::Reserve(ask)) else { panic!() };
+        assert_eq!(grants.len(), 1);
+        rig.pass(60_000);
+        rig.timeout();
+    }
+    let Reply::Queues(own) = rig.call(Op::Queue { queue: name.clone() }) else { panic!() };
+    assert_eq!((own[0].totals.enqueued, own[0].totals.granted), (1, 2), "its own remain");
+    rig.call(Op::Purge { queue: name, at_most: None });
+    let Reply::Stats(stats) = rig.call(Op::Stats) else { panic!() };
+    assert_eq!(stats.totals, Totals { enqueued: 1, ..Totals::default() });
+    assert_eq!((stats.lease_expired, stats.lateness.iter().sum::<u64>(), stats.lateness_sum_ms), (0, 0, 0));
+    assert_eq!(rig.engine.recorded_counts().totals, stats.totals);
 }
 
 /// The records of the server had ids like any message, so whoever guessed one could read, change, lease and remove it.
@@ -300,7 +351,7 @@ fn system_message_is_unreachable_by_id() {
         Op::Cancel { keep: None, dedupe_id: DedupeId::Stays, target: target() },
         postpone(target()),
         Op::Fire { target: target() },
-        Op::Redrive { id, delay_ms: None },
+        Op::Redrive { id, delay_ms: None, died: None },
     ];
     for op in change {
         assert_eq!(rig.call(op.clone()), Reply::Change(Err(ChangeRefusal::NotFound)), "{op:?}");

@@ -186,13 +186,13 @@ fn redriven_dead_message_has_fresh_attempts() {
 
     rig.put("q", 60_000, Some("k")); // its key is free
     assert_eq!(
-        rig.call(Op::Redrive { id, delay_ms: None }),
+        rig.call(Op::Redrive { id, delay_ms: None, died: None }),
         Reply::Change(Err(ChangeRefusal::KeyExists(KeyHolder { id: MessageId(2), state: State::Scheduled })))
     );
     rig.call(Op::Cancel { keep: None, dedupe_id: DedupeId::Stays, target: Target::Id(MessageId(2)) });
-    let too_far = Op::Redrive { id, delay_ms: Some(u64::MAX) };
+    let too_far = Op::Redrive { id, delay_ms: Some(u64::MAX), died: None };
     assert!(matches!(rig.call(too_far), Reply::Change(Err(ChangeRefusal::TooFar(_)))));
-    let later = Op::Redrive { id, delay_ms: Some(60_000) };
+    let later = Op::Redrive { id, delay_ms: Some(60_000), died: None };
     let generation = dead.generation;
     assert!(
         matches!(rig.call(later), Reply::Change(Ok(v)) if (v.state, v.generation) == (State::Scheduled, generation))
@@ -206,7 +206,7 @@ fn redriven_dead_message_has_fresh_attempts() {
     let bury = Op::Bury { id, proof: Proof::Token(again.token), priority: None, note: "".into() };
     rig.call(bury);
     assert!(
-        matches!(rig.call(Op::Redrive { id, delay_ms: None }), Reply::Change(Ok(v)) if v.state == State::Ready)
+        matches!(rig.call(Op::Redrive { id, delay_ms: None, died: None }), Reply::Change(Ok(v)) if v.state == State::Ready)
     );
     let fourth = rig.reserve("q", 1).remove(0);
     assert_eq!(fourth.attempt, 4, "attempts never fall");

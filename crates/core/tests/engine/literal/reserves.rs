@@ -2,7 +2,7 @@
 
 use duewheel_core::engine::*;
 use duewheel_core::id::{MessageId, SessionId};
-use duewheel_core::message::State;
+use duewheel_core::message::{MaxAttempts, State};
 use duewheel_core::policy::{QueueSettings, ReadyOrder};
 use duewheel_core::store::Capacity;
 use duewheel_core::time::{EngineMs, Now, Partial, WallMs};
@@ -217,6 +217,55 @@ fn reserve_one_redrives_with_free_key() {
     );
     rig.call(Op::Cancel { keep: None, dedupe_id: DedupeId::Stays, target: Target::Id(other) });
     assert!(matches!(rig.call(one()), Reply::ReserveOne(Ok(grant)) if grant.attempt == 2));
+}
+
+/// Story: a connection broke while it reserved a message by its id that was due in two days: any consumer had it at once.
+/// A buried one was ready again, with its attempts forgiven.
+#[test]
+fn undelivered_reserve_one_changes_nothing() {
+    for state in [State::Scheduled, State::Dead] {
+        let mut rig = rig();
+        let id = rig.put("q", if state == State::Dead { 0 } else { 172_800_000 }, None);
+        if state == State::Dead {
+            let grant = rig.reserve("q", 1).remove(0);
+            rig.call(Op::Bury { id, proof: grant.token.into(), priority: None, note: "".into() });
+        }
+        let look = |rig: &mut Rig| match rig.call(Op::Get { target: Target::Id(id) }) {
+            Reply::View(Some(view)) => *view,
+            other => panic!("{other:?}"),
+        };
+        let before = look(&mut rig);
+        assert_eq!(before.state, state);
+        let one = Op::ReserveOne { id, session: SessionId::NONE, lease_ms: None };
+        let Reply::ReserveOne(Ok(grant)) = rig.call(one) else { panic!() };
+        rig.pass(10);
+        rig.call(Op::Undelivered { leases: vec![(id, grant.token)] });
+        let after = look(&mut rig);
+        assert_eq!(
+            (after.state, after.attempt, after.forgiven, after.dead, after.due_at, &after.marks),
+            (state, before.attempt, before.forgiven, before.dead, before.due_at, &before.marks)
+        );
+        assert!(rig.reserve("q", 1).is_empty(), "{state:?}");
+        let late = rig.call(Op::Ack { id, proof: grant.token.into(), result: None });
+        assert_eq!(late, Reply::Settle(Err(SettleRefusal::LeaseLost)));
+    }
+}
+
+/// The limit of a consumer that is gone does not hold for the next one, and the holder of a lease that ran out may still
+/// settle.
+#[test]
+fn undelivered_grant_leaves_limit_and_token() {
+    let mut rig = rig();
+    let id = rig.put("q", 0, None);
+    let first = rig.reserve("q", 1).remove(0);
+    rig.pass(first.lease_ms);
+    let demand = Reserve { max_attempts: MaxAttempts::new(1), ..rig.demand(&["q"], 1, 0) };
+    let Reply::Reserve(Reserved::Grants(grants)) = rig.call(Op::Reserve(demand)) else { panic!() };
+    rig.call(Op::Undelivered { leases: vec![(id, grants[0].token)] });
+    let Reply::View(Some(view)) = rig.call(Op::Get { target: Target::Id(id) }) else { panic!() };
+    assert_eq!((view.state, view.attempt, view.marks.limit), (State::Ready, 1, None));
+    let acked = rig.call(Op::Ack { id, proof: first.token.into(), result: None });
+    assert!(matches!(acked, Reply::Settle(Ok(_))), "{acked:?}");
 }
 
 #[test]

@@ -4,6 +4,7 @@ use duewheel_core::engine::*;
 use duewheel_core::id::{LeaseToken, MessageId};
 use duewheel_core::message::*;
 use duewheel_core::policy::{Policy, QueueSettings};
+use duewheel_core::store::Capacity;
 
 use super::rig;
 use crate::harness::*;
@@ -331,6 +332,58 @@ fn late_not_yet_revives_unless_the_key_went() {
 fn redriving_spends_the_token_of_the_last_lease() {
     let mut rig = rig();
     let (id, token) = lapsed(&mut rig, false);
-    rig.call(Op::Redrive { id, delay_ms: None });
+    rig.call(Op::Redrive { id, delay_ms: None, died: None });
     assert_eq!(rig.call(ack_of(id, token)), Reply::Settle(Err(SettleRefusal::LeaseLost)));
+}
+
+/// A settlement replaces the detail in its own record. A full store, and a detail that is too large, leave the former one.
+#[test]
+fn settlement_replaces_detail_of_message() {
+    let mut rig = rig();
+    rig.call(Op::Enqueue(Box::new(attempts(9))));
+    let id = MessageId(1);
+    let nack = |rig: &mut Rig, detail: &[u8]| {
+        let grant = rig.reserve("q", 1).remove(0);
+        let nack = Op::nack(id, grant.token, Attempt::Failed, Some(0), "");
+        assert!(matches!(rig.call(nack.with_detail(Some(detail.into())).into_op()), Reply::Settle(Ok(_))));
+        view(rig, id).detail.as_deref().map(<[u8]>::to_vec)
+    };
+    let bytes = |rig: &mut Rig| match rig.call(Op::Stats) {
+        Reply::Stats(stats) => stats.bytes,
+        other => panic!("{other:?}"),
+    };
+    let body = bytes(&mut rig);
+    assert_eq!(view(&mut rig, id).detail, None);
+    assert_eq!(nack(&mut rig, b"first"), Some(b"first".to_vec()));
+    assert_eq!(nack(&mut rig, b"the second"), Some(b"the second".to_vec()));
+    assert_eq!(bytes(&mut rig), body + 10, "it counts in the bytes of its message");
+    rig.restart();
+    assert_eq!(
+        (view(&mut rig, id).detail.as_deref(), bytes(&mut rig)),
+        (Some(&b"the second"[..]), body + 10)
+    );
+    assert_eq!(nack(&mut rig, &vec![0; Policy::default().max_detail + 1]), Some(b"the second".to_vec()));
+    let room = |rig: &mut Rig, room| {
+        let mut fx = Effects::new();
+        rig.engine.handle(rig.now, Input::Room(room), &mut fx);
+        rig.absorb(fx);
+    };
+    room(&mut rig, Capacity::SettleOnly);
+    assert_eq!(nack(&mut rig, b"the third"), Some(b"the second".to_vec()));
+    room(&mut rig, Capacity::Enough);
+    // A consumer that brings none, and a lease that runs out, leave it.
+    let grant = rig.reserve("q", 1).remove(0);
+    assert!(matches!(rig.call(self::nack(id, grant.token, Attempt::NotYet)), Reply::Settle(Ok(_))));
+    rig.reserve("q", 1);
+    rig.pass(60_000);
+    rig.timeout();
+    assert_eq!(view(&mut rig, id).detail.as_deref(), Some(&b"the second"[..]));
+    let grant = rig.reserve("q", 1).remove(0);
+    let bury = Op::bury(id, grant.token, "").with_detail(Some((*b"the end").into())).into_op();
+    assert!(matches!(rig.call(bury), Reply::Settle(Ok(_))));
+    assert_eq!((view(&mut rig, id).detail.as_deref(), bytes(&mut rig)), (Some(&b"the end"[..]), body + 7));
+    rig.call(Op::redrive(id).into_op());
+    assert_eq!(view(&mut rig, id).detail.as_deref(), Some(&b"the end"[..]));
+    rig.call(Op::cancel(Target::Id(id)).into_op());
+    assert_eq!(bytes(&mut rig), 0, "and goes with it");
 }

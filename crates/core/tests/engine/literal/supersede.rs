@@ -135,7 +135,7 @@ fn superseded_message_ends_with_its_lease() {
             assert_eq!(rig.call(Op::Ack { id, proof: proof.into(), result: None }), already, "{case}");
             let lost = Reply::Settle(Err(SettleRefusal::LeaseLost));
             assert_eq!(rig.call(nack(id, proof, Attempt::NotYet)), lost, "{case}");
-            let redriven = rig.call(Op::Redrive { id, delay_ms: None });
+            let redriven = rig.call(Op::Redrive { id, delay_ms: None, died: None });
             assert_eq!(redriven, Reply::Change(Err(ChangeRefusal::NotFound)), "{case}");
             let (counts, totals) = totals(&mut rig);
             assert_eq!((counts.scheduled, counts.ready, counts.leased, counts.dead), (1, 0, 0, 0), "{case}");

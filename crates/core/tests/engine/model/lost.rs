@@ -58,7 +58,14 @@ impl Case {
             && !self.ends_superseded(at)
         {
             self.model.live[at].attempt -= 1;
+            let before = self.model.live[at].before;
             self.model.place(at, self.rig.now);
+            let stage = &mut self.model.live[at].stage;
+            *stage = match *stage {
+                S::Ready(rank, _) => S::Ready(rank, before),
+                S::Scheduled(_) => S::Scheduled(before),
+                stage => stage,
+            };
         }
     }
 

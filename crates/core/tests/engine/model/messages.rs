@@ -27,6 +27,8 @@ pub struct M {
     pub body: u8,
     /// Another message has taken its key.
     pub superseded: bool,
+    /// The token that could settle it before its lease, for a grant that reaches nobody.
+    pub before: Option<LeaseToken>,
     pub stage: S,
 }
 

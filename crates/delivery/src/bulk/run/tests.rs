@@ -8,6 +8,7 @@ use duewheel::{Client, Duewheel, VirtualClock};
 
 use super::super::action::BulkMove;
 use super::super::filter::BulkFilter;
+use super::super::moves::{MoveFailure, enter_copies, remove_moved};
 use super::super::record::{BulkCounts, BulkTenant};
 use super::*;
 use crate::records::StoredRecord;
@@ -204,13 +205,9 @@ async fn copy_of_redriven_message_is_removed() {
     let (row, generation, record) = job(&jobs, BulkFilter::default(), action).await;
     let (_keep, stop) = watch::channel(false);
     let run = BulkRun::new(&jobs, "job", (row, generation), record, BulkPlace::alone(), stop);
-    let (mut entries, mut copies) = (Vec::new(), Vec::new());
-    for id in &ids {
-        let view = client.ask(Op::get(Target::Id(*id))).await.unwrap().unwrap();
-        entries.push(part_entry(&view));
-        let copy = run.copy(&view, &QueueName::new("others").unwrap(), None);
-        copies.push(client.ask(copy).await.unwrap().unwrap().id);
-    }
+    let moves = moves_of(&run, &ids).await;
+    let entered = enter_copies(client, &moves).await;
+    let copies: Vec<MessageId> = entered.iter().map(|copy| copy.clone().unwrap().unwrap()).collect();
     for id in &ids[..2] {
         client.ask(Op::redrive(*id)).await.unwrap().unwrap();
     }
@@ -218,12 +215,149 @@ async fn copy_of_redriven_message_is_removed() {
     client.ask(lease(ids[0])).await.unwrap().unwrap();
     // The copy of the second one has a consumer already.
     client.ask(lease(copies[1])).await.unwrap().unwrap();
-    let copied: Vec<_> = entries.iter().zip(copies.iter().copied()).collect();
-    let judged = run.remove_moved(&copied).await.unwrap();
+    let ends = remove_moved(client, &moves, entered).await;
+    let judged: Vec<_> = ends.into_iter().map(of_move).collect();
     assert_eq!(judged, [BulkOutcome::Changed, BulkOutcome::Done, BulkOutcome::Done].map(Ok));
+    let there = are_there(client, ids.into_iter().chain(copies)).await;
+    assert_eq!(there, [true, true, false, false, true, true], "the messages, and their copies");
+}
+
+/// The moves of these dead messages into the queue `others`.
+async fn moves_of(run: &BulkRun<'_>, ids: &[MessageId]) -> Vec<DeadMove> {
+    let mut moves = Vec::new();
+    for id in ids {
+        let view = run.jobs.jobs.client.ask(Op::get(Target::Id(*id))).await.unwrap().unwrap();
+        let copy = run.copy(&view, &QueueName::new("others").unwrap(), None);
+        moves.push(DeadMove { id: *id, died: WallMs(died(&view).unwrap()), copy, enters: true });
+    }
+    moves
+}
+
+/// Whether each of these messages is still there.
+async fn are_there(client: &Client, ids: impl IntoIterator<Item = MessageId>) -> Vec<bool> {
     let mut there = Vec::new();
-    for id in ids.into_iter().chain(copies) {
+    for id in ids {
         there.push(client.ask(Op::get(Target::Id(id))).await.unwrap().is_some());
     }
-    assert_eq!(there, [true, true, false, false, true, true], "the messages, and their copies");
+    there
+}
+
+/// Story: a node died between the copies and the removals, and another one left the copies of those that had been
+/// redriven in their own queue since; nor did a node that never learned whether its copies had entered look for them.
+#[tokio::test]
+async fn copy_of_earlier_try_is_removed() {
+    for shards in [1, 3] {
+        let memory = Duewheel::builder().in_memory().clock(VirtualClock::at_2026()).shards(shards);
+        let wheel = memory.open().await.unwrap();
+        let (client, jobs) = (wheel.client(), BulkJobs::new(&wheel, &Policy::default()).unwrap());
+        let ids = some_dead(client, 4).await;
+        let action = BulkAction::Redrive { delay_ms: None, to_queue: Some("others".into()) };
+        let (row, generation, record) = job(&jobs, BulkFilter::default(), action).await;
+        let (_keep, stop) = watch::channel(false);
+        let mut run = BulkRun::new(&jobs, "job", (row, generation), record, BulkPlace::alone(), stop);
+        run.collect().await.unwrap();
+        let moves = moves_of(&run, &ids).await;
+        let entered = enter_copies(client, &moves).await;
+        let copies: Vec<MessageId> = entered.iter().map(|copy| copy.clone().unwrap().unwrap()).collect();
+        // The last one is moved by then.
+        remove_moved(client, &moves[3..], entered[3..].to_vec()).await.pop().unwrap().unwrap();
+        client.ask(Op::redrive(ids[0])).await.unwrap().unwrap();
+        client.ask(Op::cancel(Target::Id(ids[1]))).await.unwrap().unwrap();
+        // Of the second one this node has heard nothing.
+        let entries: Vec<PartEntry> =
+            moves.iter().map(|one| PartEntry { id: one.id, generation: 1, at: one.died.0 }).collect();
+        run.tried.insert(ids[1], None);
+        let others = QueueName::new("others").unwrap();
+        assert_eq!(run.move_all(&entries[1..2], &others, None, &|_| true).await, [Ok(BulkOutcome::Changed)]);
+        run.unsure = 4;
+        assert!(matches!(run.go().await, RunEnd::Over));
+        assert_eq!(are_there(client, ids).await, [true, false, false, false], "the messages");
+        assert_eq!(are_there(client, copies).await, [false, false, true, true], "their copies");
+        let counts = jobs.get("job").await.unwrap().counts;
+        assert_eq!((counts.done, counts.changed), (3, 1), "over {shards} shards");
+    }
+}
+
+/// Story: a message that was cancelled between its copy and its removal was counted as moved, and its copy delivered.
+#[tokio::test]
+async fn copy_of_cancelled_message_is_removed() {
+    let wheel = Duewheel::builder().in_memory().clock(VirtualClock::at_2026()).open().await.unwrap();
+    let (client, jobs) = (wheel.client(), BulkJobs::new(&wheel, &Policy::default()).unwrap());
+    let ids = some_dead(client, 1).await;
+    let action = BulkAction::Redrive { delay_ms: None, to_queue: Some("others".into()) };
+    let (row, generation, record) = job(&jobs, BulkFilter::default(), action).await;
+    let (_keep, stop) = watch::channel(false);
+    let run = BulkRun::new(&jobs, "job", (row, generation), record, BulkPlace::alone(), stop);
+    let moves = moves_of(&run, &ids).await;
+    let entered = enter_copies(client, &moves).await;
+    let copy = entered[0].clone().unwrap().unwrap();
+    client.ask(Op::cancel(Target::Id(ids[0]))).await.unwrap().unwrap();
+    let ends = remove_moved(client, &moves, entered).await;
+    assert!(matches!(ends[..], [Err(MoveFailure::Removal(ChangeRefusal::NotFound))]), "{ends:?}");
+    assert_eq!(are_there(client, [copy]).await, [false]);
+}
+
+/// Story: of two requests for one move the second one found the message gone, and would have taken the copy back that the
+/// first one had answered.
+#[tokio::test]
+async fn repeated_move_keeps_its_copy() {
+    let wheel = Duewheel::builder().in_memory().clock(VirtualClock::at_2026()).open().await.unwrap();
+    let (client, jobs) = (wheel.client(), BulkJobs::new(&wheel, &Policy::default()).unwrap());
+    let ids = some_dead(client, 1).await;
+    let action = BulkAction::Redrive { delay_ms: None, to_queue: Some("others".into()) };
+    let (row, generation, record) = job(&jobs, BulkFilter::default(), action).await;
+    let (_keep, stop) = watch::channel(false);
+    let run = BulkRun::new(&jobs, "job", (row, generation), record, BulkPlace::alone(), stop);
+    let moves = moves_of(&run, &ids).await;
+    // Both have entered their copy, which is one, before either removes the message.
+    let entered = [enter_copies(client, &moves).await, enter_copies(client, &moves).await];
+    let mut ends = Vec::new();
+    for entered in entered {
+        ends.extend(
+            remove_moved(client, &moves, entered).await.into_iter().map(|end| end.unwrap().id.unwrap()),
+        );
+    }
+    assert_eq!(ends[0], ends[1]);
+    assert_eq!(are_there(client, [ids[0], ends[0]]).await, [false, true]);
+}
+
+/// Story: an enqueue without an answer counted as not tried, so that nobody looked for the copy later.
+#[test]
+fn unanswered_copy_may_have_entered() {
+    let lost = of_move(Err(MoveFailure::Call(CallError::NO_ANSWER)));
+    assert!(lost.unwrap_err().is_unsure(false));
+    let refused = of_move(Err(MoveFailure::Call(CallError::Overloaded)));
+    assert!(!refused.unwrap_err().is_unsure(false));
+    // The copy has entered, and the removal is tried again.
+    let busy = of_move(Err(MoveFailure::Removal(ChangeRefusal::Busy)));
+    assert!(busy.unwrap_err().is_unsure(false));
+}
+
+/// Story: a redrive that was made before a crash was made again when the message had died once more, and so was one of
+/// a message that somebody else had redriven.
+#[tokio::test]
+async fn dead_again_message_is_not_redriven() {
+    let clock = VirtualClock::at_2026();
+    let wheel = Duewheel::builder().in_memory().clock(clock.clone()).open().await.unwrap();
+    let (client, jobs) = (wheel.client(), BulkJobs::new(&wheel, &Policy::default()).unwrap());
+    let ids = some_dead(client, 2).await;
+    let action = BulkAction::Redrive { delay_ms: None, to_queue: None };
+    let (row, generation, record) = job(&jobs, BulkFilter::default(), action).await;
+    let (_keep, stop) = watch::channel(false);
+    let mut run = BulkRun::new(&jobs, "job", (row, generation), record, BulkPlace::alone(), stop);
+    run.collect().await.unwrap();
+    // The first one by the node that has died, the second one by hand.
+    clock.advance(Duration::from_secs(1));
+    for id in &ids {
+        client.ask(Op::redrive(*id)).await.unwrap().unwrap();
+        bury(client, *id).await;
+    }
+    run.unsure = 1;
+    assert!(matches!(run.go().await, RunEnd::Over));
+    for id in ids {
+        let view = client.ask(Op::get(Target::Id(id))).await.unwrap().unwrap();
+        assert_eq!((view.state, view.attempt), (State::Dead, 1), "{id}");
+    }
+    let counts = jobs.get("job").await.unwrap().counts;
+    assert_eq!((counts.done, counts.changed), (1, 1));
 }

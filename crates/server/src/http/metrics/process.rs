@@ -166,8 +166,8 @@ fn write_jobs(page: &mut MetricsPage, app: &App) {
 
 /// Writes the counts and states of the targets that this node delivers to.
 fn write_targets(page: &mut MetricsPage, app: &App) {
-    let (statuses, restarts, not_kept) = match app.delivery().as_ref() {
-        Some(service) => (service.statuses(), service.restarts(), service.attempts_not_kept()),
+    let (statuses, restarts) = match app.delivery().as_ref() {
+        Some(service) => (service.statuses(), service.restarts()),
         None => return,
     };
     let name = "duewheel_pushes_total";
@@ -199,12 +199,6 @@ fn write_targets(page: &mut MetricsPage, app: &App) {
         "counter",
         "Times that a delivery worker began again after a bug.",
         restarts,
-    );
-    page.one(
-        "duewheel_attempts_not_kept_total",
-        "counter",
-        "Attempts that are not shown with their messages, because too many waited or the store was behind.",
-        not_kept,
     );
 }
 

@@ -333,7 +333,9 @@ impl Assembly {
             out["security"] = match access {
                 AccessRule::Open => json!([]),
                 AccessRule::Identified => json!([{ "bearer": [] }]),
-                AccessRule::Needs(scope, _) => json!([{ "bearer": [scope.as_str()] }]),
+                AccessRule::Needs(scopes, _) => {
+                    scopes.iter().map(|scope| json!({ "bearer": [scope.as_str()] })).collect()
+                }
             };
         }
         out["responses"] = self.responses(route);

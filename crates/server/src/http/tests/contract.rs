@@ -129,7 +129,9 @@ fn openapi_scopes_match_routes() {
         let described = match route.access {
             AccessRule::Open => serde_json::json!([]),
             AccessRule::Identified => serde_json::json!([{"bearer": []}]),
-            AccessRule::Needs(scope, _) => serde_json::json!([{"bearer": [scope.as_str()]}]),
+            AccessRule::Needs(scopes, _) => {
+                scopes.iter().map(|scope| serde_json::json!({"bearer": [scope.as_str()]})).collect()
+            }
         };
         assert_eq!(operation["security"], described, "{} {}", route.method, route.path);
     }

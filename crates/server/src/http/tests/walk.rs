@@ -2,7 +2,7 @@
 
 mod several;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::OpenOptionsExt;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -174,19 +174,17 @@ async fn guarded_routes_refuse_strangers() {
 #[tokio::test(flavor = "multi_thread")]
 async fn token_needs_scope_and_queue() {
     let mut server = WalkServer::start().await;
-    let without = Scope::ALL.map(|scope| {
-        let others: Vec<Scope> = Scope::ALL.into_iter().filter(|other| *other != scope).collect();
-        (scope, server.token(&others, None, None))
-    });
+    let mut without = BTreeMap::new();
     let elsewhere = server.token(&Scope::ALL, Some(ELSEWHERE), None);
     let before = server.state().await;
     for route in described() {
         let at = format!("{} {}", route.method, route.path);
-        let AccessRule::Needs(scope, about) = route.access else { continue };
-        let token = &without.iter().find(|(without, _)| *without == scope).unwrap().1;
+        let AccessRule::Needs(scopes, about) = route.access else { continue };
+        let others: Vec<Scope> = Scope::ALL.into_iter().filter(|other| !scopes.contains(other)).collect();
+        let token = &without.entry(scopes).or_insert_with(|| server.token(&others, None, None)).clone();
         let (status, code, detail) = problem(server.call(&route, &[token], Body::new(Never)).await).await;
         assert_eq!((status, code.as_str()), (403, "forbidden"), "{at}: {detail}");
-        assert!(detail.ends_with(&format!("scope {scope}")), "{at}: {detail}");
+        assert!(detail.ends_with(&format!("scope {}", Scope::either(scopes))), "{at}: {detail}");
 
         if route.path.ends_with("/replay") {
             let token = server.token(&[Scope::Cancel], None, None);
@@ -270,28 +268,52 @@ async fn a_stream_ends_with_its_token() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_right_token_is_let_through() {
     for route in described() {
-        let mut server = WalkServer::start().await;
-        let at = format!("{} {}", route.method, route.path);
-        let AccessRule::Needs(scope, about) = route.access else { continue };
-        let queues = (about != About::Server).then_some("mine/");
-        // A replay is an enqueue, too.
-        let replays = route.path.ends_with("/replay");
-        let scopes = if replays { &[scope, Scope::Enqueue][..] } else { &[scope] };
-        let token = server.token(scopes, queues, Some(WallMs(u64::MAX)));
-        if ["/v1/stats/stream", "/v1/events"].contains(&route.path) {
-            // Its answer never ends.
-            assert_eq!(server.call(&route, &[&token], Body::empty()).await.status(), 200, "{at}");
-            continue;
+        let AccessRule::Needs(scopes, about) = route.access else { continue };
+        for scope in scopes {
+            is_let_through(&route, *scope, about).await;
         }
-        let (status, code, detail) = problem(server.call(&route, &[&token], Body::from("{}")).await).await;
-        // An empty object is not a valid message, but it was read.
-        let through = status == 200 || (status == 400 && code == "bad_request");
-        // And this server is no node of a cluster, and goes by the machine's clock.
-        let lacks = ["/v1/cluster", "/v1/clock/advance"].contains(&route.path);
-        // It has no schedule, target, bridge or job of this name, either.
-        let named = ["/v1/schedules/{name}", "/v1/targets/{name}", "/v1/bridges/{name}", "/v1/jobs/{job}"];
-        let lacks = lacks || named.iter().any(|path| route.path.starts_with(path));
-        let through = through || (lacks && code == "not_found") || (replays && code == "not_done");
-        assert!(through, "{at}: {status} {code} {detail}");
+    }
+}
+
+async fn is_let_through(route: &Described, scope: Scope, about: About) {
+    let mut server = WalkServer::start().await;
+    let at = format!("{} {} {scope}", route.method, route.path);
+    let queues = (about != About::Server).then_some("mine/");
+    // A replay is an enqueue, too.
+    let replays = route.path.ends_with("/replay");
+    let scopes = if replays { &[scope, Scope::Enqueue][..] } else { &[scope] };
+    let token = server.token(scopes, queues, Some(WallMs(u64::MAX)));
+    if ["/v1/stats/stream", "/v1/events"].contains(&route.path) {
+        // Its answer never ends.
+        assert_eq!(server.call(route, &[&token], Body::empty()).await.status(), 200, "{at}");
+        return;
+    }
+    let (status, code, detail) = problem(server.call(route, &[&token], Body::from("{}")).await).await;
+    // An empty object is not a valid message, but it was read.
+    let through = status == 200 || (status == 400 && code == "bad_request");
+    // And this server is no node of a cluster, and goes by the machine's clock.
+    let lacks = ["/v1/cluster", "/v1/clock/advance"].contains(&route.path);
+    // It has no schedule, target, bridge or job of this name, either.
+    let named = ["/v1/schedules/{name}", "/v1/targets/{name}", "/v1/bridges/{name}", "/v1/jobs/{job}"];
+    let lacks = lacks || named.iter().any(|path| route.path.starts_with(path));
+    let through = through || (lacks && code == "not_found") || (replays && code == "not_done");
+    assert!(through, "{at}: {status} {code} {detail}");
+}
+
+/// Story: a worker could lease all messages of its queue, and needed `admin`, with which it could remove the queue, to
+/// list them.
+#[tokio::test(flavor = "multi_thread")]
+async fn consumers_list_messages_of_their_queues() {
+    let mut server = WalkServer::start().await;
+    let consumer = server.token(&[Scope::Consume], Some("mine/"), None);
+    let others = [Scope::Enqueue, Scope::Cancel, Scope::Metrics, Scope::PushAny];
+    let others = server.token(&others, Some("mine/"), None);
+    let of_another = server.token(&[Scope::Consume], Some(ELSEWHERE), None);
+    for (path, answers) in [("messages?state=scheduled", [200, 403, 403]), ("dead", [200, 403, 403])] {
+        for (token, status) in [&consumer, &others, &of_another].into_iter().zip(answers) {
+            let path = format!("/v1/queues/mine%2Fq/{path}");
+            let answer = server.send(&Method::GET, &path, &[token], Body::empty()).await;
+            assert_eq!(answer.status(), status, "{path}");
+        }
     }
 }

@@ -134,6 +134,7 @@ pub(crate) fn answer(of: u64, dedupe_id: &str, until: u64) -> DedupeRow {
         due_at: WallMs(9),
         generation: 1,
         created: Created::New,
+        kept: None,
         position: None,
     }
 }

@@ -1,7 +1,5 @@
 """`python manage.py duewheel_worker`: runs tasks until SIGTERM."""
 
-from __future__ import annotations
-
 import os
 import socket
 from typing import Any
