@@ -10,6 +10,8 @@ pub enum Mutant {
     DueRoundedDown,
     /// The driver sleeps until the next due time as it is when it falls asleep, however long that is.
     OneLongSleep,
+    /// A turn that a sleeping driver lends is taken by the time at which it fell asleep.
+    LentTurnStale,
     /// Any token settles a message.
     TokenUnchecked,
     /// A message whose last lease ran out loses the token of that lease.

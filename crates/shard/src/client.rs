@@ -35,6 +35,8 @@ pub struct Client {
     next_waiter: Arc<AtomicU64>,
     next_session: Arc<AtomicU64>,
     consumers: Activities,
+    /// Whether a lone call may be decided on the caller's thread.
+    is_served_here: bool,
     /// `None`: there is a single shard, served by the inbox.
     route: Option<Arc<dyn Route>>,
 }
@@ -77,6 +79,7 @@ impl Client {
             next_waiter: one(),
             next_session: one(),
             consumers: Activities::default(),
+            is_served_here: false,
             route: None,
         }
     }
@@ -131,10 +134,20 @@ impl Client {
         }
         let (answer, answers) = oneshot::channel();
         let n = ops.len();
-        match self.inbox.offer(Submission { ops, answer, patience, has_waited: false }) {
-            Ok(()) => Ok(Pending::new(answers, n)),
-            Err((error, Submission { ops, .. })) => Err((error, ops)),
-        }
+        let submission = Submission { ops, answer, patience, has_waited: false };
+        let offered = match self.is_served_here && n == 1 {
+            true => self.inbox.offer_here(submission),
+            false => self.inbox.offer(submission),
+        };
+        offered.map(|()| Pending::new(answers, n)).map_err(|(error, Submission { ops, .. })| (error, ops))
+    }
+
+    /// A client like this one for threads that do nothing but serve such clients: while the driver's thread sleeps,
+    /// submitting a single operation decides it on the thread that submits it, and waits for its sync there. Where syncs
+    /// take more than 1 ms, another thread makes them; a disk that hangs holds the thread up as it does the driver's.
+    #[must_use]
+    pub fn served_here(&self) -> Client {
+        Client { is_served_here: true, ..self.clone() }
     }
 
     /// Submits one operation and returns its typed answer. For reserves use [`Client::reserve`].

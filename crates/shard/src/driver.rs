@@ -33,6 +33,7 @@ mod parked;
 
 use self::calls::{CallNumber, Calls, Confirmed, RefusalScope, Settling, is_of_one_group};
 pub use self::calls::{Leftover, take_back};
+pub(crate) use self::looking_up::UNSYNCED_MS;
 use self::notices::Notices;
 use self::parked::Parked;
 use crate::error::{CallError, Outcome};
@@ -84,6 +85,8 @@ pub struct Driver<S> {
     /// New messages that wait for the rate limit of their tenant's quota.
     pacing: Pacing,
     last_append: EngineMs,
+    /// Since when records lie unsynced that no answer waits for.
+    unsynced_since: Option<EngineMs>,
     notices: Notices,
     /// The level reached by all groups reported since an answer was last sent.
     untold: Option<Level>,
@@ -161,6 +164,7 @@ impl<S: Store> Driver<S> {
             held_bytes: 0,
             own: Vec::new(),
             last_append: now.engine,
+            unsynced_since: None,
             notices: Notices::default(),
             untold: None,
             reached,
@@ -195,6 +199,7 @@ impl<S: Store> Driver<S> {
     /// After an error the store is poisoned: drop the driver with [`Driver::fail`] and open the store again. Entries
     /// left in `submissions` were not decided.
     pub fn step(&mut self, now: Now, submissions: &mut Vec<Submission>) -> Result<(), StoreError> {
+        let before = self.appended;
         self.take_from_store(now)?;
         self.append_batch(now)?;
         let alone = submissions.len() == 1 && !self.is_waiting_for_store();
@@ -208,7 +213,7 @@ impl<S: Store> Driver<S> {
             self.round(now, &mut Vec::new())?;
         }
         self.pacing.plan(now, &mut self.engine);
-        self.ask_for_sync(now, alone)?;
+        self.ask_for_sync(now, alone, before)?;
         self.notices.look(now.engine, |queue| self.engine.unattended(now, queue));
         self.answer()
     }

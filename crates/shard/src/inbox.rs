@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use std::{fmt, mem};
@@ -56,10 +56,23 @@ impl Submission {
 pub type Answers = Vec<Result<Reply, CallError>>;
 
 /// The input of a driver. Many threads put submissions in, one takes them out.
-#[derive(Debug)]
 pub struct Inbox {
     state: Mutex<InboxState>,
     changed: Condvar,
+    /// Where callers take turns of a driver that sleeps.
+    seat: OnceLock<Weak<dyn TakeTurn>>,
+}
+
+impl fmt::Debug for Inbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.state.fmt(f)
+    }
+}
+
+/// Takes turns of a driver in the place of its thread.
+pub(crate) trait TakeTurn: Send + Sync {
+    /// Takes the turn that was lent, unless the thread has woken since.
+    fn take_turn(&self);
 }
 
 #[derive(Debug)]
@@ -78,6 +91,8 @@ enum Sleep {
     Awake,
     /// For anything.
     Waiting,
+    /// For anything, but a caller takes the turn for what has arrived.
+    Lent,
     /// For a call of [`Inbox::wake`].
     Gathering,
     /// For this many submissions.
@@ -126,6 +141,7 @@ impl Inbox {
                 door: Admission::Open,
             }),
             changed: Condvar::new(),
+            seat: OnceLock::new(),
         }
     }
 
@@ -147,6 +163,25 @@ impl Inbox {
     /// # Errors
     /// See [`Inbox::put`].
     pub fn offer(&self, submission: Submission) -> Result<(), (CallError, Submission)> {
+        self.push(submission, false).map(drop)
+    }
+
+    /// Puts a submission in like [`Inbox::offer`]. If the driver's thread sleeps, the caller takes the turn, and waits
+    /// for its sync: that saves two thread switches.
+    ///
+    /// # Errors
+    /// See [`Inbox::put`].
+    pub(crate) fn offer_here(&self, submission: Submission) -> Result<(), (CallError, Submission)> {
+        if self.push(submission, true)?
+            && let Some(seat) = self.seat.get().and_then(Weak::upgrade)
+        {
+            seat.take_turn();
+        }
+        Ok(())
+    }
+
+    /// Puts a submission in; returns whether the turn is lent to its caller.
+    fn push(&self, submission: Submission, here: bool) -> Result<bool, (CallError, Submission)> {
         let load = OpLoad::of(&submission.ops);
         let mut state = self.state();
         if let Err(error) = state.door.admits(&submission.ops) {
@@ -156,9 +191,13 @@ impl Inbox {
             return Err((CallError::Overloaded, submission));
         }
         state.waiting.push(submission);
+        if here && state.sleep == Sleep::Waiting && self.seat.get().is_some() {
+            state.sleep = Sleep::Lent;
+            return Ok(true);
+        }
         // The first submission wakes the driver; it is awake for the others.
         let asleep = match state.sleep {
-            Sleep::Awake | Sleep::Gathering => false,
+            Sleep::Awake | Sleep::Gathering | Sleep::Lent => false,
             Sleep::Waiting => true,
             Sleep::Crowd(n) => state.waiting.len() >= n,
         };
@@ -169,7 +208,32 @@ impl Inbox {
         if asleep {
             self.changed.notify_one();
         }
-        Ok(())
+        Ok(false)
+    }
+
+    /// Lets callers take turns here while the driver's thread sleeps.
+    pub(crate) fn lend(&self, seat: Weak<dyn TakeTurn>) {
+        let _ = self.seat.set(seat); // one runner has an inbox
+    }
+
+    /// Whether a turn is lent, and the driver's thread sleeps on.
+    pub(crate) fn is_lent(&self) -> bool {
+        self.state().sleep == Sleep::Lent
+    }
+
+    /// Ends a lent turn. `sleeps_on`: it has left nothing to do, so that only what has arrived since wakes the thread.
+    pub(crate) fn take_back(&self, sleeps_on: bool) {
+        let mut state = self.state();
+        if state.sleep != Sleep::Lent {
+            return;
+        }
+        if sleeps_on && state.waiting.is_empty() && state.woken == Woken::No {
+            state.sleep = Sleep::Waiting;
+            return;
+        }
+        state.sleep = Sleep::Awake;
+        drop(state);
+        self.changed.notify_one();
     }
 
     /// Whether the door admits these operations, regardless of the budget.
@@ -245,10 +309,13 @@ impl Inbox {
     /// Waits until a submission arrives, [`Inbox::wake`] is called, or the time is over.
     pub fn wait(&self, at_most: Duration) {
         let mut state = self.state();
-        let nothing = |s: &mut InboxState| s.woken == Woken::No && s.waiting.is_empty();
-        if nothing(&mut state) {
+        let has_work =
+            |s: &InboxState| s.woken == Woken::Yes || (!s.waiting.is_empty() && s.sleep != Sleep::Lent);
+        if !has_work(&state) {
             state.sleep = Sleep::Waiting;
-            let waited = self.changed.wait_timeout_while(state, at_most, nothing);
+            // A lent turn may leave the thread something else to do.
+            let sleeps = |s: &mut InboxState| s.sleep != Sleep::Awake && !has_work(s);
+            let waited = self.changed.wait_timeout_while(state, at_most, sleeps);
             waited.unwrap_or_else(PoisonError::into_inner).0.sleep = Sleep::Awake;
         }
     }

@@ -13,11 +13,12 @@ use duewheel_core::engine::{BoundLeases, Config, GeometryError};
 use duewheel_core::mutant::{self, Mutant};
 use duewheel_core::record::ClockPair;
 use duewheel_core::store::{ErrorKind, Level, Store, StoreError, Waker};
+use duewheel_core::time::Now;
 
 use crate::backpressure::{Gate, WaitingSubmissions};
 use crate::client::Client;
 use crate::clock::Clock;
-use crate::driver::{Driver, Leftover};
+use crate::driver::{Driver, Leftover, UNSYNCED_MS};
 use crate::error::{CallError, Outcome};
 use crate::fairness::{FairQueue, QuotaSource};
 use crate::figures::Counted;
@@ -72,6 +73,13 @@ pub struct SleepLimit {
     pub at_most: Duration,
 }
 
+impl SleepLimit {
+    /// Whether a submission ends it.
+    pub fn ends_with_any(&self) -> bool {
+        matches!(self.until, WakeOn::Anything | WakeOn::Soon)
+    }
+}
+
 /// The events that end a sleep early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WakeOn {
@@ -82,8 +90,8 @@ pub enum WakeOn {
     /// A call of [`Inbox::wake`], or a submission in the inbox.
     Anything,
     /// A call of [`Inbox::wake`], or a submission in the inbox. The longest duration is in real time even where a test
-    /// has stopped the clock: the store is to be reopened.
-    Retry,
+    /// has stopped the clock: the store is to be reopened, or to be asked for a sync.
+    Soon,
 }
 
 type ShardDriver = Driver<Box<dyn Store>>;
@@ -98,6 +106,9 @@ const CROWD: usize = 6;
 
 /// The longest duration of that moment; it ends when as many have arrived as recently.
 const GATHER_CROWD: Duration = Duration::from_micros(200);
+
+/// The longest time that records which no answer waits for lie unsynced.
+const UNSYNCED: Duration = Duration::from_millis(UNSYNCED_MS);
 
 /// The first pause before the store is reopened; it doubles up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -133,6 +144,8 @@ pub struct Runner {
     /// The version of the quotas that the driver has.
     quotas_seen: u64,
     turns: FairQueue,
+    /// Only with [`Mutant::LentTurnStale`]: when the runner's thread fell asleep.
+    asleep_since: Option<Now>,
     /// When the store's figures are reported again, by [`Clock::running`].
     figures_due: Duration,
     /// An estimate of the number of callers: as many as recently arrived together.
@@ -194,6 +207,7 @@ impl Runner {
             jitter,
             phase: Phase::Ended,
             submissions: Vec::new(),
+            asleep_since: None,
             figures_due: Duration::ZERO,
             crowd: 0,
         };
@@ -233,10 +247,7 @@ impl Runner {
 
     /// Whether a sleep of this kind has ended before its time.
     pub fn is_woken(&self, nap: SleepLimit) -> bool {
-        match nap.until {
-            WakeOn::Gathering | WakeOn::Wake => self.inbox.is_woken(),
-            WakeOn::Anything | WakeOn::Retry => self.inbox.is_woken() || !self.inbox.is_empty(),
-        }
+        self.inbox.is_woken() || nap.ends_with_any() && !self.inbox.is_empty()
     }
 
     /// Continues loading; returns `None` when everything that must be in memory is there, otherwise how long to wait
@@ -294,6 +305,17 @@ impl Runner {
         turn
     }
 
+    /// Takes a turn on a caller's thread, while the runner's own thread sleeps for `left` more. `None`: that may sleep
+    /// on; otherwise it goes on as after a turn of its own.
+    pub fn lent_turn(&mut self, left: Duration) -> Option<AfterTurn> {
+        let after = self.turn();
+        let sleeps_on = match &after {
+            AfterTurn::Sleep(nap) => nap.ends_with_any() && nap.at_most >= left,
+            AfterTurn::Again | AfterTurn::Ended(_) => false,
+        };
+        (!sleeps_on).then_some(after)
+    }
+
     /// The work of the present driver. While there is none, nothing waits for one: it is refused, or kept for the next.
     fn work(&self) -> DriverWork {
         let Phase::Serving(driver) = &self.phase else { return DriverWork::default() };
@@ -305,7 +327,8 @@ impl Runner {
 
     /// To be called after a sleep.
     pub fn woke(&mut self, nap: SleepLimit) {
-        if let (WakeOn::Gathering | WakeOn::Wake, Phase::Serving(driver)) = (nap.until, &mut self.phase) {
+        self.asleep_since = None;
+        if let (false, Phase::Serving(driver)) = (nap.ends_with_any(), &mut self.phase) {
             // Callers that waited continue while the next requests gather. An error shows again in the next step.
             let _ = driver.answer();
         }
@@ -374,7 +397,7 @@ impl Runner {
             self.inbox.take(&mut self.submissions);
             self.crowd = self.submissions.len().max(self.crowd - self.crowd.div_ceil(8));
         }
-        let now = self.shared.now();
+        let now = self.asleep_since.unwrap_or_else(|| self.shared.now());
         let closed = driver.is_busy(now) && !self.shared.wished(ThreadCommand::EndWaits);
         let gate = if closed { Gate::Closed } else { Gate::Open };
         self.waiting.sort(&mut self.submissions, gate, self.shared.clock().running());
@@ -436,7 +459,7 @@ impl Runner {
         }
     }
 
-    fn nap(&self, driver: &mut ShardDriver) -> AfterTurn {
+    fn nap(&mut self, driver: &mut ShardDriver) -> AfterTurn {
         let most =
             if mutant::is(Mutant::OneLongSleep) { u64::MAX / 2 } else { self.config.policy.max_sleep_ms };
         let longest = Duration::from_millis(most).min(self.waiting.nap());
@@ -458,12 +481,17 @@ impl Runner {
             // step.
             self.shared.set_figures(driver.figures(now));
         }
+        if mutant::is(Mutant::LentTurnStale) {
+            self.asleep_since.get_or_insert(now);
+        }
         AfterTurn::Sleep(if driver.is_full() {
             SleepLimit { until: WakeOn::Wake, at_most: wanted }
         } else if driver.is_waiting_for_store() {
             // Submissions that arrive during the sync under way become one group, for one write and one sync. Grants
             // do not need the sync, so the sleep is short even where syncs are long.
             SleepLimit { until: WakeOn::Gathering, at_most: wanted.min(GATHER) }
+        } else if driver.leaves_unsynced() {
+            SleepLimit { until: WakeOn::Soon, at_most: wanted.min(UNSYNCED) }
         } else {
             self.shared.rest(now.engine, driver.next_event());
             SleepLimit { until: WakeOn::Anything, at_most: wanted }
@@ -510,7 +538,7 @@ impl Runner {
         let left = pause.until.saturating_sub(self.shared.clock().running());
         if !left.is_zero() {
             self.phase = Phase::Failed(error, pause);
-            return AfterTurn::Sleep(SleepLimit { until: WakeOn::Retry, at_most: left });
+            return AfterTurn::Sleep(SleepLimit { until: WakeOn::Soon, at_most: left });
         }
         let (opener, waker) = (&mut self.opener, waker(&self.inbox));
         let opened = self.shared.in_store(|| opener(waker)).map_err(StartError::Store);

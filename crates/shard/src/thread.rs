@@ -8,8 +8,10 @@ use duewheel_core::engine::Config;
 use crate::clock::Clock;
 use crate::fairness::QuotaSource;
 use crate::inbox::Inbox;
-use crate::runner::{AfterTurn, OpenStore, Runner, SleepLimit, StartError, WakeOn, WhenFenced};
-use crate::shared::{DriverEnd, DriverShared, ThreadCommand, bug};
+use crate::runner::{OpenStore, Runner, StartError, WhenFenced};
+use crate::seat::Seat;
+pub use crate::seat::panic_text;
+use crate::shared::{DriverShared, ThreadCommand};
 
 /// A running shard: its driver's thread, and the state shared with it.
 ///
@@ -57,58 +59,21 @@ impl Shard {
         while let Some(nap) = runner.opening()? {
             shard.inbox.wait_for_wake(nap);
         }
+        let seat = Seat::new(runner);
         #[expect(clippy::disallowed_methods, reason = "the thread of a shard is started here")]
         std::thread::Builder::new()
             .name("duewheel-shard".into())
-            .spawn(move || run(runner))
+            .spawn(move || run(&seat))
             .map_err(StartError::Thread)?;
         Ok(shard)
     }
 }
 
 /// The thread's main function.
-fn run(mut runner: Runner) {
-    let end = match catch_unwind(AssertUnwindSafe(|| drive(&mut runner))) {
+fn run(seat: &Seat) {
+    let end = match catch_unwind(AssertUnwindSafe(|| seat.drive())) {
         Ok(end) => end,
-        Err(panic) => {
-            let bug = bug("the driver", panic_text(&*panic));
-            // Logged apart from the end: an owner of several shards ends all of them for a bug, and none for a store
-            // that is gone.
-            runner.shared.end(bug.clone(), &runner.inbox);
-            DriverEnd::Failed(bug)
-        }
+        Err(panic) => seat.panicked(&*panic),
     };
-    runner.end(end);
-}
-
-fn drive(runner: &mut Runner) -> DriverEnd {
-    let inbox = runner.inbox.clone();
-    let clock = runner.shared.clock().clone();
-    loop {
-        if let Some((n, at_most)) = runner.crowd() {
-            inbox.wait_for_crowd(n, at_most);
-        }
-        match runner.turn() {
-            AfterTurn::Again => {}
-            AfterTurn::Sleep(nap) => {
-                match nap {
-                    SleepLimit { until: WakeOn::Gathering, at_most } => inbox.wait_for_wake(at_most),
-                    SleepLimit { until: WakeOn::Wake, at_most } => inbox.wait_for_wake(clock.nap(at_most)),
-                    SleepLimit { until: WakeOn::Anything, at_most } => inbox.wait(clock.nap(at_most)),
-                    SleepLimit { until: WakeOn::Retry, at_most } => inbox.wait(at_most),
-                }
-                runner.woke(nap);
-            }
-            AfterTurn::Ended(end) => return end,
-        }
-    }
-}
-
-/// The message of a panic.
-pub fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
-    panic
-        .downcast_ref::<&str>()
-        .copied()
-        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("no message")
+    seat.end(end);
 }

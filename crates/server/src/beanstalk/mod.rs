@@ -92,7 +92,7 @@ impl BeanstalkApp {
 
     fn on(kernel: Kernel, wheel: &Duewheel, max_body: usize, max_connections: usize, drain: Drain) -> Self {
         BeanstalkApp(Arc::new(BeanstalkState {
-            client: wheel.client().clone(),
+            client: wheel.client().served_here(),
             max_body,
             max_connections,
             queues: None,

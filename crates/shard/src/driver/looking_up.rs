@@ -3,7 +3,7 @@
 use std::mem;
 
 use duewheel_core::engine::Op;
-use duewheel_core::id::ReplyTo;
+use duewheel_core::id::{Lsn, ReplyTo};
 use duewheel_core::mutant;
 use duewheel_core::mutant::Mutant;
 use duewheel_core::store::{AtHand, ErrorKind, FOUND_AHEAD, Found, Lookups, Store, StoreError, StoreRequest};
@@ -269,24 +269,52 @@ fn is_whole(first: ReplyTo) -> bool {
 /// store makes there.
 const SYNC_AHEAD_MS: u64 = 3;
 
+/// The longest time, in ms, that records which no answer waits for lie unsynced.
+pub(crate) const UNSYNCED_MS: u64 = 5;
+
 impl<S: Store> Driver<S> {
     /// Asks for a sync of what was appended. `alone`: the step had one caller, and nobody waited.
     ///
     /// Such a caller can be no faster than its sync, which keeps no other caller waiting, so the driver's thread makes
     /// it. If something becomes due soon, the store's worker does, because a sync may take longer than usual.
-    pub(super) fn ask_for_sync(&mut self, now: Now, alone: bool) -> Result<(), StoreError> {
-        if self.asked < self.appended {
-            let soon = EngineMs(now.engine.0.saturating_add(SYNC_AHEAD_MS));
-            let is_calm = self.engine.next_wakeup().is_none_or(|next| next > soon);
-            if alone && is_calm && self.undecided.is_empty() {
-                self.store.sync_here()?;
-            } else {
-                self.store.sync()?;
+    ///
+    /// Its records that no answer waits for, as those of grants, are synced with the next ones that one does, or after
+    /// [`UNSYNCED_MS`]; with many callers the sync gathers their next operations. `before`: the end of the journal before the step.
+    pub(super) fn ask_for_sync(&mut self, now: Now, alone: bool, before: Lsn) -> Result<(), StoreError> {
+        if self.asked == self.appended {
+            if self.is_open() {
+                self.store.idle(clock(now), None)?;
             }
-            self.asked = self.appended;
-        } else if self.is_open() {
-            self.store.idle(clock(now), None)?;
+            return Ok(());
         }
+        if alone && before < self.appended && !self.awaits_sync() {
+            self.answer()?;
+            let since = *self.unsynced_since.get_or_insert(now.engine);
+            let is_held = !self.held.is_empty() || !self.held_grants.is_empty();
+            if !is_held && now.engine.0.saturating_sub(since.0) < UNSYNCED_MS {
+                return Ok(());
+            }
+        }
+        let soon = EngineMs(now.engine.0.saturating_add(SYNC_AHEAD_MS));
+        let is_calm = self.engine.next_wakeup().is_none_or(|next| next > soon);
+        if alone && is_calm && self.undecided.is_empty() && self.awaits_sync() {
+            self.store.sync_here()?;
+        } else {
+            self.store.sync()?;
+        }
+        self.asked = self.appended;
+        self.unsynced_since = None;
         Ok(())
+    }
+
+    /// Whether an answer waits for a sync that was not requested.
+    fn awaits_sync(&self) -> bool {
+        let held = self.held.back().into_iter().chain(&self.held_grants);
+        held.into_iter().any(|held| held.after.durable > self.asked)
+    }
+
+    /// Whether records lie unsynced that no answer waits for.
+    pub(crate) fn leaves_unsynced(&self) -> bool {
+        self.unsynced_since.is_some()
     }
 }

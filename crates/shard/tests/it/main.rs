@@ -1,9 +1,10 @@
-//! Tests of the driver, stepped by hand, in one binary.
+//! Tests of the driver, most of them stepped by hand, in one binary.
 #![allow(unreachable_pub)] // one binary of several modules
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation)] // a panic is a failed test; numbers are small
 
 mod driver;
 mod groups;
+mod lent;
 mod pages;
 mod parked;
 mod parts;

@@ -59,6 +59,9 @@ impl Rig {
             self.disk.complete_sync();
             self.turn();
             if let Poll::Ready(answers) = pending.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                // Grants are answered before their sync is requested.
+                self.turn();
+                self.disk.complete_sync();
                 return answers;
             }
         }

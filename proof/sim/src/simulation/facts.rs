@@ -55,6 +55,8 @@ pub struct Facts {
     pub replayed_rows: u64,
     /// The largest number of the driver's rounds in which a request waited for its answer.
     pub most_rounds: u64,
+    /// Turns that callers took while the driver's thread slept.
+    pub lent: u64,
     /// What the disk has seen.
     pub disk: Seen,
 }
@@ -67,7 +69,8 @@ impl Facts {
         let Facts {
             slews, slewed_us, at_the_limit, large_groups, ready_queues, fitting, flush_troubles, ..
         } = other;
-        let Facts { large_calls, repeats, replayed_rows, most_rounds, .. } = other;
+        let Facts { large_calls, repeats, replayed_rows, most_rounds, lent, .. } = other;
+        self.lent += lent;
         self.replayed_rows += replayed_rows;
         self.large_calls += large_calls;
         self.repeats += repeats;
@@ -131,6 +134,7 @@ impl Facts {
             ("requests larger than a batch", self.large_calls, runs),
             ("repeated requests of many messages", self.repeats, runs),
             ("rows of the outbox that came again", self.replayed_rows, runs),
+            ("turns that callers took", self.lent, runs),
             ("failed calls", self.disk.failed, runs / 2),
             ("failed syncs", self.disk.failed_syncs, runs / 20),
             ("short writes", self.disk.short, runs),

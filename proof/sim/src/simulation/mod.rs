@@ -62,6 +62,8 @@ const US: u64 = 1_000;
 const MS: u64 = 1_000 * US;
 /// Not drained by then: something hangs.
 const PATIENCE_NS: u64 = 240_000 * MS;
+/// A woken thread of the driver takes its turn within this time.
+const MOST_WAKING_US: u64 = 60;
 /// A request that is not answered after so many rounds of the driver never is. Those of clean runs take some hundreds at most:
 /// while a sync takes long, a few each millisecond.
 const MOST_ROUNDS: u64 = 2_000;
@@ -84,7 +86,7 @@ enum Inside {
 }
 
 /// All bugs, by name.
-pub const BUGS: [(&str, Bug); 36] = [
+pub const BUGS: [(&str, Bug); 37] = [
     ("ack before fsync", Bug(Inside::Code(Mutant::AckBeforeSync))),
     ("skip every 50th fsync", Bug(Inside::Disk(Lie::SkipSync(50)))),
     ("no directory sync", Bug(Inside::Disk(Lie::NoDirSync))),
@@ -92,6 +94,7 @@ pub const BUGS: [(&str, Bug); 36] = [
     ("ignore a short write", Bug(Inside::Disk(Lie::ShortWrite))),
     ("due rounded down", Bug(Inside::Code(Mutant::DueRoundedDown))),
     ("one long sleep", Bug(Inside::Code(Mutant::OneLongSleep))),
+    ("a lent turn by an old clock", Bug(Inside::Code(Mutant::LentTurnStale))),
     ("leases on the wall clock", Bug(Inside::WallLeases)),
     ("token reused after a restart", Bug(Inside::Store(StoreBug::EpochKept))),
     ("ack without a token check", Bug(Inside::Code(Mutant::TokenUnchecked))),
@@ -460,6 +463,7 @@ impl Sim {
 
     /// What follows from any action: the machine may have stopped, the runner may be awake, answers may be there.
     fn notice(&mut self) {
+        self.lend();
         if self.disk.has_stopped() {
             let down = self.armed.take().unwrap_or(Down::Kill);
             self.facts.in_a_call += 1;
@@ -469,7 +473,7 @@ impl Sim {
         if let (Some(runner), Some(nap)) = (&process.runner, process.nap)
             && runner.is_woken(nap)
         {
-            let at = self.now + self.rng.range(2, 60) * US;
+            let at = self.now + self.rng.range(2, MOST_WAKING_US) * US;
             self.plan_turn(at);
         }
         self.poll();

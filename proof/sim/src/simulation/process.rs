@@ -2,6 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::Duration;
 
 use duewheel::Client;
 use duewheel_core::engine::Config;
@@ -154,7 +155,27 @@ impl Sim {
             runner.woke(nap);
         }
         let turn = runner.turn();
-        if runner.is_serving() {
+        self.turned(Some(turn));
+    }
+
+    /// Takes a turn as a caller does, if something has come in while the driver's thread sleeps.
+    pub(super) fn lend(&mut self) {
+        let Some(process) = &mut self.process else { return };
+        let (Some(runner), Some(nap)) = (&mut process.runner, process.nap) else { return };
+        let sleeps = process.turn_at > self.now + MOST_WAKING_US * US && runner.is_woken(nap);
+        let lends = nap.ends_with_any() && process.phase != Phase::Opening;
+        if !sleeps || !lends || self.disk.has_stopped() || !self.rng.percent(33) {
+            return;
+        }
+        self.facts.lent += 1;
+        let turn = runner.lent_turn(Duration::from_nanos(process.turn_at - self.now));
+        self.turned(turn);
+    }
+
+    /// Goes on after a turn; `None`: the driver's thread sleeps as before.
+    fn turned(&mut self, turn: Option<AfterTurn>) {
+        let is_serving = |process: &Process| process.runner.as_ref().is_some_and(Runner::is_serving);
+        if self.process.as_ref().is_some_and(is_serving) {
             self.count_round();
         }
         let Some(process) = &mut self.process else { return };
@@ -174,17 +195,18 @@ impl Sim {
             self.facts.reopened += 1;
         }
         match turn {
-            AfterTurn::Again => {
+            None => {}
+            Some(AfterTurn::Again) => {
                 let at = self.now + self.rng.range(2, 200) * US;
                 self.plan_turn(at);
             }
-            AfterTurn::Sleep(nap) => {
+            Some(AfterTurn::Sleep(nap)) => {
                 process.nap = Some(nap);
                 let at =
                     self.now.saturating_add(u64::try_from(nap.at_most.as_nanos()).unwrap_or(u64::MAX / 2));
                 self.plan_turn(at);
             }
-            AfterTurn::Ended(end) => return self.ended(end),
+            Some(AfterTurn::Ended(end)) => return self.ended(end),
         }
         if was == Phase::Troubled && serves {
             self.fault(Fault::Stalled);
