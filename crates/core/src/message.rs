@@ -421,8 +421,13 @@ impl DeadReason {
     }
 }
 
-/// The header of a done message with the result of its ack. No caller's header has this name: `#` is in no name of HTTP.
+/// The header of a done message with the result of its ack.
 pub const RESULT_HEADER: &str = "#result";
+
+/// Whether a header's name is kept for the engine: no caller may set it.
+pub fn is_own_header(name: &str) -> bool {
+    name.starts_with('#')
+}
 
 impl MessageContent {
     /// The result that the ack of a done message brought, as JSON.

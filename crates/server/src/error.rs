@@ -508,8 +508,8 @@ fn range_of(part: RefusedPart) -> &'static str {
         RefusedPart::Spread => "must not end later than the longest delay from now",
         RefusedPart::ExpiresIn => "must be longer than 0 and at most the longest delay",
         RefusedPart::ExpiresAt => "must not be before the due time, nor before the end of its spread",
+        RefusedPart::Headers => "must have no name that begins with #: such names are duewheel's own",
         RefusedPart::Body
-        | RefusedPart::Headers
         | RefusedPart::DedupeId
         | RefusedPart::Lease
         | RefusedPart::MaxAttempts

@@ -135,10 +135,16 @@ BEGIN
   END IF;
   IF dedupe_id = '' OR octet_length(dedupe_id) > 256 THEN
     PERFORM duewheel.refuse('dedupe_id', 'must have 1 to 256 bytes', 'Leave it out for one of its own.');
+  ELSIF dedupe_id LIKE E'\x01%' THEN
+    PERFORM duewheel.refuse('dedupe_id', 'must not begin with U+0001', 'Such ids are duewheel''s own.');
   END IF;
   IF jsonb_typeof(headers) = 'object' THEN
     IF EXISTS (SELECT FROM jsonb_each(headers) h WHERE h.key = '' OR jsonb_typeof(h.value) <> 'string') THEN
       PERFORM duewheel.refuse('headers', 'must be an object of strings', 'Write numbers as strings.');
+    ELSIF EXISTS (SELECT FROM jsonb_object_keys(headers) name
+      WHERE name LIKE '#%' OR lower(name) IN ('duewheel-row', 'duewheel-target-url')) THEN
+      PERFORM duewheel.refuse('headers', 'must have no names of duewheel''s own',
+        'They begin with #, or are duewheel-row and duewheel-target-url.');
     ELSIF octet_length(headers::text) > 16000 THEN
       PERFORM duewheel.refuse('headers', 'must have at most 16000 bytes', 'Put them into the body.');
     END IF;

@@ -7,9 +7,11 @@ use duewheel::core::engine::{
     Target, When,
 };
 use duewheel::core::message::{Headers, ROW_HEADER};
+use duewheel::core::policy::OWN_DEDUPE;
 use duewheel::core::time::WallMs;
 use duewheel::core::{Key, QueueName};
 use duewheel_api::error_code::ErrorCode;
+use duewheel_delivery::MessageUrl;
 use tokio_postgres::Row;
 
 /// How long a queue waits whose quota is used up, at least and at most, in ms.
@@ -118,13 +120,17 @@ impl OutboxRow {
             Some("supersede") => IfExists::Supersede,
             Some(_) => return Err(bad("if_exists", "must be reject, keep, replace or supersede")),
         };
+        let dedupe_id = self.dedupe_id.as_ref().unwrap_or(&self.id).as_str();
+        if dedupe_id.starts_with(OWN_DEDUPE) {
+            return Err(bad("dedupe_id", "must not begin with U+0001: such ids are duewheel's own"));
+        }
         Ok(Op::Enqueue(Box::new(Enqueue {
             key,
             headers: self.headers()?,
             when: self.when.unwrap_or(When::After(0)),
             due_words: self.delay.as_deref().map(Into::into),
             if_exists,
-            dedupe_id: Some(self.dedupe_id.as_ref().unwrap_or(&self.id).as_str().into()),
+            dedupe_id: Some(dedupe_id.into()),
             ..Enqueue::new(queue, self.body.clone().unwrap_or_default())
         })))
     }
@@ -135,8 +141,8 @@ impl OutboxRow {
         let given = given.transpose().map_err(|_| bad("headers", "must be an object of strings"))?;
         let mut headers: Headers = vec![(ROW_HEADER.into(), self.id.as_str().into())];
         for (name, value) in given.into_iter().flatten() {
-            if name.eq_ignore_ascii_case(ROW_HEADER) {
-                return Err(bad("headers", format_args!("{ROW_HEADER} is set by duewheel")));
+            if name.eq_ignore_ascii_case(ROW_HEADER) || MessageUrl::is_its_header(&name) {
+                return Err(bad("headers", format_args!("{name} is set by duewheel")));
             }
             headers.push((name.into(), value.into()));
         }

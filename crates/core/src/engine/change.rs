@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::id::MessageId;
-use crate::message::{Life, MessageContent, QueueLimit, Stage, State};
+use crate::message::{Life, MessageContent, QueueLimit, Stage, State, is_own_header};
 use crate::name::{Key, QueueName};
 use crate::random::{SpreadBy, offset_ms};
 use crate::record::{Gone, Record};
@@ -130,6 +130,9 @@ impl Engine {
             edit.headers.iter().flatten().map(|(name, value)| name.len() + value.len()).sum();
         if headers > policy.max_headers {
             return Err(ChangeRefusal::TooLarge(RefusedPart::Headers, policy.max_headers));
+        }
+        if edit.headers.iter().flatten().any(|(name, _)| is_own_header(name)) {
+            return Err(ChangeRefusal::OutOfRange(RefusedPart::Headers));
         }
         if edit.lease_ms.is_some_and(|ms| ms == 0 || ms > policy.max_lease_ms) {
             return Err(ChangeRefusal::OutOfRange(RefusedPart::Lease));

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use crate::answers::AnswerPosition;
 use crate::id::MessageId;
-use crate::message::{DeadReason, Expiry, Kind, Life, MessageContent, Options, Row, Stage, State};
+use crate::message::{
+    DeadReason, Expiry, Kind, Life, MessageContent, Options, Row, Stage, State, is_own_header,
+};
 use crate::mutant::{self, Mutant};
 use crate::name::QueueName;
 use crate::policy::{OWN_DEDUPE, OWN_DEDUPE_WINDOW_MS};
@@ -210,6 +212,9 @@ impl Engine {
         let headers: usize = e.headers.iter().map(|(k, v)| k.len() + v.len()).sum();
         if headers > policy.max_headers {
             return Err(EnqueueRefusal::TooLarge(RefusedPart::Headers, policy.max_headers));
+        }
+        if e.headers.iter().any(|(name, _)| is_own_header(name)) {
+            return Err(EnqueueRefusal::OutOfRange(RefusedPart::Headers));
         }
         if let Some(id) = &e.dedupe_id {
             if id.len() > policy.max_dedupe_id {

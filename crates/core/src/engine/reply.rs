@@ -273,7 +273,7 @@ pub enum EnqueueRefusal {
 pub enum RefusedPart {
     /// `body`
     Body,
-    /// `headers`
+    /// `headers`, whose names must not begin with `#`
     Headers,
     /// `dedupe_id`
     DedupeId,

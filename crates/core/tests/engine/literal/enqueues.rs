@@ -400,6 +400,8 @@ fn enqueue_refusal_names_its_limit() {
     );
     let headers = vec![("abc".into(), "de".into())];
     assert_eq!(refused(Enqueue { headers, ..e() }), EnqueueRefusal::TooLarge(RefusedPart::Headers, 4));
+    let headers = vec![("#id".into(), "".into())];
+    assert_eq!(refused(Enqueue { headers, ..e() }), EnqueueRefusal::OutOfRange(RefusedPart::Headers));
     assert_eq!(
         refused(Enqueue { dedupe_id: Some("".into()), ..e() }),
         EnqueueRefusal::OutOfRange(RefusedPart::DedupeId)
