@@ -84,7 +84,9 @@ impl RunCommand for RevokeTokenArgs {
         let file = &self.tokens;
         let failed =
             |why: &dyn std::fmt::Display| CommandFailure::Failed(format!("{}: {why}", file.display()));
-        let text = fs::read_to_string(file).map_err(|why| CommandFailure::Failed(of_file(file, &why)))?;
+        let of_file = |why| CommandFailure::Failed(of_file(file, &why));
+        let _lock = locked(file, || File::open(file)).map_err(of_file)?;
+        let text = fs::read_to_string(file).map_err(of_file)?;
         TokenTable::parse(&text).map_err(|what| failed(&what))?;
         let mut document: DocumentMut = text.parse().map_err(|error: TomlError| failed(&error.message()))?;
         let tokens = document.get_mut("token").and_then(Item::as_array_of_tables_mut);
@@ -107,7 +109,21 @@ impl RunCommand for RevokeTokenArgs {
     }
 }
 
-/// Replaces a file by another with the same rights: a server that reads it at any time finds the one or the other.
+/// Opens the file and locks it, so that commands change it one after the other. The lock ends with the opened file.
+fn locked(file: &Path, open: impl Fn() -> io::Result<File>) -> io::Result<File> {
+    loop {
+        let opened = open()?;
+        opened.lock()?;
+        let (opened_as, stands) = (opened.metadata()?, fs::metadata(file)?);
+        // Another command may have replaced it since.
+        if (opened_as.dev(), opened_as.ino()) == (stands.dev(), stands.ino()) {
+            return Ok(opened);
+        }
+    }
+}
+
+/// Replaces a file by another with the same rights: a server that reads it at any time finds the one or the other. Its
+/// caller has locked it.
 fn replace(file: &Path, text: &str) -> io::Result<()> {
     // Through a link: what it leads to is replaced.
     let file = fs::canonicalize(file)?;
@@ -117,6 +133,11 @@ fn replace(file: &Path, text: &str) -> io::Result<()> {
     next.push(".new");
     let next = PathBuf::from(next);
     let result = (|| {
+        // A command that was killed may have left one.
+        match fs::remove_file(&next) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Ok(()) | Err(_) => {}
+        }
         let mut new = OpenOptions::new().write(true).create_new(true).mode(old.mode() & 0o777).open(&next)?;
         std::os::unix::fs::fchown(&new, Some(old.uid()), Some(old.gid()))?;
         new.write_all(text.as_bytes())?;
@@ -124,9 +145,7 @@ fn replace(file: &Path, text: &str) -> io::Result<()> {
         fs::rename(&next, &file)
     })();
     if let Err(error) = result {
-        if error.kind() != io::ErrorKind::AlreadyExists {
-            let _ = fs::remove_file(&next);
-        }
+        let _ = fs::remove_file(&next);
         return Err(error);
     }
     File::open(folder)?.sync_all()
@@ -208,14 +227,14 @@ fn end(text: &str) -> Result<WallMs, CommandFailure> {
 fn append(file: &Path, block: &str) -> Result<(), CommandFailure> {
     let failed = |why: io::Error| CommandFailure::Failed(of_file(file, &why));
     let open = |options: &mut OpenOptions| options.read(true).append(true).open(file);
-    let opened = match open(&mut OpenOptions::new()) {
+    let open_or_make = || match open(&mut OpenOptions::new()) {
         // A new file is created under its own name, never through a dangling link.
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             open(OpenOptions::new().create_new(true).mode(OWNER_ONLY))
         }
         opened => opened,
     };
-    let mut opened = opened.map_err(failed)?;
+    let mut opened = locked(file, open_or_make).map_err(failed)?;
     let exposed = |what| CommandFailure::Failed(format!("the tokens in {}: the file {what}", file.display()));
     private::check_for_owner(&opened.metadata().map_err(failed)?).map_err(exposed)?;
     let mut text = String::new();

@@ -2,8 +2,9 @@
 //! first one on request.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use duewheel::core::engine::{Grant, Reserve, Reserved, WaiterId};
 use duewheel::core::{Policy, QueueName, SessionId};
 use schemars::JsonSchema;
@@ -14,10 +15,14 @@ use super::message::ContentAnswer;
 use super::strict::{self, Object, Positive, Text, Whole};
 use super::traced::TracedCall;
 use super::{Answer, App, held, reply, write_large};
+use crate::auth::Scope;
 use crate::error::{Problem, overloaded};
 use crate::json::{self, Elements, InstantText, TokenText};
 use crate::schema::{DelaySchema, HeldBackSchema, QueueSchema};
 use crate::span::SpanText;
+
+/// How often the token of a waiting reserve is checked; the file of tokens is read as often.
+const TOKEN_LOOK: Duration = Duration::from_secs(2);
 
 /// The number of bytes of a grant besides its body, key and headers.
 const GRANT_BYTES: usize = 320;
@@ -118,8 +123,8 @@ struct ReserveQueues {
 pub(crate) async fn reserve(mut call: Call) -> Answer {
     let queue = call.queue()?;
     let asked: ReserveRequest = call.json(call.app.max_single_bytes()).await?;
-    let traced = TracedCall::begin(&call.app, call.headers());
-    grant(&call.app, traced, ReserveQueues { names: vec![queue], max_of: Vec::new() }, asked).await
+    grant(&call.app, call.headers().clone(), ReserveQueues { names: vec![queue], max_of: Vec::new() }, asked)
+        .await
 }
 
 pub(crate) async fn reserve_of_many(mut call: Call) -> Answer {
@@ -130,11 +135,11 @@ pub(crate) async fn reserve_of_many(mut call: Call) -> Answer {
     for queue in &queues.names {
         call.caller.need_queue(queue)?;
     }
-    let traced = TracedCall::begin(&call.app, call.headers());
-    grant(&call.app, traced, queues, asked).await
+    grant(&call.app, call.headers().clone(), queues, asked).await
 }
 
-async fn grant(app: &App, traced: TracedCall, queues: ReserveQueues, asked: ReserveRequest) -> Answer {
+async fn grant(app: &App, headers: HeaderMap, queues: ReserveQueues, asked: ReserveRequest) -> Answer {
+    let traced = TracedCall::begin(app, &headers);
     let policy = &app.policy;
     let max = asked.max.map_or(Ok(1), |n| strict::at_most("max", n.0, policy.max_reserve as u64))?;
     // While other consumers do not read the messages that they have reserved, each request gets one at a time.
@@ -158,7 +163,13 @@ async fn grant(app: &App, traced: TracedCall, queues: ReserveQueues, asked: Rese
         deadline_margin_ms: None,
     };
     let only = traced.only(&demand.queues);
-    let reserved = app.client.reserve(demand).await.map_err(Problem::from);
+    let names = demand.queues.clone();
+    let reserved = tokio::select! {
+        biased;
+        // What is granted to a reserve that has ended is given back.
+        problem = revoked(app, &headers, &names) => Err(problem),
+        reserved = app.client.reserve(demand) => reserved.map_err(Problem::from),
+    };
     match &reserved {
         Ok(Reserved::Grants(grants)) => traced.received(only.as_ref(), grants, None),
         Ok(_) => traced.received(only.as_ref(), &[], None),
@@ -184,6 +195,22 @@ async fn grant(app: &App, traced: TracedCall, queues: ReserveQueues, asked: Rese
             "as many reserves wait as are allowed; close some, or reserve from several queues by fewer consumers",
         )),
         Reserved::DeadlineSoon => Err(Problem::internal()),
+    }
+}
+
+/// Ends when the caller's token no longer permits a reserve of these queues. Cancel safe.
+async fn revoked(app: &App, headers: &HeaderMap, queues: &[QueueName]) -> Problem {
+    if app.guard.is_open() {
+        return std::future::pending().await;
+    }
+    loop {
+        tokio::time::sleep(TOKEN_LOOK).await;
+        let caller = app.guard.caller(headers, app.client.now().wall);
+        let allowed = caller.need(Scope::Consume);
+        let allowed = allowed.and_then(|()| queues.iter().try_for_each(|queue| caller.need_queue(queue)));
+        if let Err(problem) = allowed {
+            return problem;
+        }
     }
 }
 

@@ -8,10 +8,11 @@ use std::sync::Arc;
 use duewheel::Policy;
 use duewheel_server::auth::Guard;
 use duewheel_server::http::HttpLimits;
+use serde_json::json;
 use tempfile::TempDir;
 
 use super::{Told, bearer, new_token, request, say, until, write_private};
-use crate::fixture::Server;
+use crate::fixture::{PATIENCE, Server};
 use crate::process::{BINARY, Process, run, serve, text};
 
 struct Guarded {
@@ -130,6 +131,32 @@ async fn a_token_ends_by_the_clock() {
             assert_eq!(answer.json()["detail"], "this token has expired");
         }
     }
+}
+
+/// Story: a consumer whose token had been revoked got the next message of its queue nine minutes later.
+#[tokio::test(flavor = "multi_thread")]
+async fn waiting_reserve_ends_with_its_token() {
+    let dir = TempDir::new().expect("dir");
+    let file = dir.path().join("tokens.toml");
+    let token = new_token(&file, &["--name", "n", "--scope", "consume"]);
+    let text = std::fs::read_to_string(&file).expect("file");
+    write_private(&file, &format!("{text}expires = \"2026-01-01T00:00:01Z\"\n"));
+    let guard = Arc::new(Guard::of(file).expect("tokens"));
+    let hosts = "".parse().expect("none");
+    let server = Server::start_guarded(Policy::default(), HttpLimits::default(), guard, hosts).await;
+    let ends = async {
+        let begun = std::time::Instant::now();
+        while server.wheel.stats().await.expect("figures").waiters == 0 {
+            assert!(begun.elapsed() < PATIENCE, "it waits");
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+        server.advance(1_000);
+    };
+    let waits = server.call_by(&token, "POST", "/v1/queues/q/reserve", r#"{"wait": "10m"}"#);
+    let ((status, answer), ()) = tokio::join!(waits, ends);
+    assert_eq!((status, &answer["code"]), (401, &json!("unauthorized")), "{answer}");
+    server.wheel.queue("q").body("b").enqueue().await.expect("a message");
+    assert_eq!(server.wheel.stats().await.expect("figures").counts.ready, 1, "nobody waits");
 }
 
 #[test]
