@@ -278,8 +278,8 @@ impl<S: Store> Driver<S> {
     /// Such a caller can be no faster than its sync, which keeps no other caller waiting, so the driver's thread makes
     /// it. If something becomes due soon, the store's worker does, because a sync may take longer than usual.
     ///
-    /// Its records that no answer waits for, as those of grants, are synced with the next ones that one does, or after
-    /// [`UNSYNCED_MS`]; with many callers the sync gathers their next operations. `before`: the end of the journal before the step.
+    /// Records that no answer waits for, as those of grants, are synced with the next ones that one does, or after
+    /// [`UNSYNCED_MS`]. `before`: the end of the journal before the step.
     pub(super) fn ask_for_sync(&mut self, now: Now, alone: bool, before: Lsn) -> Result<(), StoreError> {
         if self.asked == self.appended {
             if self.is_open() {
@@ -287,7 +287,7 @@ impl<S: Store> Driver<S> {
             }
             return Ok(());
         }
-        if alone && before < self.appended && !self.awaits_sync() {
+        if before < self.appended && !self.awaits_sync() {
             self.answer()?;
             let since = *self.unsynced_since.get_or_insert(now.engine);
             let is_held = !self.held.is_empty() || !self.held_grants.is_empty();
