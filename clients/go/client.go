@@ -78,18 +78,19 @@ type line struct {
 
 func newLine(message NewMessage) (*line, error) {
 	f, err := message.wire()
-	if err != nil || message.DedupeID != "" {
+	// A window without an id is refused by the server.
+	if err != nil || message.DedupeID != "" || message.DedupeWindow != 0 {
 		return &line{fields: f}, err
 	}
+	f["dedupe_window_ms"] = milliseconds(ownWindow)
+	f["dedupe_id"], err = newID()
+	return &line{f, true}, err
+}
+
+func newID() (string, error) {
 	id := make([]byte, 16)
-	if _, err := rand.Read(id); err != nil {
-		return nil, err
-	}
-	own := message.DedupeWindow == 0
-	if f["dedupe_id"] = hex.EncodeToString(id); own {
-		f["dedupe_window_ms"] = milliseconds(ownWindow)
-	}
-	return &line{f, own}, nil
+	_, err := rand.Read(id)
+	return hex.EncodeToString(id), err
 }
 
 // The queue remembers for a shorter time than ours; then its own time must do. True once.
@@ -296,10 +297,13 @@ func (c *Client) Fire(ctx context.Context, which Which) (*View, error) {
 	return one[View](ctx, c, "POST", which, "/fire", nil)
 }
 
-// Replay makes a new message, due now, with the content of a done or dead one. The key may be empty; then it is not
-// repeated after a lost answer, for there could be two.
+// Replay makes a new message, due now, with the content of a done or dead one. The key may be empty.
 func (c *Client) Replay(ctx context.Context, id, key string) (*Enqueued, error) {
-	return do[Enqueued](ctx, c, call{method: "POST", path: ByID(id).path("/replay"), body: wire(NewMessage{Key: key}), doubles: key == ""})
+	own, err := newID()
+	if err != nil {
+		return nil, err
+	}
+	return do[Enqueued](ctx, c, call{method: "POST", path: ByID(id).path("/replay"), body: wire(NewMessage{Key: key, DedupeID: own})})
 }
 
 // Reserve leases messages of one or more queues, the best ones first. There are none if none came while it waited.

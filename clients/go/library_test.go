@@ -305,17 +305,6 @@ func TestItemsThatWerePutOffAreSentAgain(t *testing.T) {
 	}
 }
 
-func TestAReplayWithoutAKeyIsNotRepeatedWhenItMayBeApplied(t *testing.T) {
-	c, asked := answering(t, "", `{"id": "2"}`)
-	if _, err := c.Replay(context.Background(), "1", ""); !errors.Is(err, Connection) || asError(err).Outcome != MayBeApplied || len(asked()) != 1 {
-		t.Fatal(err, asked())
-	}
-	c, asked = answering(t, "", `{"id": "2"}`)
-	if sent, err := c.Replay(context.Background(), "1", "again"); err != nil || sent.ID != "2" || len(asked()) != 2 {
-		t.Fatal(err, asked())
-	}
-}
-
 func TestNothingIsSentOfABatchWithAMessageThatCannotBe(t *testing.T) {
 	c, asked := answering(t, "")
 	messages := make([]NewMessage, 10_002)
@@ -326,7 +315,7 @@ func TestNothingIsSentOfABatchWithAMessageThatCannotBe(t *testing.T) {
 }
 
 func TestWorkersKeepALeaseOfWhichNothingIsKnown(t *testing.T) {
-	grant := `{"messages": [{"id": "1", "lease_token": "t", "lease_ms": 300}]}`
+	grant := `{"messages": [{"id": "1", "lease_token": "t", "lease_ms": 4500}]}`
 	c, asked := answering(t, grant, "401", "404", `{"result": "extended"}`)
 	ctx, stop := context.WithCancel(context.Background())
 	var reported atomic.Int32

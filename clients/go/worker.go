@@ -26,8 +26,8 @@ func NotYet(delay time.Duration) error { return &verdict{Nack{Delay: &delay, Not
 func Dead(reason string) error { return &verdict{Nack{Dead: true, Reason: reason}, reason} }
 
 // Handler works on one message. Nil acks it, with the message's Result if one was set; an error nacks it, and it comes again after the backoff, unless the error is,
-// or wraps, NotYet or Dead. The context ends when the lease is lost, or when a drain has waited long enough; it has the
-// values of Run's.
+// or wraps, NotYet or Dead. The context ends when the lease is lost, or ends and no extend is answered, or when a drain has
+// waited long enough; it has the values of Run's.
 type Handler func(ctx context.Context, message *Message) error
 
 // Worker leases messages of its queues and runs a handler for each. It waits in one reserve over all queues, asks for no
@@ -127,8 +127,11 @@ func (w *Worker) handle(ctx context.Context, message *Message) {
 	handler, cancel := context.WithCancel(ctx)
 	extends, over := context.WithCancel(context.Background())
 	lost := make(chan error, 1)
+	// Without an answer the lease ends all the same, and another consumer may have the message.
+	ends := time.AfterFunc(time.Duration(message.LeaseMS)*time.Millisecond, cancel)
+	defer ends.Stop()
 	go func() {
-		err := w.extend(extends, message)
+		err := w.extend(extends, message, ends)
 		if err != nil {
 			cancel()
 		}
@@ -183,14 +186,16 @@ func (w *Worker) call(ctx context.Context, message *Message) (err error) {
 }
 
 // Extends the lease at half its time until the handler is done; the error if the lease is lost.
-func (w *Worker) extend(over context.Context, message *Message) error {
+func (w *Worker) extend(over context.Context, message *Message, ends *time.Timer) error {
 	lease := or(w.Lease, time.Duration(message.LeaseMS)*time.Millisecond)
 	for pause := lease / 2; sleep(over, pause) == nil; {
 		_, err := w.Client.Extend(over, message, lease)
 		if errors.Is(err, LeaseLost) || errors.Is(err, MessageNotFound) || errors.Is(err, NotFound) {
 			return err
 		}
-		if pause = lease / 2; err != nil && over.Err() == nil {
+		if pause = lease / 2; err == nil {
+			ends.Reset(lease)
+		} else if over.Err() == nil {
 			// That says nothing of the lease.
 			w.report(err, message)
 			pause = lease / 6

@@ -207,11 +207,10 @@ export class Client {
     return settled(await this.#transport.json({ method: "POST", path: [...path(which), "fire"], ...options }));
   }
 
-  /** A new message with the content of a done or dead one, due now. Without a `key` it is not repeated when its answer is lost. */
+  /** A new message with the content of a done or dead one, due now. */
   async replay(id: string, fields: { key?: string } = {}, options: CallOptions = {}): Promise<Enqueued> {
-    const repeatable = fields.key !== undefined;
-    const call = { method: "POST", path: ["v1", "messages", id, "replay"], body: toWire(fields), repeatable, ...options };
-    return enqueued(await this.#transport.json(call));
+    const body = { ...toWire(fields), dedupe_id: crypto.randomUUID() };
+    return enqueued(await this.#transport.json({ method: "POST", path: ["v1", "messages", id, "replay"], body, ...options }));
   }
 
   /** Leases messages of one or more queues, the best ones first. Empty if none came while it waited. */
@@ -372,9 +371,9 @@ class Line {
 
   constructor(message: NewMessage) {
     this.wire = toWire(message);
-    if (this.wire["dedupe_id"] !== undefined) return;
+    // A window without an id is refused by the server.
+    if (["dedupe_id", "dedupe_window", "dedupe_window_ms"].some((name) => this.wire[name] !== undefined)) return;
     this.wire["dedupe_id"] = crypto.randomUUID();
-    if (this.wire["dedupe_window"] !== undefined || this.wire["dedupe_window_ms"] !== undefined) return;
     this.#ownWindow = true;
     this.wire["dedupe_window_ms"] = OWN_WINDOW_MS;
   }

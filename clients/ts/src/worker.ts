@@ -7,6 +7,9 @@ import type { Duration } from "./types.js";
 /** How one reserve waits for messages. */
 const WAIT_MS = 20_000;
 
+/** The longest time of a timer. */
+const MAX_TIMER_MS = 2 ** 31 - 1;
+
 /** What becomes of a message. Return it, or throw it. */
 export class Verdict extends Error {
   override readonly name = "Verdict";
@@ -36,7 +39,7 @@ export function dead(reason: string): Verdict {
 }
 
 export interface HandlerContext {
-  /** Aborted when the lease is lost, with the {@link DuewheelError}, or when a stop has waited long enough. */
+  /** Aborted when the lease is lost, or ends and no extend is answered, with a {@link DuewheelError}, or when a stop has waited long enough. */
   readonly signal: AbortSignal;
 }
 
@@ -179,7 +182,7 @@ export class Worker {
   async #handle(message: Message): Promise<void> {
     const cancel = new AbortController();
     const over = new AbortController();
-    const lost = this.#extend(message, over.signal).then((error) => {
+    const lost = this.#extend(message, over.signal, cancel).then((error) => {
       if (error) cancel.abort(error);
       return error;
     });
@@ -201,8 +204,13 @@ export class Worker {
   }
 
   /** Extends the lease at half its time until the handler is done; the error if the lease is lost. */
-  async #extend(message: Message, over: AbortSignal): Promise<DuewheelError | undefined> {
+  async #extend(message: Message, over: AbortSignal, cancel: AbortController): Promise<DuewheelError | undefined> {
     const leaseMs = this.#options.leaseMs ?? message.leaseMs;
+    // Without an answer the lease ends all the same, and another consumer may have the message.
+    const ended = () => cancel.abort(new DuewheelError("lease_lost", "the lease has ended, and no extend was answered", "unknown"));
+    const ends = (ms: number) => setTimeout(ended, Math.min(ms, MAX_TIMER_MS));
+    let timer = ends(message.leaseMs);
+    over.addEventListener("abort", () => clearTimeout(timer), { once: true });
     // An attempt over a connection that is dead leaves time for others.
     const timeoutMs = Math.max(leaseMs / 6, 1000);
     let pause = leaseMs / 2;
@@ -210,6 +218,8 @@ export class Worker {
       try {
         await sleep(pause, over);
         await this.#client.extend(message, { leaseMs }, { signal: over, timeoutMs });
+        clearTimeout(timer);
+        if (!over.aborted) timer = ends(leaseMs);
         pause = leaseMs / 2;
         failures = 0;
       } catch (error) {

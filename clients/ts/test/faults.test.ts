@@ -72,11 +72,9 @@ describe("repeats", { concurrency: true }, () => {
     assert.ok(isDuewheelError(first, "unauthorized") && !isDuewheelError(second));
   });
 
-  it("replay and redrive only if a second one does nothing", async () => {
+  it("a redrive only if a second one does nothing", async () => {
     const made = json({ id: "2", queue: "q", due_at: "2026-01-01T00:00:00Z" }, 201);
     for (const [call, requests] of [
-      [(client: Client) => client.replay("1"), 1],
-      [(client: Client) => client.replay("1", { key: "k" }), 2],
       [(client: Client) => client.redrive("q", { max: 5 }), 1],
       [(client: Client) => client.redrive("q"), 2],
     ] as const) {

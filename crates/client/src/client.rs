@@ -12,6 +12,7 @@ use crate::batch;
 use crate::call::{ApiAnswer, ApiCall, ApiStream, in_time, no_json, segment};
 use crate::error::Error;
 use crate::outgoing::{BatchItem, OutgoingMessage};
+use crate::random;
 use crate::retry::Attempts;
 use crate::transport::{HttpTransport, Options};
 use crate::types::{
@@ -198,14 +199,17 @@ impl DuewheelClient {
         self.call(ApiCall::post(format!("{}/fire", message.0)).repeatable()).await
     }
 
-    /// Makes a new message, due now, with the content of a done or dead one. Without a key it is not sent again after a
-    /// lost answer: there could be two.
+    /// Makes a new message, due now, with the content of a done or dead one.
     ///
     /// # Errors
     /// [`Error`], by its code.
     pub async fn replay(&self, id: &str, key: Option<&str>) -> Result<Accepted, Error> {
-        let call = ApiCall::post(format!("{}/replay", MessageRef::id(id).0)).json(&json!({"key": key}))?;
-        self.call(if key.is_some() { call.repeatable() } else { call }).await
+        let mut fields = json!({"dedupe_id": random::id()});
+        if let Some(key) = key {
+            fields["key"] = key.into();
+        }
+        let call = ApiCall::post(format!("{}/replay", MessageRef::id(id).0)).json(&fields)?;
+        self.call(call.repeatable()).await
     }
 
     /// Leases messages of one or more queues, the best ones first; none if none came while it waited. A message that is

@@ -13,7 +13,7 @@ use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::client::DuewheelClient;
 use crate::error::Error;
@@ -347,6 +347,8 @@ impl MessageWorker {
     {
         let lease = self.lease.unwrap_or(Duration::from_millis(message.lease_ms));
         let (mut pause, mut is_lost) = (lease / 2, false);
+        // Without an answer the lease ends all the same, and another consumer may have the message.
+        let mut until = Instant::now() + Duration::from_millis(message.lease_ms);
         // A set of one, which is aborted with this.
         let mut handler = JoinSet::new();
         handler.spawn(async move {
@@ -364,8 +366,12 @@ impl MessageWorker {
                 biased;
                 ended = handler.join_next() => break ended,
                 () = cut.cancelled(), if !token.is_cancelled() => token.cancel(),
+                () = sleep_until(until), if !token.is_cancelled() => token.cancel(),
                 extended = extended, if !is_lost => match extended {
-                    Ok(_) => pause = lease / 2,
+                    Ok(_) => {
+                        pause = lease / 2;
+                        until = Instant::now() + lease;
+                    }
                     Err(error) => {
                         (self.observer)(WorkerEvent::Failed(message, &error));
                         let over = [ErrorCode::LeaseLost, ErrorCode::MessageNotFound, ErrorCode::NotFound];

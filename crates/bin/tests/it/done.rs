@@ -215,6 +215,27 @@ async fn replay_copies_content_to_new_message() {
     }
 }
 
+/// Story: the answer to a replay with a key was lost, its message was done at once, and the repeat replayed it again.
+#[tokio::test(flavor = "multi_thread")]
+async fn repeated_replay_makes_no_second_message() {
+    let server = keeping(1, &["q"]).await;
+    server.enqueue("q", r#"{"body": "a", "delay_ms": 0}"#).await;
+    let path = format!("/v1/messages/{}/replay", ack(&server, "q").await);
+    let by_header =
+        async || server.raw("POST", &path, "idempotency-key: once\r\ncontent-length: 2\r\n", b"{}").await;
+    let first = by_header().await;
+    ack(&server, "q").await;
+    let again = by_header().await;
+    assert_eq!((first.status, again.status, again.header("idempotent-replayed")), (201, 201, Some("true")));
+    assert_eq!((&again.json()["id"], &again.json()["replayed"]), (&first.json()["id"], &json!(true)));
+    let by_field = server.ok("POST", &path, r#"{"dedupe_id": "once"}"#).await;
+    assert_eq!(by_field["id"], first.json()["id"]);
+    let head = "idempotency-key: once\r\ncontent-length: 20\r\n";
+    let other = server.raw("POST", &path, head, br#"{"dedupe_id": "two"}"#).await;
+    assert_eq!((other.status, &other.json()["field"]), (400, &json!("Idempotency-Key")), "{other:?}");
+    assert_eq!(server.ok("GET", "/v1/queues/q", "").await["totals"]["enqueued"], 2);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn dead_message_replays_without_keep_done() {
     let server = Server::start().await;

@@ -47,11 +47,16 @@ pub(crate) async fn enqueue(mut call: Call) -> Answer {
         Err(problem) => sending.refused(problem),
     }
     let (done, key) = done?;
-    let mut response = reply(status(&done), &EnqueuedAnswer::of(&done, &queue, key.as_ref()));
+    Ok(accepted(&done, &queue, key.as_ref()))
+}
+
+/// The answer about a single message.
+pub(super) fn accepted(done: &Enqueued, queue: &QueueName, key: Option<&Key>) -> Response {
+    let mut response = reply(status(done), &EnqueuedAnswer::of(done, queue, key));
     if done.answered == Answered::Before {
         response.headers_mut().insert("idempotent-replayed", HeaderValue::from_static("true"));
     }
-    Ok(response)
+    response
 }
 
 /// Enqueues a single message; also gives its key.
@@ -75,7 +80,7 @@ async fn enqueue_one(
 }
 
 /// The value of the header `Idempotency-Key`, as it is: quotes are a part of it.
-fn idempotency_key(headers: &HeaderMap, max: usize) -> Result<Option<Box<str>>, Problem> {
+pub(super) fn idempotency_key(headers: &HeaderMap, max: usize) -> Result<Option<Box<str>>, Problem> {
     let mut values = headers.get_all(IDEMPOTENCY_KEY).iter();
     let Some(value) = values.next() else { return Ok(None) };
     let no = |what: &str| Err(Problem::field(IDEMPOTENCY_KEY, what));

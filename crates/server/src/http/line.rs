@@ -180,12 +180,7 @@ impl EnqueueLine<'_> {
         }
         let window = if self.dedupe_window_ms.is_some() { "dedupe_window_ms" } else { "dedupe_window" };
         let dedupe_window_ms = strict::either(self.dedupe_window_ms, self.dedupe_window, "dedupe_window")?;
-        let dedupe_id = match (self.dedupe_id.map(dedupe_id).transpose()?, idempotency_key) {
-            (Some(given), Some(key)) if given != key => {
-                return Err(Problem::field(IDEMPOTENCY_KEY, "differs from dedupe_id; give one of the two"));
-            }
-            (given, key) => given.or(key),
-        };
+        let dedupe_id = dedupe_id(self.dedupe_id.as_ref().map(|id| &*id.0), idempotency_key)?;
         if dedupe_window_ms.is_some() && dedupe_id.is_none() {
             return Err(Problem::field(window, "needs a dedupe_id, which is remembered for so long"));
         }
@@ -248,14 +243,22 @@ fn due_words(words: Text<'_>, time: TimeField) -> Result<Box<str>, Problem> {
     Ok(words.0.into())
 }
 
-fn dedupe_id(id: Text<'_>) -> Result<Box<str>, Problem> {
-    if id.0.is_empty() {
+/// The `dedupe_id` of a request, from its field or its header.
+pub(super) fn dedupe_id(
+    field: Option<&str>,
+    idempotency_key: Option<Box<str>>,
+) -> Result<Option<Box<str>>, Problem> {
+    let Some(id) = field else { return Ok(idempotency_key) };
+    if id.is_empty() {
         return Err(Problem::field("dedupe_id", "must not be empty"));
     }
-    if id.0.starts_with(OWN_DEDUPE) {
+    if id.starts_with(OWN_DEDUPE) {
         return Err(Problem::field("dedupe_id", "must not begin with U+0001: such ids are the server's own"));
     }
-    Ok(id.0.into())
+    if idempotency_key.is_some_and(|key| *key != *id) {
+        return Err(Problem::field(IDEMPOTENCY_KEY, "differs from dedupe_id; give one of the two"));
+    }
+    Ok(Some(id.into()))
 }
 
 /// The body, given as text, as JSON, or in base64, by at most one field.

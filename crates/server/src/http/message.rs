@@ -12,8 +12,8 @@ use serde_json::value::RawValue;
 
 use super::answer::AnswerPermit;
 use super::call::Call;
-use super::line::{EnqueuedAnswer, status};
-use super::line::{PastWord, body, headers, when};
+use super::enqueue::{accepted, idempotency_key};
+use super::line::{PastWord, body, dedupe_id, headers, when};
 use super::queue_view::BackoffAnswer;
 use super::strict::{self, Given, Positive, Strings, Text, U32_MAX, Whole};
 use super::target::DeliveryAnswer;
@@ -54,29 +54,35 @@ pub(crate) struct ReplayRequest {
     /// The key of the new message; without it, it has none.
     #[schemars(with = "Option<KeySchema>")]
     key: Option<String>,
+    /// Makes a repeated replay return the first answer, as long as the queue remembers it.
+    #[schemars(length(min = 1, max = 256), extend("format" = "duewheel-key"))]
+    dedupe_id: Option<String>,
 }
 
 pub(crate) async fn replay(mut call: Call) -> Answer {
     call.caller.need(Scope::Enqueue)?;
     call.app.accepts()?;
     let id = call.id()?;
+    let idempotency_key = idempotency_key(call.headers(), call.app.policy.max_dedupe_id)?;
     let asked: ReplayRequest = call.json(call.app.policy.max_batch_bytes).await?;
+    let dedupe_id = dedupe_id(asked.dedupe_id.as_deref(), idempotency_key)?;
     let key = asked.key.map(|key| Key::new(&key)).transpose();
     let key = key.map_err(|what| Problem::field("key", what))?;
     let _room = room(&call.app).await?;
     let found = recall(&call.app, &call.caller, Target::Id(id)).await?;
-    let Some(message) = duewheel::replay_of(&found, key.clone(), call.app.client.now().wall) else {
+    let Some(mut message) = duewheel::replay_of(&found, key.clone(), call.app.client.now().wall) else {
         return Err(Problem::new(
             ErrorCode::NotDone,
             "only a done or dead message can be replayed; this one is pending",
         ));
     };
+    message.dedupe_id = dedupe_id;
     let queue = message.queue.clone();
     if target::has_url(&message) {
         target::check_url(&call.app, &call.caller, &queue).await?;
     }
     let done = call.app.ask(message).await?.map_err(|refusal| Problem::from_enqueue(refusal, "id"))?;
-    Ok(reply(status(&done), &EnqueuedAnswer::of(&done, &queue, key.as_ref())))
+    Ok(accepted(&done, &queue, key.as_ref()))
 }
 
 /// How a message is cancelled.
@@ -89,14 +95,14 @@ pub(crate) struct CancelRequest {
 }
 
 /// The fate of a dedupe id by `forget_dedupe`.
-pub(super) fn dedupe_id(forget: Option<bool>) -> DedupeId {
+pub(super) fn fate_of_id(forget: Option<bool>) -> DedupeId {
     if forget == Some(true) { DedupeId::Freed } else { DedupeId::Stays }
 }
 
 pub(crate) async fn cancel(mut call: Call) -> Answer {
     let target = call.message()?;
     let asked: CancelRequest = call.json(call.app.policy.max_batch_bytes).await?;
-    let was = call.app.ask(Op::cancel_with(target, dedupe_id(asked.forget_dedupe), None)).await?;
+    let was = call.app.ask(Op::cancel_with(target, fate_of_id(asked.forget_dedupe), None)).await?;
     let was = was.map_err(|refusal| Problem::from_change(refusal, "due_at"))?;
     let answer = CancelledAnswer {
         result: CancelledWord::Cancelled,

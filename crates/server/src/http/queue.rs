@@ -17,7 +17,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::call::Call;
-use super::message::{CancelledWord, Nothing, dedupe_id, room};
+use super::message::{CancelledWord, Nothing, fate_of_id, room};
 use super::queue_view::QueueAnswer;
 use super::reach::of_queue;
 use super::settle::RefusedId;
@@ -362,7 +362,7 @@ pub(crate) async fn cancel_many(mut call: Call) -> Answer {
         (
             keys.iter().enumerate().map(key).collect::<Result<Vec<_>, _>>()?,
             ids,
-            dedupe_id(asked.forget_dedupe),
+            fate_of_id(asked.forget_dedupe),
         )
     };
     let ids: Vec<MessageId> = ids.into_iter().map(|id| id.0).collect();

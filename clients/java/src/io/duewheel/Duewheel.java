@@ -97,9 +97,11 @@ public final class Duewheel {
         Line(NewMessage message) {
             wire = new LinkedHashMap<>(message.wire);
             if (!wire.containsKey("due_at")) wire.putIfAbsent("delay_ms", 0);
-            if (wire.containsKey("dedupe_id")) return;
+            // A window without an id is refused by the server.
+            if (wire.containsKey("dedupe_id") || wire.containsKey("dedupe_window_ms")) return;
             wire.put("dedupe_id", UUID.randomUUID().toString());
-            ownWindow = wire.putIfAbsent("dedupe_window_ms", OWN_WINDOW.toMillis()) == null;
+            wire.put("dedupe_window_ms", OWN_WINDOW.toMillis());
+            ownWindow = true;
         }
 
         /** The queue remembers for a shorter time than ours; then its own time must do. True once. */
@@ -263,13 +265,11 @@ public final class Duewheel {
         return read(View.class, new Call("POST", Stream.concat(which.path().stream(), Stream.of("fire")).toList(), null));
     }
 
-    /**
-     * A new message, due now, with the content of a done or dead one. The key may be null; then it is not repeated after a
-     * lost answer, for there could be two.
-     */
+    /** A new message, due now, with the content of a done or dead one. The key may be null. */
     public Enqueued replay(String id, String key) {
-        Map<String, String> body = key == null ? Map.of() : Map.of("key", key);
-        return read(Enqueued.class, new Call("POST", List.of("v1", "messages", id, "replay"), body).with(it -> it.doubles = key == null));
+        Map<String, String> body = new LinkedHashMap<>(Map.of("dedupe_id", UUID.randomUUID().toString()));
+        if (key != null) body.put("key", key);
+        return read(Enqueued.class, new Call("POST", List.of("v1", "messages", id, "replay"), body));
     }
 
     /** How messages are leased. Without {@link #max} one, without {@link #waiting} at once. */

@@ -2,6 +2,7 @@ package io.duewheel;
 
 import java.time.Duration;
 import java.util.List;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
@@ -38,9 +39,11 @@ public final class Worker implements Runnable {
     /** Says whether a handler should go on. */
     public static final class Token {
         private boolean cancelled;
+        private boolean over;
         private Runnable action;
+        private CompletableFuture<Void> lease = new CompletableFuture<>();
 
-        /** Whether the lease is lost, or a stop has waited long enough. */
+        /** Whether the lease is lost, or has ended and no extend is answered, or a stop has waited long enough. */
         public synchronized boolean isCancelled() {
             return cancelled;
         }
@@ -52,9 +55,25 @@ public final class Worker implements Runnable {
         }
 
         private synchronized void cancel() {
-            if (cancelled) return;
+            if (cancelled || over) return;
             cancelled = true;
             if (action != null) action.run();
+        }
+
+        /** Without an answer the lease ends all the same, and another consumer may have the message. */
+        private synchronized void holdsFor(Duration time) {
+            lease.complete(null);
+            if (over) return;
+            lease = new CompletableFuture<Void>().orTimeout(time.toNanos(), TimeUnit.NANOSECONDS);
+            lease.whenComplete((none, late) -> {
+                if (late != null) cancel();
+            });
+        }
+
+        /** The handler has ended. */
+        private synchronized void end() {
+            over = true;
+            lease.complete(null);
         }
     }
 
@@ -262,6 +281,7 @@ public final class Worker implements Runnable {
 
     private void handle(Message message) {
         Token token = new Token();
+        token.holdsFor(message.lease());
         AtomicReference<DuewheelException> lost = new AtomicReference<>();
         Future<?> extending = threads.submit(() -> extend(message, token, lost));
         Nack nack = null;
@@ -277,6 +297,7 @@ public final class Worker implements Runnable {
             else nack = Nack.failed().reason(e.getMessage() == null ? e.toString() : e.getMessage());
         }
         extending.cancel(true);
+        token.end();
         // A handler that its token has interrupted must not end the settle.
         Thread.interrupted();
         try {
@@ -321,6 +342,7 @@ public final class Worker implements Runnable {
     private boolean extended(Message message, Duration lease, Token token, AtomicReference<DuewheelException> lost) {
         try {
             options.wheel.extend(message, lease);
+            token.holdsFor(lease);
             return true;
         } catch (DuewheelException e) {
             if (e.is("lease_lost", "message_not_found", "not_found")) {
