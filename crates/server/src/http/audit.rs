@@ -22,7 +22,7 @@ use serde::Serialize;
 use tokio::task::JoinError;
 use tracing::Instrument;
 
-use super::call::Call;
+use super::call::{Call, CallHandler, Handled};
 use super::{Answer, App, reply};
 use crate::auth::{Audit, Caller};
 use crate::error::{ErrorCode, Problem};
@@ -40,10 +40,7 @@ const PAGE: usize = 256;
 pub(super) struct PeerAddress(pub(super) IpAddr);
 
 /// Runs a call as an act of this name. An act is a task of its own: the client may leave, and the act is recorded.
-pub(super) async fn run<F>(audit: Audit, name: &str, call: Call, handler: impl FnOnce(Call) -> F) -> Answer
-where
-    F: Future<Output = Answer> + Send + 'static,
-{
+pub(super) async fn run(audit: Audit, name: &str, call: Call, handler: &CallHandler) -> Answer {
     if audit == Audit::No {
         return handler(call).await;
     }
@@ -57,7 +54,7 @@ where
     }
 }
 
-async fn run_act(audit: Audit, client: Client, act: Act, called: impl Future<Output = Answer>) -> Answer {
+async fn run_act(audit: Audit, client: Client, act: Act, called: Handled) -> Answer {
     let (answer, acted) = acting(act.clone(), called).await;
     if audit == Audit::Alone && answer.is_ok() {
         note(&client, act).await;

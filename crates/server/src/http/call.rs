@@ -1,6 +1,8 @@
 //! A request on its way to its handler: path, query and body, each checked before use.
 
 use std::borrow::Cow;
+use std::future::Future;
+use std::pin::Pin;
 use std::time::Duration;
 
 use axum::body::{Body, HttpBody};
@@ -15,7 +17,7 @@ use tokio::time::Instant;
 
 use super::openapi::Parameter;
 use super::reading::{BodyShare, Coming, ReadBody};
-use super::{App, reach, request_id, strict};
+use super::{Answer, App, reach, request_id, strict};
 use crate::auth::{About, AccessRule, Caller};
 use crate::error::{ErrorCode, Problem, request_too_large};
 
@@ -26,6 +28,12 @@ const DISCARD_TIME: Duration = Duration::from_secs(5);
 const TURN_BYTES: usize = 128 * 1024;
 /// Pause between the turns of a body that is discarded.
 const DISCARD_REST: Duration = Duration::from_millis(4);
+
+/// The answer that a handler computes.
+pub(super) type Handled = Pin<Box<dyn Future<Output = Answer> + Send>>;
+
+/// Computes the answer to a call.
+pub(super) type CallHandler = dyn Fn(Call) -> Handled + Send + Sync;
 
 /// A request on its way to its handler.
 #[derive(Debug)]

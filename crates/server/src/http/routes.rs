@@ -23,7 +23,7 @@ use super::bridge::{
     self as bridges, BridgeAnswer, BridgePlanAnswer, BridgesAnswer, PauseBridgeRequest, TestedBridgeAnswer,
 };
 use super::bulk::{self, BulkCountAnswer, BulkFields, JobAnswer, JobsAnswer, PurgeRequest, PurgedAnswer};
-use super::call::Call;
+use super::call::{Call, CallHandler};
 use super::enqueue::{self, LineAnswer};
 use super::events::{self, EventAnswer};
 use super::health::{self, HealthAnswer, ProbeAnswer, TroubledAnswer};
@@ -713,43 +713,44 @@ impl Unbound {
 
 macro_rules! methods {
     ($($name:ident $method:ident),*) => {$(
-        fn $name<H, F>(
+        fn $name<F: Future<Output = Answer> + Send + 'static>(
             path: &'static str,
             query: &'static [Parameter],
             access: AccessRule,
-            handler: H,
+            handler: impl Fn(Call) -> F + Send + Sync + 'static,
             doc: OperationDoc,
-        ) -> HttpRoute
-        where
-            H: Fn(Call) -> F + Clone + Send + Sync + 'static,
-            F: Future<Output = Answer> + Send + 'static,
-        {
-            let durations = Arc::new(RouteDurations::new(Method::$method, path));
-            let counted = Arc::clone(&durations);
-            let (audit, id) = (doc.audit, doc.id());
-            let serve = move |State(app): State<App>, request: Request| {
-                let (handler, durations) = (handler.clone(), Arc::clone(&counted));
-                async move {
-                    let since = Instant::now();
-                    let result = match Call::new(app.clone(), request, query, access).await {
-                        Ok(call) => {
-                            let caller = call.caller.clone();
-                            audit::run(audit, id, call, handler).await.map_err(|problem| caller.readable(problem))
-                        }
-                        Err(problem) => Err(problem),
-                    };
-                    let response = answer(&app, result);
-                    durations.count(response.status(), since.elapsed());
-                    response
-                }
-            };
-            let handler = on(MethodFilter::$method, serve);
-            let described = Described { method: Method::$method, path, query, access, doc };
-            HttpRoute { described, handler, durations }
+        ) -> HttpRoute {
+            route(Described { method: Method::$method, path, query, access, doc }, Arc::new(move |call| Box::pin(handler(call))))
         }
     )*};
 }
 methods!(get GET, post POST, put PUT, patch PATCH, delete DELETE);
+
+/// A route by its description. Its handler is boxed, so that everything around it is compiled once.
+fn route(described: Described, handler: Arc<CallHandler>) -> HttpRoute {
+    let Described { query, access, .. } = described;
+    let durations = Arc::new(RouteDurations::new(described.method.clone(), described.path));
+    let counted = Arc::clone(&durations);
+    let (audit, id) = (described.doc.audit, described.doc.id());
+    let serve = move |State(app): State<App>, request: Request| {
+        let (handler, durations) = (Arc::clone(&handler), Arc::clone(&counted));
+        async move {
+            let since = Instant::now();
+            let result = match Call::new(app.clone(), request, query, access).await {
+                Ok(call) => {
+                    let caller = call.caller.clone();
+                    audit::run(audit, id, call, &*handler).await.map_err(|problem| caller.readable(problem))
+                }
+                Err(problem) => Err(problem),
+            };
+            let response = answer(&app, result);
+            durations.count(response.status(), since.elapsed());
+            response
+        }
+    };
+    let method = MethodFilter::try_from(described.method.clone()).unwrap_or(MethodFilter::GET);
+    HttpRoute { handler: on(method, serve), described, durations }
+}
 
 fn answer(app: &App, result: Answer) -> Response {
     let response = result.unwrap_or_else(IntoResponse::into_response);

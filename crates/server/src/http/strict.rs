@@ -49,12 +49,14 @@ fn explain<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Problem {
         return problem;
     }
     let mut json = serde_json::Deserializer::from_slice(bytes);
-    let error = match serde_path_to_error::deserialize::<_, T>(&mut json) {
-        Err(error) => error,
-        Ok(_) => return Problem::new(ErrorCode::BadRequest, "there is more after the JSON object"),
-    };
-    let path = error.path().to_string();
-    let inner = error.into_inner();
+    match serde_path_to_error::deserialize::<_, T>(&mut json) {
+        Err(error) => explain_at(error.path().to_string(), &error.into_inner()),
+        Ok(_) => Problem::new(ErrorCode::BadRequest, "there is more after the JSON object"),
+    }
+}
+
+/// Explains an error of the value at this path.
+fn explain_at(path: String, inner: &serde_json::Error) -> Problem {
     let text = inner.to_string();
     if !inner.is_data() {
         return Problem::new(ErrorCode::BadRequest, format!("this is no JSON: {text}"));
