@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::future::{Future, poll_fn};
+use std::pin::Pin;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::mpsc::sync_channel;
@@ -349,15 +350,16 @@ pub(crate) fn wait_for<T: Send + 'static>(
     work: impl Future<Output = Result<T, StoreError>> + Send + 'static,
 ) -> Result<T, StoreError> {
     let (done, result) = sync_channel(1);
-    runtime()?.spawn(async move {
+    spawn(async move {
         let _ = done.send(work.await); // nobody waits any more
-    });
+    })?;
     let ended = |_| StoreError::new(ErrorKind::Closed, "a bug: a task has ended without a result");
     result.recv().map_err(ended)?
 }
 
-/// Starts a task of the connections.
+/// Starts a task of the connections. Boxed: the runtime's code for a task is compiled once.
 pub(crate) fn spawn(work: impl Future<Output = ()> + Send + 'static) -> Result<(), StoreError> {
+    let work: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(work);
     runtime()?.spawn(work);
     Ok(())
 }

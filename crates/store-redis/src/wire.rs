@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
@@ -80,9 +81,11 @@ pub(crate) fn wait_for<T: Send + 'static>(
     work: impl Future<Output = Result<T, StoreError>> + Send + 'static,
 ) -> Result<T, StoreError> {
     let (done, result) = sync_channel(1);
-    runtime()?.spawn(async move {
+    // Boxed: the runtime's code for a task is compiled once.
+    let work: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(async move {
         let _ = done.send(work.await); // nobody waits any more
     });
+    runtime()?.spawn(work);
     result.recv().map_err(|_| fault::bug("a task has ended without a result"))?
 }
 
