@@ -132,7 +132,7 @@ impl fmt::Debug for UrlContext {
 }
 
 /// The target of a job as it is for URLs of messages, by the kind of their origin.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct UrlTargets {
     own: PushClient,
     foreign: Arc<PushTarget>,

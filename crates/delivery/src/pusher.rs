@@ -177,6 +177,14 @@ impl Pusher {
         worker.changed.send_replace(());
     }
 
+    /// Delivers the messages of these queues, from the next request on.
+    pub(crate) fn serve(&self, queues: Vec<QueueName>) {
+        let mut job = self.worker.lock_job();
+        *job = Arc::new(PushJob { queues, ..PushJob::clone(&job) });
+        drop(job);
+        self.worker.changed.send_replace(());
+    }
+
     /// Requests that have begun and whose message is not settled.
     pub(crate) fn in_flight(&self) -> usize {
         let PlaceCounts { under_way, elsewhere, .. } = &*self.worker.places;
@@ -235,8 +243,8 @@ pub(crate) fn check_store(store: &str) -> Result<(), PusherError> {
     Ok(())
 }
 
-/// The target and the queues of a pusher. An edit of the target replaces it as a whole.
-#[derive(Debug)]
+/// The target and the queues of a pusher. An edit of the target replaces it as a whole; clones share its breaker.
+#[derive(Clone, Debug)]
 pub(crate) struct PushJob {
     client: PushClient,
     /// The targets of messages with URLs of their own; made for the first of them.
