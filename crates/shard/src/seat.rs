@@ -9,7 +9,7 @@ use crate::inbox::{Inbox, TakeTurn};
 use crate::runner::{AfterTurn, Runner, SleepLimit, WakeOn};
 use crate::shared::{DriverEnd, DriverShared, bug};
 
-/// A runner between two turns, for whoever takes the next one. Nobody waits under the lock but for a sync.
+/// A runner between two turns, for the thread that takes the next one. Nobody waits under the lock but for a sync.
 pub(crate) struct Seat {
     state: Mutex<SeatState>,
     inbox: Arc<Inbox>,
@@ -78,7 +78,7 @@ impl Seat {
         at_most
     }
 
-    /// Reports a panic in a turn, whoever took it. It is logged apart from the end: an owner of several shards ends all
+    /// Reports a panic in a turn, on any thread. It is logged apart from the end: an owner of several shards ends all
     /// of them for a bug, and none for a store that is gone.
     pub(crate) fn panicked(&self, panic: &(dyn Any + Send)) -> DriverEnd {
         let bug = bug("the driver", panic_text(panic));
