@@ -15,7 +15,8 @@ pub enum PushVerdict {
     Delivered,
     /// The target has taken note and wants it again after this time (`duewheel-snooze`). No attempt is used up.
     Snoozed(Duration),
-    /// The target is busy, and wants it after this time (429 or 503 with `Retry-After`). No attempt is used up.
+    /// The target is busy, and wants it after this time (429 or 503 with `Retry-After`). No attempt is used up, unless a
+    /// message's own URL has an origin where nothing has succeeded for days.
     Slowed(Duration),
     /// The target takes no more messages (410, or `webhook-delivery: disable`). No attempt is used up.
     Refused,

@@ -11,6 +11,8 @@
 //!     └──────────────────────────────────────────────────────────────────── paused
 //! ```
 //!
+//! That of an origin never pauses: after these five days the attempts of its messages count, also of those that wait.
+//!
 //! The breaker is pure: instants and random numbers are arguments.
 
 use std::collections::VecDeque;
@@ -33,8 +35,8 @@ pub struct Breaker {
     stage: BreakerStage,
     /// The time-out of a request: a probe may be on its way for so long.
     timeout: Duration,
-    /// After how long a time of nothing but failures it pauses; without one it never does.
-    pause_after: Option<Duration>,
+    /// Whether it is that of an origin, which nobody could resume: it never pauses, and its messages are dead in the end.
+    is_of_origin: bool,
     /// Unreachable in a row.
     row: u32,
     /// The latest failures, oldest first, [`OPEN_LEAST`] at most.
@@ -149,7 +151,7 @@ impl Breaker {
         Breaker {
             stage: BreakerStage::Closed,
             timeout,
-            pause_after: Some(PAUSE_AFTER),
+            is_of_origin: false,
             row: 0,
             recent: VecDeque::new(),
             failed: None,
@@ -162,9 +164,20 @@ impl Breaker {
         }
     }
 
-    /// The breaker of an origin that nothing is known of. It never pauses by itself, because nobody could resume it.
+    /// The breaker of an origin that nothing is known of. Each failure counts.
     pub(crate) fn of_origin(timeout: Duration) -> Self {
-        Breaker { pause_after: None, ..Breaker::new(timeout) }
+        Breaker { is_of_origin: true, ..Breaker::new(timeout) }
+    }
+
+    /// Whether the attempts of messages that must wait count: the origin has failed for days.
+    pub(crate) fn waiting(&self, now: EngineMs) -> Charge {
+        if self.is_of_origin && self.has_failed_for_days(now) { Charge::Counted } else { Charge::Forgiven }
+    }
+
+    fn has_failed_for_days(&self, now: EngineMs) -> bool {
+        self.failing.is_some_and(|failing| {
+            failing.failures >= PAUSE_LEAST && failing.lasts_ms(now) >= ceil_ms(PAUSE_AFTER)
+        })
     }
 
     /// How the latest failure ended, since the latest success.
@@ -237,7 +250,7 @@ impl Breaker {
                 self.slowed = Some(SlowedTime { until: until.max(earlier.until), ..earlier });
                 self.close();
                 self.fail_to_succeed(now, outcome.class);
-                Charge::Forgiven
+                self.waiting(now)
             }
             PushVerdict::Refused => Charge::Forgiven,
             PushVerdict::Failed => {
@@ -270,8 +283,7 @@ impl Breaker {
             return false;
         }
         self.row = self.row.saturating_add(1);
-        // Nobody could resume an origin, so its messages must be dead in the end.
-        (self.row > 1 || !self.has_answered) && self.pause_after.is_some()
+        (self.row > 1 || !self.has_answered) && !self.is_of_origin
     }
 
     fn succeed(&mut self, now: EngineMs) {
@@ -315,7 +327,8 @@ impl Breaker {
                 if *probes > 0 && mark.probe == Some(self.latest) {
                     *next = after(now, probe_pause(*probes, random));
                 }
-                Charge::Forgiven
+                // A target is paused after days of failures; messages of an origin must be dead in the end.
+                if self.is_of_origin { Charge::Counted } else { Charge::Forgiven }
             }
             BreakerStage::Paused { .. } => Charge::Forgiven,
         };
@@ -329,11 +342,8 @@ impl Breaker {
         let mut failing = self.failing.unwrap_or(Failing { since: now, earlier_ms: 0, failures: 0 });
         failing.failures = failing.failures.saturating_add(1);
         self.failing = Some(failing);
-        if let Some(limit) = self.pause_after
-            && failing.failures >= PAUSE_LEAST
-            && failing.lasts_ms(now) >= ceil_ms(limit)
-        {
-            let days = limit.as_secs() / 86_400;
+        if !self.is_of_origin && self.has_failed_for_days(now) {
+            let days = PAUSE_AFTER.as_secs() / 86_400;
             self.pause(format!("all requests failed for {days} days, the last: {class}"));
         }
     }
@@ -688,6 +698,22 @@ mod tests {
         it.0.resume();
         assert_eq!(it.permit(9 * DAY), Permit::Many);
         assert_eq!(it.fails(9 * DAY), Charge::Counted);
+    }
+
+    /// Story: messages of an origin that answered 429 for good never died, and nobody can resume an origin.
+    #[test]
+    fn origin_attempts_count_after_five_days() {
+        let mut it = Bench(Breaker::of_origin(Duration::from_secs(30)), EARLIER);
+        let busy = PushVerdict::Slowed(Duration::from_secs(3_600));
+        for n in 0..120 {
+            assert_eq!(it.end(n * 60 * MINUTE, busy, PushClass::Status(429)), Charge::Forgiven, "{n}");
+            assert_eq!(it.0.waiting(EngineMs(n * 60 * MINUTE)), Charge::Forgiven, "{n}");
+        }
+        assert_eq!(it.end(5 * DAY, busy, PushClass::Status(429)), Charge::Counted);
+        assert_eq!((it.0.waiting(EngineMs(5 * DAY)), it.permit(6 * DAY)), (Charge::Counted, Permit::One));
+        it.succeeds(6 * DAY);
+        assert_eq!(it.0.waiting(EngineMs(6 * DAY)), Charge::Forgiven);
+        assert_eq!(it.end(6 * DAY, busy, PushClass::Status(429)), Charge::Forgiven);
     }
 
     #[test]

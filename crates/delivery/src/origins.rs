@@ -13,7 +13,7 @@ use lru::LruCache;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use url::Origin;
 
-use crate::breaker::{Breaker, Permit, RequestMark, SharedBreaker};
+use crate::breaker::{Breaker, Charge, Permit, RequestMark, SharedBreaker};
 use crate::client::PushClient;
 use crate::connections::OriginConnections;
 use crate::limits::{
@@ -29,13 +29,23 @@ use crate::target::{OriginKind, PushTarget};
 #[derive(Debug)]
 pub(crate) struct OriginBreakers(LruCache<Origin, SharedBreaker>);
 
-/// How long no request to an origin may begin.
-fn wait(breaker: &SharedBreaker, now: EngineMs) -> Option<Duration> {
-    match breaker.lock().permit(now, breaker.sharers()) {
-        Permit::Many | Permit::One => None,
-        Permit::Until(instant) => Some(Duration::from_millis(instant.0.saturating_sub(now.0))),
-        Permit::AfterOthers | Permit::Paused => Some(FORGIVEN_DELAY),
-    }
+/// Why no request to an origin may begin now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OriginWait {
+    /// How long none may.
+    pub(crate) time: Duration,
+    /// Whether the message uses up an attempt.
+    pub(crate) charge: Charge,
+}
+
+fn wait(breaker: &SharedBreaker, now: EngineMs) -> Option<OriginWait> {
+    let (sharers, breaker) = (breaker.sharers(), breaker.lock());
+    let time = match breaker.permit(now, sharers) {
+        Permit::Many | Permit::One => return None,
+        Permit::Until(instant) => Duration::from_millis(instant.0.saturating_sub(now.0)),
+        Permit::AfterOthers | Permit::Paused => FORGIVEN_DELAY,
+    };
+    Some(OriginWait { time, charge: breaker.waiting(now) })
 }
 
 impl OriginBreakers {
@@ -43,12 +53,12 @@ impl OriginBreakers {
         OriginBreakers(LruCache::new(most))
     }
 
-    /// How long no request may begin.
-    pub(crate) fn wait(&mut self, origin: &Origin, now: EngineMs) -> Option<Duration> {
+    /// Why no request may begin, if none may.
+    pub(crate) fn wait(&mut self, origin: &Origin, now: EngineMs) -> Option<OriginWait> {
         self.0.get(origin).and_then(|breaker| wait(breaker, now))
     }
 
-    /// Begins a request that sends `message`, or returns how long it may not begin. `timeout` is the request's, `random`
+    /// Begins a request that sends `message`, or returns why it may not begin. `timeout` is the request's, `random`
     /// any number.
     pub(crate) fn begin(
         &mut self,
@@ -57,7 +67,7 @@ impl OriginBreakers {
         message: MessageId,
         timeout: Duration,
         random: u64,
-    ) -> Result<(SharedBreaker, RequestMark), Duration> {
+    ) -> Result<(SharedBreaker, RequestMark), OriginWait> {
         let breaker = self.0.get_or_insert_ref(origin, || SharedBreaker::new(Breaker::of_origin(timeout)));
         if let Some(wait) = wait(breaker, now) {
             return Err(wait);
@@ -132,7 +142,7 @@ impl fmt::Debug for UrlContext {
 }
 
 /// The target of a job as it is for URLs of messages, by the kind of their origin.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct UrlTargets {
     own: PushClient,
     foreign: Arc<PushTarget>,
@@ -163,7 +173,6 @@ impl UrlTargets {
 mod tests {
     use super::*;
     use crate::answer::PushVerdict;
-    use crate::breaker::Charge;
     use crate::client::{PushClass, PushOutcome};
 
     const TIMEOUT: Duration = Duration::from_secs(30);
@@ -215,20 +224,21 @@ mod tests {
         for ms in 0..3 {
             fails(&mut it, &origin(0), ms);
         }
-        let probe_at = 3 + u64::try_from(it.wait(&origin(0), EngineMs(3)).unwrap().as_millis()).unwrap();
+        let probe_at = 3 + u64::try_from(it.wait(&origin(0), EngineMs(3)).unwrap().time.as_millis()).unwrap();
         let probe_at = EngineMs(probe_at);
         let (breaker, probe) = it.begin(&origin(0), probe_at, MessageId(3), TIMEOUT, 0).unwrap();
         assert!(it.begin(&origin(0), probe_at, MessageId(3), TIMEOUT, 0).is_err());
         let failed = outcome(PushVerdict::Failed, PushClass::Timeout);
-        assert_eq!(breaker.lock().end(probe_at, probe, &failed, 0), Charge::Forgiven);
+        assert_eq!(breaker.lock().end(probe_at, probe, &failed, 0), Charge::Counted);
 
         let (breaker, first) = it.begin(&origin(1), EngineMs(0), MessageId(0), TIMEOUT, 0).unwrap();
         let slowed = outcome(PushVerdict::Slowed(Duration::from_secs(1)), PushClass::Status(429));
         breaker.lock().end(EngineMs(0), first, &slowed, 0);
         drop(breaker);
-        assert_eq!(it.wait(&origin(1), EngineMs(0)), Some(Duration::from_secs(1)));
+        let waits = |time| Some(OriginWait { time, charge: Charge::Forgiven });
+        assert_eq!(it.wait(&origin(1), EngineMs(0)), waits(Duration::from_secs(1)));
         let second = it.begin(&origin(1), EngineMs(1_000), MessageId(1_000), TIMEOUT, 0).unwrap();
-        assert_eq!(it.wait(&origin(1), EngineMs(1_000)), Some(FORGIVEN_DELAY), "one at a time");
+        assert_eq!(it.wait(&origin(1), EngineMs(1_000)), waits(FORGIVEN_DELAY), "one at a time");
         // What is dropped ends as well.
         drop(second);
         assert_eq!(it.wait(&origin(1), EngineMs(1_000)), None);
@@ -247,8 +257,10 @@ mod tests {
         let mut now = 0;
         for _ in 0..20 {
             now += 86_400_000;
-            fails(&mut it, &origin(0), now);
+            assert_eq!(fails(&mut it, &origin(0), now), Charge::Counted);
         }
+        let waits = it.wait(&origin(0), EngineMs(now)).map(|waits| waits.charge);
+        assert_eq!(waits, Some(Charge::Counted), "its messages must be dead in the end");
         assert!(it.wait(&origin(0), EngineMs(now + 600_000)).is_none(), "a probe may go");
     }
 

@@ -177,6 +177,14 @@ impl Pusher {
         worker.changed.send_replace(());
     }
 
+    /// Delivers the messages of these queues, from the next request on.
+    pub(crate) fn serve(&self, queues: Vec<QueueName>) {
+        let mut job = self.worker.lock_job();
+        *job = Arc::new(PushJob { queues, ..PushJob::clone(&job) });
+        drop(job);
+        self.worker.changed.send_replace(());
+    }
+
     /// Requests that have begun and whose message is not settled.
     pub(crate) fn in_flight(&self) -> usize {
         let PlaceCounts { under_way, elsewhere, .. } = &*self.worker.places;
@@ -235,8 +243,8 @@ pub(crate) fn check_store(store: &str) -> Result<(), PusherError> {
     Ok(())
 }
 
-/// The target and the queues of a pusher. An edit of the target replaces it as a whole.
-#[derive(Debug)]
+/// The target and the queues of a pusher. An edit of the target replaces it as a whole; clones share its breaker.
+#[derive(Clone, Debug)]
 pub(crate) struct PushJob {
     client: PushClient,
     /// The targets of messages with URLs of their own; made for the first of them.
@@ -513,7 +521,7 @@ impl PushWorker {
         let leased_until = EngineMs(self.now().0.saturating_add(grant.lease_ms));
         let route = match mark {
             Some(mark) => Ok(PushRoute::to_target(&job.client, &job.breaker, mark)),
-            None => self.route_to_url(job, &grant, &mut place).await,
+            None => self.route_to_url(job, &grant, leased_until, &mut place).await,
         };
         let attempt = match route {
             Ok(route) => {
@@ -581,16 +589,10 @@ impl PushWorker {
         charge: Charge,
         seen: Option<&View>,
     ) -> PushEnd {
-        let target = job.client.target();
-        let options = &grant.message.options;
-        // The message's own backoff wins. Attempts that were forgiven use up nothing of the plan.
-        let used_up = seen.map_or(1, |view| view.attempt.saturating_sub(view.forgiven).max(1));
-        let planned = || match options.backoff {
-            Some(_) => None,
-            None => Some(target.retry.delay(used_up, self.random(grant, "retry"))),
-        };
+        let (most, planned) = (job.client.target().max_attempts, || self.planned(job, grant, seen));
         match (outcome.verdict, charge) {
             (PushVerdict::Delivered, _) => PushEnd::Done,
+            (PushVerdict::Slowed(delay), Charge::Counted) => PushEnd::Again(Some(delay), most),
             (PushVerdict::Snoozed(delay) | PushVerdict::Slowed(delay), _) => PushEnd::NotYet(Some(delay)),
             // The target is well enough to answer. At the next probe it is another message's turn.
             (PushVerdict::Failed, Charge::Forgiven) if !outcome.class.is_unreachable() => {
@@ -600,8 +602,16 @@ impl PushWorker {
                 PushEnd::NotYet(Some(FORGIVEN_DELAY))
             }
             (PushVerdict::Dead, _) => PushEnd::Dead,
-            (PushVerdict::Failed, Charge::Counted) => PushEnd::Again(planned(), target.max_attempts),
+            (PushVerdict::Failed, Charge::Counted) => PushEnd::Again(planned(), most),
         }
+    }
+
+    /// When a message comes again after a failed attempt; `None`: as its own backoff says, which wins. Attempts that
+    /// were forgiven use up nothing of the plan.
+    fn planned(&self, job: &PushJob, grant: &Grant, seen: Option<&View>) -> Option<Duration> {
+        let used_up = seen.map_or(1, |view| view.attempt.saturating_sub(view.forgiven).max(1));
+        let retry = &job.client.target().retry;
+        grant.message.options.backoff.is_none().then(|| retry.delay(used_up, self.random(grant, "retry")))
     }
 
     /// The message with its former attempts; `None` at the first one, and if settling it will be refused as well.

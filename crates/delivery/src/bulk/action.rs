@@ -99,6 +99,11 @@ impl BulkAction {
         matches!(self, BulkAction::Cancel | BulkAction::Purge)
     }
 
+    /// Whether messages move into another queue.
+    pub(super) fn moves(&self) -> bool {
+        matches!(self, BulkAction::Redrive { to_queue: Some(_), .. })
+    }
+
     /// The queue in which the messages are, for a job of `queue`.
     pub(super) fn walks(&self, queue: QueueName) -> Result<QueueName, BadName> {
         match self {

@@ -3,13 +3,14 @@
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use duewheel::core::MessageId;
 use duewheel::core::engine::{Past, When};
+use duewheel::core::name::Key;
 use duewheel::core::time::WallMs;
 use serde::{Deserialize, Serialize};
 
 use super::action::{BulkAction, BulkMove};
 
-/// Bytes of one message in a part.
-const ENTRY: usize = 20;
+/// Bytes of one message in a part, without its key.
+const ENTRY: usize = 22;
 /// Bytes of a record that are kept free for what stands before the messages: a position of 1,000 shards fits.
 const HEAD: usize = 64 * 1024;
 
@@ -33,13 +34,15 @@ pub(super) struct PartWalk {
 }
 
 /// One message that a job has met, as it was when the job collected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PartEntry {
     pub(super) id: MessageId,
     /// The generation of the message; [`LEASED`] if a consumer had it.
     pub(super) generation: u32,
     /// When it was due, or has died if it was dead, in ms since 1970.
     pub(super) at: u64,
+    /// The key of a message that is to move: with it a copy is found when the message is gone.
+    pub(super) key: Option<Key>,
 }
 
 /// Stands for the generation of a message that a consumer had: it is not changed, also when another walk meets it without
@@ -53,9 +56,10 @@ impl PartEntry {
     }
 }
 
-/// The number of messages of a part whose record has at most this many bytes.
-pub(super) fn entries_within(bytes: usize) -> usize {
-    (bytes.saturating_sub(HEAD.min(bytes / 2)) / ENTRY).clamp(2, crate::limits::BULK_PART)
+/// The number of messages of a part whose record has at most this many bytes. With `keys` each may have the longest key.
+pub(super) fn entries_within(bytes: usize, keys: bool) -> usize {
+    let entry = if keys { ENTRY + Key::MAX } else { ENTRY };
+    (bytes.saturating_sub(HEAD.min(bytes / 2)) / entry).clamp(2, crate::limits::BULK_PART)
 }
 
 /// The name of a part's record.
@@ -74,6 +78,9 @@ impl JobPart {
             bytes.put_u64_le(entry.id.0);
             bytes.put_u32_le(entry.generation);
             bytes.put_u64_le(entry.at);
+            let key = entry.key.as_ref().map_or("", Key::as_str);
+            bytes.put_u16_le(u16::try_from(key.len()).unwrap_or(u16::MAX));
+            bytes.put_slice(key.as_bytes());
         }
         bytes.freeze()
     }
@@ -83,13 +90,14 @@ impl JobPart {
         let head = usize::try_from(bytes.try_get_u32_le().ok()?).ok()?;
         let (walk, mut rest) = bytes.split_at_checked(head)?;
         let walk = serde_json::from_slice(walk).ok()?;
-        if !rest.len().is_multiple_of(ENTRY) {
-            return None;
-        }
         let mut entries = Vec::with_capacity(rest.len() / ENTRY);
         while rest.has_remaining() {
-            let (id, generation, at) = (MessageId(rest.get_u64_le()), rest.get_u32_le(), rest.get_u64_le());
-            entries.push(PartEntry { id, generation, at });
+            let (id, generation) = (MessageId(rest.try_get_u64_le().ok()?), rest.try_get_u32_le().ok()?);
+            let (at, length) = (rest.try_get_u64_le().ok()?, rest.try_get_u16_le().ok()?);
+            let (key, behind) = rest.split_at_checked(length.into())?;
+            let key = if key.is_empty() { None } else { Some(Key::new(str::from_utf8(key).ok()?).ok()?) };
+            entries.push(PartEntry { id, generation, at, key });
+            rest = behind;
         }
         Some(JobPart { walk, entries })
     }
@@ -141,7 +149,8 @@ mod tests {
 
     #[test]
     fn a_part_comes_back() {
-        let entry = |n: u64| PartEntry { id: MessageId(n), generation: 7, at: u64::MAX - n };
+        let key = |n: u64| Key::new(&"ü".repeat(usize::try_from(n * 128).unwrap())).ok();
+        let entry = |n: u64| PartEntry { id: MessageId(n), generation: 7, at: u64::MAX - n, key: key(n) };
         for position in [None, Some("5.7_-".to_owned())] {
             let walk = PartWalk { position, leased: 3 };
             let part = JobPart { walk, entries: (0..3).map(entry).collect() };
@@ -151,6 +160,8 @@ mod tests {
                 assert_ne!(JobPart::read(&bytes[..cut]).map(|part| part.entries.len()), Some(3));
             }
         }
-        assert_eq!((entries_within(0), entries_within(1 << 20)), (2, crate::limits::BULK_PART));
+        let within = |bytes| (entries_within(bytes, false), entries_within(bytes, true));
+        let most = crate::limits::BULK_PART;
+        assert_eq!([0, 256 << 10, 4 << 20].map(within), [(2, 2), (most, 368), (most, most)]);
     }
 }

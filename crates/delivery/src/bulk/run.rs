@@ -1,6 +1,5 @@
 //! The steps of a job: it collects, then it changes.
 
-use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +8,7 @@ use duewheel::core::engine::{
     Applied, ChangeRefusal, DedupeId, Edit, Enqueue, KeptFor, Op, Outline, Target, Typed, View, When,
 };
 use duewheel::core::message::State;
-use duewheel::core::name::{Key, QueueName};
+use duewheel::core::name::QueueName;
 use duewheel::core::policy::OWN_DEDUPE;
 use duewheel::core::time::{WallMs, ceil_ms};
 use duewheel::core::{IdSet, MessageId};
@@ -55,8 +54,6 @@ pub(super) struct BulkRun<'a> {
     unsure: usize,
     /// How many parts are known, and the messages that they have; while it collects.
     met: Option<(u32, IdSet)>,
-    /// Messages of the slice whose copies this run may have entered into another queue, with their keys.
-    tried: BTreeMap<MessageId, Option<Key>>,
 }
 
 /// Why a run has ended.
@@ -92,9 +89,10 @@ impl<'a> BulkRun<'a> {
         place: BulkPlace,
         stop: watch::Receiver<bool>,
     ) -> Self {
+        let mut run = BulkRun { jobs, id, row, record, place, stop, unsure: 0, met: None };
         // What a node that has died had begun is in the slice behind what its record says.
-        let unsure = record.at.1 + BULK_SLICE;
-        BulkRun { jobs, id, row, record, place, stop, unsure, met: None, tried: BTreeMap::new() }
+        run.unsure = run.record.at.1 + run.slice();
+        run
     }
 
     /// Works until the job has ended, another has it, this node stops, or the store refuses.
@@ -228,14 +226,15 @@ impl<'a> BulkRun<'a> {
         };
         let met = &mut self.met.get_or_insert_default().1;
         let mut entries = Vec::new();
-        let most = entries_within(self.jobs.part_bytes());
+        let moves = record.action.moves();
+        let most = entries_within(self.jobs.part_bytes(), moves);
         let limit = self.jobs.max_page().min(most / 2);
         let (mut walked, mut is_end) = (0, false);
         while entries.len() + limit <= most && walked < BULK_WALK && !is_end {
             let page = filter_step(client, &queue, state, &record.filter, position.take(), limit).await?;
             walked += page.walked.max(1);
             let meant = page.found.views.iter().filter(|view| record.means(view));
-            for entry in meant.map(part_entry) {
+            for entry in meant.map(|view| part_entry(view, moves)) {
                 if !met.contains(entry.id) {
                     met.insert(entry.id);
                     entries.push(entry);
@@ -336,7 +335,7 @@ impl<'a> BulkRun<'a> {
     /// The number of messages that are changed together.
     fn slice(&self) -> usize {
         let most = match &self.record.action {
-            BulkAction::Redrive { to_queue: Some(_), .. } => BULK_SLICE_WITH_BODIES,
+            action if action.moves() => BULK_SLICE_WITH_BODIES,
             BulkAction::Restore { .. } => BULK_SLICE_OF_KEPT,
             _ if self.record.keep_ms.is_some() => BULK_SLICE_OF_KEPT,
             _ => BULK_SLICE,
@@ -375,11 +374,10 @@ impl<'a> BulkRun<'a> {
     ) -> Result<Vec<Option<BulkOutcome>>, RunEnd> {
         let mut outcomes = vec![None; entries.len()];
         let mut waits = None;
-        self.tried.clear();
         // With whether the change may have been made before.
         let mut open: Vec<(usize, bool)> = (0..entries.len()).map(|n| (n, first + n < self.unsure)).collect();
         loop {
-            let asked: Vec<PartEntry> = open.iter().map(|(n, _)| entries[*n]).collect();
+            let asked: Vec<PartEntry> = open.iter().map(|(n, _)| entries[*n].clone()).collect();
             let due: Vec<When> = open.iter().map(|(n, _)| moves[*n]).collect();
             let judged = self.change_slice(&asked, &due, &|n: usize| open[n].1).await;
             let (mut still, mut last) = (Vec::new(), None);
@@ -406,15 +404,14 @@ impl<'a> BulkRun<'a> {
 
     /// Outcomes of these messages, in order.
     async fn change_slice(
-        &mut self,
+        &self,
         entries: &[PartEntry],
         moves: &[When],
         is_unsure: &(impl Fn(usize) -> bool + Sync),
     ) -> Vec<Judged> {
         if let BulkAction::Redrive { delay_ms, to_queue: Some(queue) } = &self.record.action {
-            let delay_ms = *delay_ms;
             return match QueueName::new(queue) {
-                Ok(queue) => self.move_all(entries, &queue, delay_ms, is_unsure).await,
+                Ok(queue) => self.move_all(entries, &queue, *delay_ms, is_unsure).await,
                 Err(_) => vec![Ok(BulkOutcome::Refused); entries.len()],
             };
         }
@@ -478,7 +475,7 @@ impl<'a> BulkRun<'a> {
 
     /// Moves dead messages into another queue.
     async fn move_all(
-        &mut self,
+        &self,
         entries: &[PartEntry],
         to: &QueueName,
         delay_ms: Option<u64>,
@@ -501,18 +498,13 @@ impl<'a> BulkRun<'a> {
                 }
             };
             let dead = view.as_deref().filter(|view| died(view) == Some(entry.at));
-            let key = match &view {
-                Some(view) => Some(view.message.key.clone()),
-                None => self.tried.get(&entry.id).cloned(),
-            };
-            let copy = match (dead, key) {
-                (Some(dead), _) if self.may_move(dead) => Ok(self.copy(dead, to, delay_ms)),
-                (Some(_), _) => Err(BulkOutcome::Refused),
-                (None, _) if !is_unsure(n) => Err(BulkOutcome::Changed),
-                // A node that has died has moved it.
-                (None, None) => Err(BulkOutcome::Done),
-                (None, Some(key)) => {
-                    let dedupe_id = Some(self.move_id(entry.id));
+            let copy = match dead {
+                Some(dead) if self.may_move(dead) => Ok(self.copy(dead, to, delay_ms)),
+                Some(_) => Err(BulkOutcome::Refused),
+                None if !is_unsure(n) => Err(BulkOutcome::Changed),
+                // An earlier try has moved it, or has left a copy of what others have changed since.
+                None => {
+                    let (key, dedupe_id) = (entry.key.clone(), Some(self.move_id(entry.id)));
                     Ok(Enqueue { key, dedupe_id, ..Enqueue::new(to.clone(), "") })
                 }
             };
@@ -524,7 +516,6 @@ impl<'a> BulkRun<'a> {
                 }
             };
             judged.push(Err(BulkOpen::Untried(String::new()))); // until it is moved
-            self.tried.insert(entry.id, copy.key.clone());
             moves.push(DeadMove { id: entry.id, died: WallMs(entry.at), copy, enters: dead.is_some() });
             of.push(n);
         }
@@ -582,11 +573,12 @@ impl<'a> BulkRun<'a> {
     }
 }
 
-/// A message as a walk has met it.
-fn part_entry(view: &View) -> PartEntry {
+/// A message as a walk has met it; with its key if it is to move.
+fn part_entry(view: &View, moves: bool) -> PartEntry {
     let generation = if view.lease_until.is_some() { LEASED } else { view.generation };
     let at = view.dead.map_or(view.due_at, |(_, died)| died).0;
-    PartEntry { id: view.message.id, generation, at }
+    let key = view.message.key.clone().filter(|_| moves);
+    PartEntry { id: view.message.id, generation, at, key }
 }
 
 /// When a dead message has died, in ms since 1970.

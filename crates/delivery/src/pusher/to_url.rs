@@ -1,12 +1,14 @@
 //! Messages with a URL of their own, under the breaker of the URL's origin.
 
 use duewheel::core::engine::Grant;
+use duewheel::core::time::EngineMs;
 
 use super::slots::{MessagePlace, PushEnd, PushRoute};
 use super::{PushJob, PushWorker};
+use crate::breaker::Charge;
 use crate::limits::FORGIVEN_DELAY;
 use crate::message_url::MessageUrl;
-use crate::origins::UrlTargets;
+use crate::origins::{OriginWait, UrlTargets};
 use crate::plan::jittered;
 use crate::target::OriginKind;
 
@@ -25,6 +27,7 @@ impl PushWorker {
         &self,
         job: &PushJob,
         grant: &Grant,
+        leased_until: EngineMs,
         place: &mut MessagePlace,
     ) -> Result<PushRoute, (PushEnd, &'static str)> {
         let text = MessageUrl::of(&grant.message).unwrap_or_default();
@@ -33,12 +36,9 @@ impl PushWorker {
             place.go_elsewhere();
         }
         let (context, origin) = (&self.parts.urls, url.origin());
-        let later = |wait| {
-            let delay = jittered(FORGIVEN_DELAY.max(wait), self.random(grant, "wait"));
-            (PushEnd::NotYet(Some(delay.max(wait))), ORIGIN_WAITS)
-        };
-        if let Some(wait) = context.breakers().wait(&origin, self.now()) {
-            return Err(later(wait));
+        let waits = context.breakers().wait(&origin, self.now());
+        if let Some(waits) = waits {
+            return Err(self.later(job, grant, leased_until, waits).await);
         }
         let busy = (PushEnd::NotYet(Some(FORGIVEN_DELAY)), URLS_BUSY);
         let slot = Some(context.slot().await.ok_or(busy)?);
@@ -47,7 +47,33 @@ impl PushWorker {
         let (now, random) = (self.now(), self.random(grant, "begin"));
         let (id, timeout) = (grant.message.id, client.target().timeout);
         let begun = context.breakers().begin(&origin, now, id, timeout, random);
-        let (breaker, mark) = begun.map_err(later)?;
-        Ok(PushRoute { client, uri: url.uri().clone(), breaker, mark, slot })
+        match begun {
+            Ok((breaker, mark)) => Ok(PushRoute { client, uri: url.uri().clone(), breaker, mark, slot }),
+            Err(waits) => {
+                drop(slot);
+                Err(self.later(job, grant, leased_until, waits).await)
+            }
+        }
+    }
+
+    /// When a message comes again that is not sent, because its origin waits.
+    async fn later(
+        &self,
+        job: &PushJob,
+        grant: &Grant,
+        leased_until: EngineMs,
+        waits: OriginWait,
+    ) -> (PushEnd, &'static str) {
+        let end = match waits.charge {
+            Charge::Forgiven => {
+                let delay = jittered(FORGIVEN_DELAY.max(waits.time), self.random(grant, "wait"));
+                PushEnd::NotYet(Some(delay.max(waits.time)))
+            }
+            Charge::Counted => {
+                let seen = self.seen(grant, leased_until).await;
+                PushEnd::Again(self.planned(job, grant, seen.as_deref()), job.client.target().max_attempts)
+            }
+        };
+        (end, ORIGIN_WAITS)
     }
 }

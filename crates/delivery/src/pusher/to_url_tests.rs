@@ -201,7 +201,7 @@ async fn message_urls_reach_only_public_addresses() {
     assert!(receiver.heads().iter().all(|head| head.starts_with("post /hook ")));
 }
 
-/// A customer that is away costs neither the target nor other customers anything, and its own messages no attempts.
+/// A customer that is away costs neither the target nor other customers anything, and messages that wait no attempts.
 #[tokio::test(flavor = "multi_thread")]
 async fn each_message_origin_has_own_breaker() {
     let receiver = Listener::new(|head| if head.contains("host: away.") { 500 } else { 200 }).await;
@@ -223,11 +223,68 @@ async fn each_message_origin_has_own_breaker() {
     let waits = view(&wheel, "waits-0").await.unwrap();
     assert_eq!((waits.state, waits.attempt, waits.forgiven), (State::Scheduled, 1, 1));
     assert!((4_000..=8_000).contains(&waits.due_in_ms), "until the first probe: {}", waits.due_in_ms);
-    // One of them is the probe, and uses up no attempt either.
+    // One of them is the probe, which uses up an attempt.
     clock.advance(Duration::from_secs(8));
     until("a probe is sent", async || receiver.to("away").len() == 4).await;
     until("all are settled", async || wheel.stats().await.unwrap().counts.leased == 0).await;
-    assert_eq!((pusher.counts().failed, pusher.stage()), (3, BreakerStage::Closed));
+    until("it is counted", async || pusher.counts().failed == 4).await;
+    assert_eq!(pusher.stage(), BreakerStage::Closed);
+    pusher.stop(LONG).await;
+}
+
+/// Lets time pass until so many messages are dead, whenever all of them are settled, so that no lease runs out.
+async fn pass_until_dead(wheel: &Duewheel, clock: &VirtualClock, dead: u64) {
+    until("they are dead", async || {
+        let counts = wheel.stats().await.unwrap().counts;
+        if counts.ready + counts.leased == 0 {
+            clock.advance(Duration::from_secs(360));
+        }
+        counts.dead == dead
+    })
+    .await;
+}
+
+/// Story: once several messages of an origin that is gone for good had opened its breaker, none of them ever died: no
+/// probe used up an attempt, and all others waited, each with a durable write for each wait.
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_of_gone_origin_die() {
+    let receiver = Listener::new(|_| 500).await;
+    let (wheel, clock) = virtual_wheel().await;
+    let settings = TargetSettings { max_attempts: Some(3), ..receiver.target() };
+    let pusher = start(&wheel, &settings, LOCAL);
+    for n in 0..4 {
+        put(&wheel, &format!("k-{n}"), &receiver.url("gone", "c")).await;
+    }
+    pass_until_dead(&wheel, &clock, 4).await;
+    assert_eq!(receiver.to("gone").len(), 12, "three attempts of each");
+    pusher.stop(LONG).await;
+}
+
+/// Story: a probe every five minutes is too few for many messages, or for more that come all the time.
+#[tokio::test(flavor = "multi_thread")]
+async fn waits_count_after_five_days() {
+    let receiver = Listener::new(|_| 500).await;
+    let (wheel, clock) = virtual_wheel().await;
+    let pusher = start(&wheel, &receiver.target(), LOCAL);
+    for n in 0..3 {
+        put(&wheel, &format!("k-{n}"), &receiver.url("gone", "c")).await;
+    }
+    until("they have failed", async || pusher.counts().failed == 3).await;
+    clock.advance(Duration::from_secs(5 * 86_400));
+    until("it has failed ten times", async || {
+        let counts = wheel.stats().await.unwrap().counts;
+        let (settled, sent) = (counts.ready + counts.leased == 0, receiver.to("gone").len());
+        if settled && sent < 10 {
+            clock.advance(Duration::from_secs(360));
+        }
+        settled && sent >= 10
+    })
+    .await;
+    put(&wheel, "late", &receiver.url("gone", "c")).await;
+    until("it has waited", async || notes(&wheel, "late").await == ["origin_waits"]).await;
+    let late = view(&wheel, "late").await.unwrap();
+    assert_eq!((late.state, late.attempt, late.forgiven), (State::Scheduled, 1, 0));
+    pass_until_dead(&wheel, &clock, 4).await;
     pusher.stop(LONG).await;
 }
 

@@ -269,26 +269,21 @@ impl ServiceInner {
 }
 
 impl Known {
-    /// Takes over what the records say. What is the same keeps its revision and its connections.
+    /// Takes over what the records say. A target that is the same keeps its revision and its connections, whatever its
+    /// queues are.
     fn take(&mut self, ready: BTreeMap<String, ReadyTarget>) -> Vec<TargetEntry> {
         let mut before = std::mem::take(&mut self.entries);
         for (name, ReadyTarget { row, target, queues, paused }) in ready {
-            let before = before.remove(&name);
-            let is_same = |known: &KnownTarget| {
-                known.row == row && known.entry.queues == queues && known.entry.paused == paused
-            };
-            let target = match (target, before) {
-                (_, Some(known)) if is_same(&known) => {
-                    self.entries.insert(name, known);
-                    continue;
+            let (target, revision) = match (target, before.remove(&name)) {
+                (_, Some(known)) if known.row == row => (known.entry.target, known.entry.revision),
+                (Some(target), _) => {
+                    self.revision += 1;
+                    (Arc::new(target), self.revision)
                 }
-                (Some(target), _) => Arc::new(target),
-                (None, Some(known)) => known.entry.target,
-                // The target is left out only under a name that is known.
-                (None, None) => continue,
+                // The target is left out only if its record is as it is known.
+                (None, _) => continue,
             };
-            self.revision += 1;
-            let entry = TargetEntry { name: name.clone(), target, queues, paused, revision: self.revision };
+            let entry = TargetEntry { name: name.clone(), target, queues, paused, revision };
             self.entries.insert(name, KnownTarget { row, entry });
         }
         self.entries.values().map(|known| known.entry.clone()).collect()
@@ -340,6 +335,13 @@ mod tests {
     use crate::targets::Sealing;
     use crate::workers::TargetStage;
 
+    /// A target where nothing listens.
+    fn nowhere() -> TargetSettings {
+        let nowhere = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let networks = Some(crate::target::NetworkSettings::One("127.0.0.1/32".into()));
+        TargetSettings { networks, ..TargetSettings::new(format!("http://{nowhere}/")) }
+    }
+
     /// Story: the end of a reader was not counted, and who stopped the service waited for the workers first.
     #[tokio::test(flavor = "multi_thread")]
     async fn target_reader_restarts_after_panic() {
@@ -361,11 +363,7 @@ mod tests {
     async fn failure_period_spans_processes() {
         let wheel = Duewheel::builder().in_memory().open().await.unwrap();
         let targets = Targets::new(&wheel, &Policy::default(), Sealing::Open).unwrap();
-        let nowhere = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let settings = TargetSettings {
-            networks: Some(crate::target::NetworkSettings::One("127.0.0.1/32".into())),
-            ..TargetSettings::new(format!("http://{nowhere}/"))
-        };
+        let settings = nowhere();
         let day = 86_400_000;
         let now = wheel.client().now().wall;
         for (name, edited) in [("old", false), ("edited", true)] {
@@ -400,6 +398,28 @@ mod tests {
         let reason = paused("old").await.unwrap().reason;
         assert!(reason.starts_with("all requests failed for 5 days"), "{reason}");
         assert_eq!(paused("edited").await, None, "it is another one now, which has failed once");
+        service.stop(Duration::from_secs(10)).await;
+    }
+
+    /// Story: each queue that a target got or lost began its five days, and its breaker, anew.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn queue_changes_keep_target_revision() {
+        let wheel = Duewheel::builder().in_memory().open().await.unwrap();
+        let targets = Targets::new(&wheel, &Policy::default(), Sealing::Open).unwrap();
+        let service = TargetService::start(&wheel, &targets);
+        targets.put("shop", &nowhere()).await.unwrap();
+        let mut begun = None;
+        for queue in ["orders", "refunds"] {
+            targets.choose(&QueueName::new(queue).unwrap(), Some("shop"), &|_| true).await.unwrap();
+            let id = wheel.queue(queue).body("x").enqueue().await.unwrap().id;
+            let deadline = Instant::now() + Duration::from_secs(60);
+            while service.attempts("shop").iter().all(|attempt| attempt.id != id) {
+                assert!(Instant::now() < deadline, "nothing of {queue} was sent");
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            let known = service.inner.known().entries["shop"].entry.clone();
+            assert_eq!(known.revision, *begun.get_or_insert(known.revision), "with {:?}", known.queues);
+        }
         service.stop(Duration::from_secs(10)).await;
     }
 }

@@ -109,13 +109,17 @@ impl TargetRunner {
         })
     }
 
-    /// Takes over an edit: requests under way end as they were begun.
+    /// Takes over an edit: requests under way end as they were begun. Other queues alone leave the breaker as it is.
     pub(crate) fn edit(&mut self, entry: &TargetEntry) {
         if self.entry.revision != entry.revision {
             self.pusher.change(job(entry));
-            self.entry = entry.clone();
             self.reported = None;
+        } else if self.entry.queues != entry.queues {
+            self.pusher.serve(entry.queues.clone());
+        } else {
+            return;
         }
+        self.entry = entry.clone();
     }
 
     /// Begins requests for as long as it has the ticket, and none without it.
@@ -202,7 +206,8 @@ pub struct TargetEntry {
     pub queues: Vec<QueueName>,
     /// Why it is paused, if it is.
     pub paused: Option<String>,
-    /// A number that is another one after each edit, of its queues and pauses too.
+    /// A number that is another one after each edit, pause and resume: its breaker begins anew. Its queues may change
+    /// without that.
     pub revision: u64,
 }
 

@@ -90,11 +90,17 @@ impl Rig {
         let entry = TargetEntry {
             name: name.into(),
             target: Arc::new(PushTarget::new(settings).unwrap()),
-            queues: queues.iter().map(|queue| QueueName::new(queue).unwrap()).collect(),
+            queues: names(queues),
             paused: paused.map(Into::into),
             revision,
         };
         self.targets.lock().unwrap().insert(name.into(), entry);
+        self.publish();
+    }
+
+    /// Lets a target have other queues.
+    fn route(&self, name: &str, queues: &[&str]) {
+        self.targets.lock().unwrap().get_mut(name).unwrap().queues = names(queues);
         self.publish();
     }
 
@@ -181,6 +187,10 @@ impl Rig {
         let counts = self.wheel.stats().await.unwrap().counts;
         counts.scheduled + counts.ready + counts.leased + counts.dead
     }
+}
+
+fn names(queues: &[&str]) -> Vec<QueueName> {
+    queues.iter().map(|queue| QueueName::new(queue).unwrap()).collect()
 }
 
 fn delivered(node: &PushWorkers, target: &str) -> u64 {
@@ -313,11 +323,37 @@ async fn target_edit_loses_no_message() {
     open.send_replace(true);
     until("those under way end", async || delivered(&node, "t") == 20).await;
     assert_eq!((slow.requests().len(), fast.requests().len(), rig.left().await), (2, 18, 0));
-    // A queue more.
-    rig.put("t", &["q", "r"], None, &fast.target());
-    rig.enqueue("r", 5).await;
-    until("its messages are delivered", async || delivered(&node, "t") == 25).await;
     assert_eq!(node.restarts(), 0);
+}
+
+/// Story: a queue more or less ended the `Retry-After` of its target, whose other messages all went out at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn other_queues_leave_target_slowed() {
+    let well = Arc::new(AtomicBool::new(false));
+    let is_well = well.clone();
+    let receiver = Receiver::new(move |_, _| match is_well.load(Ordering::SeqCst) {
+        true => status(200, "", ""),
+        false => status(503, "retry-after: 60\r\n", ""),
+    })
+    .await;
+    let rig = Rig::new().await;
+    rig.put("t", &["q", "left"], None, &receiver.target());
+    let node = rig.node();
+    rig.enqueue("q", 1).await;
+    let is_slowed = || node.status("t").is_some_and(|status| status.stage == TargetStage::Slowed);
+    until("it is slowed", async || is_slowed()).await;
+    rig.route("t", &["q", "r"]);
+    rig.enqueue("left", 5).await;
+    rig.enqueue("r", 5).await;
+    rig.turns().await;
+    assert!(is_slowed() && receiver.requests().len() == 1);
+    well.store(true, Ordering::SeqCst);
+    until("all of its queues are delivered", async || {
+        rig.pass("t").await;
+        delivered(&node, "t") == 6
+    })
+    .await;
+    assert!(rig.left().await == 5 && rig.view("left", "0").await.is_some(), "those that it has lost");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -362,6 +398,8 @@ async fn target_refusing_everything_is_reported() {
     until("it is shown", async || node.status("t").is_some_and(|s| s.stage == TargetStage::Paused)).await;
     let reason = "the target takes no more messages: status_410";
     assert_eq!(node.status("t").unwrap().reason.as_deref(), Some(reason));
+    // Story: one more queue lost a pause that was not recorded yet.
+    rig.route("t", &["q", "r"]);
     until("it is reported", async || {
         rig.pass("t").await;
         !rig.reports.pauses.lock().unwrap().is_empty()
