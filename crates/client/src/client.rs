@@ -157,7 +157,8 @@ impl DuewheelClient {
     }
 
     /// Cancels a message: `leased` if it is too late, `message_not_found` if nothing is pending. If the error
-    /// [`may_be_applied`](Error::may_be_applied), an earlier attempt of this call may have cancelled it.
+    /// [`may_be_applied`](Error::may_be_applied), an earlier attempt of this call may have cancelled it. By its key an
+    /// attempt that is repeated after a lost answer may meet a message that has taken the key since; an id never does.
     ///
     /// # Errors
     /// [`Error`], by its code.
