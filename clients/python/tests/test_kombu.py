@@ -384,7 +384,8 @@ def test_what_a_killed_worker_has_left_is_swept(duewheel_server):
     kombu.Producer(sender.default_channel, exchange=exchange).publish("for nobody", declare=[exchange])
     until(lambda: client.queue("n$40killed")["counts"]["leased"] == 1)
     transport = killed.transport
-    transport.keeper._closed, transport.channels[-1]._fetcher._closed = True, True
+    transport.keeper._closed.set()
+    transport.channels[-1]._fetcher._closed = True
     with transport.keeper._changed:
         transport.keeper._changed.notify_all()
     duewheel_server.advance("20m")

@@ -137,11 +137,12 @@ def test_a_result_that_is_no_text_costs_no_ack(server):
 
 
 def test_a_worker_that_cannot_ask_ends_with_the_error():
-    worker = Worker("http://127.0.0.1:1", token="dw_secret\n")
-    worker.add("q", lambda job: None)
-    with Threaded(worker) as running:
-        running.thread.join(60)
-        assert isinstance(running.error, ValueError) and "token" in str(running.error)
+    with Fake(lambda *_: (200, {"messages": []})) as fake:
+        worker = Worker(fake.url, token="dw_secret\n")
+        worker.add("q", lambda job: None)
+        with Threaded(worker) as running:
+            running.thread.join(60)
+            assert isinstance(running.error, ValueError) and "token" in str(running.error)
 
 
 def test_stop_iteration_is_a_failed_attempt(server):

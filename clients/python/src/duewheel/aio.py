@@ -11,6 +11,7 @@ from ._calls import Calls, reserve_request
 from ._http import Connection
 from ._messages import Deliveries, Duration, Queues
 
+
 class _Stream(Connection):
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter):
         super().__init__()

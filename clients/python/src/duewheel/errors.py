@@ -111,4 +111,5 @@ def from_members(members: dict[str, Any], status: int = 0) -> DuewheelError:
     """The exception for a problem, or for a refused item of a batch."""
     code = str(members.get("code", "error"))
     detail = str(members.get("detail") or members.get("title") or code)
-    return CLASSES.get(code, DuewheelError)(detail, status=status or members.get("status", 0), code=code, members=members)
+    status = status or members.get("status", 0)
+    return CLASSES.get(code, DuewheelError)(detail, status=status, code=code, members=members)

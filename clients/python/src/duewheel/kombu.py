@@ -563,15 +563,14 @@ class Transport(virtual.Transport):
     def purge(self, queue: str) -> int:
         """Removes what is pending: with the scope `admin` all of it, else what is due."""
         name, count = self.named(queue), 0
-        try:
-            return self.duewheel.purge(name)
-        except NotFound:
-            return 0
-        except Forbidden:
-            while got := self.duewheel.reserve(name, 1000):
-                self.duewheel.ack_many(got)
-                count += len(got)
-            return count
+        with suppress(NotFound):
+            try:
+                return self.duewheel.purge(name)
+            except Forbidden:
+                while got := self.duewheel.reserve(name, 1000):
+                    self.duewheel.ack_many(got)
+                    count += len(got)
+        return count
 
     def remove_queue(self, queue: str) -> None:
         with suppress(NotFound):
