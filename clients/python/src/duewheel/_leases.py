@@ -73,7 +73,7 @@ class Keeper:
         self._sending = False
         self._changed = threading.Condition()
         self._threads: dict[str, threading.Thread] = {}
-        self.pid = os.getpid()
+        self._pid = os.getpid()
         self._closed = threading.Event()
         _keepers.add(self)
 
@@ -120,7 +120,7 @@ class Keeper:
             self._settles += [_Settle(verb, fields(delivery)) for delivery in held.values()]
             for tag in held:
                 del self._leases[tag]
-            if os.getpid() == self.pid:
+            if os.getpid() == self._pid:
                 self._start("settles", self._settling)
                 return
         while batch := self._ready():  # a process that was forked has no thread for it
@@ -130,7 +130,7 @@ class Keeper:
         """Returns when everything is settled, or patience ends."""
         with self._changed:
             # Of a process that was forked, what is here is its parent's.
-            if os.getpid() == self.pid:
+            if os.getpid() == self._pid:
                 self._changed.wait_for(lambda: not self._settles and not self._sending, PATIENCE)
 
     def close(self) -> None:
@@ -146,7 +146,7 @@ class Keeper:
 
     def _start(self, name: str, run: Callable[[], None]) -> None:
         thread = self._threads.get(name)
-        if (thread is None or not thread.is_alive()) and os.getpid() == self.pid:
+        if (thread is None or not thread.is_alive()) and os.getpid() == self._pid:
             self._threads[name] = threading.Thread(target=run, name=f"duewheel-{name}", daemon=True)
             self._threads[name].start()
         self._changed.notify_all()
@@ -337,8 +337,7 @@ class Fetcher:
                     self.keeper.requeue([self.keeper.add(one)])
             # Before the next look at the room, which `deliver` updates.
             self._room -= len(kept)
-        if kept:
-            try:
-                self.deliver(kept)
-            except Exception:  # noqa: BLE001: the messages come again after their leases, and others are leased
-                log.exception("%d messages cannot be delivered", len(kept))
+        try:
+            self.deliver(kept)
+        except Exception:  # noqa: BLE001: the messages come again after their leases, and others are leased
+            log.exception("%d messages cannot be delivered", len(kept))

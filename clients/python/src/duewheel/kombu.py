@@ -218,7 +218,7 @@ class QoS(virtual.QoS):
         tags = list(self._delivered)
         self._delivered.clear()
         transport = self.channel.connection
-        if transport is not None and os.getpid() == transport.keeper.pid:  # those of the parent are the parent's
+        if transport is not None and os.getpid() == self.channel.pid:  # those of the parent are the parent's
             transport.keeper.requeue(tags)
         return []
 
@@ -232,6 +232,7 @@ class Channel(virtual.Channel):
 
     def __init__(self, connection: Transport, **kwargs: Any):
         super().__init__(connection, **kwargs)
+        self.pid = os.getpid()
         self._no_ack: set[str] = set()
         self._own: set[str] = set()  # queues with an end that this channel has declared
         self._consumed: set[str] = set()
