@@ -346,7 +346,7 @@ class Calls(Caller):
         """Schedules a message: due at once, after `delay`, or at `due_at`. When it returns, the message is durable.
 
         A retry after a lost answer never makes a second message: it has the same `dedupe_id`, which is made here when
-        none is given. Raises `KeyExists`, `Leased`, `InThePast`, `DedupeMismatch`, `OverQuota` and others.
+        none is given. A `dedupe_window` is that of an id of your own. Raises `KeyExists`, `Leased`, `InThePast`, `DedupeMismatch`, `OverQuota` and others.
         """
         message = Outgoing(body, json, delay, due_at, past, key, if_exists, dedupe_id, dedupe_window, priority, lease,
                            max_attempts, headers, spread, expires_in, expires_at, target_url)

@@ -17,14 +17,14 @@ from django.utils.dateparse import parse_datetime
 from django.utils.module_loading import import_string
 
 try:
-    from django.tasks import task_backends
+    from django.tasks import task_backends as task_backends
     from django.tasks.backends.base import BaseTaskBackend
     from django.tasks.base import Task, TaskContext, TaskError, TaskResult, TaskResultStatus
     from django.tasks.exceptions import TaskResultDoesNotExist
     from django.tasks.signals import task_enqueued, task_finished, task_started
     from django.utils.json import normalize_json
 except ImportError:
-    from django_tasks import task_backends
+    from django_tasks import task_backends as task_backends
     from django_tasks.backends.base import BaseTaskBackend
     from django_tasks.base import Task, TaskContext, TaskError, TaskResult, TaskResultStatus
     from django_tasks.exceptions import TaskResultDoesNotExist
