@@ -108,7 +108,7 @@ def test_a_consumer_that_is_replaced_keeps_what_is_under_way(broker, server):
     assert ran == [1]
 
 
-def test_what_is_no_message_is_dead_and_stops_nobody(broker, server):
+def test_what_is_no_message_is_dead(broker, server):
     client, ran = Client(server.url), []
 
     @dramatiq.actor

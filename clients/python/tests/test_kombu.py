@@ -276,7 +276,7 @@ def losing(server, lost, wanted=lambda body: True):
 
 
 @pytest.mark.parametrize("state", ["leased", "ready"])
-def test_a_repeated_publish_with_a_taken_key_makes_one_message(server, state):
+def test_a_repeated_retry_makes_one_message(server, state):
     """A task that retries: it takes over the key of its own message, and the answer to that is lost."""
     client, lost = Client(server.url), [2]
     with connect(server) as connection:

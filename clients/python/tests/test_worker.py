@@ -116,7 +116,7 @@ def fail_with(error):
     return handle
 
 
-def test_a_result_that_is_no_text_costs_no_ack(server):
+def test_a_result_without_text_costs_no_ack(server):
     """A name of a file with bytes that are no UTF-8; the acks of its batch go on."""
     client = Client(server.url)
     client.config("q", keep_done="1h")
@@ -136,7 +136,7 @@ def test_a_result_that_is_no_text_costs_no_ack(server):
     assert {text: client.get(id).result for text, id in ids.items()} == {"good": "good", "better": "better", "bad": None}
 
 
-def test_a_worker_that_cannot_ask_ends_with_the_error():
+def test_a_worker_that_cannot_ask_ends():
     with Fake(lambda *_: (200, {"messages": []})) as fake:
         worker = Worker(fake.url, token="dw_secret\n")
         worker.add("q", lambda job: None)
