@@ -34,6 +34,12 @@ def large(order, letters):
 
 
 @task
+def ratio():
+    ran.append(("ratio", True))
+    return float("nan")
+
+
+@task
 def slow(seconds):
     time.sleep(seconds)
     ran.append(("slow", True))

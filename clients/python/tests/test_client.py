@@ -5,6 +5,7 @@ import base64
 import hmac
 import json as jsonlib
 import os
+import ssl
 import threading
 from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
@@ -13,9 +14,11 @@ import pytest
 
 import duewheel
 from duewheel import AsyncClient, Client, Delivery, Outgoing, errors
+from duewheel._calls import problem
+from duewheel._http import Answer
 from duewheel._messages import milliseconds
 from duewheel.webhooks import WebhookError, verify
-from running import Fake, Server
+from running import Fake, Server, certificate
 
 
 def test_every_code_of_the_documentation_has_a_class():
@@ -38,7 +41,8 @@ def test_lengths_are_never_rounded_down():
 def test_mistakes_are_named_before_anything_is_sent():
     client = Client("http://127.0.0.1:1")
     for wrong, field in (({}, "body"), ({"body": "x", "json": 1}, "body"), ({"body": "x", "due_at": datetime(2030, 1, 1)}, "due_at"),
-                         ({"body": "x", "delay": 1, "due_at": "2030-01-01T00:00:00Z"}, "due_at")):
+                         ({"body": "x", "delay": 1, "due_at": "2030-01-01T00:00:00Z"}, "due_at"),
+                         ({"body": "x", "dedupe_window": 60}, "dedupe_window")):
         with pytest.raises(ValueError, match=field):
             client.enqueue("q", **wrong)
     with pytest.raises(ValueError, match="url"):
@@ -247,6 +251,33 @@ def test_no_extend_waits_for_longer_than_its_lease(kind):
     assert pauses == []
 
 
+def test_an_id_of_the_client_outlives_its_repetitions():
+    made = {"id": "1", "queue": "q", "due_at": "2030-01-01T00:00:00.000Z", "created": True}
+    with Fake(lambda *_: (201, made)) as fake:
+        for retry_for in (30, 3_600, 10 ** 9):
+            Client(fake.url, retry_for=retry_for).enqueue("q", "x")
+    assert [jsonlib.loads(body)["dedupe_window_ms"] for _, _, body in fake.requests] == [900_000, 3_620_000, 2_592_000_000]
+
+
+@pytest.mark.parametrize("body", [b"<html>welcome</html>", b'{"ok": true}', b"[1]"])
+def test_an_answer_of_another_program_is_named(body):
+    with Fake(lambda *_: (200, body)) as fake:
+        client = Client(fake.url, retry_for=0)
+        for call in (lambda: client.enqueue("q", "x"), lambda: client.get("1"), lambda: client.reserve("q"), client.queues,
+                     lambda: client.messages("q"), lambda: client.purge("q"), lambda: client.extend(grant()), lambda: client.cancel_key("q", "k"),
+                     lambda: client.ack_many([grant()])):
+            with pytest.raises(errors.BadAnswer) as caught:
+                call()
+            assert caught.value.outcome == "unknown"
+
+
+def test_a_proxy_may_say_when_to_try_again():
+    refused = [problem(Answer(503, {"retry-after": after}, body, True))
+               for after in ("7", "²", "9" * 5_000) for body in (b"<html>", b'{"status": "error", "code": 7}')]
+    assert [it.retry_after for it in refused] == [7.0, 7.0, None, None, None, None]
+    assert all(it.status == 503 for it in refused)
+
+
 @pytest.mark.parametrize("stamp", ["9" * 400, "9" * 5_000, "-1", "1e3", "٣"])
 def test_a_senseless_time_of_a_webhook_is_refused(stamp):
     headers = {"webhook-id": "a", "webhook-timestamp": stamp, "webhook-signature": "v1,AAAA"}
@@ -358,9 +389,14 @@ def test_async_calls_at_the_same_time(duewheel_server):
     asyncio.run(main())
 
 
-def test_a_reserve_that_is_stopped_loses_nothing(duewheel_server):
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+def test_a_reserve_that_is_stopped_loses_nothing(tmp_path, tls):
+    options = certificate(tmp_path) if tls else []
+    server = Server(tmp_path, *options)
+    context = ssl.create_default_context(cafile=options[1]) if tls else None
+
     async def main():
-        async with AsyncClient(duewheel_server.url) as client:
+        async with AsyncClient(server.url, ssl_context=context) as client:
             seen = 0
             for n in range(60):
                 stop = asyncio.Event()
@@ -376,7 +412,10 @@ def test_a_reserve_that_is_stopped_loses_nothing(duewheel_server):
             counts = (await client.queue("q"))["counts"]
             assert counts["leased"] == 0 and counts["ready"] + seen == 60
 
-    asyncio.run(main())
+    try:
+        asyncio.run(main())
+    finally:
+        server.stop()
 
 
 def test_instants(duewheel_server):
@@ -384,3 +423,5 @@ def test_instants(duewheel_server):
     made = duewheel_server.client.enqueue("q", "x", due_at=due)
     assert made.due_at == due
     assert duewheel_server.client.get(made.id).due_at == due
+    for day, found in ((due - timedelta(days=1), [made.id]), (due + timedelta(days=1), [])):
+        assert [it.id for it in duewheel_server.client.messages("q", due_from=day)[0]] == found

@@ -137,6 +137,17 @@ def test_a_value_that_is_too_large_is_not_kept_and_the_task_does_not_run_again(b
     assert results[1].args == ["x" * 150_000, 1]
 
 
+def test_a_value_that_is_no_json_fails_once(backend, server):
+    import shop_tasks as shop
+
+    client = Client(server.url)
+    result = shop.ratio.enqueue()
+    with Working(backend):
+        until(lambda: client.queue("shop.default")["counts"]["dead"] == 1)
+    result.refresh()
+    assert result.status == tasks.TaskResultStatus.FAILED and shop.ran == [("ratio", True)]
+
+
 def test_mistakes(backend, server):
     import shop_tasks as shop
 

@@ -1,5 +1,6 @@
 """The broker of Dramatiq against a real server."""
 
+import json
 import time
 
 import pytest
@@ -105,6 +106,22 @@ def test_a_consumer_that_is_replaced_keeps_what_is_under_way(broker, server):
         until(lambda: worker.consumers["default"].consumer not in (before, None))
         until(lambda: client.queue("shop.default")["totals"]["acked"] == 1)
     assert ran == [1]
+
+
+def test_what_is_no_message_is_dead(broker, server):
+    client, ran = Client(server.url), []
+
+    @dramatiq.actor
+    def note(n):
+        ran.append(n)
+
+    whole = note.message(1).asdict()
+    for foreign in ("hello", "{}", "[1]", json.dumps({**whole, "args": list(whole["args"]), "options": []})):
+        client.enqueue("shop.default", foreign)
+    note.send(2)
+    with Working(broker):
+        until(lambda: ran == [2])
+        until(lambda: client.queue("shop.default")["counts"]["dead"] == 4)
 
 
 def test_a_worker_that_stops_gives_back_what_it_has_not_begun(broker, server):

@@ -258,10 +258,8 @@ def test_it_goes_on_after_a_restart(server):
         again.join()
 
 
-def test_a_publish_that_kombu_repeats_makes_one_message(server):
-    """The first answers are lost for longer than one call is repeated."""
-    lost = [3]
-
+def losing(server, lost, wanted=lambda body: True):
+    """Answers as the server does; of the wanted requests for messages the first `lost[0]` answers are lost."""
     def answer(method, path, body):
         request = urllib.request.Request(server.url + path, data=body or None, method=method, headers={"content-type": "application/json"})
         try:
@@ -269,11 +267,35 @@ def test_a_publish_that_kombu_repeats_makes_one_message(server):
                 status, data = got.status, got.read()
         except urllib.error.HTTPError as error:
             status, data = error.code, error.read()
-        if path.endswith("/messages") and lost[0]:
+        if path.endswith("/messages") and wanted(body) and lost[0]:
             lost[0] -= 1
             return None
         return status, data
 
+    return answer
+
+
+@pytest.mark.parametrize("state", ["leased", "ready"])
+def test_a_repeated_retry_makes_one_message(server, state):
+    """A task that retries: it takes over the key of its own message, and the answer to that is lost."""
+    client, lost = Client(server.url), [2]
+    with connect(server) as connection:
+        publish(connection, "q", "first", id="t")
+    taken = client.reserve("q") if state == "leased" else []
+    with Fake(losing(server, lost, lambda body: b"supersede" in body if taken else b'"key":"t"' not in body)) as fake:
+        with kombu.Connection(fake.url.replace("http", "duewheel"), transport_options={"retry_for": 0}) as connection:
+            policy = {"max_retries": 9, "interval_start": 0, "interval_step": 0.1}
+            kombu.Producer(connection.default_channel).publish("second", routing_key="q", headers={"id": "t", "task": "x"}, retry=True,
+                                                               retry_policy=policy)
+    assert lost == [0]
+    client.ack_many(taken)
+    assert len(client.reserve("q", 10)) == (1 if taken else 2)
+
+
+def test_a_publish_that_kombu_repeats_makes_one_message(server):
+    """The first answers are lost for longer than one call is repeated."""
+    lost = [3]
+    answer = losing(server, lost)
     client = Client(server.url)
     with Fake(answer) as fake:
         with kombu.Connection(fake.url.replace("http", "duewheel"), transport_options={"retry_for": 0}) as connection:
@@ -362,7 +384,8 @@ def test_what_a_killed_worker_has_left_is_swept(duewheel_server):
     kombu.Producer(sender.default_channel, exchange=exchange).publish("for nobody", declare=[exchange])
     until(lambda: client.queue("n$40killed")["counts"]["leased"] == 1)
     transport = killed.transport
-    transport.keeper._closed, transport.channels[-1]._fetcher._closed = True, True
+    transport.keeper._closed.set()
+    transport.channels[-1]._fetcher._closed = True
     with transport.keeper._changed:
         transport.keeper._changed.notify_all()
     duewheel_server.advance("20m")
@@ -388,6 +411,24 @@ def test_topics_and_a_binding_of_the_last_moment(server):
     receiver.close(), sender.close()
 
 
+def test_a_queue_that_is_unbound_gets_nothing(server):
+    exchange = kombu.Exchange("logs", type="topic")
+    with connect(server) as connection:
+        got = Collected(connection, kombu.Queue("q", exchange, routing_key="a.*"))
+        producer = kombu.Producer(connection.default_channel, exchange=exchange)
+        kombu.Queue("q", exchange, channel=connection.default_channel).unbind_from(exchange, routing_key="a.*")
+        producer.publish("nobody", routing_key="a.b")
+        got.nothing()
+        assert connection.default_channel.queue_purge("q") == 0
+
+
+def test_queues_with_long_names_end_each_by_itself(server):
+    client = Client(server.url)
+    for end in "ab":
+        Bindings(client, "").keep("q" * 200 + end, ["ex"], 60)
+    assert {it.json()["queue"][-1] for it in client.messages("_kombu.expiries")[0]} == {"a", "b"}
+
+
 def test_messages_that_have_expired_are_not_delivered(server):
     client = Client(server.url)
     with connect(server) as connection:
@@ -404,13 +445,14 @@ def test_what_is_not_a_task_is_dead_and_stops_nobody(server):
     client = Client(server.url)
     with connect(server) as connection:
         consumer = Collected(connection, "q")
-        for foreign in ("hello", "[1]", "{}", '{"body": "x", "headers": 7}', b"\xff\xfe"):
+        for foreign in ("hello", "[1]", "{}", '{"body": "x", "headers": 7}', b"\xff\xfe",
+                        '{"body": "x", "properties": {"body_encoding": "none"}}', '{"body": "x", "properties": {"delivery_info": 7}}'):
             client.enqueue("q", foreign)
         client.enqueue("q", '{"body": "plain", "headers": null, "properties": null, "content-type": "text/plain", "content-encoding": "utf-8"}')
         publish(connection, "q", "a task")
         assert sorted(it.payload for it in consumer.drain(2)) == ["a task", "plain"]
         dead = client.messages("q", state="dead")[0]
-        assert len(dead) == 5 and all(it.raw["history"][-1]["note"].startswith("not a task") for it in dead)
+        assert len(dead) == 7 and all(it.raw["history"][-1]["note"].startswith("not a task") for it in dead)
         client.enqueue("q", "hello")
         publish(connection, "other", 1)
         assert connection.default_channel.basic_get("q") is None

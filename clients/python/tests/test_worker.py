@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from duewheel import AsyncClient, Client, Dead, NotYet, Retry, Worker, errors
+from duewheel import AsyncClient, Client, Dead, NotYet, Result, Retry, Worker, errors
 from running import LEASE, LONGER, Fake, Server, until
 
 SOURCE = str(Path(__file__).resolve().parent.parent / "src")
@@ -97,6 +97,54 @@ def test_a_delay_that_is_none_holds_up_no_other_message(server):
     assert client.get_key("q", "good").raw["forgiven"] == 1 and client.get_key("q", "good").state == "scheduled"
 
 
+def test_a_reason_may_be_an_exception(server):
+    client = Client(server.url)
+    worker = Worker(server.url, jobs=1)
+    worker.handler("q")(fail_with(Dead(LookupError("no such order"))))
+    worker.handler("again")(fail_with(Retry(3600, LookupError("busy"))))
+    client.enqueue("q", "x", key="k")
+    client.enqueue("again", "x", key="k")
+    with Threaded(worker):
+        until(lambda: client.queue("q")["counts"]["dead"] == 1 and client.queue("again")["counts"]["scheduled"] == 1)
+    assert [client.get_key(it, "k").raw["history"][-1]["note"] for it in ("q", "again")] == ["no such order", "busy"]
+
+
+def fail_with(error):
+    def handle(job):
+        raise error
+
+    return handle
+
+
+def test_a_result_without_text_costs_no_ack(server):
+    """A name of a file with bytes that are no UTF-8; the acks of its batch go on."""
+    client = Client(server.url)
+    client.config("q", keep_done="1h")
+    worker = Worker(server.url, jobs=4)
+    runs = []
+
+    @worker.handler("q")
+    async def handle(job):
+        runs.append(job.text)
+        await asyncio.sleep(0.2)
+        return Result(b"\xff.txt".decode(errors="surrogateescape") if job.text == "bad" else job.text)
+
+    ids = {text: client.enqueue("q", text).id for text in ("good", "bad", "better")}
+    with Threaded(worker):
+        until(lambda: client.queue("q")["totals"]["acked"] == 3)
+    assert sorted(runs) == ["bad", "better", "good"]
+    assert {text: client.get(id).result for text, id in ids.items()} == {"good": "good", "better": "better", "bad": None}
+
+
+def test_a_worker_that_cannot_ask_ends():
+    with Fake(lambda *_: (200, {"messages": []})) as fake:
+        worker = Worker(fake.url, token="dw_secret\n")
+        worker.add("q", lambda job: None)
+        with Threaded(worker) as running:
+            running.thread.join(60)
+            assert isinstance(running.error, ValueError) and "token" in str(running.error)
+
+
 def test_stop_iteration_is_a_failed_attempt(server):
     client = Client(server.url)
     worker = Worker(server.url, jobs=1)
@@ -111,8 +159,10 @@ def test_stop_iteration_is_a_failed_attempt(server):
     assert "StopIteration" in client.get_key("q", "k").raw["history"][-1]["note"]
 
 
-def test_a_proxy_in_trouble_costs_no_lease_and_no_ack():
-    """Extends and acks that are answered 502, or 503 for an item, are sent again, and the handler goes on."""
+@pytest.mark.parametrize("trouble", [(502, b"<html>bad gateway</html>"), (502, {"status": "error", "code": 7}),
+                                     (200, b"<html>welcome</html>"), (200, {"ok": True})], ids=["502", "502-json", "200", "200-json"])
+def test_a_proxy_in_trouble_costs_no_lease_and_no_ack(trouble):
+    """Extends and acks that are answered by another program, or 503 for an item, are sent again, and the handler goes on."""
     grants = [{"id": str(n), "queue": "q", "key": None, "attempt": 1, "priority": 1, "generation": 1, "due_at": None, "lateness_ms": 0,
                "lease_token": "00", "lease_ms": 800, "lease_until": None, "body": "x", "headers": {}} for n in (1, 2)]
     refused = {"status": 503, "code": "storage_unavailable", "detail": "shard 2 has no owner", "outcome": "not_applied"}
@@ -125,7 +175,7 @@ def test_a_proxy_in_trouble_costs_no_lease_and_no_ack():
             return 200, {"messages": got}
         items = [it["id"] for it in json.loads(body)["messages"]]
         if len(fake.paths(path)) == 1:
-            return 502, b"<html>bad gateway</html>"
+            return trouble
         if path == "/v1/ack":
             refuse = ["2"] if len(fake.paths(path)) < 4 else []
             acked.update(id for id in items if id not in refuse)

@@ -6,6 +6,8 @@
 Importing the package makes URLs `duewheel://` known to kombu, if it is installed.
 """
 
+from contextlib import suppress
+
 from . import errors, webhooks
 from ._messages import Deliveries, Delivery, Enqueued, Message, Outgoing
 from .aio import AsyncClient
@@ -21,13 +23,8 @@ __all__ = [
 ]
 
 
-def _register() -> None:
-    try:
-        from kombu.transport import TRANSPORT_ALIASES
-    except ImportError:
-        return
+with suppress(ImportError):
+    from kombu.transport import TRANSPORT_ALIASES
+
     TRANSPORT_ALIASES.setdefault("duewheel", "duewheel.kombu:Transport")
     TRANSPORT_ALIASES.setdefault("duewheels", "duewheel.kombu:TLSTransport")
-
-
-_register()

@@ -6,6 +6,7 @@ that its calls are coroutines that end at their first step.
 
 from __future__ import annotations
 
+import asyncio
 import json as jsonlib
 import logging
 import math
@@ -15,14 +16,15 @@ import ssl
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from itertools import chain, repeat
 from typing import Any, TypeVar, Union
 from urllib.parse import quote, urlencode
 
 from ._http import Address, Answer, Request, encode
-from ._messages import (Deliveries, Delivery, Duration, Enqueued, Instant, Members, Message, Outgoing, Queues,
-                        ack_fields, changed, extend_fields, how_fields, instant_of, nack_fields, wire)
+from ._messages import (DEDUPE_WINDOW_MS, Deliveries, Delivery, Duration, Enqueued, Instant, Members, Message, Outgoing,
+                        Queues, ack_fields, extend_fields, how_fields, instant_of, nack_fields, wire)
 from .errors import BadAnswer, ConnectionFailed, DuewheelError, from_members
 
 log = logging.getLogger("duewheel.client")
@@ -36,6 +38,8 @@ C = TypeVar("C", bound="Caller")
 Results = list[Union[Members, DuewheelError]]
 #: How long a call is repeated, and how long it may take in all, in seconds.
 Limits = tuple[float, float]
+#: Of a connection. The time-out of asyncio is an OSError only since Python 3.11.
+FAILURES = (OSError, asyncio.TimeoutError)
 UNTIL_ANSWERED: Limits = (math.inf, math.inf)
 #: The results of a part of a batch, the error of items that have none, and whether an earlier try may have been
 #: applied.
@@ -57,22 +61,31 @@ def key_path(queue: str, key: str, rest: str = "") -> str:
 def problem(answer: Answer) -> DuewheelError:
     """The exception for an answer that is no 2xx."""
     try:
-        members = jsonlib.loads(answer.body)
-        if not isinstance(members, dict) or "code" not in members:
-            raise ValueError
-    except ValueError:
-        return BadAnswer(f"an answer {answer.status} without a code: {answer.body[:200]!r}", status=answer.status)
+        error = from_members(decode(answer, "code"), answer.status)
+    except BadAnswer as bad:  # perhaps a proxy's
+        error = bad
+    if answer.resent:
+        error.members["outcome"] = "unknown"
     after = answer.headers.get("retry-after", "")
-    if after.isdigit():
-        members.setdefault("retry_after_ms", int(after) * 1000)
-    return from_members(members, answer.status)
+    if after.isdecimal() and len(after) < 10:
+        error.members.setdefault("retry_after_ms", int(after) * 1000)
+    return error
 
 
-def decode(answer: Answer) -> Any:
+def decode(answer: Answer, name: str = "") -> Any:
+    """The members of an answer, of which it has at least this one."""
     try:
-        return jsonlib.loads(answer.body) if answer.body else {}
-    except ValueError as error:
-        raise BadAnswer(f"the answer is no JSON: {answer.body[:200]!r}", status=answer.status) from error
+        members = jsonlib.loads(answer.body or b"{}")
+    except ValueError:
+        members = None
+    if not isinstance(members, dict) or (name and name not in members):
+        wanted = f"JSON with {name}" if name else "JSON"
+        raise BadAnswer(f"the answer {answer.status} is no {wanted}: {answer.body[:200]!r}", status=answer.status)
+    return members
+
+
+def _failed(error: Exception, members: Members) -> ConnectionFailed:
+    return ConnectionFailed(f"{type(error).__name__}: {str(error) or 'timed out'}", members=members)
 
 
 def passing(status: int, settles: bool = False) -> bool:
@@ -114,7 +127,7 @@ class Caller:
     def __init__(self, url: str | None = None, *, token: str | None = None, timeout: float = 10.0,
                  retry_for: float = 30.0, ssl_context: ssl.SSLContext | None = None):
         url = url or os.environ.get("DUEWHEEL_SERVER") or "http://127.0.0.1:7788"
-        self.address = Address.parse(url, token or os.environ.get("DUEWHEEL_TOKEN"))
+        self.address = Address(url, token or os.environ.get("DUEWHEEL_TOKEN"))
         self.timeout = timeout
         self.retry_for = retry_for
         self._context = (ssl_context or ssl.create_default_context()) if self.address.tls else None
@@ -126,28 +139,28 @@ class Caller:
         vars(made).update(vars(self), **changes)
         return made
 
-    async def _open(self, timeout: float) -> Any:
-        raise NotImplementedError
+    async def _open(self, timeout: float) -> Any: ...
 
-    async def _sleep(self, seconds: float, ended: threading.Event | None = None) -> None:
-        raise NotImplementedError
+    async def _sleep(self, seconds: float, ended: threading.Event | None = None) -> None: ...
 
     def _kept(self) -> Any:
         """A connection that is still good, or None; others are closed."""
-        while True:
-            try:
-                connection = self._idle.pop()
-            except IndexError:
-                return None
-            if connection.good():
-                return connection
-            connection.close()
+        with suppress(IndexError):
+            while not (connection := self._idle.pop()).good():
+                connection.close()
+            return connection
+        return None
 
     def limits(self, wait: float = 0.0) -> Limits:
         return self.retry_for, max(self.retry_for, self.timeout) + wait
 
+    def _window_ms(self) -> int:
+        """How long the server remembers an id of the client's: longer than a call is repeated, at most 30 days."""
+        seconds = min(self.retry_for + 2 * self.timeout, 30 * 86_400)
+        return max(DEDUPE_WINDOW_MS, math.ceil(seconds * 1000))
+
     async def _attempt(self, request: Request, timeout: float) -> Answer:
-        """Sends a request once. Raises `ConnectionFailed`, which is "not_applied" if nothing of it has been sent."""
+        """Sends a request once. Raises a refusal, or `ConnectionFailed`: "not_applied" if nothing of it was sent."""
         end = time.monotonic() + timeout
         # A kept connection may be one that the server is closing, so what must not be sent twice gets a fresh one.
         kept = self._kept() if request.repeatable else None
@@ -159,33 +172,30 @@ class Caller:
                     raise
         try:
             fresh = await self._open(max(min(self.timeout, end - time.monotonic()), 0.001))
-        except OSError as error:
-            outcome = {"outcome": "not_applied"} if kept is None else None
-            raise ConnectionFailed(f"{type(error).__name__}: {error}", members=outcome) from error
-        answer = await self._over(fresh, request, end)
-        answer.resent = kept is not None
-        return answer
+        except FAILURES as error:
+            raise _failed(error, {"outcome": "not_applied"} if kept is None else {}) from error
+        return await self._over(fresh, request, end, resent=kept is not None)
 
-    async def _over(self, connection: Any, request: Request, end: float) -> Answer:
+    async def _over(self, connection: Any, request: Request, end: float, resent: bool = False) -> Answer:
+        answer = None
         request.connection = connection
         try:
             if request.ended.is_set():
                 connection.end()
             answer = await connection.exchange(request.to_bytes(self.address), end)
-        except OSError as error:
-            connection.close()
-            failed = ConnectionFailed(f"{type(error).__name__}: {error}")
+        except FAILURES as error:
+            failed = _failed(error, {})
             failed.partial = connection.partial()
             raise failed from error
-        except BaseException:
-            connection.close()
-            raise
         finally:
             request.connection = None
-        if answer.keep_alive and not request.ended.is_set():
-            self._idle.append(connection)
-        else:
-            connection.close()
+            if answer is not None and answer.keep_alive and not request.ended.is_set():
+                self._idle.append(connection)
+            else:
+                connection.close()
+        answer.resent = resent
+        if answer.status // 100 != 2:
+            raise problem(answer)
         return answer
 
     async def _send(self, request: Request, patience: Patience | None = None) -> Answer:
@@ -195,16 +205,11 @@ class Caller:
         while True:
             try:
                 answer = await self._attempt(request, patience.left(self.timeout + request.wait))
-            except ConnectionFailed as failed:
-                error: DuewheelError = failed
-                again = True
-            else:
-                unknown = unknown or answer.resent
-                if answer.status // 100 == 2:
-                    answer.resent = unknown
-                    return answer
-                error = problem(answer)
-                again = passing(answer.status, request.settles)
+                answer.resent = answer.resent or unknown
+                return answer
+            except DuewheelError as failed:
+                error = failed
+            again = isinstance(error, ConnectionFailed) or passing(error.status, request.settles)
             again = again and (request.repeatable or error.outcome == "not_applied")
             unknown = unknown or error.outcome == "unknown"
             if unknown:
@@ -216,18 +221,19 @@ class Caller:
             log.warning("%s %s is tried again in %.1f s: %s", request.method, request.path, pause, error)
             await self._sleep(pause, request.ended)
 
-    async def _request(self, method: str, path: str, json: Any = None, *, repeatable: bool = True) -> Any:
-        return decode(await self._send(Request.json(method, path, json, repeatable=repeatable)))
+    async def _request(self, method: str, path: str, json: Any = None, repeatable: bool = True, name: str = "") -> Any:
+        """Any call by its path: `request("POST", "/v1/queues/sms/pause", {"for": "1h"})`. `name` is a member that the
+        answer must have."""
+        return decode(await self._send(Request.json(method, path, json, repeatable=repeatable)), name)
 
     async def _schedule(self, queue: str, message: Outgoing, fields: Members) -> Enqueued:
         """Sends the fields of a message, and again without the client's window if the queue's is shorter."""
-        path = queue_path(queue, "/messages")
-        try:
-            return Enqueued.read(await self._request("POST", path, fields))
-        except DuewheelError as error:
-            if not message.without_window(error, fields):
-                raise
-        return Enqueued.read(await self._request("POST", path, fields))
+        while True:
+            try:
+                return Enqueued.read(await self._request("POST", queue_path(queue, "/messages"), fields))
+            except DuewheelError as error:
+                if not message.without_window(error, fields):
+                    raise
 
     async def _batch(self, parts: Iterable[list[int]], send: Callable[[list[int], Patience], Awaitable[_Part]],
                      again: Callable[[int, DuewheelError], bool], limits: Limits, keep: bool = False) -> list[Any]:
@@ -259,9 +265,8 @@ class Caller:
                 for place, index in enumerate(waiting):
                     result = results[index] = found[place] if place < len(found) else missing.copy()
                     if isinstance(result, DuewheelError):
-                        if result.outcome == "unknown":
+                        if result.outcome == "unknown" or index in unknown:
                             unknown.add(index)
-                        elif index in unknown:
                             result.members["outcome"] = "unknown"
                         if again(index, result):
                             refused.append(index)
@@ -273,26 +278,26 @@ class Caller:
                 waiting = refused
         return [results[index] for index in range(len(results))]
 
+    async def _cancel(self, path: str, forget_dedupe: bool) -> Members:
+        return await self._request("DELETE", path, wire({"forget_dedupe": forget_dedupe or None}), name="result")
+
     async def _change(self, path: str, changes: Members) -> Message:
-        return Message.read(await self._request("PATCH", path, changed(changes)))
+        return Message.read(await self._request("PATCH", path, wire(changes)))
 
     async def _granted(self, request: Request) -> Deliveries:
         try:
-            granted = decode(await self._send(request))
+            granted = decode(await self._send(request), "messages")
         except DuewheelError:
             if not request.ended.is_set():
                 raise
             return Deliveries()
-        try:
-            return Deliveries((Delivery.read(one) for one in granted["messages"]), granted.get("held_back"))
-        except (KeyError, TypeError, ValueError) as error:
-            raise BadAnswer(f"the answer to a reserve lacks {error}") from error
+        return Deliveries(map(Delivery.read, granted["messages"]), granted.get("held_back"))
 
     async def _settle(self, verb: str, delivery: Delivery, fields: Members,
                       limits: Limits = UNTIL_ANSWERED) -> Members:
         fields["lease_token"] = delivery.lease_token
         request = Request.json("POST", message_path(delivery.id, f"/{verb}"), fields, settles=True)
-        return decode(await self._send(request, Patience(limits)))
+        return decode(await self._send(request, Patience(limits)), "result")
 
     def _within_leases(self, deliveries: Iterable[Delivery]) -> Limits:
         """Those of an extension: an answer after the lease is of no use."""
@@ -305,16 +310,14 @@ class Caller:
         """A batch of `/v1/ack`, `/v1/nack` or `/v1/extend`: for each item its answer, or the exception. Items that are
         refused for the moment are sent again, as a whole batch is."""
 
-        def request(part: list[Any]) -> Request:
-            return Request.json("POST", f"/v1/{verb}", {"messages": part}, settles=True)
+        return await self._items(f"/v1/{verb}", items, lambda part: {"messages": part}, limits, settles=True)
 
-        return await self._items(items, request, limits, settles=True)
-
-    async def _items(self, items: Sequence[Any], request: Callable[[list[Any]], Request], limits: Limits,
+    async def _items(self, path: str, items: Sequence[Any], fields: Callable[[list[Any]], Members], limits: Limits,
                      settles: bool = False) -> list[Any]:
         async def send(part: list[int], patience: Patience) -> _Part:
-            answer = await self._send(request([items[index] for index in part]), patience)
-            found = [from_members(one) if "code" in one else one for one in decode(answer)["results"]]
+            request = Request.json("POST", path, fields([items[index] for index in part]), settles=settles)
+            answer = await self._send(request, patience)
+            found = [from_members(one) if "code" in one else one for one in decode(answer, "results")["results"]]
             return found, ConnectionFailed("the answer has no result for this message"), answer.resent
 
         return await self._batch(_parts(len(items), ITEMS), send, lambda _, refused: passing(refused.status, settles),
@@ -324,9 +327,7 @@ class Caller:
 class Calls(Caller):
     """All calls."""
 
-    async def request(self, method: str, path: str, json: Any = None, *, repeatable: bool = True) -> Any:
-        """Any call by its path: `request("POST", "/v1/queues/sms/pause", {"for": "1h"})`."""
-        return await self._request(method, path, json, repeatable=repeatable)
+    request = Caller._request
 
     async def check(self) -> Members:
         """Asks once, without repetition, whether the server is there and takes the token; what the token allows."""
@@ -345,11 +346,11 @@ class Calls(Caller):
         """Schedules a message: due at once, after `delay`, or at `due_at`. When it returns, the message is durable.
 
         A retry after a lost answer never makes a second message: it has the same `dedupe_id`, which is made here when
-        none is given. Raises `KeyExists`, `Leased`, `InThePast`, `DedupeMismatch`, `OverQuota` and others.
+        none is given. A `dedupe_window` is that of an id of your own. Raises `KeyExists`, `Leased`, `InThePast`, `DedupeMismatch`, `OverQuota` and others.
         """
         message = Outgoing(body, json, delay, due_at, past, key, if_exists, dedupe_id, dedupe_window, priority, lease,
                            max_attempts, headers, spread, expires_in, expires_at, target_url)
-        return await self._schedule(queue, message, message.fields())
+        return await self._schedule(queue, message, message.fields(self._window_ms()))
 
     async def enqueue_many(self, queue: str, messages: Iterable[Outgoing | Mapping[str, Any] | str | bytes]
                            ) -> list[Enqueued | DuewheelError]:
@@ -360,7 +361,7 @@ class Calls(Caller):
         of a whole batch is raised; `outcome` of the exception is "unknown" when batches before it were applied.
         """
         outgoing = [Outgoing.of(message) for message in messages]
-        fields = [message.fields() for message in outgoing]
+        fields = [message.fields(self._window_ms()) for message in outgoing]
         # All of them before the first is sent: one that cannot be sent is a mistake of the whole call.
         encoded = [encode(one) for one in fields]
 
@@ -372,15 +373,12 @@ class Calls(Caller):
             except ConnectionFailed as failed:
                 # What came before a connection has ended is an answer.
                 return _lines(failed.partial, whole=False), failed, False
-            if answer.status // 100 == 2:
-                missing = ConnectionFailed("the answer has no line for this message")
-                return _lines(answer.body, whole=True), missing, answer.resent
-            error = problem(answer)
-            if not passing(answer.status):
-                if answer.resent:
-                    error.members["outcome"] = "unknown"
-                raise error
-            return [], error, answer.resent
+            except DuewheelError as error:
+                if not passing(error.status):
+                    raise
+                return [], error, False
+            missing = ConnectionFailed("the answer has no line for this message")
+            return _lines(answer.body, whole=True), missing, answer.resent
 
         def again(index: int, refused: DuewheelError) -> bool:
             if outgoing[index].without_window(refused, fields[index]):
@@ -407,21 +405,20 @@ class Calls(Caller):
         Raises `Leased` when it was too late, and `MessageNotFound` when nothing is pending. If an earlier try got no
         answer, `outcome` of the exception is "unknown": that try may have cancelled it.
         """
-        return await self._request("DELETE", message_path(message), wire({"forget_dedupe": forget_dedupe or None}))
+        return await self._cancel(message_path(message), forget_dedupe)
 
     async def cancel_key(self, queue: str, key: str, *, forget_dedupe: bool = False) -> Members:
         """Cancels the message that has this key, as `cancel` does."""
-        return await self._request("DELETE", key_path(queue, key), wire({"forget_dedupe": forget_dedupe or None}))
+        return await self._cancel(key_path(queue, key), forget_dedupe)
 
     async def cancel_many(self, queue: str, *, keys: Sequence[str] = (), ids: Sequence[str] = ()) -> Results:
         """Cancels many; one result for each key, then for each id: the answer, or the exception."""
         named = [("keys", key) for key in keys] + [("ids", id) for id in ids]
 
-        def request(part: list[Any]) -> Request:
-            fields = {kind: [value for one, value in part if one == kind] or None for kind in ("keys", "ids")}
-            return Request.json("POST", queue_path(queue, "/cancel"), wire(fields))
+        def fields(part: list[Any]) -> Members:
+            return wire({kind: [value for one, value in part if one == kind] or None for kind in ("keys", "ids")})
 
-        return await self._items(named, request, self.limits())
+        return await self._items(queue_path(queue, "/cancel"), named, fields, self.limits())
 
     async def change(self, /, message: str, **changes: Any) -> Message:
         """Changes a scheduled or ready message: `delay`, `due_at`, `past`, `body` or `json`, `headers`, `priority`,
@@ -503,14 +500,12 @@ class Calls(Caller):
 
     async def queues(self) -> list[Members]:
         """All queues with their counts."""
-        found: list[Members] = []
-        after = None
-        while True:
-            page = await self._request("GET", "/v1/queues" + (f"?{urlencode({'after': after})}" if after else ""))
+        page = await self._request("GET", "/v1/queues", name="queues")
+        found: list[Members] = page["queues"]
+        while after := page.get("next"):
+            page = await self._request("GET", f"/v1/queues?{urlencode({'after': after})}", name="queues")
             found += page["queues"]
-            after = page.get("next")
-            if not after:
-                return found
+        return found
 
     async def queue(self, queue: str) -> Members:
         """Counts, rates and settings of a queue."""
@@ -520,9 +515,8 @@ class Calls(Caller):
                        ) -> tuple[list[Message], str | None]:
         """A page of pending messages in due order, and the `after` of the next page. Filters: `state`, `due_from`,
         `due_to`, `key_prefix`, `dead_reason`; those of headers by `**{"header.NAME": value}`."""
-        query = {"limit": limit, "after": after, **filters}
-        text = urlencode({name: value for name, value in query.items() if value is not None})
-        page = await self._request("GET", queue_path(queue, f"/messages?{text}"))
+        text = urlencode(wire({"limit": limit, "after": after, **filters}))
+        page = await self._request("GET", queue_path(queue, f"/messages?{text}"), name="messages")
         return [Message.read(one) for one in page["messages"]], page.get("next")
 
     async def config(self, /, queue: str, **settings: Any) -> Members:
@@ -541,7 +535,7 @@ class Calls(Caller):
 
     async def purge(self, queue: str) -> int:
         """Removes scheduled, ready and dead messages; how many."""
-        return (await self._request("POST", queue_path(queue, "/purge")))["purged"]
+        return (await self._request("POST", queue_path(queue, "/purge"), name="purged"))["purged"]
 
     async def redrive(self, queue: str, *, ids: Sequence[str] | None = None, max: int | None = None) -> Members:
         """Makes dead messages ready again. With `max` it is not repeated when its answer is lost."""
@@ -551,13 +545,12 @@ class Calls(Caller):
     async def advance(self, by: Duration) -> datetime:
         """Lets time pass on a server with `--virtual-clock`; the instant it is now."""
         request = Request.json("POST", "/v1/clock/advance", wire({"by": by}), wait=60.0, repeatable=False)
-        return instant_of(decode(await self._send(request))["now"])
+        return instant_of(decode(await self._send(request), "now")["now"])
 
 
 def reserve_request(queues: Queues, max: int, wait: Duration, lease: Duration | None) -> Request:
-    if isinstance(queues, str):
-        queues = [queues]
-    maxima = queues if isinstance(queues, Mapping) else dict.fromkeys(queues)
+    named = [queues] if isinstance(queues, str) else queues
+    maxima = named if isinstance(named, Mapping) else dict.fromkeys(named)
     fields = wire({"queues": [wire({"queue": name, "max": most}) for name, most in maxima.items()],
                    "max": max, "wait": wait, "lease": lease})
     return Request.json("POST", "/v1/reserve", fields, wait=fields.get("wait_ms", 600_000) / 1000)
@@ -579,13 +572,9 @@ def _parts(count: int, most: int, size: Callable[[int], int] = lambda _: 0) -> I
 
 def _lines(data: bytes, whole: bool) -> list[Any]:
     """The results of a batch; of a part of an answer its whole lines."""
-    lines = data.split(b"\n")
-    last = lines.pop()
-    if whole and last.strip():
-        lines.append(last)
+    lines = data.split(b"\n") if whole else data.split(b"\n")[:-1]
     try:
-        found = [jsonlib.loads(line) for line in lines if line]
-    except ValueError as error:
-        raise BadAnswer(f"a line of the answer is no JSON: {error}") from error
-    return [Enqueued.read(one) if one.get("status", 500) // 100 == 2 and "id" in one else from_members(one)
-            for one in found]
+        found = [jsonlib.loads(line) for line in lines if line.strip()]
+        return [from_members(one) if "code" in one else Enqueued.read(one) for one in found]
+    except (TypeError, ValueError) as error:
+        raise BadAnswer(f"a line of the answer is none of duewheel's: {error}") from error

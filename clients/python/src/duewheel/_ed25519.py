@@ -4,7 +4,6 @@ Only checks: they handle nothing secret, so that they take longer for some value
 """
 
 import hashlib
-from typing import Optional
 
 P = 2**255 - 19
 ORDER = 2**252 + 27742317777372353535851937790883648493
@@ -23,15 +22,14 @@ def _add(a: Point, b: Point) -> Point:
 
 def _times(scalar: int, point: Point) -> Point:
     result: Point = (0, 1, 1, 0)
-    while scalar:
-        if scalar & 1:
+    for bit in f"{scalar:b}":
+        result = _add(result, result)
+        if bit == "1":
             result = _add(result, point)
-        point = _add(point, point)
-        scalar >>= 1
     return result
 
 
-def _point(data: bytes) -> Optional[Point]:
+def _point(data: bytes) -> Point | None:
     y = int.from_bytes(data, "little")
     sign, y = y >> 255, y & (2**255 - 1)
     if y >= P:
@@ -47,7 +45,7 @@ def _point(data: bytes) -> Optional[Point]:
     return x, y, 1, x * y % P
 
 
-_BASE = _point((4 * pow(5, P - 2, P) % P).to_bytes(32, "little"))
+_BASE: Point = _point((4 * pow(5, P - 2, P) % P).to_bytes(32, "little"))  # type: ignore[assignment]
 
 
 def verify(public: bytes, signature: bytes, message: bytes) -> bool:
@@ -59,6 +57,5 @@ def verify(public: bytes, signature: bytes, message: bytes) -> bool:
     if key is None or r is None or s >= ORDER:
         return False
     h = int.from_bytes(hashlib.sha512(signature[:32] + public + message).digest(), "little") % ORDER
-    assert _BASE is not None
     left, right = _times(s, _BASE), _add(r, _times(h, key))
     return (left[0] * right[2] - right[0] * left[2]) % P == 0 and (left[1] * right[2] - right[1] * left[2]) % P == 0

@@ -9,6 +9,7 @@ import re
 import threading
 import time
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -19,49 +20,26 @@ LARGEST_HEAD = 64 * 1024
 IDLE = 20.0
 
 
-@dataclass(frozen=True)
 class Address:
-    """Where a server is, and the token for it."""
+    """Where a server is, `http[s]://[:TOKEN@]HOST[:PORT][/PATH]`, and the token for it."""
 
-    host: str
-    port: int
-    tls: bool
-    path: str
-    token: str | None
-
-    @classmethod
-    def parse(cls, url: str, token: str | None = None) -> Address:
-        """Reads `http[s]://[:TOKEN@]HOST[:PORT][/PATH]`."""
+    def __init__(self, url: str, token: str | None = None):
         try:
             parts = urlsplit(url)
             port, host = parts.port, parts.hostname
         except ValueError:
             host = None
-        if not host or parts.scheme not in ("http", "https"):
-            raise ValueError(f"url: {_shown(url)!r} is no address such as http://localhost:7788")
-        if parts.query or parts.fragment:
-            raise ValueError("url: an address has no query and no fragment")
-        tls = parts.scheme == "https"
-        token = token or (unquote(parts.password) if parts.password else None)
-        return cls(host, port or (443 if tls else 80), tls, parts.path.rstrip("/"), token)
-
-    @property
-    def host_header(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return host if self.port == (443 if self.tls else 80) else f"{host}:{self.port}"
-
-
-def _shown(url: str) -> str:
-    """An address without its token."""
-    before, mark, after = url.rpartition("@")
-    if not mark:
-        return re.sub(r"dw_\w+", "dw_…", url)
-    scheme = before.partition("://")[0]
-    return (f"{scheme}://" if scheme.isalnum() and "://" in before else "") + "…@" + after
+        if not host or parts.scheme not in ("http", "https") or parts.query or parts.fragment:
+            shown = re.sub(r"dw_\w+", "dw_…", re.sub(r"(?s)^(\w+://)?.*@", r"\1…@", url))  # without its token
+            raise ValueError(f"url: {shown!r} is no address such as http://localhost:7788, without a query")
+        self.tls = parts.scheme == "https"
+        self.host, self.port, self.path = host, port or (443 if self.tls else 80), parts.path.rstrip("/")
+        self.token = token or (unquote(parts.password) if parts.password else None)
+        self.host_header = parts.netloc.rpartition("@")[2]
 
 
 def encode(value: Any) -> bytes:
-    return jsonlib.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    return jsonlib.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
 
 
 @dataclass
@@ -89,8 +67,7 @@ class Request:
     def end(self) -> None:
         """Ends it early, from any thread. What a reserve has leased still comes."""
         self.ended.set()
-        connection = self.connection
-        if connection is not None:
+        if connection := self.connection:
             connection.end()
 
     def to_bytes(self, address: Address) -> bytes:
@@ -103,10 +80,10 @@ class Request:
             lines += [f"content-type: {self.content_type}", f"content-length: {len(self.body)}"]
         elif self.method not in ("GET", "DELETE"):
             lines.append("content-length: 0")
-        for line in lines:
-            if "\r" in line or "\n" in line:
-                raise ValueError("a header of a request has no line break; look at the token and the address")
-        return "\r\n".join(lines).encode() + b"\r\n\r\n" + (self.body or b"")
+        head = "\r\n".join(lines)
+        if head.splitlines() != lines:
+            raise ValueError("a header of a request has no line break; look at the token and the address")
+        return head.encode() + b"\r\n\r\n" + (self.body or b"")
 
 
 @dataclass
@@ -121,15 +98,10 @@ class Answer:
     resent: bool = False
 
 
-class _Bytes(io.BytesIO):
-    """Bytes of an answer, which `http.client` reads as if they were a socket."""
-
-    def makefile(self, mode: str) -> io.BytesIO:
-        return self
-
-
 def _response(data: bytes) -> http.client.HTTPResponse:
-    response = http.client.HTTPResponse(_Bytes(data))  # type: ignore[arg-type]
+    # It reads the bytes as if they were those of a socket.
+    source: Any = SimpleNamespace(makefile=lambda mode: io.BytesIO(data))
+    response = http.client.HTTPResponse(source)
     try:
         response.begin()
     except http.client.HTTPException as error:
@@ -146,8 +118,7 @@ class Connection:
         #: long, and its request is sent again.
         self.got = bytearray()
 
-    async def _write(self, data: bytes, seconds: float) -> None:
-        raise NotImplementedError
+    async def _write(self, data: bytes, seconds: float) -> None: ...
 
     async def _read(self, seconds: float) -> bytes:
         """Some bytes; none is the end of the connection."""
@@ -156,7 +127,6 @@ class Connection:
     def end(self) -> None:
         """Ends the half that sends. The server answers a request that waits by the end of the connection, or has
         answered it already: nothing is lost, as it would be if the connection were closed while that is on the way."""
-        raise NotImplementedError
 
     def good(self) -> bool:
         """Whether another request may be sent."""
@@ -169,8 +139,7 @@ class Connection:
         while True:
             more = await self._read(max(end - time.monotonic(), 0.001))
             self.got += more
-            answer = self._answer(ended=not more)
-            if answer is not None:
+            if answer := self._answer(ended=not more):
                 self.used = time.monotonic()
                 return answer
             if not more:

@@ -19,13 +19,14 @@ from ._calls import backoff, passing, reserve_request
 from ._http import Request
 from ._messages import Delivery, Duration, ack_fields, extend_fields, nack_fields
 from .client import Client
-from .errors import BadRequest, DuewheelError, LeaseLost, MessageNotFound
+from .errors import BadAnswer, BadRequest, ConnectionFailed, DuewheelError, LeaseLost, MessageNotFound
 
 log = logging.getLogger("duewheel.leases")
 
 PATIENCE = 10.0  # seconds for what is left to settle when a keeper is closed
 QUEUES = 100  # of one reserve
 GONE = (LeaseLost, MessageNotFound)
+NO_ANSWER = (BadAnswer, ConnectionFailed)  # of duewheel
 REFUSABLE = {"delay", "delay_ms", "result"}  # what a settle does without if the server refuses it
 
 
@@ -73,8 +74,7 @@ class Keeper:
         self._changed = threading.Condition()
         self._threads: dict[str, threading.Thread] = {}
         self._pid = os.getpid()
-        self._closed = False
-        self._ended = threading.Event()
+        self._closed = threading.Event()
         _keepers.add(self)
 
     def add(self, delivery: Delivery) -> str:
@@ -82,7 +82,7 @@ class Keeper:
         tag = tag_of(delivery)
         with self._changed:
             self._leases[tag] = _Lease(delivery)
-            if not self._closed:
+            if not self._closed.is_set():
                 self._start("leases", self._extending)
         return tag
 
@@ -94,7 +94,7 @@ class Keeper:
         leases do not wait."""
 
         def run() -> None:
-            while not self._ended.wait(seconds):
+            while not self._closed.wait(seconds):
                 try:
                     function()
                 except (DuewheelError, OSError) as error:
@@ -136,9 +136,8 @@ class Keeper:
     def close(self) -> None:
         """Settles what is left, and ends the threads. If the server is away for longer than patience, one goes on until
         everything is settled: a broker's connection ends then, but its work is done."""
-        self._ended.set()
         with self._changed:
-            self._closed = True
+            self._closed.set()
             self._leases.clear()
             self._changed.notify_all()
         self.flush()
@@ -160,19 +159,16 @@ class Keeper:
     def _ready(self) -> list[_Settle]:
         """Takes what is to be settled now, in one call."""
         now = time.monotonic()
-        batch: list[_Settle] = []
-        rest: list[_Settle] = []
-        for one in self._settles:
-            fits = one.at <= now and (not batch or one.verb == batch[0].verb)
-            (batch if fits else rest).append(one)
-        self._settles = rest
+        verb = next((one.verb for one in self._settles if one.at <= now), None)
+        batch = [one for one in self._settles if one.at <= now and one.verb == verb]
+        self._settles = [one for one in self._settles if one.at > now or one.verb != verb]
         return batch
 
     def _settling(self) -> None:
         while True:
             with self._changed:
                 while not (batch := self._ready()):
-                    if self._closed and not self._settles:
+                    if self._closed.is_set() and not self._settles:
                         return
                     self._wait_until(one.at for one in self._settles)
                 self._sending = True
@@ -183,8 +179,7 @@ class Keeper:
 
     def _send(self, batch: list[_Settle]) -> None:
         try:
-            fields = [one.fields for one in batch]
-            results = self.client.settle_many(batch[0].verb, fields, (0.0, self.client.timeout))
+            results = self.client.settle_many(batch[0].verb, [one.fields for one in batch], (0.0, self.client.timeout))
         except DuewheelError as error:
             if isinstance(error, BadRequest) and len(batch) > 1:
                 # One of them is at fault, and the others are not to suffer from it.
@@ -195,7 +190,9 @@ class Keeper:
         again = []
         for one, result in zip(batch, results):
             refused = one.fields.keys() & REFUSABLE
-            if isinstance(result, DuewheelError) and passing(result.status or 500, True):
+            if not isinstance(result, DuewheelError):
+                continue
+            if isinstance(result, NO_ANSWER) or passing(result.status, settles=True):
                 one.tries += 1
                 one.at = time.monotonic() + backoff(one.tries, result)
                 again.append(one)
@@ -206,7 +203,7 @@ class Keeper:
             elif isinstance(result, GONE):
                 log.warning("the lease of message %s was over before it was settled; it may be worked on again",
                             one.fields["id"])
-            elif isinstance(result, DuewheelError):
+            else:
                 log.error("message %s cannot be settled, and comes again after its lease: %s", one.fields["id"], result)
         if again:
             log.warning("%d messages are not settled, and are tried again", len(again))
@@ -217,7 +214,7 @@ class Keeper:
         while True:
             with self._changed:
                 while not (due := self._due()):
-                    if self._closed:
+                    if self._closed.is_set():
                         return
                     self._wait_until(one.extend_at for one in self._leases.values())
             # What has no answer by then is tried again before the lease ends.
@@ -306,17 +303,16 @@ class Fetcher:
     def _run(self) -> None:
         while True:
             with self._changed:
-                while not self._closed and (not self._queues or self._room < 1):
-                    self._changed.wait()
+                self._changed.wait_for(lambda: self._closed or (self._queues and self._room > 0))
                 if self._closed:
                     return
                 self._asked = self._queues, self._room
                 self._request = request = self._reserve(*self._asked)
             try:
                 granted = self.client.granted(request)
-            except DuewheelError as error:
+            except Exception as error:  # noqa: BLE001: the thread outlives it
                 self.fail(error)
-                request.ended.wait(max(error.retry_after or 0, 0.5))
+                request.ended.wait(max(getattr(error, "retry_after", None) or 0, 0.5))
             else:
                 self._hand_over(granted)
 
@@ -330,18 +326,18 @@ class Fetcher:
         return request
 
     def _hand_over(self, granted: list[Delivery]) -> None:
-        fresh = [it for it in granted if self.late or not it.late]
+        kept = []
         with self._changed:
-            kept = [it for it in fresh if it.queue in self._queues]
-            lost = [it for it in fresh if it.queue not in self._queues]
+            for one in granted:
+                if one.late and not self.late:
+                    self.keeper.ack(self.keeper.add(one))
+                elif one.queue in self._queues:
+                    kept.append(one)
+                else:
+                    self.keeper.requeue([self.keeper.add(one)])
             # Before the next look at the room, which `deliver` updates.
             self._room -= len(kept)
-        if kept:
-            try:
-                self.deliver(kept)
-            except Exception:  # noqa: BLE001: the messages come again after their leases, and others are leased
-                log.exception("%d messages cannot be delivered", len(kept))
-        for one in granted:
-            if one.late and not self.late:
-                self.keeper.ack(self.keeper.add(one))
-        self.keeper.requeue([self.keeper.add(it) for it in lost])
+        try:
+            self.deliver(kept)
+        except Exception:  # noqa: BLE001: the messages come again after their leases, and others are leased
+            log.exception("%d messages cannot be delivered", len(kept))

@@ -9,13 +9,11 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any, Union
+from typing import Any, TypeVar, Union
 
-from .errors import DuewheelError
+from .errors import BadAnswer, DuewheelError
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
+A = TypeVar("A", bound="Answered")
 #: A length of time: a timedelta, a number of seconds, or text of the server such as "48h".
 Duration = Union[timedelta, int, float, str]
 #: An instant: a datetime with a zone, or RFC 3339.
@@ -29,10 +27,6 @@ Members = dict[str, Any]
 #: How long the server remembers the dedupe id that the client makes.
 DEDUPE_WINDOW_MS = 15 * 60 * 1000
 SPANS = {"delay", "lease", "spread", "expires_in", "dedupe_window", "wait", "for", "by"}
-INSTANTS = {"due_at", "expires_at"}
-#: What `change` takes.
-CHANGES = {"body", "json", "delay", "due_at", "past", "headers", "priority", "max_attempts", "lease", "if_generation",
-           "target_url"}
 
 
 def milliseconds(name: str, value: timedelta | int | float) -> int:
@@ -44,23 +38,9 @@ def milliseconds(name: str, value: timedelta | int | float) -> int:
     return math.ceil(round(seconds * 1000, 3))
 
 
-def instant(name: str, value: Instant) -> str:
-    """An instant as the server reads it."""
-    if isinstance(value, datetime):
-        if value.tzinfo is None:
-            raise ValueError(f"{name}: a datetime needs a zone; for the local time use value.astimezone()")
-        return value.isoformat()
-    return value
-
-
 def instant_of(text: str) -> datetime:
     """An instant of the server."""
     return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=timezone.utc)
-
-
-def moment(text: str | None) -> datetime | None:
-    """An instant of the server that may be none."""
-    return None if text is None else instant_of(text)
 
 
 def wire(values: Mapping[str, Any]) -> Members:
@@ -71,33 +51,22 @@ def wire(values: Mapping[str, Any]) -> Members:
             continue
         if name in SPANS and not isinstance(value, str):
             fields[f"{name}_ms"] = milliseconds(name, value)
-        elif name in INSTANTS:
-            fields[name] = instant(name, value)
-        elif name == "body":
-            put_body(fields, value)
+        elif isinstance(value, datetime):
+            if value.tzinfo is None:
+                raise ValueError(f"{name}: a datetime needs a zone; for the local time use value.astimezone()")
+            fields[name] = value.isoformat()
+        elif name == "body" and isinstance(value, (bytes, bytearray, memoryview)):
+            try:
+                fields["body"] = bytes(value).decode()
+            except UnicodeDecodeError:
+                fields["body_base64"] = base64.b64encode(value).decode()
+        elif name == "body" and not isinstance(value, str):
+            raise TypeError(f"body: text or bytes, not {type(value).__name__}; json= takes other values")
         else:
             fields[name] = dict(value) if name == "headers" else value
     if values.get("body") is not None and "json" in fields:
         raise ValueError("body: give a body or json, not both")
     return fields
-
-
-def put_body(fields: Members, body: str | bytes) -> None:
-    if isinstance(body, str):
-        fields["body"] = body
-    elif isinstance(body, (bytes, bytearray, memoryview)):
-        try:
-            fields["body"] = bytes(body).decode()
-        except UnicodeDecodeError:
-            fields["body_base64"] = base64.b64encode(body).decode()
-    else:
-        raise TypeError(f"body: text or bytes, not {type(body).__name__}; json= takes other values")
-
-
-def get_body(fields: Mapping[str, Any]) -> bytes:
-    if "body_base64" in fields:
-        return base64.b64decode(fields["body_base64"])
-    return fields.get("body", "").encode()
 
 
 class Body:
@@ -114,8 +83,8 @@ class Body:
 
 
 #: How members of an answer are read that are not taken as they are.
-READERS: dict[str, Callable[[Any], Any]] = {"id": str, "due_at": moment, "lease_until": moment,
-                                            "headers": lambda value: dict(value or {})}
+READERS: dict[str, Callable[[Any], Any]] = {"id": str, "headers": lambda value: dict(value or {})}
+READERS["due_at"] = READERS["lease_until"] = lambda text: None if text is None else instant_of(text)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,16 +99,17 @@ class Answered:
     raw: Members = field(repr=False)
 
     @classmethod
-    def read(cls, raw: Members) -> Self:
+    def read(cls: type[A], raw: Members) -> A:
         """Of an answer: the members that have a field. Those without a default must be there."""
-        found = {name: READERS.get(name, _same)(raw[name]) for name in cls.__dataclass_fields__ if name in raw}
-        if "body" in cls.__dataclass_fields__:
-            found["body"] = get_body(raw)
-        return cls(**{**found, "raw": raw})
-
-
-def _same(value: Any) -> Any:
-    return value
+        try:
+            found = {name: READERS[name](raw[name]) if name in READERS else raw[name]
+                     for name in cls.__dataclass_fields__ if name in raw}
+            if "body" in cls.__dataclass_fields__:
+                encoded = raw.get("body_base64")
+                found["body"] = raw.get("body", "").encode() if encoded is None else base64.b64decode(encoded)
+            return cls(**{**found, "raw": raw})
+        except (AttributeError, TypeError, ValueError) as error:
+            raise BadAnswer(f"the answer is no message of duewheel's: {error}") from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,20 +181,20 @@ class Outgoing:
     expires_at: Instant | None = None
     target_url: str | None = None
 
-    def fields(self) -> Members:
-        """The fields of the request. A message without a dedupe id gets one, so that a repeated request doubles
-        nothing."""
+    def fields(self, window_ms: int = DEDUPE_WINDOW_MS) -> Members:
+        """The fields of the request. A message without a dedupe id gets one, which is remembered for `window_ms`, so
+        that a repeated request doubles nothing."""
         if self.body is None and self.json is None:
             raise ValueError("body: a message needs a body or json; \"\" is an empty body")
         if self.due_at is not None and self.delay is not None:
             raise ValueError("due_at: give a delay or an instant, not both")
+        if self.dedupe_window is not None and self.dedupe_id is None:
+            raise ValueError("dedupe_window: needs a dedupe_id, which is remembered for so long")
         fields = wire(vars(self))
         if self.due_at is None and self.delay is None:
             fields["delay_ms"] = 0
         if self.dedupe_id is None:
-            fields["dedupe_id"] = f"py-{uuid.uuid4().hex}"
-            if self.dedupe_window is None:
-                fields["dedupe_window_ms"] = DEDUPE_WINDOW_MS
+            fields.update(dedupe_id=f"py-{uuid.uuid4().hex}", dedupe_window_ms=window_ms)
         return fields
 
     @classmethod
@@ -235,16 +205,8 @@ class Outgoing:
 
     def without_window(self, error: DuewheelError, fields: Members) -> bool:
         """Whether the queue's window is shorter than the one that the client has asked for. Then the queue's holds."""
-        if error.field in ("dedupe_window", "dedupe_window_ms") and self.dedupe_window is None:
-            return fields.pop("dedupe_window_ms", None) is not None
-        return False
-
-
-def changed(changes: Members) -> Members:
-    """The fields of a change."""
-    for name in sorted(changes.keys() - CHANGES):
-        raise TypeError(f"{name}: a message has no such field to change")
-    return wire(changes)
+        refused = error.field in ("dedupe_window", "dedupe_window_ms") and self.dedupe_window is None
+        return refused and fields.pop("dedupe_window_ms", None) is not None
 
 
 def how_fields(delay: Duration | None = None, reason: str | None = None, dead: bool = False,

@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
-from collections.abc import Awaitable
 from contextlib import suppress
-from typing import TypeVar
 
 from ._calls import Calls, reserve_request
 from ._http import Connection
 from ._messages import Deliveries, Duration, Queues
-
-R = TypeVar("R")
-
-
-async def _within(seconds: float, work: Awaitable[R]) -> R:
-    try:
-        return await asyncio.wait_for(work, seconds)
-    except asyncio.TimeoutError:  # an OSError only since Python 3.11
-        raise TimeoutError("timed out") from None
 
 
 class _Stream(Connection):
@@ -30,16 +20,15 @@ class _Stream(Connection):
 
     async def _write(self, data: bytes, seconds: float) -> None:
         self.writer.write(data)
-        await _within(seconds, self.writer.drain())
+        await asyncio.wait_for(self.writer.drain(), seconds)
 
     async def _read(self, seconds: float) -> bytes:
-        return await _within(seconds, self.reader.read(65536))
+        return await asyncio.wait_for(self.reader.read(65536), seconds)
 
     def end(self) -> None:
-        if self.writer.can_write_eof():
-            self.writer.write_eof()
-        else:
-            self.writer.close()
+        with suppress(OSError):
+            # Under TLS as well: the end of a TLS stream would end the answer.
+            self.writer.get_extra_info("socket").shutdown(socket.SHUT_WR)
 
     def good(self) -> bool:
         return super().good() and not self.reader.at_eof()
@@ -84,8 +73,8 @@ class AsyncClient(Calls):
         await self.close()
 
     async def _open(self, timeout: float) -> _Stream:
-        return _Stream(*await _within(timeout, asyncio.open_connection(self.address.host, self.address.port,
-                                                                       ssl=self._context)))
+        opening = asyncio.open_connection(self.address.host, self.address.port, ssl=self._context)
+        return _Stream(*await asyncio.wait_for(opening, timeout))
 
     async def _sleep(self, seconds: float, ended: threading.Event | None = None) -> None:
         await asyncio.sleep(seconds)

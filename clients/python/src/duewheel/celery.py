@@ -39,8 +39,7 @@ def revoke(app: Any, task_id: str, *, queues: Iterable[str] | None = None, **opt
     """
     outcome = Revoked("not_found")
     with app.connection_for_write() as connection:
-        channel = connection.default_channel
-        transport = channel.connection
+        transport = connection.default_channel.connection
         if not isinstance(transport, Transport):
             raise TypeError(f"app: its broker is {transport.driver_type}, not duewheel")
         for queue in dict.fromkeys(app.amqp.queues if queues is None else queues):
@@ -64,7 +63,7 @@ LISTED = 100  # messages of each queue
 
 def extend_panel() -> None:
     """Lets `inspect().scheduled()` also list what is scheduled in the server, which no worker holds."""
-    control = sys.modules.get("celery.worker.control")
+    control = sys.modules.get("celery.worker.control")  # it is there in a worker
     if control is None or getattr(control.Panel.data["scheduled"], "__module__", None) == __name__:
         return
     held = control.Panel.data["scheduled"]

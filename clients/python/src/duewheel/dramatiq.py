@@ -10,6 +10,7 @@ Its key is its message id. The priority of its actor is also that of the server,
 as RabbitMQ's broker knows it, comes on top. A message that Dramatiq gives up is dead, and can be redriven.
 """
 
+import math
 import queue as queues
 import time
 from collections.abc import Iterable
@@ -18,7 +19,7 @@ from typing import Any
 
 from dramatiq.broker import Broker, Consumer, MessageProxy
 from dramatiq.common import dq_name
-from dramatiq.errors import ActorNotFound, ConnectionClosed, DecodeError, QueueJoinTimeout, QueueNotFound
+from dramatiq.errors import ActorNotFound, ConnectionClosed, QueueJoinTimeout, QueueNotFound
 from dramatiq.message import Message
 from dramatiq.middleware import Middleware
 
@@ -96,11 +97,10 @@ class DuewheelBroker(Broker):
 
     def cancel(self, message: Message) -> bool:
         """Takes a message back. True: it never runs. False: it is gone, or a worker has it."""
-        try:
+        with suppress(MessageNotFound, Leased):
             self.client.cancel_key(self.named(message.queue_name), message.message_id)
             return True
-        except (MessageNotFound, Leased):
-            return False
+        return False
 
     def flush(self, queue_name: str) -> None:
         """Drops what waits in a queue: with a token, that of the scope `admin`."""
@@ -116,17 +116,15 @@ class DuewheelBroker(Broker):
         """Waits until nothing is pending in a queue, delayed messages included; for tests."""
         if queue_name not in self.queues:
             raise QueueNotFound(queue_name)
-        end = None if timeout is None else time.monotonic() + timeout / 1000
-        while True:
-            try:
+        end = math.inf if timeout is None else time.monotonic() + timeout / 1000
+        with suppress(NotFound):
+            while True:
                 counts = self.client.queue(self.named(queue_name))["counts"]
-            except NotFound:
-                return
-            if counts["scheduled"] + counts["ready"] + counts["leased"] == 0:
-                return
-            if end is not None and time.monotonic() >= end:
-                raise QueueJoinTimeout(queue_name)
-            time.sleep(interval / 1000)
+                if counts["scheduled"] + counts["ready"] + counts["leased"] == 0:
+                    return
+                if time.monotonic() >= end:
+                    raise QueueJoinTimeout(queue_name)
+                time.sleep(interval / 1000)
 
     def close(self) -> None:
         """Settles what is left, and closes the connections."""
@@ -187,13 +185,13 @@ class _Consumer(Consumer):
                 continue
             try:
                 message = Message.decode(got.body)
-            except DecodeError as error:
+                if message.queue_name == dq_name(self.queue_name) or message.options.get("eta") is not None:
+                    # Of another broker's queue of delays: it is due.
+                    message = message.copy(queue_name=self.queue_name, options={"eta": None})
+                proxy = MessageProxy(message)
+            except Exception as error:  # noqa: BLE001: whatever its content makes of it
                 self._bury(tag, f"cannot be decoded: {error}")
                 continue
-            if message.queue_name == dq_name(self.queue_name) or message.options.get("eta") is not None:
-                # Of another broker's queue of delays: it is due.
-                message = message.copy(queue_name=self.queue_name, options={"eta": None})
-            proxy = MessageProxy(message)
             proxy.tag = tag
             return proxy
 

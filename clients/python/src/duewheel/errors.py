@@ -45,9 +45,8 @@ class DuewheelError(Exception):
     @property
     def outcome(self) -> str:
         """Whether the request may have been applied: "not_applied", or "unknown"."""
-        if "outcome" in self.members:
-            return self.members["outcome"]
-        return "unknown" if self.code in ("internal", "unknown", "connection", "bad_answer") else "not_applied"
+        known = self.code not in ("internal", "unknown", "connection", "bad_answer")
+        return self.members.get("outcome", "not_applied" if known else "unknown")
 
     @property
     def retry_after(self) -> float | None:
@@ -112,4 +111,5 @@ def from_members(members: dict[str, Any], status: int = 0) -> DuewheelError:
     """The exception for a problem, or for a refused item of a batch."""
     code = str(members.get("code", "error"))
     detail = str(members.get("detail") or members.get("title") or code)
-    return CLASSES.get(code, DuewheelError)(detail, status=members.get("status") or status, code=code, members=members)
+    status = status or members.get("status", 0)
+    return CLASSES.get(code, DuewheelError)(detail, status=status, code=code, members=members)

@@ -21,10 +21,8 @@ import json
 import logging
 import os
 import random
-import re
 import socket
 import ssl
-import sys
 import threading
 import time
 import unicodedata
@@ -37,10 +35,11 @@ from datetime import datetime, timezone
 from queue import Empty
 from typing import Any
 
-from kombu.transport import base as kombu_base
 from kombu.transport import virtual
+from kombu.transport.base import to_rabbitmq_queue_arguments
 from kombu.utils.json import dumps, loads
 
+from . import __version__
 from ._calls import queue_path
 from ._leases import Fetcher, Keeper
 from ._messages import Delivery, Message
@@ -65,9 +64,7 @@ BATCH = 100  # messages of one reserve without a prefetch count
 
 def _allowed(char: str) -> bool:
     kind = unicodedata.category(char)
-    if char.isascii():
-        return bool(re.match(r"[A-Za-z0-9+/;._():-]", char))
-    return kind == "Nd" or kind[0] in "LM"
+    return kind == "Nd" or kind[0] in "LM" or char in "+/;._():-"
 
 
 def _written(char: str) -> str:
@@ -148,11 +145,23 @@ class Bindings:
                 self._refused = True
         return None, {}
 
-    def change(self, exchange: str, change: Callable[[dict[str, Any]], bool]) -> None:
-        """Changes a table; the function says whether it has changed something."""
+    def bind(self, exchange: str, queue: str, key: str, pattern: str | None, ttl: int | None, end: bool) -> None:
+        entry = {name: value for name, value in (("ttl", ttl), ("end", end)) if value}
+        bound = [key, pattern]
+        self._change(exchange, queue, lambda keys: keys if bound in keys else [*keys, bound], entry)
+
+    def unbind(self, exchange: str, queue: str, routing_key: str | None = None) -> None:
+        self._change(exchange, queue, lambda keys: [it for it in keys if routing_key not in (None, it[0])])
+
+    def _change(self, exchange: str, queue: str, change: Callable[[list[Any]], list[Any]],
+                entry: dict[str, Any] | None = None) -> None:
+        """Changes the keys of a queue, and what else there is of it."""
         while True:
             generation, table = self._read(exchange)
-            if self._refused or not change(table):
+            before = table.pop(queue, {})
+            if keys := change(before.get("keys", [])):
+                table[queue] = {**(before if entry is None else entry), "keys": keys}
+            if self._refused or table.get(queue, {}) == before:
                 break
             body = json.dumps(table, separators=(",", ":"))
             try:
@@ -169,54 +178,25 @@ class Bindings:
                                    members=error.members) from error
         self._seen[exchange] = time.monotonic(), table
 
-    def bind(self, exchange: str, queue: str, key: str, pattern: str | None, ttl: int | None, end: bool) -> None:
-        def add(table: dict[str, Any]) -> bool:
-            entry = table.get(queue, {"keys": []})
-            keys = entry["keys"] + [it for it in [[key, pattern]] if it not in entry["keys"]]
-            table[queue] = {"keys": keys, **({"ttl": ttl} if ttl else {}), **({"end": True} if end else {})}
-            return bool(table[queue] != entry)
-
-        self.change(exchange, add)
-
-    def unbind(self, exchange: str, queue: str, routing_key: str | None = None) -> None:
-        def remove(table: dict[str, Any]) -> bool:
-            keys = table.get(queue, {"keys": []})["keys"]
-            left = [it for it in keys if routing_key is not None and it[0] != routing_key]
-            if left:
-                table[queue]["keys"] = left
-            elif keys:
-                del table[queue]
-            return len(left) < len(keys)
-
-        self.change(exchange, remove)
-
     def keep(self, queue: str, exchanges: Iterable[str], seconds: float) -> None:
         """The queue ends after that time, unless it is kept again before."""
-        body = {"queue": queue, "exchanges": sorted(exchanges)}
-        self.client.enqueue(self.expiries, json=body, key=queue[:128], delay=seconds, if_exists="supersede",
-                            max_attempts=FOREVER)
+        self.client.enqueue(self.expiries, json={"queue": queue, "exchanges": sorted(exchanges)}, delay=seconds,
+                            key=queue_name("", queue), if_exists="supersede", max_attempts=FOREVER)
 
     def sweep(self, remove: Callable[[str], None]) -> None:
         """Removes queues that have ended."""
-        try:
+        with suppress(Forbidden):
             ended = self.client.reserve(self.expiries, 100, lease=60)
-        except Forbidden:
-            return
-        for one in ended:
-            what = one.json()
-            for exchange in what["exchanges"]:
-                self.unbind(exchange, what["queue"])
-            remove(what["queue"])
-        if ended:
+            for one in ended:
+                what = one.json()
+                for exchange in what["exchanges"]:
+                    self.unbind(exchange, what["queue"])
+                remove(what["queue"])
             self.client.ack_many(ended)
 
 
 class QoS(virtual.QoS):
     """Counts what is unacked; the leases are the keeper's."""
-
-    def __init__(self, channel: Channel, prefetch_count: int = 0):
-        super().__init__(channel, prefetch_count)
-        self._pid = os.getpid()
 
     def ack(self, delivery_tag: str) -> None:
         self.channel.connection.keeper.ack(delivery_tag)
@@ -237,9 +217,9 @@ class QoS(virtual.QoS):
         self._flush()
         tags = list(self._delivered)
         self._delivered.clear()
-        # Those of the parent are the parent's.
-        if os.getpid() == self._pid and self.channel.connection is not None:
-            self.channel.connection.keeper.requeue(tags)
+        transport = self.channel.connection
+        if transport is not None and os.getpid() == self.channel.pid:  # those of the parent are the parent's
+            transport.keeper.requeue(tags)
         return []
 
 
@@ -248,9 +228,11 @@ class Channel(virtual.Channel):
 
     QoS = QoS
     supports_fanout = True
+    prepare_queue_arguments = staticmethod(to_rabbitmq_queue_arguments)
 
     def __init__(self, connection: Transport, **kwargs: Any):
         super().__init__(connection, **kwargs)
+        self.pid = os.getpid()
         self._no_ack: set[str] = set()
         self._own: set[str] = set()  # queues with an end that this channel has declared
         self._consumed: set[str] = set()
@@ -259,31 +241,26 @@ class Channel(virtual.Channel):
 
     # -- producing
 
-    def prepare_message(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        message: dict[str, Any] = super().prepare_message(*args, **kwargs)
+    def basic_publish(self, message: dict[str, Any], exchange: str, routing_key: str, **kwargs: Any) -> Any:
         # A publish that kombu or Celery repeats comes here with the same properties.
         message["properties"].setdefault(ONCE, uuid.uuid4().hex)
-        return message
-
-    def basic_publish(self, message: dict[str, Any], exchange: str, routing_key: str, **kwargs: Any) -> Any:
         result = super().basic_publish(message, exchange, routing_key, **kwargs)
-        message["properties"].pop(ONCE, None)
+        del message["properties"][ONCE]
         return result
 
     def _put(self, queue: str, message: dict[str, Any], **kwargs: Any) -> None:
         headers, properties = message.get("headers") or {}, message.get("properties") or {}
         # The tag of a delivery is that of its lease; that of a publish would be another one in each try.
         stored = {name: value for name, value in properties.items() if name not in (ONCE, "delivery_tag")}
+        due_at = due(headers)
         fields: dict[str, Any] = {
             "body": dumps({**message, "properties": stored}),
             "headers": {"content-type": "application/json"},
             "priority": DEFAULT_PRIORITY - self._get_message_priority(message),
+            "due_at": due_at,
+            "past": due_at and "fire",
+            "expires_in": self._ttl(queue, properties),
         }
-        due_at, ttl = due(headers), self._ttl(queue, properties)
-        if due_at is not None:
-            fields.update(due_at=due_at, past="fire")
-        if ttl is not None:
-            fields["expires_in"] = ttl / 1000
         key = ""
         if headers.get("task"):
             key, fields["headers"]["task"] = str(headers.get("id") or ""), str(headers["task"])
@@ -293,20 +270,17 @@ class Channel(virtual.Channel):
             fields["headers"]["content-encoding"] = "deflate"
         publish(self.connection.duewheel, self.connection.named(queue), key, fields, properties.get(ONCE))
 
-    def _ttl(self, queue: str, properties: dict[str, Any]) -> int | None:
-        """Milliseconds after which a message is of no use: the least of its own and its queue's."""
+    def _ttl(self, queue: str, properties: dict[str, Any]) -> float | None:
+        """Seconds after which a message is of no use: the least of its own and its queue's, which are milliseconds."""
         ttl = self.connection.arguments.get(queue, {}).get("x-message-ttl", self.connection.ttls.get(queue))
         found = [it for it in (properties.get("expiration"), ttl or None) if it not in (None, "")]
-        return min((max(int(float(it)), 1) for it in found), default=None)
+        return min((max(int(float(it)), 1) / 1000 for it in found), default=None)
 
     def _put_fanout(self, exchange: str, message: dict[str, Any], routing_key: str, **kwargs: Any) -> None:
         for _, _, queue in self.get_table(exchange):
             self._put(queue, message, **kwargs)
 
     # -- queues and exchanges
-
-    def prepare_queue_arguments(self, arguments: Any, **kwargs: Any) -> Any:
-        return kombu_base.to_rabbitmq_queue_arguments(arguments, **kwargs)
 
     def _new_queue(self, queue: str, arguments: Any = None, **options: Any) -> None:
         self.connection.arguments[queue] = arguments = dict(arguments or {})
@@ -357,7 +331,12 @@ class Channel(virtual.Channel):
 
     def queue_unbind(self, queue: str, exchange: str | None = None, routing_key: str = "", *args: Any,
                      **kwargs: Any) -> None:
-        super().queue_unbind(queue, exchange, routing_key, *args, **kwargs)
+        self.state.binding_delete(queue, exchange, routing_key)
+        self._unbind(exchange, queue, routing_key)
+
+    def _unbind(self, exchange: str | None, queue: str, routing_key: str | None = None) -> None:
+        own = self.state.exchanges.get(exchange, {}).get("table", [])
+        own[:] = [meta for meta in own if meta[2] != queue or routing_key not in (None, meta[0])]
         self.connection.bindings.unbind(exchange, queue, routing_key)
 
     def queue_delete(self, queue: str, if_unused: bool = False, if_empty: bool = False, **kwargs: Any) -> None:
@@ -365,17 +344,12 @@ class Channel(virtual.Channel):
             return
         exchanges = {it.exchange for it in self.state.queue_bindings(queue)}
         for exchange in exchanges:
-            table = self.state.exchanges.get(exchange, {}).get("table", [])
-            table[:] = [meta for meta in table if meta[2] != queue]
-            self.connection.bindings.unbind(exchange, queue)
+            self._unbind(exchange, queue)
         self.state.queue_bindings_delete(queue)
         self._own.discard(queue)
         if self._ends(queue):
             # What was on its way to it while its binding was removed is removed then.
             self.connection.bindings.keep(queue, exchanges, SWEEP)
-        self.connection.remove_queue(queue)
-
-    def _delete(self, queue: str, *args: Any, **kwargs: Any) -> None:
         self.connection.remove_queue(queue)
 
     def _counts(self, queue: str) -> dict[str, int] | None:
@@ -400,15 +374,18 @@ class Channel(virtual.Channel):
     # -- consuming
 
     def basic_consume(self, queue: str, no_ack: bool, callback: Any, consumer_tag: str, **kwargs: Any) -> None:
+        from .celery import extend_panel
+
         (self._no_ack.add if no_ack else self._no_ack.discard)(queue)
         super().basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
         self._consumed.add(queue)
-        if "celery.worker.control" in sys.modules:
-            from .celery import extend_panel
-
-            extend_panel()
+        extend_panel()
+        transport = self.connection
         if queue in self._own:
-            self.connection.keep_queues()
+            transport.keep_queues()
+        if self._fetcher is None:
+            self._fetcher = Fetcher(transport.keeper, transport.lease, transport.wait, transport.reconnect_for,
+                                    self.wanted, self._take, transport.fail)
         self.update()
 
     def basic_cancel(self, consumer_tag: str) -> None:
@@ -424,43 +401,57 @@ class Channel(virtual.Channel):
 
     def update(self) -> None:
         """What the reserve asks for: the queues of the consumers, and as many messages as may be unacked."""
-        if self.closed or self.connection is None:
-            return
-        if self._fetcher is None:
-            if not self._active_queues:
-                return
-            transport = self.connection
-            self._fetcher = Fetcher(transport.keeper, transport.lease, transport.wait, transport.reconnect_for,
-                                    self.wanted, self._take, transport.fail)
-        self._fetcher.update()
+        if self._fetcher is not None:
+            self._fetcher.update()
 
     def wanted(self) -> tuple[list[str], int]:
         """The queues of the consumers, and how many messages there is room for."""
-        if self.closed or self.connection is None:
-            return [], 0
-        qos = self.qos
-        unacked = len(qos._delivered) - len(qos._dirty)
-        room = (qos.prefetch_count - unacked if qos.prefetch_count else BATCH) - len(self._inbox)
+        most = self.qos.can_consume_max_estimate()
+        room = (BATCH if most is None else most) - len(self._inbox)
         return list(dict.fromkeys(self.connection.named(it) for it in self._active_queues)), min(max(room, 0), 4096)
 
     def _take(self, granted: list[Delivery]) -> None:
         transport = self.connection
-        taken = []
-        for one in granted:
-            try:
-                taken.append((transport.names[one.queue], transport.payload(one)))
-            except Exception as error:  # noqa: BLE001: whatever its content makes of it
-                transport.foreign(one, error)
-        with transport.arrived:
+        taken = [(transport.names[one.queue], payload) for one in granted if (payload := self._payload(one))]
+        with transport.lock:
             self._inbox.extend(taken)
             # Nobody sweeps the inbox for a consumer that has been cancelled before.
             self._drop(*{queue for queue, _ in taken}.difference(self._active_queues))
         self.update()
         transport.wake()
 
+    def _payload(self, delivery: Delivery) -> dict[str, Any] | None:
+        """The message of kombu, and its lease is kept from now on. One that is none of kombu's is dead at once: it can
+        be read there, and redriven."""
+        tag = self.connection.keeper.add(delivery)
+        try:
+            payload = loads(text_of(delivery))
+            if not isinstance(payload, dict) or "body" not in payload:
+                raise ValueError("it has no body of kombu")
+            properties, headers = (payload.get(name) or {} for name in ("properties", "headers"))
+            if not isinstance(properties, dict) or not isinstance(headers, dict):
+                raise ValueError("its properties and its headers are not both mappings")
+            payload.update(properties=properties, headers=headers)
+            info = properties.setdefault("delivery_info", {})
+            info.setdefault("exchange", "")
+            info.setdefault("routing_key", self.connection.names.get(delivery.queue, delivery.queue))
+            at, now = due(headers), datetime.now(timezone.utc)
+            if at is not None and datetime.fromisoformat(at) > now:
+                # It is due by the server's clock, or somebody has fired it: the worker has nothing to wait for.
+                headers["duewheel-eta"], headers["eta"] = headers["eta"], now.isoformat()
+            if delivery.attempt > 1:
+                payload["redelivered"] = headers["redelivered"] = info["redelivered"] = True
+            properties["delivery_tag"] = tag
+            self.Message(payload, channel=self)  # as it will be made for its consumer
+            return payload
+        except Exception as error:  # noqa: BLE001: whatever its content makes of it
+            log.error("message %s of %s is not a task, and is dead now: %s", delivery.id, delivery.queue, error)
+            self.connection.keeper.nack([tag], dead=True, reason=f"not a task: {error}")
+            return None
+
     def _drop(self, *queues: str) -> None:
         """Gives back what was leased for queues that nobody consumes any more."""
-        with self.connection.arrived:
+        with self.connection.lock:
             dropped = [payload for queue, payload in self._inbox if queue in queues]
             self._inbox = deque(it for it in self._inbox if it[0] not in queues)
         self.connection.keeper.requeue(it["properties"]["delivery_tag"] for it in dropped)
@@ -469,7 +460,7 @@ class Channel(virtual.Channel):
         """Calls the consumers with what is here now; how many messages those were."""
         transport, count = self.connection, 0
         for _ in range(len(self._inbox)):
-            with transport.arrived:
+            with transport.lock:
                 if not self._inbox:
                     break
                 queue, payload = self._inbox.popleft()
@@ -493,11 +484,8 @@ class Channel(virtual.Channel):
                 raise Empty
             if got[0].late:
                 transport.duewheel.ack(got[0])
-                continue
-            try:
-                return transport.payload(got[0])
-            except Exception as error:  # noqa: BLE001: whatever its content makes of it
-                transport.foreign(got[0], error)
+            elif payload := self._payload(got[0]):
+                return payload
 
     def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
         message = super().basic_get(queue, no_ack=no_ack, **kwargs)
@@ -506,9 +494,6 @@ class Channel(virtual.Channel):
         return message
 
     def close(self) -> None:
-        if self.closed or self.connection is None:
-            super().close()
-            return
         if self._fetcher is not None:
             self._fetcher.close()
             self._fetcher = None
@@ -530,7 +515,6 @@ class Transport(virtual.Transport):
 
     Channel = Channel
     default_port = 7788
-    polling_interval = None
     driver_type = "duewheel"
     driver_name = "duewheel"
     tls = False
@@ -561,11 +545,10 @@ class Transport(virtual.Transport):
         self.bindings = Bindings(self.duewheel, self.prefix)
         self.arguments: dict[str, dict[str, Any]] = {}
         self.ttls: dict[str, int] = {}
-        self.arrived = threading.Condition()
+        self.lock = threading.RLock()  # of the inboxes
         self.names: dict[str, str] = {}  # of queues, by those of the server
         self._error: Exception | None = None
         self._hub: Any = None
-        self._wake: tuple[socket.socket, socket.socket] | None = None
         self._keeping = False
 
     # -- names
@@ -576,57 +559,26 @@ class Transport(virtual.Transport):
         self.names[name] = queue
         return name
 
-    def payload(self, delivery: Delivery) -> dict[str, Any]:
-        """The message of kombu, and its lease is kept from now on."""
-        payload = loads(text_of(delivery))
-        if not isinstance(payload, dict) or "body" not in payload:
-            raise ValueError("it has no body of kombu")
-        for name in ("properties", "headers"):
-            if payload.get(name) is None:
-                payload[name] = {}
-            elif not isinstance(payload[name], dict):
-                raise ValueError(f"its {name} are no mapping")
-        properties, headers = payload["properties"], payload["headers"]
-        info = properties.setdefault("delivery_info", {})
-        info.setdefault("exchange", "")
-        info.setdefault("routing_key", self.names.get(delivery.queue, delivery.queue))
-        at, now = due(headers), datetime.now(timezone.utc)
-        if at is not None and datetime.fromisoformat(at) > now:
-            # It is due by the server's clock, or because somebody has fired it: the worker has nothing to wait for.
-            headers["duewheel-eta"], headers["eta"] = headers["eta"], now.isoformat()
-        if delivery.attempt > 1:
-            payload["redelivered"] = headers["redelivered"] = True
-            info["redelivered"] = True
-        properties["delivery_tag"] = self.keeper.add(delivery)
-        return payload
-
-    def foreign(self, delivery: Delivery, error: Exception) -> None:
-        """A message that is none of kombu's is dead at once: it can be read there, and redriven."""
-        log.error("message %s of %s is not a task, and is dead now: %s", delivery.id, delivery.queue, error)
-        self.keeper.nack([self.keeper.add(delivery)], dead=True, reason=f"not a task: {error}")
-
     # -- queues
 
     def purge(self, queue: str) -> int:
         """Removes what is pending: with the scope `admin` all of it, else what is due."""
         name, count = self.named(queue), 0
-        try:
-            return self.duewheel.purge(name)
-        except NotFound:
-            return 0
-        except Forbidden:
-            while got := self.duewheel.reserve(name, 1000):
-                self.duewheel.ack_many(got)
-                count += len(got)
-            return count
+        with suppress(NotFound):
+            try:
+                return self.duewheel.purge(name)
+            except Forbidden:
+                while got := self.duewheel.reserve(name, 1000):
+                    self.duewheel.ack_many(got)
+                    count += len(got)
+        return count
 
     def remove_queue(self, queue: str) -> None:
-        try:
-            self.duewheel.request("DELETE", queue_path(self.named(queue)))
-        except NotFound:
-            pass
-        except (Leased, InUse, Forbidden):
-            self.purge(queue)
+        with suppress(NotFound):
+            try:
+                self.duewheel.request("DELETE", queue_path(self.named(queue)))
+            except (Leased, InUse, Forbidden):
+                self.purge(queue)
 
     def keep_queues(self) -> None:
         """Renews the queues with an end from now on, and removes those that have ended."""
@@ -648,14 +600,10 @@ class Transport(virtual.Transport):
 
     def drain_events(self, connection: Any, timeout: float | None = None) -> None:
         """Delivers everything that has arrived, and waits for it at most that long. Raises socket.timeout."""
-        end = None if timeout is None else time.monotonic() + timeout
+        end = time.monotonic() + (timeout or 0)
         while not self._deliver_all():
-            with self.arrived:
-                if self._error is None and not any(channel._inbox for channel in self.channels):
-                    left = None if end is None else end - time.monotonic()
-                    if left is not None and left <= 0:
-                        raise socket.timeout("no message has arrived")
-                    self.arrived.wait(left)
+            self._woken.settimeout(None if timeout is None else max(end - time.monotonic(), 0.001))
+            self._woken.recv(4096)
 
     def _deliver_all(self) -> int:
         error, self._error = self._error, None
@@ -666,34 +614,24 @@ class Transport(virtual.Transport):
     # -- the event loop
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
-        self.unregister_from_event_loop(connection, loop)
-        read, write = socket.socketpair()
-        read.setblocking(False)
-        write.setblocking(False)
-        self._wake, self._hub = (read, write), loop
-        loop.add_reader(read, self._on_woken, read)
+        self._hub = loop
+        loop.add_reader(self._woken, self._on_woken)
         self.wake()
 
     def unregister_from_event_loop(self, connection: Any, loop: Any) -> None:
-        wake, self._wake = self._wake, None
-        if wake is not None:
-            with suppress(KeyError, ValueError, OSError):
-                (self._hub or loop).remove_reader(wake[0])
-            for one in wake:
-                one.close()
+        self._hub = None
+        with suppress(KeyError, ValueError, OSError):
+            loop.remove_reader(self._woken)
 
     def wake(self) -> None:
         """Something has come."""
-        with self.arrived:
-            self.arrived.notify_all()
-        wake = self._wake
-        if wake is not None:
-            with suppress(OSError):  # full: it is awake; closed: it needs nothing
-                wake[1].send(b".")
+        with suppress(OSError):  # full: it is awake; closed: it needs nothing
+            self._wake.send(b".")
 
-    def _on_woken(self, read: socket.socket) -> None:
+    def _on_woken(self) -> None:
+        self._woken.setblocking(False)
         with suppress(OSError):
-            read.recv(4096)
+            self._woken.recv(4096)
         self._deliver_all()
 
     # -- the connection
@@ -701,13 +639,16 @@ class Transport(virtual.Transport):
     def establish_connection(self) -> Transport:
         # One call says whether there is a server that takes the token.
         self.duewheel.check()
+        self._woken, self._wake = socket.socketpair()
+        self._wake.setblocking(False)
         return super().establish_connection()
 
     def close_connection(self, connection: Any) -> None:
-        for channel in list(self.channels):
-            channel.close()
-        self.unregister_from_event_loop(connection, self._hub)
         super().close_connection(connection)
+        if self._hub is not None:
+            self.unregister_from_event_loop(connection, self._hub)
+        self._woken.close()
+        self._wake.close()
         # What it cannot settle now it settles as soon as the server is back.
         self.keeper.close()
         self.keeper = Keeper(self.duewheel)
@@ -715,8 +656,6 @@ class Transport(virtual.Transport):
         self.duewheel.close()
 
     def driver_version(self) -> str:
-        from . import __version__
-
         return __version__
 
 
@@ -736,6 +675,3 @@ def _context(options: Any) -> ssl.SSLContext:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
-
-
-__all__ = ["Channel", "TLSTransport", "Transport"]

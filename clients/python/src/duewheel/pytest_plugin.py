@@ -61,13 +61,11 @@ class VirtualServer:
 
     def pending(self, queue: str, **filters: Any) -> list[Message]:
         """Scheduled, ready, leased and dead messages of a queue, in due order; with `state="dead"` those alone."""
-        found: list[Message] = []
-        after = None
-        while True:
+        found, after = self.client.messages(queue, limit=1000, **filters)
+        while after is not None:
             page, after = self.client.messages(queue, limit=1000, after=after, **filters)
             found += page
-            if after is None:
-                return found
+        return found
 
     def assert_enqueued(self, queue: str, *, key: str | None = None, body: str | bytes | None = None, json: Any = None,
                         headers: dict[str, str] | None = None, due_in: Duration | None = None,

@@ -3,13 +3,20 @@
 import base64
 import hmac
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from urllib.parse import unquote
 
 from . import _ed25519
-from ._messages import Body, moment
+from ._messages import Body, instant_of
+
+
+#: Whether a signature is by a key.
+SCHEMES: dict[str, Callable[[bytes, bytes, bytes], bool]] = {
+    "v1": lambda key, signature, signed: hmac.compare_digest(hmac.digest(key, signed, "sha256"), signature),
+    "v1a": _ed25519.verify,
+}
 
 
 class WebhookError(Exception):
@@ -73,7 +80,7 @@ def _whole(text: str) -> int | None:
 def _moment(value: str | None) -> datetime | None:
     """An instant of a header, which is not signed: None if it is none."""
     try:
-        return moment(value)
+        return instant_of(value or "")
     except ValueError:
         return None
 
@@ -117,10 +124,4 @@ def _key(secret: str) -> tuple[str, bytes]:
 
 def _holds(keys: list[tuple[str, bytes]], signature: str, signed: bytes) -> bool:
     version, _, text = signature.partition(",")
-    value = _decoded(text)
-    for kind, key in keys:
-        if kind == version == "v1" and hmac.compare_digest(hmac.digest(key, signed, "sha256"), value):
-            return True
-        if kind == version == "v1a" and _ed25519.verify(key, value, signed):
-            return True
-    return False
+    return any(kind == version and SCHEMES[kind](key, _decoded(text), signed) for kind, key in keys)

@@ -51,7 +51,7 @@ class GivenBack(Exception):
     def __init__(self, delay: Duration | None = None, reason: str | None = None):
         super().__init__(reason or type(self).__name__)
         self.delay = delay
-        self.reason = reason
+        self.reason = None if reason is None else str(reason)
 
 
 class NotYet(GivenBack):
@@ -246,8 +246,7 @@ class Worker:
             self.stop()
 
     def _lost(self, tag: str) -> None:
-        job = self._running.get(tag)
-        if job is not None:
+        if job := self._running.get(tag):
             job.token.cancel("lease_lost")
             self._call(job._stop)
 
@@ -299,9 +298,7 @@ class Worker:
 
     async def _drain(self) -> None:
         running = {job._task: job for job in self._running.values()}
-        if not running:
-            return
-        _, late = await asyncio.wait(running, timeout=self.drain)
+        late = (await asyncio.wait(running, timeout=self.drain))[1] if running else set()
         for task in late:
             log.warning("%r has not ended in time", running[task])
             running[task].token.cancel("stopped")

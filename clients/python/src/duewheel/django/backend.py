@@ -17,12 +17,14 @@ from django.utils.dateparse import parse_datetime
 from django.utils.module_loading import import_string
 
 try:
+    from django.tasks import task_backends as task_backends
     from django.tasks.backends.base import BaseTaskBackend
     from django.tasks.base import Task, TaskContext, TaskError, TaskResult, TaskResultStatus
     from django.tasks.exceptions import TaskResultDoesNotExist
     from django.tasks.signals import task_enqueued, task_finished, task_started
     from django.utils.json import normalize_json
 except ImportError:
+    from django_tasks import task_backends as task_backends
     from django_tasks.backends.base import BaseTaskBackend
     from django_tasks.base import Task, TaskContext, TaskError, TaskResult, TaskResultStatus
     from django_tasks.exceptions import TaskResultDoesNotExist
@@ -147,15 +149,15 @@ class DuewheelBackend(BaseTaskBackend):
         close_old_connections()
         try:
             task_started.send(type(self), task_result=result)
-            value = error = None
+            value, error = Result(None), None
             try:
                 context = [TaskContext(task_result=result)] if task.takes_context else []
-                value = normalize_json(task.call(*context, *result.args, **result.kwargs))
+                value = Result(normalize_json(task.call(*context, *result.args, **result.kwargs)))
             except Exception as raised:  # noqa: BLE001: it is the result
                 error = raised
                 trace = "".join(format_exception(raised))
                 result.errors.append(TaskError(exception_class_path=_path(raised), traceback=trace))
-            _set(result, finished_at=timezone.now(), _return_value=value,
+            _set(result, finished_at=timezone.now(), _return_value=value.value,
                  status=TaskResultStatus.SUCCESSFUL if error is None else TaskResultStatus.FAILED)
             task_finished.send(type(self), task_result=result)
         finally:
@@ -163,7 +165,7 @@ class DuewheelBackend(BaseTaskBackend):
         if error is not None:
             log.error("task %s has failed: %s", result.id, result.errors[-1].traceback)
             raise Dead(f"{_path(error)}: {error}") from error
-        return Result(value)
+        return value
 
 
 def _path(error: Exception) -> str:
@@ -176,7 +178,5 @@ def _set(result: TaskResult, **fields: Any) -> None:
 
 
 def _moment(text: str | None) -> datetime | None:
-    at = None if text is None else parse_datetime(text)
-    if at is not None and not settings.USE_TZ and timezone.is_aware(at):
-        at = timezone.make_naive(at)
-    return at
+    at = parse_datetime(text or "")
+    return timezone.make_naive(at) if at and timezone.is_aware(at) and not settings.USE_TZ else at

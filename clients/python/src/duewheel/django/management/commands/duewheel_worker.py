@@ -19,12 +19,7 @@ class Command(BaseCommand):
         parser.add_argument("--drain", type=float, default=30.0, help="seconds that running tasks have after SIGTERM")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        try:
-            from django.tasks import task_backends
-        except ImportError:
-            from django_tasks import task_backends
-
-        from ...backend import DuewheelBackend
+        from ...backend import DuewheelBackend, task_backends
 
         backend = task_backends[options["backend"]]
         if not isinstance(backend, DuewheelBackend):
