@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import contextlib
 import inspect
 import json
 import re
@@ -244,14 +245,16 @@ def handler_of(case, begun, coroutine):
         if what["do"] == "sleep":
             return sleep(what["ms"] / 1000)
         if what["do"] == "wait_cancelled":
-            return sleep(None) if coroutine else job.token.check() if job.token.wait(60) else None
+            return cancelled(job) if coroutine else job.token.wait(60) and None
         assert what["do"] == "return"
 
-    async def nap(seconds):
-        await asyncio.sleep(3600 if seconds is None else seconds)
+    async def cancelled(job):
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
+        assert job.token.cancelled
 
     async def awaited(job):
-        found = act(job, nap)
+        found = act(job, asyncio.sleep)
         return await found if inspect.isawaitable(found) else found
 
     return awaited if coroutine else lambda job: act(job, time.sleep)

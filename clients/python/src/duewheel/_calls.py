@@ -15,6 +15,7 @@ import random
 import ssl
 import threading
 import time
+import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -104,8 +105,7 @@ class Patience:
 
     def __init__(self, limits: Limits):
         self.repeated_for, seconds = limits
-        self.end = time.monotonic() + seconds
-        self.tries = 0
+        self.end, self.tries = time.monotonic() + seconds, 0
 
     def left(self, timeout: float = math.inf) -> float:
         """Seconds that an attempt may take."""
@@ -128,8 +128,7 @@ class Caller:
                  retry_for: float = 30.0, ssl_context: ssl.SSLContext | None = None):
         url = url or os.environ.get("DUEWHEEL_SERVER") or "http://127.0.0.1:7788"
         self.address = Address(url, token or os.environ.get("DUEWHEEL_TOKEN"))
-        self.timeout = timeout
-        self.retry_for = retry_for
+        self.timeout, self.retry_for = timeout, retry_for
         self._context = (ssl_context or ssl.create_default_context()) if self.address.tls else None
         self._idle: list[Any] = []
 
@@ -177,8 +176,7 @@ class Caller:
         return await self._over(fresh, request, end, resent=kept is not None)
 
     async def _over(self, connection: Any, request: Request, end: float, resent: bool = False) -> Answer:
-        answer = None
-        request.connection = connection
+        answer, request.connection = None, connection
         try:
             if request.ended.is_set():
                 connection.end()
@@ -305,11 +303,9 @@ class Caller:
         seconds, limit = self.limits()
         return min(seconds, lease), min(limit, lease)
 
-    async def _settle_many(self, verb: str, items: Sequence[Members],
-                           limits: Limits = UNTIL_ANSWERED) -> list[Any]:
+    async def _settle_many(self, verb: str, items: Sequence[Members], limits: Limits = UNTIL_ANSWERED) -> list[Any]:
         """A batch of `/v1/ack`, `/v1/nack` or `/v1/extend`: for each item its answer, or the exception. Items that are
         refused for the moment are sent again, as a whole batch is."""
-
         return await self._items(f"/v1/{verb}", items, lambda part: {"messages": part}, limits, settles=True)
 
     async def _items(self, path: str, items: Sequence[Any], fields: Callable[[list[Any]], Members], limits: Limits,
@@ -447,10 +443,9 @@ class Calls(Caller):
         return Message.read(await self._request("POST", key_path(queue, key, "/fire")))
 
     async def replay(self, message: str, *, key: str | None = None) -> Enqueued:
-        """Enqueues the content of a dead or done message again. Only with a `key` it is repeated when its answer is
-        lost."""
-        path = message_path(message, "/replay")
-        return Enqueued.read(await self._request("POST", path, wire({"key": key}), repeatable=key is not None))
+        """Enqueues the content of a dead or done message again."""
+        fields = wire({"key": key, "dedupe_id": uuid.uuid4().hex})
+        return Enqueued.read(await self._request("POST", message_path(message, "/replay"), fields))
 
     # -- consume
 

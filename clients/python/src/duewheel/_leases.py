@@ -36,12 +36,15 @@ def tag_of(delivery: Delivery) -> str:
 
 
 class _Lease:
-    """A lease, and when it is to be extended: at half its time."""
+    """A lease, when it ends, and when it is to be extended: at half its time."""
 
     def __init__(self, delivery: Delivery):
-        self.delivery = delivery
-        self.half = delivery.lease_ms / 2000
+        self.delivery, self.half = delivery, delivery.lease_ms / 2000
+        self.begin()
+
+    def begin(self) -> None:
         self.extend_at = time.monotonic() + self.half
+        self.ends = self.extend_at + self.half
 
 
 @dataclass
@@ -63,18 +66,15 @@ def _flush() -> None:
 
 class Keeper:
     """Extends leases at half their time, and settles messages in batches, each until it is answered. `lost` is called
-    with the tag of a lease that is over before that."""
+    with the tag of a lease that is over before that, once."""
 
     def __init__(self, client: Client, lost: Callable[[str], None] = lambda tag: None):
-        self.client = client
-        self.lost = lost
+        self.client, self.lost = client, lost
         self._leases: dict[str, _Lease] = {}
         self._settles: list[_Settle] = []
-        self._sending = False
-        self._changed = threading.Condition()
         self._threads: dict[str, threading.Thread] = {}
-        self._pid = os.getpid()
-        self._closed = threading.Event()
+        self._sending, self._pid = False, os.getpid()
+        self._changed, self._closed = threading.Condition(), threading.Event()
         _keepers.add(self)
 
     def add(self, delivery: Delivery) -> str:
@@ -219,17 +219,22 @@ class Keeper:
                     self._wait_until(one.extend_at for one in self._leases.values())
             # What has no answer by then is tried again before the lease ends.
             half = min(one.half for one in due)
-            fields = [extend_fields(one.delivery) for one in due]
             try:
-                results = self.client.settle_many("extend", fields, (half / 4, half / 2))
+                items = [extend_fields(one.delivery) for one in due]
+                results = self.client.settle_many("extend", items, (half / 4, half / 2))
             except DuewheelError as error:
                 log.warning("%d leases cannot be extended, trying again: %s", len(due), error)
                 results = [error] * len(due)
             for one, result in zip(due, results):
                 if isinstance(result, GONE):
                     self._lose(one.delivery)
-                elif isinstance(result, DuewheelError):
+                elif not isinstance(result, DuewheelError):
+                    one.begin()
+                else:
                     one.extend_at = time.monotonic() + one.half / 4
+                    if time.monotonic() >= one.ends:  # without an answer it ends all the same; a settle may still count
+                        one.ends = float("inf")
+                        self.lost(tag_of(one.delivery))
 
     def _due(self) -> list[_Lease]:
         """Those to extend now, in one call with those that are near, and next after another half of their time."""

@@ -104,8 +104,7 @@ class Job(Body):
     _handling: asyncio.Future[Any] | None = None
 
     def __init__(self, delivery: Delivery):
-        self.delivery = delivery
-        self.token = CancelToken()
+        self.delivery, self.token = delivery, CancelToken()
         self.id, self.queue, self.key = delivery.id, delivery.queue, delivery.key
         self.attempt, self.due_at = delivery.attempt, delivery.due_at
         self.body, self.headers = delivery.body, delivery.headers
