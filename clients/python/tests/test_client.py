@@ -7,6 +7,7 @@ import json as jsonlib
 import os
 import ssl
 import threading
+import time
 from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
 
@@ -18,7 +19,7 @@ from duewheel._calls import problem
 from duewheel._http import Answer
 from duewheel._messages import milliseconds
 from duewheel.webhooks import WebhookError, verify
-from running import Fake, Server, certificate
+from running import PATIENCE, Fake, Server, certificate
 
 
 def test_every_code_of_the_documentation_has_a_class():
@@ -400,7 +401,7 @@ def test_a_reserve_that_is_stopped_loses_nothing(tmp_path, tls):
             seen = 0
             for n in range(60):
                 stop = asyncio.Event()
-                waiting = asyncio.ensure_future(client.reserve_until(stop, "q", 10, wait=30))
+                waiting = asyncio.ensure_future(client.reserve_until(stop, "q", 10, wait=30, lease=3600))
                 await asyncio.sleep(0.003)
                 sending = asyncio.ensure_future(client.enqueue("q", "x"))
                 await asyncio.sleep(n % 20 * 0.0002)
@@ -409,7 +410,10 @@ def test_a_reserve_that_is_stopped_loses_nothing(tmp_path, tls):
                 await sending
                 seen += len(got)
                 await client.ack_many(got)
-            counts = (await client.queue("q"))["counts"]
+            end = time.monotonic() + PATIENCE
+            # What reached nobody is given back within moments, and not by the end of its lease.
+            while (counts := (await client.queue("q"))["counts"])["leased"] and time.monotonic() < end:
+                await asyncio.sleep(0.02)
             assert counts["leased"] == 0 and counts["ready"] + seen == 60
 
     try:
