@@ -51,9 +51,9 @@ class AsyncClient(Calls):
         reserving, stopping = asyncio.ensure_future(self._granted(request)), asyncio.ensure_future(stop.wait())
         try:
             await asyncio.wait({reserving, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            if stop.is_set() and request.connection is None and not reserving.done():
+            request.end()  # also if it is cancelled below: before Python 3.12 `wait_for` may miss that
+            if request.connection is None and not reserving.done():
                 return Deliveries()  # nothing is under way
-            request.end()
             return await reserving
         finally:
             reserving.cancel()
