@@ -29,6 +29,8 @@ use crate::manifest::Manifest;
 
 pub(crate) const SHARDS: &str = "SHARDS";
 const SHARD: &str = "SHARD";
+/// In a folder to which a copy is being restored or made, from the first step to the last.
+const UNFINISHED: &str = "UNFINISHED";
 /// The first line of `SHARDS` and `SHARD`, before the version of the data folder's format.
 const FIRST_LINE: &str = "duewheel ";
 /// The first line in a build before 0.1.0.
@@ -93,17 +95,27 @@ fn folders_of(disk: &dyn Disk, dir: &Path) -> Result<Vec<PathBuf>, StoreError> {
     Ok((0..count.shards).map(|shard| dir.join(name(shard, count.shards))).collect())
 }
 
-/// Undoes the last step of making a data folder: it is not opened any more.
-///
-/// # Errors
-/// [`ErrorKind::Unavailable`] if the disk returns an error.
-pub fn spoil(dir: impl AsRef<Path>) -> Result<(), StoreError> {
-    let disk = RealDisk::new(dir.as_ref());
-    let remove = |name: &str| disk.remove(name).map_err(failed("remove", name));
-    let Some(count) = count(&disk)? else { return remove(MANIFEST) };
-    remove(SHARDS)?;
-    // Without them the folder would look like one that was being made.
-    (0..count.shards).try_for_each(|shard| remove(&format!("{}/{MANIFEST}", name(shard, count.shards))))
+/// Begins to make a data folder in an empty one: until [`finish`] nothing opens it by its name, reads it or copies it.
+pub(crate) fn begin(disk: &dyn Disk) -> Result<(), StoreError> {
+    disk.create(UNFINISHED).map_err(failed("create", UNFINISHED))?;
+    disk.sync_dir("").map_err(failed("sync the names of", ""))
+}
+
+/// Makes a data folder valid, as the last step.
+pub(crate) fn finish(disk: &dyn Disk) -> Result<(), StoreError> {
+    disk.remove(UNFINISHED).map_err(failed("remove", UNFINISHED))?;
+    disk.sync_dir("").map_err(failed("sync the names of", ""))
+}
+
+/// Checks that no process has begun to make the folder, and was interrupted.
+pub(crate) fn finished(disk: &dyn Disk) -> Result<(), StoreError> {
+    match exists(disk, UNFINISHED)? {
+        false => Ok(()),
+        true => {
+            let what = "a restore or a copy to this folder has not ended: remove it and start again";
+            Err(StoreError::new(ErrorKind::Corrupt, what))
+        }
+    }
 }
 
 impl ShardFolders {
@@ -177,6 +189,7 @@ pub(crate) fn name(shard: u32, shards: u32) -> String {
 
 /// Reads the number of shards of a folder. `None`: it has none, so it is the folder of one store.
 pub(crate) fn count(disk: &dyn Disk) -> Result<Option<ShardCount>, StoreError> {
+    finished(disk)?;
     let Some(text) = small(disk, SHARDS)? else { return of_names(disk) };
     let (shards, id) = read(text.as_bytes()).map_err(|what| StoreError::new(ErrorKind::Corrupt, what))?;
     Ok(Some(ShardCount { shards, is_complete: true, id: Some(id) }))
@@ -540,8 +553,6 @@ mod tests {
         refused(open(), "0-of-3/SHARD: it is missing");
         fs::write(data.join("0-of-3").join(SHARD), shard).unwrap();
         drop(open().unwrap());
-        spoil(&data).unwrap();
-        refused(open(), MANIFEST);
     }
 
     #[test]
