@@ -9,7 +9,7 @@ use duewheel_cli::{ClientArgs, CommandFailure, RunCommand, ShowClusterArgs, comm
 use duewheel_server::config::StoreChoice;
 use duewheel_server::store::{give_up_lost, init_postgres, reset, rotate_secret};
 use duewheel_server::stored;
-use duewheel_store_log::{copy_shards, spoil};
+use duewheel_store_log::copy_shards;
 use duewheel_store_medium::SecretRotation;
 use serde_json::json;
 
@@ -140,12 +140,8 @@ impl RunCommand for StoreBackupArgs {
             let what = "give --store redis://… or postgres://…; `duewheel backup` copies the data folder of a server";
             return Err(CommandFailure::Usage(what.to_owned()));
         };
-        let copied = copy_shards(&shards.disks, &self.dest).map_err(CommandFailure::failed)?;
-        if let Err(changed) = shards.still_unchanged() {
-            // If even that fails, the error above is reported.
-            let _ = spoil(&self.dest);
-            return Err(CommandFailure::failed(changed));
-        }
+        let copied = copy_shards(&shards.disks, &self.dest, || shards.still_unchanged());
+        let copied = copied.map_err(CommandFailure::failed)?;
         let (files, bytes) = (copied.files, copied.bytes);
         let answer = json!({
             "dest": self.dest.to_string_lossy(), "messages": copied.pending, "files": files, "bytes": bytes,

@@ -249,14 +249,9 @@ const SEGMENT_BYTES: u64 = 4 * 1024 * 1024;
 /// [`Fenced`](duewheel_core::store::ErrorKind::Fenced) if a process has it open,
 /// [`Full`](duewheel_core::store::ErrorKind::Full) or [`Unavailable`](duewheel_core::store::ErrorKind::Unavailable) if
 /// a disk returns an error, or if `dir` is not empty. After an error, or if the process was killed before the end,
-/// remove `dir`.
+/// nothing opens `dir`: remove it.
 pub fn restore(src: impl AsRef<Path>, dir: impl AsRef<Path>) -> Result<Restored, StoreError> {
-    let dir = dir.as_ref();
-    let report = duewheel_store_log::restore(src, dir)?;
-    let tokens_ended = end_tokens(dir).inspect_err(|_| {
-        // An incomplete folder must not be opened. If even the removal fails, the error above is returned.
-        let _ = duewheel_store_log::spoil(dir);
-    })?;
+    let (report, tokens_ended) = duewheel_store_log::restore_then(src, dir, end_tokens)?;
     Ok(Restored {
         messages: report.pending,
         tokens_ended,
@@ -268,16 +263,20 @@ pub fn restore(src: impl AsRef<Path>, dir: impl AsRef<Path>) -> Result<Restored,
 
 /// Makes every lease invalid, forgets the tokens of leases that have run out, and leaves out the ids that others may have
 /// given. Returns how many tokens there were.
-pub(crate) fn end_tokens(dir: &Path) -> Result<u64, StoreError> {
-    let folders = duewheel_store_log::folders_in(dir)?;
+fn end_tokens(folders: &[PathBuf]) -> Result<u64, StoreError> {
     let shards = u32::try_from(folders.len()).unwrap_or(u32::MAX);
-    (0..).zip(&folders).map(|(shard, folder)| end_tokens_of(folder, Ids::of(ShardId(shard), shards))).sum()
+    let of_shard = |(shard, folder): (u32, &PathBuf)| {
+        end_tokens_of(folder, Ids::of(ShardId(shard), shards))
+            .map_err(|error| StoreError::new(error.kind(), format_args!("{}: {error}", folder.display())))
+    };
+    (0..).zip(folders).map(of_shard).sum()
 }
 
 fn end_tokens_of(dir: &Path, ids: Ids) -> Result<u64, StoreError> {
     let thread = thread::current();
     let options = Options { segment_bytes: SEGMENT_BYTES, ..Options::default() };
-    let mut store = LogStore::open(dir, options, Arc::new(move || thread.unpark()))?;
+    let disk = Arc::new(RealDisk::new(dir));
+    let mut store = LogStore::open_on(disk, options, Arc::new(move || thread.unpark()))?;
     let recovered = store.recovered();
     // A store without a clock has no records.
     let clock = recovered.clock.unwrap_or_else(|| ClockPair { engine: EngineMs(0), wall: wall() });
@@ -478,7 +477,7 @@ fn salvage_to(
     }
     let partial = partial(dir);
     let report = make(&partial)?;
-    let tokens_ended = end_tokens(&partial)?;
+    let tokens_ended = end_tokens(&duewheel_store_log::folders_in(&partial)?)?;
     fs::rename(&partial, dir).map_err(|error| failed("make", error))?;
     let parent = dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     RealDisk::new(parent).sync_dir("").map_err(|error| failed("sync the name of", error))?;

@@ -52,9 +52,9 @@ pub use format::OF_AN_EARLIER_BUILD;
 pub use options::{AtSegmentEnd, Options, SyncMode, WorkMode};
 pub use pool::WorkerPool;
 pub use salvage::{Loss, SalvageReport, salvage, salvage_from, salvage_shards};
-pub use shards::{ShardFolders, folders_in, shards_in, spoil};
+pub use shards::{ShardFolders, folders_in, shards_in};
 pub use shared::Worked;
 pub use store::LogStore;
 pub use verify::{
-    CheckedBackup, Inspected, VerifyReport, copy_shards, inspect_on, restore, verify, verify_on,
+    CheckedBackup, Inspected, VerifyReport, copy_shards, inspect_on, restore, restore_then, verify, verify_on,
 };

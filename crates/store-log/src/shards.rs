@@ -17,15 +17,20 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use duewheel_core::Lsn;
 use duewheel_core::id::ShardId;
-use duewheel_core::store::{ErrorKind, MAX_SHARDS, StoreError};
+use duewheel_core::store::{ErrorKind, Ledger, MAX_SHARDS, StoreError};
 
 use crate::disk::{Disk, HeldLock, LockKind, RealDisk};
-use crate::fault::failed;
+use crate::fault::{ReadFault, failed};
 use crate::format::{self, FORMAT, MANIFEST, OF_AN_EARLIER_BUILD, take_lock};
+use crate::journal::replay;
+use crate::manifest::Manifest;
 
 pub(crate) const SHARDS: &str = "SHARDS";
 const SHARD: &str = "SHARD";
+/// In a folder to which a copy is being restored or made, from the first step to the last.
+const UNFINISHED: &str = "UNFINISHED";
 /// The first line of `SHARDS` and `SHARD`, before the version of the data folder's format.
 const FIRST_LINE: &str = "duewheel ";
 /// The first line in a build before 0.1.0.
@@ -90,25 +95,36 @@ fn folders_of(disk: &dyn Disk, dir: &Path) -> Result<Vec<PathBuf>, StoreError> {
     Ok((0..count.shards).map(|shard| dir.join(name(shard, count.shards))).collect())
 }
 
-/// Undoes the last step of making a data folder: it is not opened any more.
-///
-/// # Errors
-/// [`ErrorKind::Unavailable`] if the disk returns an error.
-pub fn spoil(dir: impl AsRef<Path>) -> Result<(), StoreError> {
-    let disk = RealDisk::new(dir.as_ref());
-    let remove = |name: &str| disk.remove(name).map_err(failed("remove", name));
-    let Some(count) = count(&disk)? else { return remove(MANIFEST) };
-    remove(SHARDS)?;
-    // Without them the folder would look like one that was being made.
-    (0..count.shards).try_for_each(|shard| remove(&format!("{}/{MANIFEST}", name(shard, count.shards))))
+/// Begins to make a data folder in an empty one: until [`finish`] nothing opens it by its name, reads it or copies it.
+pub(crate) fn begin(disk: &dyn Disk) -> Result<(), StoreError> {
+    disk.create(UNFINISHED).map_err(failed("create", UNFINISHED))?;
+    disk.sync_dir("").map_err(failed("sync the names of", ""))
+}
+
+/// Makes a data folder valid, as the last step.
+pub(crate) fn finish(disk: &dyn Disk) -> Result<(), StoreError> {
+    disk.remove(UNFINISHED).map_err(failed("remove", UNFINISHED))?;
+    disk.sync_dir("").map_err(failed("sync the names of", ""))
+}
+
+/// Checks that no process has begun to make the folder, and was interrupted.
+pub(crate) fn finished(disk: &dyn Disk) -> Result<(), StoreError> {
+    match exists(disk, UNFINISHED)? {
+        false => Ok(()),
+        true => {
+            let what = "a restore or a copy to this folder has not ended: remove it and start again";
+            Err(StoreError::new(ErrorKind::Corrupt, what))
+        }
+    }
 }
 
 impl ShardFolders {
     /// Takes a data folder with this number of shards; it is created if it does not exist.
     ///
     /// # Errors
-    /// [`ErrorKind::Fenced`] if another process has it open, [`ErrorKind::Corrupt`] if a shard is missing or the folder
-    /// has another number of shards, [`ErrorKind::Full`] or [`ErrorKind::Unavailable`] if the disk returns an error.
+    /// [`ErrorKind::Fenced`] if another process has it open, [`ErrorKind::Corrupt`] if a shard is missing, the folder
+    /// is a part of a copy, or it has another number of shards, [`ErrorKind::Full`] or [`ErrorKind::Unavailable`] if the
+    /// disk returns an error.
     pub fn open(dir: impl AsRef<Path>, shards: u32) -> Result<Self, StoreError> {
         let dir = dir.as_ref();
         Self::take(dir, shards).map_err(|error| named(dir, error))
@@ -126,6 +142,8 @@ impl ShardFolders {
             Some(count) => {
                 if count.is_complete {
                     whole(&disk, shards)?;
+                } else {
+                    unused(dir, shards)?;
                 }
                 agreed(&disk, &count)?;
                 count.is_complete
@@ -171,6 +189,7 @@ pub(crate) fn name(shard: u32, shards: u32) -> String {
 
 /// Reads the number of shards of a folder. `None`: it has none, so it is the folder of one store.
 pub(crate) fn count(disk: &dyn Disk) -> Result<Option<ShardCount>, StoreError> {
+    finished(disk)?;
     let Some(text) = small(disk, SHARDS)? else { return of_names(disk) };
     let (shards, id) = read(text.as_bytes()).map_err(|what| StoreError::new(ErrorKind::Corrupt, what))?;
     Ok(Some(ShardCount { shards, is_complete: true, id: Some(id) }))
@@ -290,6 +309,33 @@ pub(crate) fn whole(disk: &dyn Disk, shards: u32) -> Result<(), StoreError> {
     Ok(())
 }
 
+/// Checks that a folder without `SHARDS` is one that was being made, and not a part of a copy: no shard has a record or
+/// was closed, and once a folder says which shard it is, the stores of all shards are there.
+fn unused(root: &Path, shards: u32) -> Result<(), StoreError> {
+    for (name, disk) in disks(root, shards) {
+        if small(&*disk, SHARD)?.is_some() {
+            whole(&RealDisk::new(root), shards)?;
+        }
+        if is_used(&*disk).map_err(|fault| fault.inside(&name))? {
+            let what = format!(
+                "{SHARDS} is missing, and {name} has been in use: this is a part of a copy, which must be \
+                 made again, or salvaged"
+            );
+            return Err(StoreError::new(ErrorKind::Corrupt, what));
+        }
+    }
+    Ok(())
+}
+
+/// Whether the store of a shard has a record, was closed, or is a copy.
+fn is_used(disk: &dyn Disk) -> Result<bool, ReadFault> {
+    let Some(manifest) = Manifest::read(disk)? else { return Ok(false) };
+    if manifest.is_closed || !manifest.states.is_empty() {
+        return Ok(true);
+    }
+    Ok(replay::replay(disk, &manifest, &Ledger::default(), 1)?.applied > Lsn(0))
+}
+
 fn exists(disk: &dyn Disk, file: &str) -> Result<bool, StoreError> {
     format::open_if_any(disk, file).map(|file| file.is_some())
 }
@@ -366,6 +412,11 @@ pub(crate) fn named(dir: &Path, error: StoreError) -> StoreError {
 mod tests {
     use std::fs;
 
+    use duewheel_core::QueueName;
+    use duewheel_core::policy::QueueSettings;
+    use duewheel_core::record::{ClockPair, Group, Pause, Record};
+    use duewheel_core::store::Store;
+
     use super::*;
     use crate::{LogStore, Options};
 
@@ -415,15 +466,48 @@ mod tests {
         assert!(!dir.path().join("1-of-2").exists(), "nothing was made");
         fs::rename(dir.path().join("away"), dir.path().join("1-of-2")).unwrap();
         drop(ShardFolders::open(dir.path(), 2).unwrap());
-        // Killed before it was complete.
         fs::remove_file(dir.path().join(SHARDS)).unwrap();
         fs::remove_dir_all(dir.path().join("1-of-2")).unwrap();
+        refused(ShardFolders::open(dir.path(), 2), "1-of-2/MANIFEST is missing");
+        // Killed before it was complete.
+        fs::remove_file(dir.path().join("0-of-2").join(SHARD)).unwrap();
         refused(ShardFolders::open(dir.path(), 4), "it has 2 shards, not 4");
         drop(made(dir.path(), 2));
         assert_eq!(shards_in(dir.path()).unwrap(), Some(2));
         fs::create_dir(dir.path().join("3-of-4")).unwrap();
         fs::remove_file(dir.path().join(SHARDS)).unwrap();
         refused(shards_in(dir.path()), "contradict");
+    }
+
+    /// Story: of a restore that a full disk ended, and of an interrupted `cp -a`, some shards were there. The server
+    /// made the others anew, and served a part of the messages as if it were all.
+    #[test]
+    fn part_of_copy_gets_no_new_shards() {
+        for (appends, closes) in [(true, false), (false, true)] {
+            let dir = tempfile::tempdir().unwrap();
+            let folders = made(dir.path(), 3);
+            let options = Options { segment_bytes: 1 << 16, ..Options::default() };
+            let folder = folders.folder(ShardId(1));
+            let mut store = LogStore::open(folder, options, std::sync::Arc::new(|| ())).unwrap();
+            if appends {
+                let name = QueueName::new("q").unwrap();
+                let records =
+                    vec![Record::Queue { name, settings: QueueSettings::default(), pause: Pause::Paused }];
+                let first = store.recovered().next_lsn;
+                store.append(&Group { first, clock: ClockPair::default(), records }).unwrap();
+            }
+            if closes {
+                store.close(ClockPair::default()).unwrap();
+            }
+            drop((store, folders));
+            for file in [SHARDS, "0-of-3/SHARD", "1-of-3/SHARD"] {
+                fs::remove_file(dir.path().join(file)).unwrap();
+            }
+            fs::remove_dir_all(dir.path().join("2-of-3")).unwrap();
+            let why = refused(ShardFolders::open(dir.path(), 3), "1-of-3 has been in use");
+            assert_eq!(why, ErrorKind::Corrupt);
+            assert!(!dir.path().join(SHARDS).exists() && !dir.path().join("2-of-3").exists());
+        }
     }
 
     /// Story: folders that had changed places were opened; keys were not found, and ids were given twice.
@@ -469,10 +553,6 @@ mod tests {
         refused(open(), "0-of-3/SHARD: it is missing");
         fs::write(data.join("0-of-3").join(SHARD), shard).unwrap();
         drop(open().unwrap());
-        spoil(&data).unwrap();
-        let folders = open().unwrap();
-        let options = Options { segment_bytes: 1 << 16, ..Options::default() };
-        refused(LogStore::open(folders.folder(ShardId(0)), options, std::sync::Arc::new(|| ())), MANIFEST);
     }
 
     #[test]

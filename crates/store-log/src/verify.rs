@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::SystemTime;
 
@@ -62,9 +62,11 @@ pub struct VerifyReport {
 /// [`Fenced`](duewheel_core::store::ErrorKind::Fenced) if a server has the folder open,
 /// [`Unavailable`](duewheel_core::store::ErrorKind::Unavailable) if it cannot be read at all. Damage is not an error:
 /// [`VerifyReport::problems`] lists it. A folder of another format is one, of the kind
-/// [`Corrupt`](duewheel_core::store::ErrorKind::Corrupt), because nothing is known of its bytes.
+/// [`Corrupt`](duewheel_core::store::ErrorKind::Corrupt), because nothing is known of its bytes, and so is a folder to
+/// which a restore has not ended.
 pub fn verify(dir: impl AsRef<Path>) -> Result<VerifyReport, StoreError> {
     let disk = RealDisk::new(dir.as_ref());
+    shards::finished(&disk)?;
     let count = match shards::count(&disk) {
         Ok(None) => return verify_on(&disk),
         Ok(Some(count)) => count,
@@ -376,52 +378,74 @@ pub(crate) fn epoch_ahead(epoch: Epoch) -> Result<Epoch, StoreError> {
 /// created if it is missing and must be empty otherwise.
 ///
 /// Everything is checked before anything is copied. The new folder's epochs start far above those of the original, and
-/// above those of earlier restores, so that no two of them issue the same lease token.
+/// above those of earlier restores, so that no two of them issue the same lease token. A folder to which a restore has
+/// not ended is refused; remove it.
 ///
 /// # Errors
 /// [`ErrorKind::Corrupt`] if the copy is damaged (run [`verify`](crate::verify()) to find every damaged place),
 /// [`ErrorKind::Fenced`] if a server has it open, [`ErrorKind::Full`] or [`ErrorKind::Unavailable`] if a disk returns
 /// an error, or if `dir` is not empty.
 pub fn restore(src: impl AsRef<Path>, dir: impl AsRef<Path>) -> Result<VerifyReport, StoreError> {
-    let (src, dir) = (src.as_ref(), dir.as_ref());
-    let named = |error: StoreError| {
-        let (from, to) = (src.display(), dir.display());
-        StoreError::new(error.kind(), format_args!("restore {from} to {to}: {error}"))
-    };
-    restore_folder(src, dir).map_err(|trouble| named(trouble.into()))
+    restore_then(src, dir, |_| Ok(())).map(|(report, ())| report)
 }
 
-fn restore_folder(src: &Path, dir: &Path) -> Result<VerifyReport, ReadFault> {
-    write(&CheckedBackup::check(src)?, dir)
+/// Restores like [`restore`], with a last step that gets the folders of the shards and may open each by
+/// [`LogStore::open_on`](crate::LogStore::open_on). The folder is valid only if that step has succeeded.
+///
+/// # Errors
+/// See [`restore`], and those of the last step.
+pub fn restore_then<T>(
+    src: impl AsRef<Path>,
+    dir: impl AsRef<Path>,
+    last: impl FnOnce(&[PathBuf]) -> Result<T, StoreError>,
+) -> Result<(VerifyReport, T), StoreError> {
+    let (src, dir) = (src.as_ref(), dir.as_ref());
+    CheckedBackup::check(src).and_then(|copies| write(&copies, dir, last)).map_err(|fault| {
+        let (from, to, error) = (src.display(), dir.display(), StoreError::from(fault));
+        StoreError::new(error.kind(), format_args!("restore {from} to {to}: {error}"))
+    })
 }
 
 /// Makes a data folder in `dir` from the folders of all shards of a store, wherever they lie, as [`restore`] makes one
-/// of a copy. The folders must not change during the call: they show one moment, or no shard has an owner.
+/// of a copy. The folders must not change during the call: they show one moment, or no shard has an owner. The last
+/// step checks that.
 ///
 /// # Errors
-/// See [`restore`].
-pub fn copy_shards(disks: &[Arc<dyn Disk>], dir: impl AsRef<Path>) -> Result<VerifyReport, StoreError> {
+/// See [`restore`], and those of the last step.
+pub fn copy_shards(
+    disks: &[Arc<dyn Disk>],
+    dir: impl AsRef<Path>,
+    last: impl FnOnce() -> Result<(), StoreError>,
+) -> Result<VerifyReport, StoreError> {
     let dir = dir.as_ref();
-    let copied = CheckedBackup::of(disks).and_then(|copies| write(&copies, dir));
-    copied.map_err(|fault| {
+    let copied = CheckedBackup::of(disks).and_then(|copies| write(&copies, dir, |_| last()));
+    copied.map(|(report, ())| report).map_err(|fault| {
         let error = StoreError::from(fault);
         StoreError::new(error.kind(), format_args!("copy to {}: {error}", dir.display()))
     })
 }
 
-fn write(backup: &CheckedBackup, dir: &Path) -> Result<VerifyReport, ReadFault> {
+fn write<T>(
+    backup: &CheckedBackup,
+    dir: &Path,
+    last: impl FnOnce(&[PathBuf]) -> Result<T, StoreError>,
+) -> Result<(VerifyReport, T), ReadFault> {
     let to = empty(dir)?;
+    shards::begin(to.disk())?;
     if let [copy] = &*backup.copies {
         copy.copy_to(to.disk())?;
-        return Ok(backup.report());
+    } else {
+        for copy in &backup.copies {
+            let inner = to.inner(&copy.name);
+            let inner = inner.map_err(|problem| unusable(format_args!("{}", copy.name), problem))?;
+            copy.copy_to(inner.disk())?;
+        }
+        shards::establish(to.disk(), backup.shards())?;
     }
-    for copy in &backup.copies {
-        let inner = to.inner(&copy.name);
-        let inner = inner.map_err(|problem| unusable(format_args!("{}", copy.name), problem))?;
-        copy.copy_to(inner.disk())?;
-    }
-    shards::establish(to.disk(), backup.shards())?;
-    Ok(backup.report())
+    let folders: Vec<PathBuf> = backup.copies.iter().map(|copy| dir.join(&copy.name)).collect();
+    let done = last(&folders)?;
+    shards::finish(to.disk())?;
+    Ok((backup.report(), done))
 }
 
 /// A copy of all shards of a store, of which every byte was checked. No process can open it as long as this lives.

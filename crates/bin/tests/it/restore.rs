@@ -302,6 +302,31 @@ fn killed_postgres_restore_is_not_served() {
     original.is_served(&node(&url));
 }
 
+/// Story: a restore to a folder was killed before its last step. The folder was served, with the tokens of the original.
+#[test]
+fn killed_folder_restore_is_not_served() {
+    let (original, begun) = (Original::new("1"), Instant::now());
+    let new = original.dir.path().join("new");
+    loop {
+        let mut command = Command::new(BINARY);
+        command.arg("restore").args([&original.copy(), &new]).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut killed = command.spawn().expect("spawn");
+        // With the manifest there is a folder that a server could open.
+        while !new.join("MANIFEST").exists() && killed.try_wait().expect("a child").is_none() {
+            std::thread::yield_now();
+        }
+        killed.kill().expect("kill");
+        if !killed.wait().expect("its end").success() && new.join("UNFINISHED").exists() {
+            break;
+        }
+        assert!(begun.elapsed() < PATIENCE, "it always ends before it is killed");
+        std::fs::remove_dir_all(&new).expect("remove");
+    }
+    let serve = ["serve", "--http", "127.0.0.1:0", "--beanstalk", "off", "--data"];
+    is_refused(&run(Command::new(BINARY).args(serve).arg(&new)), "has not ended: remove it");
+    is_refused(&run(Command::new(BINARY).args(["verify"]).arg(&new)), "has not ended: remove it");
+}
+
 #[test]
 fn damaged_copy_leaves_store_unchanged() {
     let (redis, original) = (Redis::start(Settings::default()).expect("a redis-server"), Original::new("3"));

@@ -158,6 +158,29 @@ async fn damaged_shard_is_named_and_salvaged() {
     wheel.shutdown(SECOND).await.unwrap();
 }
 
+/// Story: a copy that was interrupted behind its first shard was served, with two empty shards in place of the others.
+#[tokio::test(flavor = "multi_thread")]
+async fn part_of_backup_is_not_served() {
+    let dir = tempfile::tempdir().unwrap();
+    let (part, clock) = (dir.path().join("part"), VirtualClock::at_2026());
+    let wheel = open(&dir.path().join("data"), SHARDS, &clock).await.unwrap();
+    wheel.backup(dir.path().join("copy")).await.unwrap();
+    wheel.shutdown(SECOND).await.unwrap();
+    std::fs::create_dir(&part).unwrap();
+    std::fs::rename(dir.path().join("copy/0-of-3"), part.join("0-of-3")).unwrap();
+    let is_refused = |refused: OpenError| {
+        assert!(
+            matches!(&refused, OpenError::Store(error) if error.kind() == ErrorKind::Corrupt),
+            "{refused}"
+        );
+    };
+    is_refused(open(&part, SHARDS, &clock).await.unwrap_err());
+    // As a backup that is interrupted leaves it.
+    std::fs::remove_file(part.join("0-of-3/SHARD")).unwrap();
+    is_refused(open(&part, SHARDS, &clock).await.unwrap_err());
+    assert!(!part.join("1-of-3").exists());
+}
+
 /// New messages, of which each shard has some, and the leases of all that are due.
 async fn numbers(wheel: &Duewheel) -> (BTreeSet<MessageId>, BTreeSet<(MessageId, LeaseToken)>) {
     let mut ids = BTreeSet::new();

@@ -46,18 +46,44 @@ struct RealFile(File);
 /// The lock of an open file description; it ends when the file is closed.
 #[derive(Debug)]
 struct RealLock {
-    _file: File,
+    file: File,
     /// The entry in [`LOCKED`].
     locked: Option<InodeId>,
+}
+
+/// The lock of a folder: of the file for it, which other programs may remove, and of the folder itself, if its file
+/// system can lock a folder.
+#[derive(Debug)]
+struct FolderLock {
+    _file: RealLock,
+    _folder: Option<RealLock>,
 }
 
 /// Device and inode of a file.
 type InodeId = (u64, u64);
 
-/// The files that this process has locked exclusively. Their process id is not enough: each container has its own ids.
+/// The files and folders that this process has locked exclusively. Their process id is not enough: each container has
+/// its own ids.
 static LOCKED: Mutex<BTreeSet<InodeId>> = Mutex::new(BTreeSet::new());
 
-impl HeldLock for RealLock {}
+impl HeldLock for FolderLock {}
+
+impl RealLock {
+    fn take(file: File, hold: LockKind) -> io::Result<RealLock> {
+        let operation = match hold {
+            LockKind::Exclusive => FlockOperation::NonBlockingLockExclusive,
+            LockKind::Shared => FlockOperation::NonBlockingLockShared,
+        };
+        let metadata = file.metadata()?;
+        let id = (metadata.dev(), metadata.ino());
+        if let Err(error) = rustix::fs::flock(&file, operation) {
+            let is_ours = error == Errno::WOULDBLOCK && locked().contains(&id);
+            return Err(if is_ours { io::ErrorKind::ResourceBusy.into() } else { error.into() });
+        }
+        let locked = (hold == LockKind::Exclusive && locked().insert(id)).then_some(id);
+        Ok(RealLock { file, locked })
+    }
+}
 
 impl Drop for RealLock {
     fn drop(&mut self) {
@@ -157,24 +183,24 @@ impl Disk for RealDisk {
     }
 
     fn lock(&self, name: &str, hold: LockKind) -> io::Result<Box<dyn HeldLock>> {
-        let (flags, operation) = match hold {
-            LockKind::Exclusive => (OFlags::RDWR | OFlags::CREATE, FlockOperation::NonBlockingLockExclusive),
-            LockKind::Shared => (OFlags::RDONLY, FlockOperation::NonBlockingLockShared),
+        let flags = match hold {
+            LockKind::Exclusive => OFlags::RDWR | OFlags::CREATE,
+            LockKind::Shared => OFlags::RDONLY,
         };
-        let file = self.open_file(name, flags)?;
-        let metadata = file.metadata()?;
-        let id = (metadata.dev(), metadata.ino());
-        if let Err(error) = rustix::fs::flock(&file, operation) {
-            let is_ours = error == Errno::WOULDBLOCK && locked().contains(&id);
-            return Err(if is_ours { io::ErrorKind::ResourceBusy.into() } else { error.into() });
-        }
-        let locked = (hold == LockKind::Exclusive && locked().insert(id)).then_some(id);
+        let folder = match RealLock::take(self.open_dir("")?.into(), hold) {
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::ResourceBusy) => {
+                return Err(error);
+            }
+            // NFS locks no folder exclusively: there the file alone counts.
+            taken => taken.ok(),
+        };
+        let file = RealLock::take(self.open_file(name, flags)?, hold)?;
         if hold == LockKind::Exclusive {
             // For people who look for the owner of the folder; only the refusal of a second owner reads it, and a full
             // disk must not refuse the first one.
-            let _ = file.write_all_at(format!("{:<10}\n", std::process::id()).as_bytes(), 0);
+            let _ = file.file.write_all_at(format!("{:<10}\n", std::process::id()).as_bytes(), 0);
         }
-        Ok(Box::new(RealLock { _file: file, locked }))
+        Ok(Box::new(FolderLock { _file: file, _folder: folder }))
     }
 
     fn open(&self, name: &str, access: FileAccess) -> io::Result<Arc<dyn DiskFile>> {

@@ -7,9 +7,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use duewheel_core::store::conformance::History;
-use duewheel_core::store::{ErrorKind, Store};
+use duewheel_core::store::{ErrorKind, Store, StoreError};
 use duewheel_core::{Epoch, Lsn};
-use duewheel_store_log::{LogStore, Options, WorkMode, restore, verify};
+use duewheel_store_log::disk::{Disk, RealDisk};
+use duewheel_store_log::{
+    LogStore, Options, ShardFolders, WorkMode, copy_shards, folders_in, restore, restore_then, salvage,
+    verify,
+};
 
 use crate::rig::{Rig, assert_is, by_hand, figure, small, work, work_all};
 use duewheel_sim_disk::SimDisk;
@@ -158,4 +162,51 @@ fn restore_checks_copy_and_target() {
     assert_eq!(error.kind(), ErrorKind::Corrupt);
     assert!(!target.exists(), "nothing was made");
     assert_eq!(verify(&copy).expect("verify").problems, [], "the copy has its own name for the file");
+}
+
+/// Story: a restore was killed before its last step, which ends the lease tokens. The folder was served: it accepted the
+/// tokens of the original, and gave its ids again. Of one that found the disk full the server made an empty store.
+#[test]
+fn unfinished_restore_is_refused() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (data, target, other) =
+        (dir.path().join("data"), dir.path().join("target"), dir.path().join("other"));
+    let mut history = History::new(3);
+    let mut store = LogStore::open(&data, small(), Arc::new(|| {})).expect("open");
+    store.append(&history.group(9)).expect("append");
+    store.close(history.tick()).expect("close");
+    drop(store);
+    let is_refused = || {
+        for refused in [
+            LogStore::open(&target, small(), Arc::new(|| {})).map(drop),
+            ShardFolders::open(&target, 2).map(drop),
+            folders_in(&target).map(drop),
+            verify(&target).map(drop),
+            restore(&target, &other).map(drop),
+            salvage(&target, &other).map(drop),
+        ] {
+            let error = refused.expect_err("the folder is not finished");
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+            assert!(error.to_string().contains("has not ended"), "{error}");
+        }
+        assert!(!other.exists(), "nothing was made");
+    };
+    let error = restore_then(&data, &target, |folders| {
+        is_refused();
+        LogStore::open_on(Arc::new(RealDisk::new(&folders[0])), small(), Arc::new(|| {}))?;
+        Err::<(), _>(StoreError::new(ErrorKind::Full, "there is no room for the last step"))
+    });
+    assert_eq!(error.expect_err("the last step fails").kind(), ErrorKind::Full);
+    is_refused();
+    std::fs::remove_dir_all(&target).expect("remove");
+    let disks = [Arc::new(RealDisk::new(&data)) as Arc<dyn Disk>];
+    let changed = || {
+        is_refused();
+        Err(StoreError::new(ErrorKind::Fenced, "a shard has changed"))
+    };
+    assert_eq!(copy_shards(&disks, &target, changed).expect_err("no moment").kind(), ErrorKind::Fenced);
+    is_refused();
+    std::fs::remove_dir_all(&target).expect("remove");
+    copy_shards(&disks, &target, || Ok(())).expect("copy");
+    check(&target, &history, "the copy");
 }

@@ -31,6 +31,19 @@ fn second_owner_is_refused() {
     open_in(&data).expect("dropping gives it up");
 }
 
+/// Story: while a server ran, somebody removed `LOCK`. The next server locked a new file of this name, and two owners
+/// wrote one journal.
+#[test]
+fn removed_lock_file_admits_no_second_owner() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let first = open_in(dir.path()).expect("open");
+    std::fs::remove_file(dir.path().join("LOCK")).expect("the lock file");
+    assert_eq!(open_in(dir.path()).expect_err("it is taken").kind(), ErrorKind::Fenced);
+    assert!(!dir.path().join("LOCK").exists(), "nothing was made");
+    drop(first);
+    open_in(dir.path()).expect("dropping gives it up");
+}
+
 /// What another process has locked is locked for this one too.
 #[test]
 fn a_lock_held_elsewhere_refuses() {
