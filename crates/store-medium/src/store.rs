@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
 
 use duewheel_core::pass_on;
-use duewheel_core::record::{ClockPair, Group, Record};
+use duewheel_core::record::{BootAnchor, ClockPair, Group, Record};
 use duewheel_core::store::{
     AtHand, Capacity, ErrorKind, Found, Level, Lookups, Progress, Recovered, Store, StoreArrival, StoreError,
     StoreTerms, Waker,
@@ -54,7 +54,8 @@ pub struct Acquired {
     pub tokens: u64,
     /// An operator has given up what owners up to this epoch have lost.
     pub given_up: Epoch,
-    /// The time since the journal was written last, by the clock of the medium, which all nodes share.
+    /// The time since an owner last wrote its clocks to the journal, by the clock of the medium, which all nodes share.
+    /// `None`: the journal was never written.
     pub noted_ago: Option<Duration>,
     /// The time of that answer, by this node's wall clock.
     pub taken: SystemTime,
@@ -321,6 +322,7 @@ impl Store for MediumStore {
             }
         }
         self.medium.note_id(MessageId(self.next_id));
+        self.medium.note_clocks();
         let before = self.sent.written();
         self.under_way.push_back((before, group.first));
         self.store.append(group).map_err(|error| self.judged(error))?;
@@ -381,13 +383,19 @@ impl Store for MediumStore {
         Some(self.check().and(arrival))
     }
 
-    // The next owner on this boot takes the time between the two from the anchor, and one elsewhere from the medium's
-    // clock: the mark that `idle` writes says what that counts from.
-    pass_on!(in checked: ask idle);
+    pass_on!(in checked: ask);
     pass_on!(store: room_error);
+
+    /// The next owner on this boot takes the time between the two from the anchor, and one elsewhere from the medium's
+    /// clock: the mark that this writes says what that counts from.
+    fn idle(&mut self, clock: ClockPair, anchor: Option<BootAnchor>) -> Result<(), StoreError> {
+        self.medium.note_clocks();
+        self.checked(|store| store.idle(clock, anchor))
+    }
 
     fn close(&mut self, clock: ClockPair) -> Result<Progress, StoreError> {
         self.check()?;
+        self.medium.note_clocks();
         let closed = self.store.close(clock);
         let level = self.sent.level_before(u64::MAX).unwrap_or(self.level);
         let given = self.medium.give_back(closed.is_ok().then_some(MessageId(self.next_id)));

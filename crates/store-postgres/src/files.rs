@@ -20,7 +20,7 @@ use std::future::Future;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicI64, AtomicU64};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use duewheel_core::store::{ErrorKind, Level, StoreError};
 use duewheel_core::{Epoch, MessageId};
@@ -43,7 +43,8 @@ const FENCE: &str =
 /// Whether the last name or removal that was answered is there. Later ones may be on their way.
 const HELD: &str =
     ", held AS MATERIALIZED (SELECT 1 FROM {s}.turn WHERE shard = $1 AND mark = $2 AND n >= $9)";
-const WRITE_JOURNAL: &str = ", put AS (INSERT INTO {s}.piece (shard, file, at, seq, body) SELECT $1, $5, u.at, u.seq, u.body \
+const WRITE_JOURNAL: &str = ", put AS (INSERT INTO {s}.piece (shard, file, at, seq, noted, body) SELECT $1, $5, u.at, u.seq, \
+      COALESCE($10, clock_timestamp()), u.body \
       FROM unnest($6::int8[], $7::int8[], $8::bytea[]) AS u(at, seq, body), fence, before, held \
       ON CONFLICT (shard, file, at) DO UPDATE SET seq = excluded.seq, body = excluded.body, noted = excluded.noted \
       WHERE piece.seq <= excluded.seq RETURNING 1) \
@@ -89,6 +90,8 @@ struct PgFiles {
     given: AtomicI64,
     /// The last row of the journal.
     last: Mutex<Option<LastRow>>,
+    /// When the clocks were noted that rows of the journal have: those of an earlier owner; `None`: those of this one.
+    noted: Mutex<Option<SystemTime>>,
     /// Names and removals are made one at a time.
     turn: tokio::sync::Mutex<()>,
     /// The number of the last name or removal that was answered.
@@ -164,8 +167,8 @@ impl PgFiles {
         let (at, seq, body) = self.columns(pieces);
         let last = *locked(&self.last);
         let (last_file, last_at) = last.map_or((0, 0), |last| (last.file, last.at));
-        let turn = self.answered_turn.load(SeqCst);
-        let params: [Param<'_>; 9] = [
+        let (turn, noted) = (self.answered_turn.load(SeqCst), *locked(&self.noted));
+        let params: [Param<'_>; 10] = [
             (&self.reign.shard, Type::INT4),
             (&self.reign.mark, Type::INT8),
             (&last_file, Type::INT8),
@@ -175,6 +178,7 @@ impl PgFiles {
             (&seq, Type::INT8_ARRAY),
             (&body, Type::BYTEA_ARRAY),
             (&turn, Type::INT8),
+            (&noted, Type::TIMESTAMPTZ),
         ];
         let sql = &self.statements.write_journal;
         let rows = self.insist(sql, &params).await?;
@@ -333,6 +337,7 @@ impl PgMedium {
     pub(crate) fn new(of_process: OfProcess, reign: Arc<PgReign>) -> Self {
         // Above all numbers of earlier epochs.
         let given = AtomicI64::new(i64::from(reign.epoch.0) << 31);
+        let noted = Mutex::new(reign.noted);
         PgMedium(Arc::new(PgFiles {
             statements: FileStatements::of(&of_process.database),
             reads: ReadStatements::of(&of_process.database),
@@ -341,6 +346,7 @@ impl PgMedium {
             reign,
             given,
             last: Mutex::default(),
+            noted,
             turn: tokio::sync::Mutex::default(),
             answered_turn: AtomicI64::new(0),
             unnamed: Mutex::default(),
@@ -439,6 +445,10 @@ impl Medium for PgMedium {
 
     fn level(&self) -> Level {
         self.0.database.level()
+    }
+
+    fn note_clocks(&self) {
+        *locked(&self.0.noted) = None;
     }
 
     fn give_back(&self, _next_id: Option<MessageId>) -> Result<(), StoreError> {

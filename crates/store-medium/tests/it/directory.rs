@@ -5,6 +5,7 @@ use std::io::{self, ErrorKind::NotFound, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, SystemTime};
 
 use duewheel_core::store::{ErrorKind, Level, StoreError};
@@ -19,6 +20,8 @@ const LEASE: Duration = Duration::from_secs(5);
 pub(crate) struct Directory {
     path: PathBuf,
     epoch: Epoch,
+    /// Whether what is written to the journal has the clocks of this owner.
+    notes: AtomicBool,
     over: OnceLock<StoreError>,
 }
 
@@ -73,7 +76,12 @@ impl Directory {
         lock.lock()?;
         let before = text(&path.join("epoch"))?.and_then(|epoch| epoch.parse().ok()).unwrap_or(0);
         replace(&path.join("epoch"), &(before + 1).to_string())?;
-        let medium = Directory { path: path.to_owned(), epoch: Epoch(before + 1), over: OnceLock::new() };
+        let medium = Directory {
+            path: path.to_owned(),
+            epoch: Epoch(before + 1),
+            notes: AtomicBool::new(false),
+            over: OnceLock::new(),
+        };
         // What earlier owners have left without a name.
         let names = medium.list("").map_err(io::Error::other)?;
         let named = names.iter().map(|name| medium.entry(name)).collect::<io::Result<Vec<_>>>()?;
@@ -185,9 +193,12 @@ impl Medium for Directory {
                 to.write_all_at(&piece.bytes, piece.at)?;
             }
             to.sync_data()?;
+            let noted = self.path.join("noted");
             match kind {
-                FileKind::Journal => File::create(self.path.join("noted")).map(drop),
-                FileKind::Blob => Ok(()),
+                FileKind::Journal if self.notes.load(SeqCst) || !noted.exists() => {
+                    File::create(noted).map(drop)
+                }
+                FileKind::Journal | FileKind::Blob => Ok(()),
             }
         })?;
         Ok(Level::Fsync)
@@ -219,6 +230,10 @@ impl Medium for Directory {
 
     fn level(&self) -> Level {
         Level::Fsync
+    }
+
+    fn note_clocks(&self) {
+        self.notes.store(true, SeqCst);
     }
 
     fn give_back(&self, _: Option<MessageId>) -> Result<(), StoreError> {

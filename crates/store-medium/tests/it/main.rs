@@ -10,7 +10,7 @@ use duewheel_core::store::conformance::{self, Fixture, Hook};
 use duewheel_core::store::{StoreError, Waker};
 use duewheel_store_log::Options;
 use duewheel_store_medium::conformance::{self as of_medium, Able, MediumFixture};
-use duewheel_store_medium::{Medium, MediumShared, MediumStore};
+use duewheel_store_medium::{Acquired, Medium, MediumShared, MediumStore};
 use tempfile::TempDir;
 
 use directory::Directory;
@@ -35,8 +35,9 @@ impl MediumFixture for Place {
         self.places += 1;
     }
 
-    fn acquire(&mut self) -> Result<Arc<dyn Medium>, StoreError> {
-        Ok(Arc::new(Directory::acquire(&self.shard())?.0))
+    fn acquire(&mut self) -> Result<(Arc<dyn Medium>, Acquired), StoreError> {
+        let (medium, acquired) = Directory::acquire(&self.shard())?;
+        Ok((Arc::new(medium), acquired))
     }
 
     /// What was synced stays; the store's own suite of disks proves that.

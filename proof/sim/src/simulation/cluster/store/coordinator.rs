@@ -73,6 +73,7 @@ impl NodeCoordinator {
                 journal,
                 turn,
                 writes: BTreeMap::new(),
+                notes: false,
                 there: VecDeque::new(),
                 back: VecDeque::new(),
                 renews_at: now + LEASE_NS / 3,
