@@ -5,7 +5,7 @@ use std::fmt;
 use std::fmt::Debug;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use duewheel_core::pass_on;
 use duewheel_core::record::{BootAnchor, ClockPair, Group, Record};
@@ -13,7 +13,7 @@ use duewheel_core::store::{
     AtHand, Capacity, ErrorKind, Found, Level, Lookups, Progress, Recovered, Store, StoreArrival, StoreError,
     StoreTerms, Waker,
 };
-use duewheel_core::time::WallMs;
+use duewheel_core::time::{ClockSample, WallMs};
 use duewheel_core::{Epoch, Lsn, MessageId, ShardId};
 use duewheel_store_log::disk::{Disk, DiskFile, FileAccess};
 use duewheel_store_log::{Hands, LogStore, OF_AN_EARLIER_BUILD, Options as LogOptions, WorkerPool};
@@ -57,8 +57,8 @@ pub struct Acquired {
     /// The time since an owner last wrote its clocks to the journal, by the clock of the medium, which all nodes share.
     /// `None`: the journal was never written.
     pub noted_ago: Option<Duration>,
-    /// The time of that answer, by this node's wall clock.
-    pub taken: SystemTime,
+    /// The clocks of this node when it had that answer, as [`read_clocks`](crate::read_clocks) reads them.
+    pub taken: ClockSample,
 }
 
 /// The store of one shard, while this process has the shard.
@@ -153,6 +153,7 @@ impl MediumStore {
         if let (Some(clock), Some(ago)) = (&mut recovered.clock, acquired.noted_ago) {
             let (wall, agree) = wall_before(acquired, ago, clock.wall, millis(medium.lease()));
             clock.wall = wall;
+            recovered.as_of = Some(acquired.taken);
             disagreements = u64::from(!agree);
         }
         let level = medium.level();
@@ -285,7 +286,7 @@ fn fill_empty(disk: &MediumDisk, shard: u32, fill: FillFolder<'_>) -> Result<(),
 /// may have been stepped, and nothing must be early. It is rounded so that the result is never too long.
 fn wall_before(acquired: &Acquired, ago: Duration, noted: WallMs, tolerance: u64) -> (WallMs, bool) {
     // Rounded up, and one ms more for the delay of a reading.
-    let wall = WallMs(WallMs::from_system_time_up(acquired.taken).0.saturating_add(1));
+    let wall = WallMs(acquired.taken.wall_ns.div_ceil(1_000_000).saturating_add(1));
     let ago = millis(ago);
     let by_wall = wall.0.saturating_sub(2).saturating_sub(noted.0);
     let agree = ago.abs_diff(by_wall) <= tolerance;

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use duewheel_core::Epoch;
 use duewheel_core::store::{ErrorKind, Node, StoreError, Waker};
 use duewheel_store_medium::{
-    Acquired, EndedOwners, LeaseFence, MediumShared, boot_ms, locked, millis, random,
+    Acquired, EndedOwners, LeaseFence, MediumShared, boot_ms, locked, millis, random, read_clocks,
 };
 use tokio_postgres::types::Type;
 
@@ -141,7 +141,7 @@ async fn take(
         .query_typed(&database.sql(NOTED), std::slice::from_ref(&of_shard))
         .await
         .map_err(failed)?;
-    let taken = SystemTime::now();
+    let taken = read_clocks();
     let (noted_ms, noted): (Option<i64>, _) =
         noted.first().map_or((None, None), |row| (row.get(0), row.get(1)));
     let is_new = epoch == 0 && known == 0;

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use duewheel_core::store::{ErrorKind, Level, StoreError};
 use duewheel_core::{Epoch, MessageId};
-use duewheel_store_medium::{Acquired, FileId, FileKind, Medium, MediumFiles, NamedFile, Piece};
+use duewheel_store_medium::{Acquired, FileId, FileKind, Medium, MediumFiles, NamedFile, Piece, read_clocks};
 
 /// How long an owner keeps the shard without saying so again. Here it is looked up each time, so nothing depends on it.
 const LEASE: Duration = Duration::from_secs(5);
@@ -56,15 +56,15 @@ impl Directory {
     pub(crate) fn acquire(path: &Path) -> Result<(Self, Acquired), StoreError> {
         let taken = Self::take(path).map_err(failed)?;
         let noted = fs::metadata(path.join("noted")).and_then(|meta| meta.modified()).ok();
-        let now = SystemTime::now();
+        let ago = |noted| SystemTime::now().duration_since(noted).unwrap_or_default();
         let acquired = Acquired {
             shard: 0,
             shards: 1,
             first_id: 0, // nothing that was acknowledged is ever lost here, so the journal knows all ids
             tokens: 0,
             given_up: Epoch(0),
-            noted_ago: noted.map(|noted| now.duration_since(noted).unwrap_or_default()),
-            taken: now,
+            noted_ago: noted.map(ago),
+            taken: read_clocks(),
         };
         Ok((taken, acquired))
     }

@@ -11,7 +11,7 @@ mod medium;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use duewheel::Clock;
 use duewheel_core::store::{
@@ -26,6 +26,7 @@ use duewheel_store_medium::{
 };
 
 use super::super::process::HANDS;
+use super::clock::MachineClock;
 use super::facts::ClusterFacts;
 use super::network::lock;
 use super::{FORGOTTEN_MS, MS, NODES};

@@ -9,7 +9,7 @@ use duewheel_store_log::Options;
 use duewheel_store_medium::conformance::{self, Able, MediumFixture};
 use duewheel_store_medium::{Acquired, Medium, MediumShared};
 
-use super::place::MachineClock;
+use super::clock::MachineClock;
 use super::store::{LEASE, NodeCoordinator, World, WorldBug};
 use super::{ClusterBug, Inside};
 
@@ -60,7 +60,7 @@ impl MediumFixture for Simulated {
         let way = NodeCoordinator {
             world: self.world.clone(),
             place: 0,
-            clock: Arc::new(clock),
+            clock,
             log: Options::default(),
             shared: MediumShared::default(),
         };
