@@ -19,7 +19,7 @@ use std::fmt;
 use std::future::Future;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicI64, AtomicU64};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, SystemTime};
 
 use duewheel_core::store::{ErrorKind, Level, StoreError};
@@ -30,7 +30,7 @@ use duewheel_store_medium::{
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
-use crate::calls::{self, Database, Param, odd};
+use crate::calls::{self, CallFailure, Database, Param, odd};
 use crate::reading::{self, ReadStatements, RowsAsked, signed};
 use crate::reign::{self, OfProcess, PgReign};
 use crate::schema::{CommitSettings, SETTINGS};
@@ -79,6 +79,16 @@ const REFUSE: &str =
 /// A server that has been set back may have the name of such a file again.
 const FORGET: &str = "DELETE FROM {s}.piece p USING {s}.shard s WHERE s.shard = $1 AND s.mark = $3 AND p.shard = $1 \
     AND p.file = ANY($2) AND NOT EXISTS (SELECT 1 FROM {s}.file f WHERE f.shard = p.shard AND f.id = p.file)";
+/// Removes pieces that earlier owners have left without a name, at most 16 MiB at a time. Files of this owner, and of
+/// later ones, have higher numbers; and the row that the next write to the journal requires stays.
+const CLEAN: &str = "DELETE FROM {s}.piece p USING {s}.shard s, \
+      (SELECT few.file, few.at, sum(few.size) OVER (ORDER BY few.file, few.at) AS sizes FROM \
+        (SELECT q.file, q.at, octet_length(q.body) AS size FROM {s}.piece q \
+          WHERE q.shard = $1 AND q.file < $2 AND q.file <> $4 \
+          AND NOT EXISTS (SELECT 1 FROM {s}.file f WHERE f.shard = q.shard AND f.id = q.file) LIMIT 200) few) gone \
+    WHERE s.shard = $1 AND s.mark = $3 AND gone.sizes <= 16777216 \
+    AND p.shard = $1 AND p.file = gone.file AND p.at = gone.at RETURNING 1";
+
 /// State that the calls of an owner share.
 struct PgFiles {
     of_process: OfProcess,
@@ -119,6 +129,7 @@ struct FileStatements {
     name: String,
     remove: String,
     forget: String,
+    clean: String,
     settings: String,
 }
 
@@ -131,6 +142,7 @@ impl FileStatements {
             name: fenced(&[BEFORE, TURN, NAME].concat()),
             remove: fenced(&[BEFORE, TURN, REMOVE].concat()),
             forget: database.sql(FORGET),
+            clean: database.sql(CLEAN),
             settings: ["SELECT ", SETTINGS].concat(),
         }
     }
@@ -328,6 +340,38 @@ impl PgFiles {
         self.insist(&self.statements.forget, &params).await?;
         Ok(())
     }
+
+    /// Removes some pieces that earlier owners have left without a name; returns how many. It has the turn, for the same
+    /// reason.
+    async fn clean_some(&self) -> Result<usize, CallFailure> {
+        let _turn = self.turn.lock().await;
+        let last = locked(&self.last).map_or(0, |last| last.file);
+        let first = i64::from(self.reign.epoch.0) << 31;
+        let params: [Param<'_>; 4] = [
+            (&self.reign.shard, Type::INT4),
+            (&first, Type::INT8),
+            (&self.reign.mark, Type::INT8),
+            (&last, Type::INT8),
+        ];
+        Ok(self.database.call(&self.statements.clean, &params).await?.len())
+    }
+}
+
+/// Removes what earlier owners have left without a name, step by step, while this owner has the shard. The next one goes
+/// on.
+async fn clean(files: Weak<PgFiles>) {
+    while let Some(files) = files.upgrade().filter(|files| files.reign.fence.check().is_ok()) {
+        match files.clean_some().await {
+            Ok(0) => return,
+            Ok(_) => {}
+            Err(failure) => {
+                tracing::debug!(error = %failure.error, "what earlier owners have left stays for a while");
+                let pause = files.database.options.lease;
+                drop(files);
+                tokio::time::sleep(pause).await;
+            }
+        }
+    }
 }
 
 /// The files of a shard, for its owner.
@@ -338,7 +382,7 @@ impl PgMedium {
         // Above all numbers of earlier epochs.
         let given = AtomicI64::new(i64::from(reign.epoch.0) << 31);
         let noted = Mutex::new(reign.noted);
-        PgMedium(Arc::new(PgFiles {
+        let files = Arc::new(PgFiles {
             statements: FileStatements::of(&of_process.database),
             reads: ReadStatements::of(&of_process.database),
             database: Arc::clone(&of_process.database),
@@ -352,7 +396,9 @@ impl PgMedium {
             unnamed: Mutex::default(),
             leftovers: Mutex::default(),
             full_at: AtomicU64::new(0),
-        }))
+        });
+        let _ = calls::spawn(clean(Arc::downgrade(&files))); // or the next owner does it
+        PgMedium(files)
     }
 
     /// Runs calls of the files to their end.

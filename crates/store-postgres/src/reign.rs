@@ -58,13 +58,6 @@ const HOLD: &str = "INSERT INTO {s}.lease (shard, mark, node, number, advertise,
     WHERE lease.until <= clock_timestamp() OR lease.mark = ANY($7) RETURNING 1";
 const FIRST_TURN: &str = "INSERT INTO {s}.turn (shard, mark, n) VALUES ($1, $2, 0) \
     ON CONFLICT (shard) DO UPDATE SET mark = excluded.mark, n = 0";
-/// Removes files that earlier owners have left without a name. Files of this owner, and of later ones, have higher
-/// numbers: a server that comes to the statement late removes nothing of theirs.
-const CLEAN: &str = "DELETE FROM {s}.piece p USING (SELECT q.file, q.at FROM {s}.piece q WHERE q.shard = $1 AND q.file < $2 \
-    AND NOT EXISTS (SELECT 1 FROM {s}.file f WHERE f.shard = q.shard AND f.id = q.file) LIMIT 200) gone \
-    WHERE p.shard = $1 AND p.file = gone.file AND p.at = gone.at RETURNING 1";
-/// Steps of [`CLEAN`] that an acquisition waits for. The next one goes on.
-const CLEANINGS: usize = 20;
 const GIVE_BACK: &str = "UPDATE {s}.lease SET until = 'epoch' WHERE shard = $1 AND mark = $2";
 
 /// Acquires a shard of this cluster, if no lease of another owner runs.
@@ -185,18 +178,6 @@ async fn take(
     if has_warned {
         let what = "the commit returned with a warning: a standby may not know the new owner";
         return Err(StoreError::new(ErrorKind::Unavailable, what));
-    }
-    let first_file = epoch << 31;
-    let (clean, of_files) = (database.sql(CLEAN), [of_shard, (&first_file as _, Type::INT8)]);
-    for _ in 0..CLEANINGS {
-        match database.call(&clean, &of_files).await {
-            Ok(removed) if removed.is_empty() => break,
-            Ok(_) => {}
-            Err(failure) => {
-                tracing::debug!(error = %failure.error, "what earlier owners have left stays for now");
-                break;
-            }
-        }
     }
     Ok((
         Epoch(given),
