@@ -8,6 +8,8 @@ pub enum Mutant {
     AckBeforeSync,
     /// A delay is counted from the clock's reading rounded down.
     DueRoundedDown,
+    /// The time without an owner on a medium is counted by the wall clock as it is when the store is open.
+    OpenedByWall,
     /// The driver sleeps until the next due time as it is when it falls asleep, however long that is.
     OneLongSleep,
     /// A turn that a sleeping driver lends is taken by the time at which it fell asleep.

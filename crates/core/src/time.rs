@@ -104,6 +104,15 @@ impl Due {
     }
 }
 
+/// A sample of both clocks, in ns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClockSample {
+    /// Elapsed time since a fixed moment of this process's life, including suspend.
+    pub elapsed_ns: u64,
+    /// Time since the Unix epoch.
+    pub wall_ns: u64,
+}
+
 /// A reading of both clocks, rounded down to whole milliseconds.
 ///
 /// This argument is the only way in which time enters the engine.

@@ -293,7 +293,7 @@ fn end_tokens_of(dir: &Path, ids: Ids) -> Result<u64, StoreError> {
 /// As of the store.
 pub fn close_restored(store: &mut dyn Store, ids: Ids) -> Result<u64, StoreError> {
     let (recovered, clock) = (store.recovered(), SystemClock);
-    let keeper = Timekeeper::resume(None, recovered.clock, recovered.anchor, &clock);
+    let keeper = Timekeeper::resume(None, &recovered, &clock);
     let now = ClockPair::of(keeper.now(clock.read()));
     if let Some(anchor) = keeper.anchor(&clock) {
         store.idle(now, Some(anchor))?;

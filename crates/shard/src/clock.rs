@@ -7,19 +7,11 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use duewheel_core::record::BootId;
+pub use duewheel_core::time::ClockSample;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::inbox::Inbox;
 use crate::random::random_pair;
-
-/// A sample of both clocks, in ns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ClockSample {
-    /// Elapsed time since a fixed moment of this process's life, including suspend.
-    pub elapsed_ns: u64,
-    /// Time since the Unix epoch.
-    pub wall_ns: u64,
-}
 
 /// A source of time.
 pub trait Clock: Send + Sync + fmt::Debug + 'static {

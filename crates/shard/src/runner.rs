@@ -360,7 +360,7 @@ impl Runner {
         let clock = &**self.shared.clock();
         let recovered = store.recovered();
         let before = self.shared.keeper();
-        let keeper = Timekeeper::resume(before, recovered.clock, recovered.anchor, clock);
+        let keeper = Timekeeper::resume(before, &recovered, clock);
         self.shared.set_keeper(keeper);
         let now = keeper.now(clock.read());
         if let Some(anchor) = keeper.anchor(clock) {

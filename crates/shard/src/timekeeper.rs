@@ -1,6 +1,8 @@
 //! Engine time from readings of a clock.
 
-use duewheel_core::record::{BootAnchor, ClockPair};
+use duewheel_core::mutant::{self, Mutant};
+use duewheel_core::record::BootAnchor;
+use duewheel_core::store::Recovered;
 use duewheel_core::time::{EngineMs, Now, Partial, WallMs};
 
 use crate::clock::{Clock, ClockSample};
@@ -25,13 +27,10 @@ impl Timekeeper {
     }
 
     /// Continues where the store was left: downtime counts. On the boot of the anchor it is computed from elapsed time,
-    /// otherwise from the wall clock. After a failure while running, the time shown `before` also counts.
-    pub fn resume(
-        before: Option<Timekeeper>,
-        left: Option<ClockPair>,
-        anchor: Option<BootAnchor>,
-        clock: &dyn Clock,
-    ) -> Self {
+    /// otherwise from the wall clock, up to a reading of the store's if it has one. After a failure while running, the
+    /// time shown `before` also counts.
+    pub fn resume(before: Option<Timekeeper>, recovered: &Recovered, clock: &dyn Clock) -> Self {
+        let (left, anchor) = (recovered.clock, recovered.anchor);
         let wall_ns = clock.read().wall_ns;
         // The elapsed time is read after the wall clock: the time in between is counted by neither, rather than by
         // both.
@@ -44,7 +43,6 @@ impl Timekeeper {
             let left_ns = left.map_or(0, |pair| pair.engine.0.saturating_mul(NS_OF_MS));
             return Timekeeper { base_ns: engine_ns.max(left_ns), since_ns: reading.elapsed_ns };
         }
-        let wall = WallMs(reading.wall_ns / 1_000_000);
         if let Some(keeper) = before {
             // Elapsed time is more exact than the wall clock, which may have been stepped since.
             let left_ns = left.map_or(0, |pair| pair.engine.0.saturating_mul(1_000_000));
@@ -53,10 +51,14 @@ impl Timekeeper {
                 since_ns: reading.elapsed_ns,
             };
         }
-        let left = left.map_or(EngineMs(0), |pair| pair.engine_at(wall));
+        let as_of = recovered.as_of.filter(|_| !mutant::is(Mutant::OpenedByWall));
+        let wall_ns = as_of.map_or(reading.wall_ns, |as_of| {
+            as_of.wall_ns.saturating_add(reading.elapsed_ns.saturating_sub(as_of.elapsed_ns))
+        });
+        let left = left.map_or(EngineMs(0), |pair| pair.engine_at(WallMs(wall_ns / 1_000_000)));
         // The downtime up to this very instant, with the wall clock's own part of a millisecond. So both clocks tick
         // together, and each read of a delayed message shows the same instant.
-        let left_ns = left.0.saturating_mul(1_000_000).saturating_add(reading.wall_ns % 1_000_000);
+        let left_ns = left.0.saturating_mul(1_000_000).saturating_add(wall_ns % 1_000_000);
         Timekeeper { base_ns: left_ns, since_ns: reading.elapsed_ns }
     }
 
@@ -78,7 +80,7 @@ impl Timekeeper {
 mod tests {
     use std::sync::Mutex;
 
-    use duewheel_core::record::BootId;
+    use duewheel_core::record::{BootId, ClockPair};
 
     use super::*;
 
@@ -127,6 +129,10 @@ mod tests {
         Some(ClockPair { engine: EngineMs(engine), wall: WallMs(wall) })
     }
 
+    fn left(clock: Option<ClockPair>, anchor: Option<BootAnchor>) -> Recovered {
+        Recovered { clock, anchor, ..Recovered::default() }
+    }
+
     fn shown(keeper: &Timekeeper, clock: &Machine) -> EngineMs {
         keeper.now(clock.read()).engine
     }
@@ -137,18 +143,18 @@ mod tests {
         // host that was up for longer than the folder was old, every delay would have ended at once; on any other, each
         // restart gained the time between two readings, and messages came some ms early. Found by the kill -9 test.
         let up_for_years = Machine::at(u64::from(u32::MAX) * 1_000 * MS, 70_000 * MS);
-        let new = Timekeeper::resume(None, None, None, &up_for_years);
+        let new = Timekeeper::resume(None, &left(None, None), &up_for_years);
         assert_eq!(shown(&new, &up_for_years), EngineMs(0));
-        let again = Timekeeper::resume(None, pair(500, 60_000), None, &up_for_years);
+        let again = Timekeeper::resume(None, &left(pair(500, 60_000), None), &up_for_years);
         assert_eq!(shown(&again, &up_for_years), EngineMs(10_500), "downtime counts, uptime does not");
     }
 
     #[test]
     fn reopening_counts_elapsed_time_only() {
         let at = |ms: u64| Machine::at(ms * MS, 50_000 * MS).of(BOOT);
-        let first = Timekeeper::resume(None, None, None, &at(100));
-        let left = pair(10, 40_000); // stepped by ten seconds since
-        let again = Timekeeper::resume(Some(first), left, first.anchor(&at(100)), &at(400));
+        let first = Timekeeper::resume(None, &left(None, None), &at(100));
+        let noted = pair(10, 40_000); // stepped by ten seconds since
+        let again = Timekeeper::resume(Some(first), &left(noted, first.anchor(&at(100))), &at(400));
         assert_eq!(shown(&again, &at(400)), EngineMs(300));
         assert_eq!(shown(&again, &at(450)), EngineMs(350));
     }
@@ -159,7 +165,7 @@ mod tests {
         // time that had elapsed since: a process that was preempted there showed messages early by as much.
         for pause_ns in [0, 1, 3 * MS, 70 * MS] {
             let clock = Machine { pause_ns, ..Machine::at(5_000 * MS, 70_000 * MS) };
-            let keeper = Timekeeper::resume(None, pair(500, 60_000), None, &clock);
+            let keeper = Timekeeper::resume(None, &left(pair(500, 60_000), None), &clock);
             let shown = shown(&keeper, &clock).0;
             let true_engine = 500 + (clock.now.lock().unwrap().wall_ns / MS - 60_000);
             assert!(shown <= true_engine, "{pause_ns} ns: shows {shown}, and it is {true_engine}");
@@ -171,14 +177,14 @@ mod tests {
         // Story: downtime was what the wall clock showed. An hour by which it was stepped while the process was down
         // ended every delay of an hour, and a slew that was not noted yet made all of them early.
         let clock = Machine::at(5_000 * MS + 123, 70_000 * MS + 456_789).of(BOOT);
-        let keeper = Timekeeper::resume(None, pair(500, 60_000), None, &clock);
+        let keeper = Timekeeper::resume(None, &left(pair(500, 60_000), None), &clock);
         let before = keeper.engine_ns(clock.read());
         let anchor = keeper.anchor(&clock).expect("a boot has an anchor");
         clock.pass(2_000 * MS + 5);
-        let left = pair(before / MS + 1_000, 71_000); // noted a second before the end
+        let noted = pair(before / MS + 1_000, 71_000); // noted a second before the end
         for wall_ns in [0, 70_500 * MS, 72_000 * MS, 3_672_000 * MS] {
             clock.now.lock().unwrap().wall_ns = wall_ns;
-            let again = Timekeeper::resume(None, left, Some(anchor), &clock);
+            let again = Timekeeper::resume(None, &left(noted, Some(anchor)), &clock);
             assert_eq!(
                 again.engine_ns(clock.read()),
                 before + 2_000 * MS + 5,
@@ -187,22 +193,39 @@ mod tests {
             assert_eq!(again.anchor(&clock).and_then(|a| a.at(anchor.engine)), Some(anchor), "the same line");
         }
         // Engine time that was shown before does not go back if the anchor gives less.
-        let ahead = Timekeeper::resume(None, pair(900_000, 60_000), Some(anchor), &clock);
+        let ahead = Timekeeper::resume(None, &left(pair(900_000, 60_000), Some(anchor)), &clock);
         assert_eq!(shown(&ahead, &clock), EngineMs(900_000));
     }
 
     #[test]
     fn wall_clock_measures_downtime_across_boots() {
         let clock = Machine::at(5_000 * MS, 70_000 * MS).of(BOOT);
-        let anchor = Timekeeper::resume(None, pair(500, 70_000), None, &clock).anchor(&clock);
-        let left = pair(700, 70_200);
+        let anchor = Timekeeper::resume(None, &left(pair(500, 70_000), None), &clock).anchor(&clock);
+        let noted = pair(700, 70_200);
         let later = |boot| Machine { boot, ..Machine::at(9_000 * MS, 80_200 * MS) };
         for boot in [Some(BootId(8)), None] {
-            let again = Timekeeper::resume(None, left, anchor, &later(boot));
+            let again = Timekeeper::resume(None, &left(noted, anchor), &later(boot));
             assert_eq!(shown(&again, &later(boot)), EngineMs(10_700));
         }
         // A clock that is behind the anchor belongs to another boot, whatever its id.
         let behind = Machine::at(4_000 * MS, 80_200 * MS).of(BOOT);
-        assert_eq!(shown(&Timekeeper::resume(None, left, anchor, &behind), &behind), EngineMs(10_700));
+        assert_eq!(
+            shown(&Timekeeper::resume(None, &left(noted, anchor), &behind), &behind),
+            EngineMs(10_700)
+        );
+    }
+
+    #[test]
+    fn wall_step_during_opening_counts_nothing() {
+        // Story: a machine was started with its wall clock two hours behind, and acquired a shard. Its clock was set
+        // while the store was opened: two hours counted as time without an owner, and as many of each delay were over.
+        let clock = Machine::at(5_000 * MS, 70_000 * MS).of(BOOT);
+        let recovered = Recovered { as_of: Some(clock.read()), ..left(pair(500, 60_000), None) };
+        clock.pass(300 * MS);
+        for wall_ns in [0, 70_300 * MS, 7_270_300 * MS] {
+            clock.now.lock().unwrap().wall_ns = wall_ns;
+            let keeper = Timekeeper::resume(None, &recovered, &clock);
+            assert_eq!(shown(&keeper, &clock), EngineMs(10_800), "at wall {wall_ns}");
+        }
     }
 }

@@ -722,6 +722,7 @@ fn recovered(ledger: &Ledger, manifest: &Manifest, anchor: Option<BootAnchor>) -
         next_lsn: ledger.applied().next(),
         next_id: ledger.next_id().0,
         clock: ledger.clock(),
+        as_of: None,
         anchor,
         due: ledger.due().clone(),
         queues: ledger.rows().collect(),

@@ -1,6 +1,8 @@
 //! The suite that every medium must pass: implement [`MediumFixture`] for it, and call [`run`] in a test.
 
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use duewheel_core::store::{ErrorKind, StoreError};
 use duewheel_store_log::disk::{Disk, FileAccess};
@@ -8,6 +10,11 @@ use duewheel_store_log::{LogStore, Options, WorkMode};
 
 use crate::disk::{MAX_PIECE, MediumDisk};
 use crate::medium::{FileId, FileKind, Medium, NamedFile, Piece};
+use crate::store::Acquired;
+
+/// How long a case waits so that a time shows, and the most by which two clocks differ about such a time.
+const PAUSE: Duration = Duration::from_millis(100);
+const TOLERANCE: Duration = Duration::from_millis(50);
 
 /// Whether a fixture can do something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +35,7 @@ pub trait MediumFixture {
     ///
     /// # Errors
     /// The shard cannot be acquired; the test fails.
-    fn acquire(&mut self) -> Result<Arc<dyn Medium>, StoreError>;
+    fn acquire(&mut self) -> Result<(Arc<dyn Medium>, Acquired), StoreError>;
 
     /// Takes the power from the medium, and gives it back. What was acknowledged must stay.
     fn lose_power(&mut self) -> Able;
@@ -40,7 +47,7 @@ pub trait MediumFixture {
 /// An obligation is broken.
 pub fn run(fixture: &mut impl MediumFixture) {
     type Case<Fixture> = (&'static str, fn(&mut Fixture));
-    let cases: [Case<_>; 11] = [
+    let cases: [Case<_>; 12] = [
         ("what is written is read, and the rest is zero", written_is_read),
         ("a name replaces a name in one step", names_replace),
         ("names are listed by what they begin with", names_are_listed),
@@ -52,6 +59,7 @@ pub fn run(fixture: &mut impl MediumFixture) {
         ("threads write side by side", side_by_side),
         ("the disk of a store over it conforms", disk_conforms),
         ("the seed of a store outlasts its owner", seed_outlasts_owner),
+        ("a takeover keeps the age of the clocks", takeover_keeps_age),
     ];
     for (what, case) in cases {
         println!("{what}");
@@ -61,7 +69,7 @@ pub fn run(fixture: &mut impl MediumFixture) {
 }
 
 fn owner(fixture: &mut impl MediumFixture) -> Arc<dyn Medium> {
-    fixture.acquire().expect("the shard is acquired")
+    fixture.acquire().expect("the shard is acquired").0
 }
 
 /// The number of a file of this owner.
@@ -327,6 +335,46 @@ fn seed_outlasts_owner(fixture: &mut impl MediumFixture) {
     let disk = MediumDisk::new(owner(fixture), Arc::default(), 0);
     let secret = || disk.secret().expect("two numbers");
     assert_ne!(secret(), secret(), "each folder has its own");
+}
+
+/// Story: an owner died in its takeover, which had written clocks of the owner before again. The next one counted the
+/// time without an owner from that write, and all delays were late by hours.
+fn takeover_keeps_age(fixture: &mut impl MediumFixture) {
+    let mut acquire = || {
+        let (medium, acquired) = fixture.acquire().expect("the shard is acquired");
+        (medium, acquired.noted_ago)
+    };
+    let journal = |medium: &dyn Medium, no: u64| {
+        let (name, id) = (format!("journal/{no}"), file(medium, no));
+        medium.give_name(&name, id, FileKind::Journal, 10_000).expect("a name");
+        write(medium, id, FileKind::Journal, piece(0, [1; 50]));
+    };
+    let (first, never) = acquire();
+    assert_eq!(never, None, "the journal was never written");
+    first.note_clocks();
+    journal(&*first, 1);
+    let noted = Instant::now();
+    let (second, age) = acquire();
+    thread::sleep(PAUSE);
+    // The former journal may be covered by runs.
+    journal(&*second, 2);
+    assert!(second.remove("journal/1").expect("a removal"));
+    let passed = noted.elapsed();
+    let (third, later) = acquire();
+    let is_older = later > age && later.is_some_and(|later| later + TOLERANCE >= passed);
+    assert!(
+        is_older,
+        "{age:?} at a takeover, {later:?} at the next one, {passed:?} after the clocks were noted"
+    );
+    let noted = Instant::now();
+    third.note_clocks();
+    journal(&*third, 3);
+    let (_, age) = acquire();
+    let begins_anew = age < later || age.is_some_and(|age| age <= noted.elapsed() + TOLERANCE);
+    assert!(
+        begins_anew && age.is_some(),
+        "{later:?} at a takeover, {age:?} after the clocks were noted since"
+    );
 }
 
 fn disk_conforms(fixture: &mut impl MediumFixture) {

@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use duewheel_core::store::{ErrorKind, StoreError};
+use duewheel_core::time::ClockSample;
 use ring::rand::{SecureRandom, SystemRandom};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -18,9 +19,20 @@ const ELAPSED: ClockId = ClockId::Monotonic;
 
 /// Milliseconds of a clock that goes on while the process or the machine sleeps.
 pub fn boot_ms() -> u64 {
-    let now = clock_gettime(ELAPSED);
-    let (secs, nanos) = (u64::try_from(now.tv_sec).unwrap_or(0), u64::try_from(now.tv_nsec).unwrap_or(0));
-    secs * 1_000 + nanos / 1_000_000
+    ns(ELAPSED) / 1_000_000
+}
+
+/// Reads both clocks of this machine, elapsed time last: what passes between the two counts by neither.
+pub fn read_clocks() -> ClockSample {
+    let wall_ns = ns(ClockId::Realtime);
+    ClockSample { elapsed_ns: ns(ELAPSED), wall_ns }
+}
+
+fn ns(clock: ClockId) -> u64 {
+    let now = clock_gettime(clock);
+    // Times before 1970 count as 1970.
+    let secs = u64::try_from(now.tv_sec).unwrap_or(0);
+    secs.saturating_mul(1_000_000_000).saturating_add(u64::try_from(now.tv_nsec).unwrap_or(0))
 }
 
 /// Whole milliseconds.

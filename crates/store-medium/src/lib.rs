@@ -20,7 +20,7 @@ mod settings;
 mod store;
 
 pub use disk::{BlockCache, MAX_PIECE, lay_over};
-pub use fence::{EndedOwners, LeaseFence, boot_ms, hex, locked, millis, random};
+pub use fence::{EndedOwners, LeaseFence, boot_ms, hex, locked, millis, random, read_clocks};
 pub use medium::{FileId, FileKind, Medium, MediumFiles, NamedFile, Piece, SecretRotation};
 pub use settings::{BadOption, ROTATION_LEASES, fitted, name_in_use, option_differs};
 pub use store::{

@@ -75,6 +75,9 @@ pub trait MediumFiles: fmt::Debug + Send + Sync + 'static {
 /// 4. **A name comes last.** No crash and no failover shows a name without the bytes that were written before it was
 ///    given.
 /// 5. **What was never written is zero**, up to the length that came with the name.
+/// 6. **A takeover keeps the age of the clocks.** What an owner writes to the journal before [`Medium::note_clocks`]
+///    repeats clocks of an earlier owner, and changes nothing of what the next one is given as
+///    [`Acquired::noted_ago`](crate::Acquired::noted_ago).
 ///
 /// The suite in `conformance` checks them as far as a program can.
 pub trait Medium: MediumFiles {
@@ -133,6 +136,11 @@ pub trait Medium: MediumFiles {
     fn note_id(&self, id: MessageId) {
         let _ = id;
     }
+
+    /// Called before each write to the journal that has clocks of this owner. From the first call on, every write to the
+    /// journal sets the time from which [`Acquired::noted_ago`](crate::Acquired::noted_ago) counts; an earlier one sets it
+    /// only on a shard whose journal was never written.
+    fn note_clocks(&self);
 
     /// Gives the shard back, so that the next owner need not wait. `next_id` is set after an orderly end: nothing is
     /// written any more, and ids continue there.

@@ -5,15 +5,15 @@ use std::fmt;
 use std::fmt::Debug;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use duewheel_core::pass_on;
-use duewheel_core::record::{ClockPair, Group, Record};
+use duewheel_core::record::{BootAnchor, ClockPair, Group, Record};
 use duewheel_core::store::{
     AtHand, Capacity, ErrorKind, Found, Level, Lookups, Progress, Recovered, Store, StoreArrival, StoreError,
     StoreTerms, Waker,
 };
-use duewheel_core::time::WallMs;
+use duewheel_core::time::{ClockSample, WallMs};
 use duewheel_core::{Epoch, Lsn, MessageId, ShardId};
 use duewheel_store_log::disk::{Disk, DiskFile, FileAccess};
 use duewheel_store_log::{Hands, LogStore, OF_AN_EARLIER_BUILD, Options as LogOptions, WorkerPool};
@@ -54,10 +54,11 @@ pub struct Acquired {
     pub tokens: u64,
     /// An operator has given up what owners up to this epoch have lost.
     pub given_up: Epoch,
-    /// The time since the journal was written last, by the clock of the medium, which all nodes share.
+    /// The time since an owner last wrote its clocks to the journal, by the clock of the medium, which all nodes share.
+    /// `None`: the journal was never written.
     pub noted_ago: Option<Duration>,
-    /// The time of that answer, by this node's wall clock.
-    pub taken: SystemTime,
+    /// The clocks of this node when it had that answer, as [`read_clocks`](crate::read_clocks) reads them.
+    pub taken: ClockSample,
 }
 
 /// The store of one shard, while this process has the shard.
@@ -152,6 +153,7 @@ impl MediumStore {
         if let (Some(clock), Some(ago)) = (&mut recovered.clock, acquired.noted_ago) {
             let (wall, agree) = wall_before(acquired, ago, clock.wall, millis(medium.lease()));
             clock.wall = wall;
+            recovered.as_of = Some(acquired.taken);
             disagreements = u64::from(!agree);
         }
         let level = medium.level();
@@ -284,7 +286,7 @@ fn fill_empty(disk: &MediumDisk, shard: u32, fill: FillFolder<'_>) -> Result<(),
 /// may have been stepped, and nothing must be early. It is rounded so that the result is never too long.
 fn wall_before(acquired: &Acquired, ago: Duration, noted: WallMs, tolerance: u64) -> (WallMs, bool) {
     // Rounded up, and one ms more for the delay of a reading.
-    let wall = WallMs(WallMs::from_system_time_up(acquired.taken).0.saturating_add(1));
+    let wall = WallMs(acquired.taken.wall_ns.div_ceil(1_000_000).saturating_add(1));
     let ago = millis(ago);
     let by_wall = wall.0.saturating_sub(2).saturating_sub(noted.0);
     let agree = ago.abs_diff(by_wall) <= tolerance;
@@ -321,6 +323,7 @@ impl Store for MediumStore {
             }
         }
         self.medium.note_id(MessageId(self.next_id));
+        self.medium.note_clocks();
         let before = self.sent.written();
         self.under_way.push_back((before, group.first));
         self.store.append(group).map_err(|error| self.judged(error))?;
@@ -381,13 +384,19 @@ impl Store for MediumStore {
         Some(self.check().and(arrival))
     }
 
-    // The next owner on this boot takes the time between the two from the anchor, and one elsewhere from the medium's
-    // clock: the mark that `idle` writes says what that counts from.
-    pass_on!(in checked: ask idle);
+    pass_on!(in checked: ask);
     pass_on!(store: room_error);
+
+    /// The next owner on this boot takes the time between the two from the anchor, and one elsewhere from the medium's
+    /// clock: the mark that this writes says what that counts from.
+    fn idle(&mut self, clock: ClockPair, anchor: Option<BootAnchor>) -> Result<(), StoreError> {
+        self.medium.note_clocks();
+        self.checked(|store| store.idle(clock, anchor))
+    }
 
     fn close(&mut self, clock: ClockPair) -> Result<Progress, StoreError> {
         self.check()?;
+        self.medium.note_clocks();
         let closed = self.store.close(clock);
         let level = self.sent.level_before(u64::MAX).unwrap_or(self.level);
         let given = self.medium.give_back(closed.is_ok().then_some(MessageId(self.next_id)));

@@ -19,8 +19,8 @@ use std::fmt;
 use std::future::Future;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::atomic::{AtomicI64, AtomicU64};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, SystemTime};
 
 use duewheel_core::store::{ErrorKind, Level, StoreError};
 use duewheel_core::{Epoch, MessageId};
@@ -30,7 +30,7 @@ use duewheel_store_medium::{
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
-use crate::calls::{self, Database, Param, odd};
+use crate::calls::{self, CallFailure, Database, Param, odd};
 use crate::reading::{self, ReadStatements, RowsAsked, signed};
 use crate::reign::{self, OfProcess, PgReign};
 use crate::schema::{CommitSettings, SETTINGS};
@@ -43,7 +43,8 @@ const FENCE: &str =
 /// Whether the last name or removal that was answered is there. Later ones may be on their way.
 const HELD: &str =
     ", held AS MATERIALIZED (SELECT 1 FROM {s}.turn WHERE shard = $1 AND mark = $2 AND n >= $9)";
-const WRITE_JOURNAL: &str = ", put AS (INSERT INTO {s}.piece (shard, file, at, seq, body) SELECT $1, $5, u.at, u.seq, u.body \
+const WRITE_JOURNAL: &str = ", put AS (INSERT INTO {s}.piece (shard, file, at, seq, noted, body) SELECT $1, $5, u.at, u.seq, \
+      COALESCE($10, clock_timestamp()), u.body \
       FROM unnest($6::int8[], $7::int8[], $8::bytea[]) AS u(at, seq, body), fence, before, held \
       ON CONFLICT (shard, file, at) DO UPDATE SET seq = excluded.seq, body = excluded.body, noted = excluded.noted \
       WHERE piece.seq <= excluded.seq RETURNING 1) \
@@ -78,6 +79,16 @@ const REFUSE: &str =
 /// A server that has been set back may have the name of such a file again.
 const FORGET: &str = "DELETE FROM {s}.piece p USING {s}.shard s WHERE s.shard = $1 AND s.mark = $3 AND p.shard = $1 \
     AND p.file = ANY($2) AND NOT EXISTS (SELECT 1 FROM {s}.file f WHERE f.shard = p.shard AND f.id = p.file)";
+/// Removes pieces that earlier owners have left without a name, at most 16 MiB at a time. Files of this owner, and of
+/// later ones, have higher numbers; and the row that the next write to the journal requires stays.
+const CLEAN: &str = "DELETE FROM {s}.piece p USING {s}.shard s, \
+      (SELECT few.file, few.at, sum(few.size) OVER (ORDER BY few.file, few.at) AS sizes FROM \
+        (SELECT q.file, q.at, octet_length(q.body) AS size FROM {s}.piece q \
+          WHERE q.shard = $1 AND q.file < $2 AND q.file <> $4 \
+          AND NOT EXISTS (SELECT 1 FROM {s}.file f WHERE f.shard = q.shard AND f.id = q.file) LIMIT 200) few) gone \
+    WHERE s.shard = $1 AND s.mark = $3 AND gone.sizes <= 16777216 \
+    AND p.shard = $1 AND p.file = gone.file AND p.at = gone.at RETURNING 1";
+
 /// State that the calls of an owner share.
 struct PgFiles {
     of_process: OfProcess,
@@ -89,6 +100,8 @@ struct PgFiles {
     given: AtomicI64,
     /// The last row of the journal.
     last: Mutex<Option<LastRow>>,
+    /// When the clocks were noted that rows of the journal have: those of an earlier owner; `None`: those of this one.
+    noted: Mutex<Option<SystemTime>>,
     /// Names and removals are made one at a time.
     turn: tokio::sync::Mutex<()>,
     /// The number of the last name or removal that was answered.
@@ -116,6 +129,7 @@ struct FileStatements {
     name: String,
     remove: String,
     forget: String,
+    clean: String,
     settings: String,
 }
 
@@ -128,6 +142,7 @@ impl FileStatements {
             name: fenced(&[BEFORE, TURN, NAME].concat()),
             remove: fenced(&[BEFORE, TURN, REMOVE].concat()),
             forget: database.sql(FORGET),
+            clean: database.sql(CLEAN),
             settings: ["SELECT ", SETTINGS].concat(),
         }
     }
@@ -164,8 +179,8 @@ impl PgFiles {
         let (at, seq, body) = self.columns(pieces);
         let last = *locked(&self.last);
         let (last_file, last_at) = last.map_or((0, 0), |last| (last.file, last.at));
-        let turn = self.answered_turn.load(SeqCst);
-        let params: [Param<'_>; 9] = [
+        let (turn, noted) = (self.answered_turn.load(SeqCst), *locked(&self.noted));
+        let params: [Param<'_>; 10] = [
             (&self.reign.shard, Type::INT4),
             (&self.reign.mark, Type::INT8),
             (&last_file, Type::INT8),
@@ -175,6 +190,7 @@ impl PgFiles {
             (&seq, Type::INT8_ARRAY),
             (&body, Type::BYTEA_ARRAY),
             (&turn, Type::INT8),
+            (&noted, Type::TIMESTAMPTZ),
         ];
         let sql = &self.statements.write_journal;
         let rows = self.insist(sql, &params).await?;
@@ -324,6 +340,38 @@ impl PgFiles {
         self.insist(&self.statements.forget, &params).await?;
         Ok(())
     }
+
+    /// Removes some pieces that earlier owners have left without a name; returns how many. It has the turn, for the same
+    /// reason.
+    async fn clean_some(&self) -> Result<usize, CallFailure> {
+        let _turn = self.turn.lock().await;
+        let last = locked(&self.last).map_or(0, |last| last.file);
+        let first = i64::from(self.reign.epoch.0) << 31;
+        let params: [Param<'_>; 4] = [
+            (&self.reign.shard, Type::INT4),
+            (&first, Type::INT8),
+            (&self.reign.mark, Type::INT8),
+            (&last, Type::INT8),
+        ];
+        Ok(self.database.call(&self.statements.clean, &params).await?.len())
+    }
+}
+
+/// Removes what earlier owners have left without a name, step by step, while this owner has the shard. The next one goes
+/// on.
+async fn clean(files: Weak<PgFiles>) {
+    while let Some(files) = files.upgrade().filter(|files| files.reign.fence.check().is_ok()) {
+        match files.clean_some().await {
+            Ok(0) => return,
+            Ok(_) => {}
+            Err(failure) => {
+                tracing::debug!(error = %failure.error, "what earlier owners have left stays for a while");
+                let pause = files.database.options.lease;
+                drop(files);
+                tokio::time::sleep(pause).await;
+            }
+        }
+    }
 }
 
 /// The files of a shard, for its owner.
@@ -333,7 +381,8 @@ impl PgMedium {
     pub(crate) fn new(of_process: OfProcess, reign: Arc<PgReign>) -> Self {
         // Above all numbers of earlier epochs.
         let given = AtomicI64::new(i64::from(reign.epoch.0) << 31);
-        PgMedium(Arc::new(PgFiles {
+        let noted = Mutex::new(reign.noted);
+        let files = Arc::new(PgFiles {
             statements: FileStatements::of(&of_process.database),
             reads: ReadStatements::of(&of_process.database),
             database: Arc::clone(&of_process.database),
@@ -341,12 +390,15 @@ impl PgMedium {
             reign,
             given,
             last: Mutex::default(),
+            noted,
             turn: tokio::sync::Mutex::default(),
             answered_turn: AtomicI64::new(0),
             unnamed: Mutex::default(),
             leftovers: Mutex::default(),
             full_at: AtomicU64::new(0),
-        }))
+        });
+        let _ = calls::spawn(clean(Arc::downgrade(&files))); // or the next owner does it
+        PgMedium(files)
     }
 
     /// Runs calls of the files to their end.
@@ -439,6 +491,10 @@ impl Medium for PgMedium {
 
     fn level(&self) -> Level {
         self.0.database.level()
+    }
+
+    fn note_clocks(&self) {
+        *locked(&self.0.noted) = None;
     }
 
     fn give_back(&self, _next_id: Option<MessageId>) -> Result<(), StoreError> {

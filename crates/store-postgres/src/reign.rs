@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use duewheel_core::Epoch;
 use duewheel_core::store::{ErrorKind, Node, StoreError, Waker};
 use duewheel_store_medium::{
-    Acquired, EndedOwners, LeaseFence, MediumShared, boot_ms, locked, millis, random,
+    Acquired, EndedOwners, LeaseFence, MediumShared, boot_ms, locked, millis, random, read_clocks,
 };
 use tokio_postgres::types::Type;
 
@@ -31,6 +31,8 @@ pub(crate) struct PgReign {
     /// A random number for each acquisition. Only the owner with it may change the shard's files.
     pub(crate) mark: i64,
     pub(crate) epoch: Epoch,
+    /// When an owner last wrote its clocks to the journal, by the server's clock, as of the acquisition.
+    pub(crate) noted: Option<SystemTime>,
     pub(crate) fence: LeaseFence,
 }
 
@@ -40,9 +42,9 @@ const LOOK: &str = "SELECT s.cluster, s.epoch, l.mark, l.node, \
       ELSE LEAST(EXTRACT(EPOCH FROM l.until - clock_timestamp()) * 1000, l.lease_ms)::float8 END, \
     (EXTRACT(EPOCH FROM clock_timestamp()) * 1000000)::bigint, (SELECT shards FROM {s}.cluster), s.refused, s.given_up \
     FROM {s}.shard s LEFT JOIN {s}.lease l ON l.shard = s.shard WHERE s.shard = $1 FOR UPDATE OF s";
-/// How long ago the journal was written last. A file of the journal is known by its name.
-const NOTED: &str = "SELECT (EXTRACT(EPOCH FROM clock_timestamp() - max(p.noted)) * 1000)::bigint FROM {s}.piece p \
-    JOIN {s}.file f ON f.shard = p.shard AND f.id = p.file WHERE p.shard = $1 AND f.name LIKE 'journal/%'";
+/// How long ago an owner last wrote its clocks to the journal, and when. A file of the journal is known by its name.
+const NOTED: &str = "SELECT (EXTRACT(EPOCH FROM clock_timestamp() - max(p.noted)) * 1000)::bigint, max(p.noted) \
+    FROM {s}.piece p JOIN {s}.file f ON f.shard = p.shard AND f.id = p.file WHERE p.shard = $1 AND f.name LIKE 'journal/%'";
 /// Whether the shard has had files, which are gone.
 const TAKE: &str = "UPDATE {s}.shard s SET epoch = $2, mark = $3, used = s.used OR has.file OR has.turn \
     FROM (SELECT EXISTS (SELECT 1 FROM {s}.file WHERE shard = $1) AS file, \
@@ -56,13 +58,6 @@ const HOLD: &str = "INSERT INTO {s}.lease (shard, mark, node, number, advertise,
     WHERE lease.until <= clock_timestamp() OR lease.mark = ANY($7) RETURNING 1";
 const FIRST_TURN: &str = "INSERT INTO {s}.turn (shard, mark, n) VALUES ($1, $2, 0) \
     ON CONFLICT (shard) DO UPDATE SET mark = excluded.mark, n = 0";
-/// Removes files that earlier owners have left without a name. Files of this owner, and of later ones, have higher
-/// numbers: a server that comes to the statement late removes nothing of theirs.
-const CLEAN: &str = "DELETE FROM {s}.piece p USING (SELECT q.file, q.at FROM {s}.piece q WHERE q.shard = $1 AND q.file < $2 \
-    AND NOT EXISTS (SELECT 1 FROM {s}.file f WHERE f.shard = q.shard AND f.id = q.file) LIMIT 200) gone \
-    WHERE p.shard = $1 AND p.file = gone.file AND p.at = gone.at RETURNING 1";
-/// Steps of [`CLEAN`] that an acquisition waits for. The next one goes on.
-const CLEANINGS: usize = 20;
 const GIVE_BACK: &str = "UPDATE {s}.lease SET until = 'epoch' WHERE shard = $1 AND mark = $2";
 
 /// Acquires a shard of this cluster, if no lease of another owner runs.
@@ -82,9 +77,9 @@ pub(crate) async fn acquire(
     let late = |_| StoreError::new(ErrorKind::Unavailable, "PostgreSQL does not answer in time");
     let taken = tokio::time::timeout(limit, taking).await.map_err(late).and_then(|taken| taken);
     match taken {
-        Ok((epoch, acquired)) => {
+        Ok((epoch, noted, acquired)) => {
             let fence = LeaseFence::new(asked, database.options.lease);
-            Ok((PgReign { shard, mark, epoch, fence }, acquired))
+            Ok((PgReign { shard, mark, epoch, noted, fence }, acquired))
         }
         Err(error) => {
             // The shard may have been acquired although this failed. No answer of that owner is ever sent.
@@ -100,7 +95,7 @@ async fn take(
     node: &Node,
     cluster: &str,
     (mark, known, ended): (i64, u32, Vec<i64>),
-) -> Result<(Epoch, Acquired), StoreError> {
+) -> Result<(Epoch, Option<SystemTime>, Acquired), StoreError> {
     let mut lent = database.connection().await?;
     let failed = |error: tokio_postgres::Error| StoreError::from(CallFailure::from(error));
     let transaction = database.begin(&mut lent).await?;
@@ -139,8 +134,9 @@ async fn take(
         .query_typed(&database.sql(NOTED), std::slice::from_ref(&of_shard))
         .await
         .map_err(failed)?;
-    let taken = SystemTime::now();
-    let noted: Option<i64> = noted.first().and_then(|row| row.get(0));
+    let taken = read_clocks();
+    let (noted_ms, noted): (Option<i64>, _) =
+        noted.first().map_or((None, None), |row| (row.get(0), row.get(1)));
     let is_new = epoch == 0 && known == 0;
     // Seconds, so that a database that was set back gives no earlier epoch.
     let since = u64::try_from(micros - FIRST_SECOND * 1_000_000).unwrap_or(0);
@@ -183,25 +179,14 @@ async fn take(
         let what = "the commit returned with a warning: a standby may not know the new owner";
         return Err(StoreError::new(ErrorKind::Unavailable, what));
     }
-    let first_file = epoch << 31;
-    let (clean, of_files) = (database.sql(CLEAN), [of_shard, (&first_file as _, Type::INT8)]);
-    for _ in 0..CLEANINGS {
-        match database.call(&clean, &of_files).await {
-            Ok(removed) if removed.is_empty() => break,
-            Ok(_) => {}
-            Err(failure) => {
-                tracing::debug!(error = %failure.error, "what earlier owners have left stays for now");
-                break;
-            }
-        }
-    }
     Ok((
         Epoch(given),
+        noted,
         Acquired {
             shard: shard.unsigned_abs(),
             first_id: if is_new { 0 } else { since / 1_000_000 * IDS_A_SECOND },
             tokens: since.saturating_mul(TOKENS_A_MICROSECOND),
-            noted_ago: noted.map(|ms| Duration::from_millis(u64::try_from(ms).unwrap_or(0))),
+            noted_ago: noted_ms.map(|ms| Duration::from_millis(u64::try_from(ms).unwrap_or(0))),
             given_up: Epoch(given_up),
             taken,
             shards: shards.and_then(|shards| u32::try_from(shards).ok()).unwrap_or(1),

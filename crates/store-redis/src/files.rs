@@ -14,8 +14,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
 use duewheel_core::store::{Level, StoreError};
@@ -40,6 +40,8 @@ struct RedisFilesInner {
     aside: AtomicU64,
     /// The greatest id that will be written.
     newest: AtomicU64,
+    /// Whether writes to the journal have the clocks of this owner.
+    notes: AtomicBool,
 }
 
 impl RedisFiles {
@@ -50,6 +52,7 @@ impl RedisFiles {
             writes: AtomicU64::new(writes),
             aside,
             newest: AtomicU64::new(0),
+            notes: AtomicBool::new(false),
         }))
     }
 
@@ -88,6 +91,7 @@ impl RedisFilesInner {
         for number in [journal, aside] {
             call.arg(number.map_or_else(String::new, |n| n.to_string()));
         }
+        call.arg(if self.notes.load(SeqCst) { "1" } else { "" });
         call.arg(file.0).arg(blocks.keys().last().map_or(0, |last| last + 1));
         call.arg(if journal.is_none() { BLOCK } else { 0 });
         let mut sum = 0;
@@ -218,6 +222,10 @@ impl Medium for RedisFiles {
 
     fn note_id(&self, id: MessageId) {
         self.0.newest.fetch_max(id.0, SeqCst);
+    }
+
+    fn note_clocks(&self) {
+        self.0.notes.store(true, SeqCst);
     }
 
     fn give_back(&self, next_id: Option<MessageId>) -> Result<(), StoreError> {

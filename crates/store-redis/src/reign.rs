@@ -2,11 +2,12 @@
 
 use std::fmt;
 use std::sync::OnceLock;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use duewheel_core::Epoch;
 use duewheel_core::store::{ErrorKind, PLACEMENT, StoreError};
-use duewheel_store_medium::{EndedOwners, boot_ms, hex, millis, random, refused_format};
+use duewheel_core::time::ClockSample;
+use duewheel_store_medium::{EndedOwners, boot_ms, hex, millis, random, read_clocks, refused_format};
 use redis::{Pipeline, Value};
 
 use crate::fault;
@@ -83,8 +84,8 @@ pub(crate) struct RedisReign {
     pub(crate) tokens: u64,
     /// The time since the clocks were recorded, by the server's clock, which all nodes share.
     pub(crate) noted_ago: Option<Duration>,
-    /// The time of that answer, by this node's wall clock.
-    pub(crate) taken: SystemTime,
+    /// This node's clocks at that answer.
+    pub(crate) taken: ClockSample,
 }
 
 /// Incarnations of this process that have certainly ended, so that none of them answers any more.
@@ -149,9 +150,7 @@ async fn acquire_as(
         let asked = boot_ms();
         let of = "acquire";
         let reply = fault::some(wire.call(ask).await?.into_iter().next(), of)?;
-        // This is computed before the wait for the replicas: the time that passes until they answer is known by this
-        // node's clock.
-        let taken = SystemTime::now();
+        let taken = read_clocks();
         let mut words = fault::list(reply, of)?.into_iter();
         let mut next = || words.next().unwrap_or(Value::Nil);
         match fault::text(next(), of)?.as_deref() {

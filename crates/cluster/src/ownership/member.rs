@@ -9,7 +9,7 @@ use std::time::Duration;
 use duewheel_core::engine::Op;
 use duewheel_core::id::ShardId;
 use duewheel_core::policy::Policy;
-use duewheel_core::store::{Candidate, Coordinator, ErrorKind, Joined, Secrets};
+use duewheel_core::store::{Candidate, Coordinator, ErrorKind, Joined, Recovered, Secrets};
 use duewheel_shard::client::LocalShard;
 use duewheel_shard::clock::Clock;
 use duewheel_shard::fairness::QuotaSource;
@@ -363,7 +363,7 @@ pub(crate) fn assemble(
     let Environment { clock, jitter, link, starter } = means;
     let shared = Arc::new(DriverShared::new(coordinator.level(), clock.clone()));
     // A node has no engine, so only the wall clock of this reading is used.
-    shared.set_keeper(Timekeeper::resume(None, None, None, &*clock));
+    shared.set_keeper(Timekeeper::resume(None, &Recovered::default(), &*clock));
     let inbox = Arc::new(Inbox::new(policy));
     let one = share_of(policy, shards);
     let look = Arc::new(AtomicBool::new(true));

@@ -52,6 +52,7 @@ impl Router {
         to: oneshot::Sender<Answers>,
         share: Option<CallBudgetShare>,
     ) {
+        self.sessions.open(reserve.session);
         reserve.max = reserve.max.min(self.policy.max_reserve);
         reserve.max_bytes = reserve.max_bytes.min(self.policy.max_reserve_bytes);
         reserve.lease_ms = reserve.lease_ms.map(|ms| ms.min(self.policy.max_lease_ms));

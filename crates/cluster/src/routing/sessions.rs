@@ -96,16 +96,24 @@ impl Sessions {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records that the session may have leases at this shard from now on.
-    pub(crate) fn asks(&self, session: SessionId, shard: ShardId) {
+    /// Records that the session may have leases from now on, until it closes.
+    pub(crate) fn open(&self, session: SessionId) {
         if session != SessionId::NONE {
-            self.table().sessions.entry(session).or_default().shards.insert(shard);
+            self.table().sessions.entry(session).or_default();
+        }
+    }
+
+    /// Records that the session may have leases at this shard from now on, if it has not closed.
+    pub(crate) fn asks(&self, session: SessionId, shard: ShardId) {
+        if let Some(open) = self.table().sessions.get_mut(&session) {
+            open.shards.insert(shard);
         }
     }
 
     /// The effect of this operation's answer on leases, if any. To be called before the operation is sent.
     pub(crate) fn watch(&self, op: &Op, shard: ShardId) -> Option<LeaseEffect> {
         if let Op::ReserveOne { session, lease_ms, .. } = op {
+            self.open(*session);
             self.asks(*session, shard);
             return (*session != SessionId::NONE).then_some(LeaseEffect::Grant(*session, *lease_ms));
         }
@@ -217,7 +225,7 @@ mod tests {
     fn first_lease_end_follows_settlements() {
         let sessions = Sessions::default();
         let first = |now: u64| sessions.first_end(SESSION, now * MS).map(|ns| ns / MS);
-        sessions.asks(SESSION, ShardId(0));
+        sessions.open(SESSION);
         sessions.granted(SESSION, None, &[grant(1, 100), grant(2, 300)], 0);
         assert_eq!(first(0), Some(100));
         let proof = Proof::Session(SESSION);
@@ -239,6 +247,7 @@ mod tests {
     #[test]
     fn closing_session_lists_its_shards() {
         let sessions = Sessions::default();
+        sessions.open(SessionId::NONE);
         sessions.asks(SessionId::NONE, ShardId(1));
         let one = Op::ReserveOne { id: MessageId(3), session: SESSION, lease_ms: Some(10) };
         let watch = sessions.watch(&one, ShardId(2)).unwrap();
@@ -246,6 +255,7 @@ mod tests {
         sessions.asks(SESSION, ShardId(0));
         assert_eq!(sessions.close(SESSION), [ShardId(0), ShardId(2)]);
         sessions.granted(SESSION, None, &[grant(4, 10)], 0);
+        sessions.asks(SESSION, ShardId(0));
         assert!(sessions.close(SESSION).is_empty(), "an answer that comes late changes nothing");
         let table = sessions.table();
         assert!(table.of.is_empty() && table.sessions.is_empty());

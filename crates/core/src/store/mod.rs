@@ -16,6 +16,7 @@ use crate::pass_on;
 use crate::policy::{AGREED_GROUP_BYTES, QueueSettings};
 use crate::record::{BootAnchor, ClockPair, DedupeRow, Group, Pause, Totals};
 use crate::tally::{DueCounts, Tally};
+use crate::time::ClockSample;
 
 pub use coordinator::{
     Candidate, Coordinator, Joined, MAX_SHARDS, Node, Owner, Ownership, PLACEMENT, Secrets,
@@ -236,6 +237,8 @@ pub struct Recovered {
     /// The clocks as recorded last; `None` for a new store. A store that knows better than the wall clock how long ago
     /// that was may adjust the wall clock to this owner's.
     pub clock: Option<ClockPair>,
+    /// The reading of this owner's clocks to which the wall clock was adjusted: since then elapsed time counts.
+    pub as_of: Option<ClockSample>,
     /// The anchor of the last owner, if the store keeps anchors.
     pub anchor: Option<BootAnchor>,
     /// Due times of the waiting messages, all queues together.

@@ -145,6 +145,7 @@ impl Table {
             next_lsn: self.applied().next(),
             next_id: self.ledger.next_id().0,
             clock: self.clock(),
+            as_of: None,
             anchor: None,
             due: self.ledger.due().clone(),
             queues: self.queue_rows(),

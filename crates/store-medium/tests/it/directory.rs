@@ -5,11 +5,12 @@ use std::io::{self, ErrorKind::NotFound, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, SystemTime};
 
 use duewheel_core::store::{ErrorKind, Level, StoreError};
 use duewheel_core::{Epoch, MessageId};
-use duewheel_store_medium::{Acquired, FileId, FileKind, Medium, MediumFiles, NamedFile, Piece};
+use duewheel_store_medium::{Acquired, FileId, FileKind, Medium, MediumFiles, NamedFile, Piece, read_clocks};
 
 /// How long an owner keeps the shard without saying so again. Here it is looked up each time, so nothing depends on it.
 const LEASE: Duration = Duration::from_secs(5);
@@ -19,6 +20,8 @@ const LEASE: Duration = Duration::from_secs(5);
 pub(crate) struct Directory {
     path: PathBuf,
     epoch: Epoch,
+    /// Whether what is written to the journal has the clocks of this owner.
+    notes: AtomicBool,
     over: OnceLock<StoreError>,
 }
 
@@ -53,15 +56,15 @@ impl Directory {
     pub(crate) fn acquire(path: &Path) -> Result<(Self, Acquired), StoreError> {
         let taken = Self::take(path).map_err(failed)?;
         let noted = fs::metadata(path.join("noted")).and_then(|meta| meta.modified()).ok();
-        let now = SystemTime::now();
+        let ago = |noted| SystemTime::now().duration_since(noted).unwrap_or_default();
         let acquired = Acquired {
             shard: 0,
             shards: 1,
             first_id: 0, // nothing that was acknowledged is ever lost here, so the journal knows all ids
             tokens: 0,
             given_up: Epoch(0),
-            noted_ago: noted.map(|noted| now.duration_since(noted).unwrap_or_default()),
-            taken: now,
+            noted_ago: noted.map(ago),
+            taken: read_clocks(),
         };
         Ok((taken, acquired))
     }
@@ -73,7 +76,12 @@ impl Directory {
         lock.lock()?;
         let before = text(&path.join("epoch"))?.and_then(|epoch| epoch.parse().ok()).unwrap_or(0);
         replace(&path.join("epoch"), &(before + 1).to_string())?;
-        let medium = Directory { path: path.to_owned(), epoch: Epoch(before + 1), over: OnceLock::new() };
+        let medium = Directory {
+            path: path.to_owned(),
+            epoch: Epoch(before + 1),
+            notes: AtomicBool::new(false),
+            over: OnceLock::new(),
+        };
         // What earlier owners have left without a name.
         let names = medium.list("").map_err(io::Error::other)?;
         let named = names.iter().map(|name| medium.entry(name)).collect::<io::Result<Vec<_>>>()?;
@@ -185,9 +193,12 @@ impl Medium for Directory {
                 to.write_all_at(&piece.bytes, piece.at)?;
             }
             to.sync_data()?;
+            let noted = self.path.join("noted");
             match kind {
-                FileKind::Journal => File::create(self.path.join("noted")).map(drop),
-                FileKind::Blob => Ok(()),
+                FileKind::Journal if self.notes.load(SeqCst) || !noted.exists() => {
+                    File::create(noted).map(drop)
+                }
+                FileKind::Journal | FileKind::Blob => Ok(()),
             }
         })?;
         Ok(Level::Fsync)
@@ -219,6 +230,10 @@ impl Medium for Directory {
 
     fn level(&self) -> Level {
         Level::Fsync
+    }
+
+    fn note_clocks(&self) {
+        self.notes.store(true, SeqCst);
     }
 
     fn give_back(&self, _: Option<MessageId>) -> Result<(), StoreError> {

@@ -99,6 +99,10 @@ impl Medium for Gated {
         self.directory.level()
     }
 
+    fn note_clocks(&self) {
+        self.directory.note_clocks();
+    }
+
     fn give_back(&self, next_id: Option<MessageId>) -> Result<(), StoreError> {
         self.directory.give_back(next_id)
     }

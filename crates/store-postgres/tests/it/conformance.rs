@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use duewheel_core::store::conformance::{self, Fixture, Hook};
 use duewheel_core::store::{Coordinator, ErrorKind, Joined, Store, StoreError, Waker};
 use duewheel_postgres_rig::{Postgres, Settings};
-use duewheel_store_medium::Medium;
 use duewheel_store_medium::conformance::{self as of_medium, Able, MediumFixture};
+use duewheel_store_medium::{Acquired, Medium};
 use duewheel_store_postgres::PostgresCoordinator;
 
 use crate::place::{PATIENCE, SHARD, node_of, options};
@@ -79,7 +79,7 @@ impl MediumFixture for Server {
         Fixture::clear(self);
     }
 
-    fn acquire(&mut self) -> Result<Arc<dyn Medium>, StoreError> {
+    fn acquire(&mut self) -> Result<(Arc<dyn Medium>, Acquired), StoreError> {
         let deadline = Instant::now() + PATIENCE;
         loop {
             self.query("UPDATE duewheel.lease SET until = 'epoch'");
@@ -87,7 +87,7 @@ impl MediumFixture for Server {
             match nodes.acquire(&joined.node, SHARD, Arc::new(|| {})) {
                 // The owner before has renewed its lease in between.
                 Err(error) if error.kind() == ErrorKind::Fenced && Instant::now() < deadline => {}
-                acquired => return acquired.map(|(medium, _)| medium),
+                acquired => return acquired,
             }
         }
     }

@@ -231,6 +231,34 @@ fn expired_lease_is_not_renewed() {
     assert_eq!(refused.kind(), ErrorKind::Fenced, "{refused}");
 }
 
+/// Story: an owner was killed in a merge. The next one removed what the merge had written before it renewed its lease,
+/// which ran out: nobody served the shard.
+#[test]
+fn leftovers_delay_no_acquisition() {
+    let postgres = server();
+    let a = node(&postgres.url(), "a", 1);
+    drop(a.0.acquire(&a.1.node, SHARD, Arc::new(|| {})).expect("it is free"));
+    postgres
+        .query(
+            "INSERT INTO duewheel.piece (shard, file, at, seq, body) \
+               SELECT 0, 1, n, n, '\\x01' FROM generate_series(1, 500) n; \
+             CREATE TABLE gate (n int); \
+             CREATE FUNCTION waits() RETURNS trigger LANGUAGE plpgsql AS \
+               'BEGIN WHILE NOT EXISTS (SELECT 1 FROM gate) LOOP PERFORM pg_sleep(0.01); END LOOP; RETURN OLD; END'; \
+             CREATE TRIGGER waits BEFORE DELETE ON duewheel.piece FOR EACH ROW EXECUTE FUNCTION waits()",
+        )
+        .expect("rows that cannot be removed yet");
+    let (medium, _) = until("acquire", || a.0.acquire(&a.1.node, SHARD, Arc::new(|| {})));
+    let left = || postgres.query("SELECT count(*) FROM duewheel.piece").expect("a count");
+    assert_eq!(left(), "500");
+    postgres.query("INSERT INTO gate VALUES (1)").expect("they can be removed");
+    until("they are gone", || match left().as_str() {
+        "0" => Ok(()),
+        _ => Err(StoreError::new(ErrorKind::Unavailable, "not yet")),
+    });
+    medium.check().expect("its lease was renewed");
+}
+
 /// A renewal that nobody could see when another node looked, because its commit waited, counts.
 #[test]
 fn pending_renewal_blocks_acquire() {

@@ -6,7 +6,7 @@
 --       how many ids are set aside at a time, how many belong to each second,
 --       the cluster's id ('' if none is known), its number of shards, version of placement, 'new' if the shard may be
 -- made ('' if not). Gives {'OK', epoch, replication id, replicas that follow, the first id that may be given,
--- ms since the journal was written last ('' if never), microseconds since the first epoch}, {'EMPTY'}, {'OTHER', cluster, shards, placement}, {'HELD', node, ms left, incarnation}, {'FORMAT', the stored one} or {'MOVING', why}.
+-- ms since an owner's clocks were written last ('' if never), microseconds since the first epoch}, {'EMPTY'}, {'OTHER', cluster, shards, placement}, {'HELD', node, ms left, incarnation}, {'FORMAT', the stored one} or {'MOVING', why}.
 -- While the slot moves, keys that are not there (any more) cannot be touched, so files cannot be read. This key is
 -- never there.
 local touched = redis.pcall('HLEN', KEYS[1] .. ':none')

@@ -96,6 +96,20 @@ fn unowned_time_needs_both_clocks() {
     assert!((STEP - 10..=STEP + passed(began)).contains(&counts), "{counts} ms were counted");
 }
 
+/// Story: all machines had been without power for hours. The first owner after that died in its takeover, and the time
+/// without an owner was counted from what it had written: all delays were late by hours.
+#[test]
+fn failed_takeover_keeps_unowned_time() {
+    let redis = server();
+    let began = leave_a_shard_behind(&options(&redis), STEP);
+    step_forward(&redis);
+    for _ in 0..2 {
+        drop(open(&options(&redis))); // its clocks were never written
+    }
+    let counts = counted(&mut open(&options(&redis)));
+    assert!((STEP - 10..=STEP + passed(began)).contains(&counts), "{counts} ms were counted");
+}
+
 /// Story: the clock of Redis went an hour back, and the owner died before it had renewed its lease. The lease ran for
 /// an hour more, and nobody served the shard.
 #[test]

@@ -7,7 +7,7 @@ use duewheel_core::store::conformance::{self, Fixture, FixtureSpace, Hook};
 use duewheel_core::store::{Candidate, Coordinator, ErrorKind, StoreError, Waker};
 use duewheel_redis_rig::{Redis, RedisCluster, Settings};
 use duewheel_store_medium::conformance::{self as of_medium, Able, MediumFixture};
-use duewheel_store_medium::{FileId, FileKind, MAX_PIECE, Medium, MediumStore, Piece};
+use duewheel_store_medium::{Acquired, FileId, FileKind, MAX_PIECE, Medium, MediumStore, Piece};
 use duewheel_store_redis::{Options, RedisCoordinator};
 
 use crate::place::{PATIENCE, SHARD, of_cluster, options, server, small, until};
@@ -154,7 +154,7 @@ impl MediumFixture for Servers {
         Fixture::clear(self);
     }
 
-    fn acquire(&mut self) -> Result<Arc<dyn Medium>, StoreError> {
+    fn acquire(&mut self) -> Result<(Arc<dyn Medium>, Acquired), StoreError> {
         let nodes = RedisCoordinator::new(self.options.clone());
         let candidate = Candidate {
             name: format!("node{}", self.acquired).into(),
@@ -170,7 +170,7 @@ impl MediumFixture for Servers {
             match nodes.acquire(&joined.node, SHARD, Arc::new(|| {})) {
                 // The owner before has renewed its lease in between.
                 Err(error) if error.kind() == ErrorKind::Fenced && Instant::now() < deadline => {}
-                acquired => return acquired.map(|(medium, _)| medium),
+                acquired => return acquired,
             }
         }
     }
@@ -189,7 +189,7 @@ fn complete_file_uses_no_extra_memory() {
     const SEND: usize = 4 * MAX_PIECE;
     let mut servers = Servers::single();
     MediumFixture::clear(&mut servers);
-    let medium = MediumFixture::acquire(&mut servers).expect("an owner");
+    let (medium, _) = MediumFixture::acquire(&mut servers).expect("an owner");
     let file = FileId(1);
     let bytes: Vec<u8> = (0..4_500_000_u32).flat_map(u32::to_le_bytes).collect();
     for (n, sent) in bytes.chunks(SEND).enumerate() {

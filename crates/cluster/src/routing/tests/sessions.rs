@@ -143,6 +143,25 @@ async fn session_end_reaches_only_relevant_shards() {
     assert_eq!(rig.reserve(demand("q", 1, 0)).await[0].attempt, 2);
 }
 
+/// Story: a client disconnected while a shard took its time. Its reserve went on to the next shard, which made an entry
+/// of the session that nothing removed until the node ended.
+#[tokio::test]
+async fn closed_session_leaves_no_entry() {
+    let rig = rig(4);
+    let session = rig.client.new_session();
+    for shard in 0..4 {
+        rig.local.set(shard, Mood::Slow(Duration::from_millis(50)));
+    }
+    let pending = rig.client.submit(vec![Op::Reserve(wanted(session, 0))]).unwrap();
+    until("a shard is asked", || rig.local.asked("reserve") > 0).await;
+    rig.call(Op::SessionClosed { session }).await;
+    pending.await;
+    assert_eq!(rig.local.asked("reserve"), 4);
+    let closed = rig.local.asked("closed");
+    rig.call(Op::SessionClosed { session }).await;
+    assert_eq!(rig.local.asked("closed"), closed, "no shard is known");
+}
+
 #[tokio::test]
 async fn unavailable_shard_gets_session_end_later() {
     let rig = rig(2);

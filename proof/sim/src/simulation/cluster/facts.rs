@@ -49,6 +49,8 @@ pub struct ClusterFacts {
     pub unknown_of_living: u64,
     /// Nodes whose wall clock is wrong.
     pub skewed: u64,
+    /// Wall clocks stepped while a shard was opened.
+    pub stepped: u64,
     /// Times that the store was set back.
     pub set_backs: u64,
     /// Writes to journals that it lost by that.
@@ -60,12 +62,12 @@ pub struct ClusterFacts {
 }
 
 impl ClusterFacts {
-    fn all(&mut self) -> [(&'static str, &mut u64); 26] {
+    fn all(&mut self) -> [(&'static str, &mut u64); 27] {
         let ClusterFacts { kills, leaves, pauses, pauses_beyond, cuts, lossy, splits, resets, .. } = self;
         let ClusterFacts { bytes_lost, reigns, takeovers, leases_run_out, stale_writes_refused, .. } = self;
         let ClusterFacts { stale_renewals_refused, late_writes, unanswered_writes, answers_lost, .. } = self;
         let ClusterFacts { forwards, sent_again, unknown, unknown_of_living, skewed, .. } = self;
-        let ClusterFacts { set_backs, writes_lost, lost_noticed, writes_repeated, .. } = self;
+        let ClusterFacts { set_backs, writes_lost, lost_noticed, writes_repeated, stepped, .. } = self;
         [
             ("nodes killed", kills),
             ("nodes that left", leaves),
@@ -90,6 +92,7 @@ impl ClusterFacts {
             ("unknown outcomes", unknown),
             ("unknown outcomes of living nodes", unknown_of_living),
             ("wrong wall clocks", skewed),
+            ("wall clocks stepped while a shard was opened", stepped),
             ("times that the store was set back", set_backs),
             ("writes to journals that it lost", writes_lost),
             ("lost changes that a node noticed", lost_noticed),

@@ -12,6 +12,7 @@
 //! dropped with its runtime; one that is paused is not stepped, and its clocks run on. The same seed gives the same
 //! run, call by call.
 
+mod clock;
 mod facts;
 mod faults;
 mod network;
@@ -42,11 +43,12 @@ use super::bounds::Bounds;
 use super::clients::{Gossip, Role, Stage};
 use super::style::{RULES, Style};
 use super::{Trace, ask, said_by};
+use clock::MachineClock;
 pub use facts::ClusterFacts;
 use faults::{Blows, FaultKind};
 use network::Net;
 use owners::Owners;
-use place::{Fate, MachineClock, Process, Promise, Recipe};
+use place::{Fate, Process, Promise, Recipe};
 use store::{Link, World, WorldBug};
 pub use suite::{MEDIUM_BUGS, suite_of_media};
 use survey::Survey;
@@ -94,9 +96,10 @@ enum Inside {
 }
 
 /// All bugs of a cluster, by name.
-pub const CLUSTER_BUGS: [(&str, ClusterBug); 11] = [
+pub const CLUSTER_BUGS: [(&str, ClusterBug); 12] = [
     ("renewal without epoch", ClusterBug(Inside::World(WorldBug::RenewalWithoutEpoch))),
     ("forward retried after unknown", ClusterBug(Inside::Code(Mutant::LostRetried))),
+    ("a wall clock stepped while a shard opens", ClusterBug(Inside::Code(Mutant::OpenedByWall))),
     ("two owners for one lease", ClusterBug(Inside::World(WorldBug::DeadlineIgnored))),
     ("an epoch that was there before", ClusterBug(Inside::World(WorldBug::EpochKept))),
     ("lost write taken for done", ClusterBug(Inside::World(WorldBug::LostWriteAcked))),

@@ -1,10 +1,10 @@
-//! A machine of the simulated cluster, and the process on it: a node, its clocks, and the runtime of its tasks.
+//! The process on a machine of the simulated cluster: a node, and the runtime of its tasks.
 
 use std::future::Future;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
-use duewheel::{BootId, Clock, ClockSample};
+use duewheel::Clock;
 use duewheel_cluster::testing::{SteppedNode, SteppedStart};
 use duewheel_cluster::{Fleet, FleetOptions, Router, Started};
 use duewheel_core::policy::Policy;
@@ -16,53 +16,9 @@ use duewheel_store_log::Options as LogOptions;
 use duewheel_store_medium::MediumShared;
 use tokio::runtime::{Builder, Runtime};
 
-use super::network::{Caller, End, Net, address, lock};
+use super::clock::MachineClock;
+use super::network::{Caller, End, Net, address};
 use super::store::{NodeCoordinator, World};
-use super::{BEGIN_MS, MS};
-
-/// The clocks of a machine. Clones share them.
-#[derive(Clone, Debug)]
-pub(super) struct MachineClock(Arc<Mutex<Times>>);
-
-#[derive(Clone, Copy, Debug)]
-struct Times {
-    now_ns: u64,
-    /// The error of its wall clock.
-    skew_ms: i64,
-    /// The elapsed time when the run began: each machine was started at another time.
-    up_ns: u64,
-    boot: BootId,
-}
-
-impl MachineClock {
-    pub(super) fn new(place: usize, skew_ms: i64) -> Self {
-        let n = place as u64 + 1;
-        let up_ns = n * n * 10_000_000 * MS + n;
-        let boot = BootId(u128::from(n));
-        MachineClock(Arc::new(Mutex::new(Times { now_ns: 0, skew_ms, up_ns, boot })))
-    }
-
-    pub(super) fn set(&self, now_ns: u64) {
-        lock(&self.0).now_ns = now_ns;
-    }
-}
-
-impl Clock for MachineClock {
-    fn read(&self) -> ClockSample {
-        let times = *lock(&self.0);
-        let wall_ms = BEGIN_MS.saturating_add_signed(times.skew_ms);
-        ClockSample { elapsed_ns: times.up_ns + times.now_ns, wall_ns: wall_ms * MS + times.now_ns }
-    }
-
-    fn boot(&self) -> Option<BootId> {
-        Some(lock(&self.0).boot)
-    }
-
-    fn running(&self) -> Duration {
-        let times = *lock(&self.0);
-        Duration::from_nanos(times.up_ns + times.now_ns)
-    }
-}
 
 /// The settings of the processes of a run.
 #[derive(Debug)]
@@ -124,13 +80,8 @@ impl Process {
             .expect("a runtime without I/O");
         let began = (runtime.block_on(async { tokio::time::Instant::now() }), now);
         let (world, log) = (recipe.world.clone(), recipe.log.clone());
-        let coordinator = NodeCoordinator {
-            world,
-            place,
-            clock: Arc::new(clock.clone()),
-            log,
-            shared: MediumShared::default(),
-        };
+        let coordinator =
+            NodeCoordinator { world, place, clock: clock.clone(), log, shared: MediumShared::default() };
         let mut options = FleetOptions::new(format!("node-{place}"));
         options.advertise = Some(address(place));
         options.shards_if_new = super::SHARDS;

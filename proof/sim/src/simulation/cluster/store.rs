@@ -11,7 +11,7 @@ mod medium;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use duewheel::Clock;
 use duewheel_core::store::{
@@ -26,6 +26,7 @@ use duewheel_store_medium::{
 };
 
 use super::super::process::HANDS;
+use super::clock::MachineClock;
 use super::facts::ClusterFacts;
 use super::network::lock;
 use super::{FORGOTTEN_MS, MS, NODES};
@@ -67,6 +68,8 @@ pub(super) enum WorldBug {
     RetryWithOtherBytes,
     /// The server keeps a lease for longer than its owner.
     LeaseKept,
+    /// The clocks count as noted when an owner writes those of an earlier one.
+    TakeoverNoted,
 }
 
 /// The server, and all requests and answers in flight. Clones share it.
@@ -120,9 +123,10 @@ struct Files {
     /// What names had before.
     former: BTreeMap<String, NamedFile>,
     bytes: BTreeMap<FileId, Vec<u8>>,
-    /// The number of the last write to the journal, the epoch of its owner, and the time of its arrival.
+    /// The number of the last write to the journal, and the epoch of its owner.
     journal: u64,
     journal_of: u32,
+    /// When the last write with its owner's clocks arrived.
     noted: Option<u64>,
     /// The number of the last name or removal.
     turn: u64,
@@ -220,6 +224,8 @@ struct Reign {
     turn: u64,
     /// Numbers of its writes to files.
     writes: BTreeMap<FileId, u64>,
+    /// Whether its writes to the journal have its clocks.
+    notes: bool,
     /// Renewals, and changes whose sender has given up, on their way to the server, with the times of their arrival.
     there: VecDeque<(u64, Ask)>,
     /// Answers on their way back.
@@ -525,7 +531,9 @@ impl State {
                     }
                     kept.journal += 1;
                     kept.journal_of = reign.owner.epoch.0;
-                    kept.noted = Some(now);
+                    if reign.notes || kept.noted.is_none() || bug == Some(WorldBug::TakeoverNoted) {
+                        kept.noted = Some(now);
+                    }
                 }
                 *kept.writes.entry(file).or_default() += 1;
                 let bytes = kept.bytes.entry(file).or_default();

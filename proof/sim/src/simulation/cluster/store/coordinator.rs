@@ -4,13 +4,15 @@ use super::*;
 
 /// Fewer ids and tokens of a shard are given in a ms.
 const IDS_A_MS: u64 = 1 << 10;
+/// Percent of the openings of shards during which a wrong wall clock is stepped.
+const STEPS: u64 = 30;
 
 /// The coordinator as one node reaches it.
 #[derive(Debug)]
 pub(in super::super) struct NodeCoordinator {
     pub(in super::super) world: World,
     pub(in super::super) place: usize,
-    pub(in super::super) clock: Arc<dyn Clock>,
+    pub(in super::super) clock: MachineClock,
     pub(in super::super) log: LogOptions,
     /// The memory of the node's process.
     pub(in super::super) shared: MediumShared,
@@ -49,7 +51,6 @@ impl NodeCoordinator {
         let moved = kept.last.replace(node.number).is_some_and(|last| last != node.number);
         let named: Vec<FileId> = kept.files.names.values().map(|file| file.id).collect();
         kept.files.bytes.retain(|file, _| named.contains(file));
-        let wall = Duration::from_nanos(self.clock.read().wall_ns);
         let acquired = Acquired {
             shard: shard.0,
             shards: u32::try_from(shards).unwrap_or(u32::MAX),
@@ -58,7 +59,7 @@ impl NodeCoordinator {
             given_up: Epoch(0),
             tokens: if sets_back { now / MS * IDS_A_MS } else { 0 },
             noted_ago: kept.files.noted.map(|noted| Duration::from_nanos(now - noted)),
-            taken: SystemTime::UNIX_EPOCH + wall,
+            taken: self.clock.read(),
         };
         let (journal, turn) = (kept.files.journal, kept.files.turn);
         let reign = Arc::new_cyclic(|me| {
@@ -68,11 +69,12 @@ impl NodeCoordinator {
                 shard,
                 owner: owner.clone(),
                 waker: Wakes(Arc::clone(&waker)),
-                clock: self.clock.clone(),
+                clock: Arc::new(self.clock.clone()),
                 until: asked + LEASE,
                 journal,
                 turn,
                 writes: BTreeMap::new(),
+                notes: false,
                 there: VecDeque::new(),
                 back: VecDeque::new(),
                 renews_at: now + LEASE_NS / 3,
@@ -149,6 +151,13 @@ impl Coordinator for NodeCoordinator {
     fn open(&self, node: &Node, shard: ShardId, waker: Waker) -> Result<Box<dyn Store>, StoreError> {
         let (medium, acquired) = self.acquire(node, shard, Arc::clone(&waker))?;
         let reign = Arc::clone(&medium.reign);
+        if self.clock.is_skewed() {
+            let mut state = self.world.state();
+            if state.rng.percent(STEPS) {
+                self.clock.step(state.rng.range(0, 7_200_000).cast_signed() - 3_600_000);
+                state.facts.stepped += 1;
+            }
+        }
         let lost_before = self.shared.ends.lost_total(shard.0);
         let store = MediumStore::open(Arc::new(medium), &self.shared, self.log.clone(), &acquired, waker)?;
         self.world.state().facts.lost_noticed += self.shared.ends.lost_total(shard.0) - lost_before;

@@ -184,6 +184,10 @@ impl Medium for SimMedium {
         Ok(self.world.state().rng.bits())
     }
 
+    fn note_clocks(&self) {
+        lock(&self.reign).notes = true;
+    }
+
     fn give_back(&self, _next_id: Option<MessageId>) -> Result<(), StoreError> {
         let reign = self.reign()?;
         let mut state = self.world.state();
