@@ -111,7 +111,8 @@ fn step_and_kill(steps: u64, by: i64) {
         facts: vec![
             (Fact::Struck(Blow::StoreClockStepped), steps),
             (Fact::Struck(Blow::NodeKilled), steps),
-            (Fact::DelayedByABlow, steps),
+            // A forward step ends the dead node's lease at once.
+            (Fact::DelayedByABlow, if by == BACK_MS { steps } else { 0 }),
             (Fact::CancelsWon, steps),
         ],
     };
