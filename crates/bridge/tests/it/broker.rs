@@ -1,7 +1,7 @@
 //! A private RabbitMQ for tests: loopback, ports and folders of its own, and processes that end with their owner.
 
 use std::fs::{self, File};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -9,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use duewheel_bridge::{BridgeKind, BridgeSettings};
+use duewheel_redis_rig::free_port;
 use lapin::options::{
     BasicGetOptions, ConfirmSelectOptions, ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions,
 };
@@ -26,10 +27,6 @@ pub struct Broker {
     server: Option<Child>,
     /// Whether it also listens with TLS, at the second port after its own.
     tls: Option<u16>,
-}
-
-fn free_port() -> u16 {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
 }
 
 /// The script of the newest installed broker.
@@ -50,7 +47,7 @@ impl Broker {
     /// Starts a broker that also listens with this certificate and key, in PEM.
     pub fn start_with(certificate: Option<(&str, &str)>) -> Broker {
         let folder = tempfile::Builder::new().prefix("dw-rmq-").tempdir_in("/tmp").unwrap();
-        let ports = [free_port(), free_port(), free_port()];
+        let ports = [(); 3].map(|()| free_port().unwrap());
         let tls = certificate.map(|_| free_port());
         let path = |name: &str| folder.path().join(name);
         let mut config = format!("listeners.tcp.1 = 127.0.0.1:{}\nlog.file.level = warning\n", ports[0]);
