@@ -82,15 +82,17 @@ func newLine(message NewMessage) (*line, error) {
 	if err != nil || message.DedupeID != "" || message.DedupeWindow != 0 {
 		return &line{fields: f}, err
 	}
-	f["dedupe_window_ms"] = milliseconds(ownWindow)
-	f["dedupe_id"], err = newID()
-	return &line{f, true}, err
+	f["dedupe_window_ms"], f["dedupe_id"] = milliseconds(ownWindow), newID()
+	return &line{f, true}, nil
 }
 
-func newID() (string, error) {
+// It panics on a system without random numbers, as crypto/rand does itself since Go 1.24.
+func newID() string {
 	id := make([]byte, 16)
-	_, err := rand.Read(id)
-	return hex.EncodeToString(id), err
+	if _, err := rand.Read(id); err != nil {
+		panic(err)
+	}
+	return hex.EncodeToString(id)
 }
 
 // The queue remembers for a shorter time than ours; then its own time must do. True once.
@@ -299,11 +301,7 @@ func (c *Client) Fire(ctx context.Context, which Which) (*View, error) {
 
 // Replay makes a new message, due now, with the content of a done or dead one. The key may be empty.
 func (c *Client) Replay(ctx context.Context, id, key string) (*Enqueued, error) {
-	own, err := newID()
-	if err != nil {
-		return nil, err
-	}
-	return do[Enqueued](ctx, c, call{method: "POST", path: ByID(id).path("/replay"), body: wire(NewMessage{Key: key, DedupeID: own})})
+	return do[Enqueued](ctx, c, call{method: "POST", path: ByID(id).path("/replay"), body: wire(NewMessage{Key: key, DedupeID: newID()})})
 }
 
 // Reserve leases messages of one or more queues, the best ones first. There are none if none came while it waited.

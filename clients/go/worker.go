@@ -130,13 +130,7 @@ func (w *Worker) handle(ctx context.Context, message *Message) {
 	// Without an answer the lease ends all the same, and another consumer may have the message.
 	ends := time.AfterFunc(time.Duration(message.LeaseMS)*time.Millisecond, cancel)
 	defer ends.Stop()
-	go func() {
-		err := w.extend(extends, message, ends)
-		if err != nil {
-			cancel()
-		}
-		lost <- err
-	}()
+	go func() { lost <- w.extend(extends, message, ends) }()
 	result := w.call(handler, message)
 	over()
 	cancel()
@@ -191,6 +185,7 @@ func (w *Worker) extend(over context.Context, message *Message, ends *time.Timer
 	for pause := lease / 2; sleep(over, pause) == nil; {
 		_, err := w.Client.Extend(over, message, lease)
 		if errors.Is(err, LeaseLost) || errors.Is(err, MessageNotFound) || errors.Is(err, NotFound) {
+			ends.Reset(0)
 			return err
 		}
 		if pause = lease / 2; err == nil {

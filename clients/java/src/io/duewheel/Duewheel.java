@@ -100,8 +100,7 @@ public final class Duewheel {
             // A window without an id is refused by the server.
             if (wire.containsKey("dedupe_id") || wire.containsKey("dedupe_window_ms")) return;
             wire.put("dedupe_id", UUID.randomUUID().toString());
-            wire.put("dedupe_window_ms", OWN_WINDOW.toMillis());
-            ownWindow = true;
+            ownWindow = wire.put("dedupe_window_ms", OWN_WINDOW.toMillis()) == null;
         }
 
         /** The queue remembers for a shorter time than ours; then its own time must do. True once. */

@@ -21,7 +21,7 @@ import java.util.function.Consumer;
 import java.util.stream.Collectors;
 
 /** Sends requests: the connection's errors, 429 and 503 are repeated, of settles any 5xx, everything else is not. */
-final class Transport {
+record Transport(String base, String token, Duration retryFor, Duration timeout, HttpClient http) {
     static final String JSON = "application/json";
     static final String LINES = "application/x-ndjson";
 
@@ -29,9 +29,7 @@ final class Transport {
     static final class Call {
         private final String method;
         private final List<String> path;
-        String query = "";
-        String type = JSON;
-        String body;
+        String query = "", type = JSON, body;
         /** Repeated until it is answered. */
         boolean settles;
         /** Not repeated if it may have been applied. */
@@ -56,24 +54,20 @@ final class Transport {
     /** What came of one attempt: an answer, which ends early if there is an error as well, or an error. */
     record Answer(int status, String text, DuewheelException error) {}
 
-    private final String base;
-    private final String token;
-    private final Duration retryFor;
-    private final Duration timeout;
-    private final HttpClient http;
-
-    Transport(String url, String token, Duration retryFor, Duration timeout, HttpClient http) {
-        if (!url.matches("https?://[^/?#@]+(/[^?#]*)?")) {
+    Transport {
+        if (!base.matches("https?://[^/?#@]+(/[^?#]*)?")) {
             // A token in it must not be in the error.
-            String shown = url.replaceAll("(?s)^.*@|\\?.*", "");
+            String shown = base.replaceAll("(?s)^.*@|\\?.*", "");
             throw DuewheelException.refusal("bad_request", "url", "url: " + shown
                     + " is no address of a server; give one such as http://localhost:7788, and a token by token(…)");
         }
-        this.base = url.replaceAll("/+$", "");
-        this.token = token;
-        this.retryFor = retryFor;
-        this.timeout = timeout;
-        this.http = http;
+        base = base.replaceAll("/+$", "");
+    }
+
+    /** Without the token. */
+    @Override
+    public String toString() {
+        return base;
     }
 
     /** The answer to a call, as JSON. */
@@ -105,30 +99,21 @@ final class Transport {
         ByteArrayOutputStream bytes = new ByteArrayOutputStream();
         CompletableFuture<HttpResponse<Void>> sent = http.sendAsync(request.build(), head -> {
             info[0] = head;
-            return BodySubscribers.ofByteArrayConsumer(part -> part.ifPresent(some -> {
-                synchronized (bytes) {
-                    bytes.write(some, 0, some.length);
-                }
-            }));
+            return BodySubscribers.ofByteArrayConsumer(part -> part.ifPresent(bytes::writeBytes));
         });
         DuewheelException cut = null;
         try {
             Duration most = timeout.plus(call.holding);
             if (call.limit != null && call.limit.compareTo(most) < 0) most = call.limit;
             sent.get(most.toMillis(), TimeUnit.MILLISECONDS);
-        } catch (ExecutionException e) {
-            cut = DuewheelException.connection(e.getCause());
-        } catch (TimeoutException e) {
+        } catch (ExecutionException | TimeoutException e) {
             sent.cancel(true);
-            cut = DuewheelException.connection(e);
+            cut = DuewheelException.connection(e instanceof ExecutionException ? e.getCause() : e);
         } catch (InterruptedException e) {
             sent.cancel(true);
             throw interrupted(e);
         }
-        String text;
-        synchronized (bytes) {
-            text = bytes.toString(StandardCharsets.UTF_8);
-        }
+        String text = bytes.toString(StandardCharsets.UTF_8);
         if (info[0] == null) return new Answer(0, "", cut);
         int status = info[0].statusCode();
         return status / 100 == 2 ? new Answer(status, text, cut) : new Answer(status, text, refused(info[0], text));

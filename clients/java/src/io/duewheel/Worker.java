@@ -38,8 +38,7 @@ public final class Worker implements Runnable {
 
     /** Says whether a handler should go on. */
     public static final class Token {
-        private boolean cancelled;
-        private boolean over;
+        private boolean cancelled, over;
         private Runnable action;
         private CompletableFuture<Void> lease = new CompletableFuture<>();
 
@@ -65,9 +64,7 @@ public final class Worker implements Runnable {
             lease.complete(null);
             if (over) return;
             lease = new CompletableFuture<Void>().orTimeout(time.toNanos(), TimeUnit.NANOSECONDS);
-            lease.whenComplete((none, late) -> {
-                if (late != null) cancel();
-            });
+            lease.whenComplete((none, late) -> { if (late != null) cancel(); });
         }
 
         /** The handler has ended. */
@@ -101,12 +98,11 @@ public final class Worker implements Runnable {
     private final Builder options;
     private final ExecutorService threads = threads();
     private final Semaphore free;
-    private volatile boolean stopping;
+    private volatile boolean stopping, started;
     /** A stop waits no longer. */
     private volatile boolean ending;
     private volatile long drainNanos = Long.MAX_VALUE;
     private Thread reserving;
-    private volatile boolean started;
 
     private Worker(Builder options) {
         this.options = options;
