@@ -9,7 +9,6 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use duewheel_bridge::{BridgeKind, BridgeSettings};
-use duewheel_redis_rig::free_port;
 use lapin::options::{
     BasicGetOptions, ConfirmSelectOptions, ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions,
 };
@@ -27,6 +26,10 @@ pub struct Broker {
     server: Option<Child>,
     /// Whether it also listens with TLS, at the second port after its own.
     tls: Option<u16>,
+}
+
+fn free_port() -> u16 {
+    duewheel_redis_rig::free_port().unwrap()
 }
 
 /// The script of the newest installed broker.
@@ -47,7 +50,7 @@ impl Broker {
     /// Starts a broker that also listens with this certificate and key, in PEM.
     pub fn start_with(certificate: Option<(&str, &str)>) -> Broker {
         let folder = tempfile::Builder::new().prefix("dw-rmq-").tempdir_in("/tmp").unwrap();
-        let ports = [(); 3].map(|()| free_port().unwrap());
+        let ports = [free_port(), free_port(), free_port()];
         let tls = certificate.map(|_| free_port());
         let path = |name: &str| folder.path().join(name);
         let mut config = format!("listeners.tcp.1 = 127.0.0.1:{}\nlog.file.level = warning\n", ports[0]);
