@@ -275,7 +275,8 @@ impl RunningServer {
         result
     }
 
-    /// Ends the workers of schedules, jobs and deliveries, lets consumers settle what a stop would give to others, then closes the wheel.
+    /// Ends the workers of schedules, jobs and deliveries, lets consumers settle what a stop would give to others, then
+    /// closes the wheel.
     async fn shut_down(&self) -> Result<(), ShutdownError> {
         let time = self.settings.drain_timeout;
         let until = tokio::time::Instant::now() + time;

@@ -173,7 +173,7 @@ options! {
         backup_root: PathBuf as "DIR",
         /// Time between the signal to stop, which makes /readyz red, and the drain [default: 0s]
         drain_delay: TimeSpan as "TIME",
-        /// Time limit for jobs that beanstalkd clients hold and for running requests when the server stops [default: 10s]
+        /// Time limit for jobs of beanstalkd clients and running requests when the server stops [default: 10s]
         drain_timeout: TimeSpan as "TIME",
         /// Log level: error, warn, info, debug, trace [default: info]
         log: String as "FILTER",
