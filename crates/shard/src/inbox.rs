@@ -86,11 +86,13 @@ struct InboxState {
 
 /// The event that the driver's thread is waiting for, so that it is not woken without need.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Sleep {
+pub(crate) enum Sleep {
     #[default]
     Awake,
     /// For anything.
     Waiting,
+    /// For anything; a caller may take the turn for what it brings.
+    Lending,
     /// For anything, but a caller takes the turn for what has arrived.
     Lent,
     /// For a call of [`Inbox::wake`].
@@ -191,14 +193,14 @@ impl Inbox {
             return Err((CallError::Overloaded, submission));
         }
         state.waiting.push(submission);
-        if here && state.sleep == Sleep::Waiting && self.seat.get().is_some() {
+        if here && state.sleep == Sleep::Lending {
             state.sleep = Sleep::Lent;
             return Ok(true);
         }
         // The first submission wakes the driver; it is awake for the others.
         let asleep = match state.sleep {
             Sleep::Awake | Sleep::Gathering | Sleep::Lent => false,
-            Sleep::Waiting => true,
+            Sleep::Waiting | Sleep::Lending => true,
             Sleep::Crowd(n) => state.waiting.len() >= n,
         };
         if asleep {
@@ -211,7 +213,7 @@ impl Inbox {
         Ok(false)
     }
 
-    /// Lets callers take turns here while the driver's thread sleeps.
+    /// Lets callers take turns here while the driver's thread sleeps and lends them.
     pub(crate) fn lend(&self, seat: Weak<dyn TakeTurn>) {
         let _ = self.seat.set(seat); // one runner has an inbox
     }
@@ -221,14 +223,14 @@ impl Inbox {
         self.state().sleep == Sleep::Lent
     }
 
-    /// Ends a lent turn. `sleeps_on`: it has left nothing to do, so that only what has arrived since wakes the thread.
-    pub(crate) fn take_back(&self, sleeps_on: bool) {
+    /// Ends a lent turn; `next` is how the thread sleeps on, unless something has arrived since.
+    pub(crate) fn take_back(&self, next: Sleep) {
         let mut state = self.state();
         if state.sleep != Sleep::Lent {
             return;
         }
-        if sleeps_on && state.waiting.is_empty() && state.woken == Woken::No {
-            state.sleep = Sleep::Waiting;
+        if next != Sleep::Awake && state.waiting.is_empty() && state.woken == Woken::No {
+            state.sleep = next;
             return;
         }
         state.sleep = Sleep::Awake;
@@ -306,13 +308,13 @@ impl Inbox {
         }
     }
 
-    /// Waits until a submission arrives, [`Inbox::wake`] is called, or the time is over.
-    pub fn wait(&self, at_most: Duration) {
+    /// Waits in this kind of sleep until a submission arrives, [`Inbox::wake`] is called, or the time is over.
+    pub(crate) fn wait(&self, sleep: Sleep, at_most: Duration) {
         let mut state = self.state();
         let has_work =
             |s: &InboxState| s.woken == Woken::Yes || (!s.waiting.is_empty() && s.sleep != Sleep::Lent);
         if !has_work(&state) {
-            state.sleep = Sleep::Waiting;
+            state.sleep = sleep;
             // A lent turn may leave the thread something else to do.
             let sleeps = |s: &mut InboxState| s.sleep != Sleep::Awake && !has_work(s);
             let waited = self.changed.wait_timeout_while(state, at_most, sleeps);

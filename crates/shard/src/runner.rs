@@ -276,6 +276,11 @@ impl Runner {
         gathers.then_some((self.crowd, GATHER_CROWD))
     }
 
+    /// Whether the last turns had one submission at most.
+    pub fn is_lone(&self) -> bool {
+        self.crowd <= 1
+    }
+
     /// Takes one turn.
     pub fn turn(&mut self) -> AfterTurn {
         let turn = match std::mem::replace(&mut self.phase, Phase::Ended) {

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::inbox::{Inbox, TakeTurn};
+use crate::inbox::{Inbox, Sleep, TakeTurn};
 use crate::runner::{AfterTurn, Runner, SleepLimit, WakeOn};
 use crate::shared::{DriverEnd, DriverShared, bug};
 
@@ -23,6 +23,17 @@ struct SeatState {
     left: Option<AfterTurn>,
     /// When the thread wakes by itself, by [`Clock::running`](crate::clock::Clock::running).
     sleeps_until: Duration,
+}
+
+impl SeatState {
+    /// The thread lends turns while callers come one by one. More of them are cheaper in one turn of the thread's own,
+    /// and would wait for the sync of the caller that has it.
+    fn next_sleep(&self) -> Sleep {
+        match &self.runner {
+            Some(runner) if runner.is_lone() => Sleep::Lending,
+            _ => Sleep::Waiting,
+        }
+    }
 }
 
 impl Seat {
@@ -47,9 +58,11 @@ impl Seat {
                 AfterTurn::Sleep(nap) => (nap, self.sleep(nap)),
                 AfterTurn::Ended(end) => return end,
             };
-            match nap.ends_with_any() {
-                true => self.inbox.wait(at_most),
-                false => self.inbox.wait_for_wake(at_most),
+            if nap.ends_with_any() {
+                let sleep = self.state().next_sleep();
+                self.inbox.wait(sleep, at_most);
+            } else {
+                self.inbox.wait_for_wake(at_most);
             }
             if let Some(runner) = &mut self.state().runner {
                 runner.woke(nap);
@@ -103,12 +116,10 @@ impl TakeTurn for Seat {
         }
         let left = state.sleeps_until.saturating_sub(self.shared.clock().running());
         let Some(runner) = &mut state.runner else { return };
-        if runner.crowd().is_some() {
-            return self.inbox.take_back(false);
-        }
         state.left = catch_unwind(AssertUnwindSafe(|| runner.lent_turn(left)))
             .unwrap_or_else(|panic| Some(AfterTurn::Ended(self.panicked(&*panic))));
-        self.inbox.take_back(state.left.is_none());
+        let next = if state.left.is_none() { state.next_sleep() } else { Sleep::Awake };
+        self.inbox.take_back(next);
     }
 }
 

@@ -15,8 +15,8 @@ use duewheel_shard::client::Client;
 use duewheel_shard::clock::VirtualClock;
 use duewheel_shard::error::CallError;
 use duewheel_shard::fairness::QuotaSource;
-use duewheel_shard::inbox::{Answers, Pending};
-use duewheel_shard::runner::WhenFenced;
+use duewheel_shard::inbox::{Answers, Pending, WhenBusy};
+use duewheel_shard::runner::{Runner, WhenFenced};
 use duewheel_shard::shared::DriverShared;
 use duewheel_shard::thread::Shard;
 
@@ -166,4 +166,25 @@ fn lent_panic_ends_shard_not_caller() {
     let trouble = rig.shared.health().trouble.unwrap();
     assert!(trouble.contains("the test wants it"), "{trouble}");
     assert!(rig.client.submit(vec![put(0)]).is_err());
+}
+
+#[test]
+fn crowd_of_callers_takes_no_turns() {
+    let disk = MemoryDisk::default();
+    let opener = Box::new(move |waker| Ok(Box::new(MemoryStore::open(&disk, waker)) as Box<dyn Store>));
+    let clock = Arc::new(VirtualClock::at_2026());
+    let mut runner = Runner::start(opener, Config::default(), clock).unwrap();
+    while runner.opening().unwrap().is_some() {}
+    let client = runner.client();
+    let mut lends_after = |callers: usize| {
+        let _answers: Vec<Pending> = (0..callers)
+            .map(|_| client.offer(vec![put(0)], WhenBusy::Refuse).unwrap_or_else(|_| panic!("a full inbox")))
+            .collect();
+        runner.turn();
+        runner.is_lone()
+    };
+    assert!(lends_after(1));
+    assert!(!lends_after(6));
+    assert!(!lends_after(1), "a crowd has gaps");
+    assert!((0..6).any(|_| lends_after(1)), "until one caller is left");
 }

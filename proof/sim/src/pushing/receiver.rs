@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::Scope;
 use std::time::{Duration, Instant};
 
@@ -33,13 +34,28 @@ pub struct Receiver {
     /// Connections that are open, and rounds of the acceptor that have found none.
     open: AtomicU64,
     rounds: AtomicU64,
-    /// Requests that are recorded and not answered yet.
-    waiting: AtomicU64,
+    slow: Mutex<SlowAnswers>,
     stop: AtomicBool,
+}
+
+/// Requests that are recorded, and answered late.
+#[derive(Debug, Default)]
+struct SlowAnswers {
+    waiting: u64,
+    /// No answer is sent until what the present server has sent is recorded.
+    held: bool,
 }
 
 /// How long a look for a request or a connection waits.
 const LOOK: Duration = Duration::from_millis(5);
+
+impl SlowAnswers {
+    /// Holds them from now on; returns whether there is one.
+    fn hold(&mut self) -> bool {
+        self.held = true;
+        self.waiting > 0
+    }
+}
 
 impl Receiver {
     /// Begins to listen. `mood` is asked about each request.
@@ -89,16 +105,17 @@ impl Receiver {
             }
             std::thread::sleep(LOOK);
         }
+        self.slow().held = false;
         Ok(())
     }
 
-    /// Waits until a request is recorded and will not be answered for a while: a kill cuts it.
+    /// Waits until a request is recorded, and holds its answer until [`Receiver::drained`]: a kill cuts it.
     ///
     /// # Errors
     /// No such request comes.
     pub fn holds_one(&self) -> Result<(), String> {
         let begun = Instant::now();
-        while self.waiting.load(Ordering::SeqCst) == 0 {
+        while !self.slow().hold() {
             if begun.elapsed() > PATIENCE {
                 return Err("no push that is answered late".to_owned());
             }
@@ -131,11 +148,7 @@ impl Receiver {
             let (answer, text) = match mood {
                 Mood::Well => (PushAnswer::Accepted, Some("200 OK".to_owned())),
                 Mood::Slow(time) => {
-                    reader.get_ref().set_read_timeout(Some(time))?;
-                    self.waiting.fetch_add(1, Ordering::SeqCst);
-                    let is_gone = reader.fill_buf().is_ok();
-                    self.waiting.fetch_sub(1, Ordering::SeqCst);
-                    if is_gone {
+                    if self.is_gone_within(&mut reader, time)? {
                         // The other side is gone, and nobody hears an answer.
                         return Ok(());
                     }
@@ -163,13 +176,35 @@ impl Receiver {
         Ok(())
     }
 
+    fn slow(&self) -> MutexGuard<'_, SlowAnswers> {
+        self.slow.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the other side goes before this time, or while its answer is held.
+    fn is_gone_within(&self, reader: &mut BufReader<TcpStream>, time: Duration) -> std::io::Result<bool> {
+        let until = Instant::now() + time;
+        reader.get_ref().set_read_timeout(Some(LOOK))?;
+        self.slow().waiting += 1;
+        loop {
+            let is_gone = match reader.fill_buf() {
+                Ok(_) => true,
+                Err(e) => !is_time_over(&e),
+            };
+            let mut slow = self.slow();
+            if is_gone || !slow.held && Instant::now() >= until {
+                slow.waiting -= 1;
+                return Ok(is_gone);
+            }
+        }
+    }
+
     /// Waits for the next request; `false` when the connection or the run ends.
     fn has_more(&self, reader: &mut BufReader<TcpStream>) -> std::io::Result<bool> {
         reader.get_ref().set_read_timeout(Some(LOOK))?;
         loop {
             match reader.fill_buf() {
                 Ok(bytes) => return Ok(!bytes.is_empty()),
-                Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                Err(e) if is_time_over(&e) => {
                     if self.stop.load(Ordering::SeqCst) {
                         return Ok(false);
                     }
@@ -206,4 +241,8 @@ impl Receiver {
             body: Seen::of(&body),
         })
     }
+}
+
+fn is_time_over(e: &std::io::Error) -> bool {
+    matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
 }
