@@ -91,7 +91,7 @@ fn spelled(text: &str) -> Result<TimeSpan, BadSpan> {
     {
         return Err(BadSpan::Form);
     }
-    let span: Span = text.parse().map_err(|_| BadSpan::Form)?;
+    let span = parsed(text)?;
     if span.is_negative() {
         return Err(BadSpan::Negative);
     }
@@ -102,6 +102,19 @@ fn spelled(text: &str) -> Result<TimeSpan, BadSpan> {
     // Never earlier than written.
     let ms = u64::try_from(length.as_nanos()).map_err(|_| BadSpan::TooLong)?.div_ceil(1_000_000);
     Ok(TimeSpan(ms))
+}
+
+/// The span of a text. What people may mean in another way is refused: a comma within a number, which the parser takes
+/// for a decimal point, and `1:30`.
+///
+/// # Errors
+/// [`BadSpan::Form`].
+pub fn parsed(text: &str) -> Result<Span, BadSpan> {
+    let is_in_number = |at: usize| text[..at].ends_with(|c: char| c.is_ascii_digit());
+    if text.contains(':') || text.match_indices(',').any(|(at, _)| is_in_number(at)) {
+        return Err(BadSpan::Form);
+    }
+    text.parse().map_err(|_| BadSpan::Form)
 }
 
 fn split(s: &str, belongs: impl Fn(u8) -> bool) -> (&str, &str) {
@@ -265,6 +278,10 @@ mod tests {
         }
         for bad in ["", "10", "s", "+1s", " 1s", "1s ", "1m1h", "1s1s", "1ä", "1sß", "soon", "in 2 days"] {
             assert_eq!(bad.parse::<TimeSpan>(), Err(BadSpan::Form), "{bad}");
+        }
+        // Story: a comma was a decimal point, so that 10,000 hours were ten.
+        for mistakable in ["10,000 h", "1,000s", "1,5h", "2h 1,000s", "PT1,5H", "01:30:00", "1h 01:30:00"] {
+            assert_eq!(mistakable.parse::<TimeSpan>(), Err(BadSpan::Form), "{mistakable}");
         }
         for calendar in ["1mo", "1y", "2 months", "P1M", "P1Y2D"] {
             assert_eq!(calendar.parse::<TimeSpan>(), Err(BadSpan::Calendar), "{calendar}");

@@ -13,7 +13,7 @@ use duewheel_core::WallMs;
 use jiff::civil::{Date, DateTime, Time, Weekday};
 use jiff::fmt::temporal::{DateTimeParser, Pieces};
 use jiff::tz::{AmbiguousOffset, Disambiguation, OffsetConflict, TimeZone};
-use jiff::{Span, Timestamp, Zoned};
+use jiff::{Timestamp, Zoned};
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
@@ -21,7 +21,7 @@ use super::failure::CommandFailure;
 use super::invocation;
 use duewheel_api::rfc3339;
 pub(super) use duewheel_api::span::written as span;
-use duewheel_api::span::{BadSpan, TimeSpan, is_number, written};
+use duewheel_api::span::{BadSpan, TimeSpan, is_number, parsed, written};
 
 /// When a message is to be due.
 #[derive(Debug, PartialEq)]
@@ -57,7 +57,7 @@ const INSTANTS: &str = "must be an instant such as 2027-01-01T09:00:00Z, \"2027-
 pub fn delay(text: &str, now: &Zoned) -> Result<ReadTime, String> {
     let said = text.trim();
     let said = strip_word(said, "in").unwrap_or(said);
-    if let Ok(span) = said.parse::<Span>()
+    if let Ok(span) = parsed(said)
         && !span.is_negative()
         && (span.get_years() != 0 || span.get_months() != 0)
     {

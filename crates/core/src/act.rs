@@ -166,6 +166,14 @@ impl Acts {
 impl KeptAct {
     /// State of the record, for the totals.
     pub(crate) fn was(&self) -> Was {
-        Was { queue: QueueName::of_acts(), kind: Kind::Dead, due: self.due, weight: self.weight, detail: 0 }
+        Was {
+            queue: QueueName::of_acts(),
+            kind: Kind::Dead,
+            due: self.due,
+            weight: self.weight,
+            detail: 0,
+            past: 0,
+            unweighed: 0,
+        }
     }
 }

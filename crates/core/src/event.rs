@@ -134,7 +134,7 @@ impl MessageEvent {
             Record::Purged { purged, .. } => {
                 MessageEvent { id: None, count: Some(*purged), ..event(EventKind::Purged, MessageId(0)) }
             }
-            Record::Queue { .. } | Record::Deduped(_) | Record::AnswersForgotten { .. } => return None,
+            _ => return None, // a record about a queue
         })
     }
 

@@ -445,6 +445,12 @@ impl MessageContent {
         let headers: usize = self.headers.iter().map(|(k, v)| k.len() + v.len()).sum();
         self.body.len() + headers + self.key.as_ref().map_or(0, |k| k.as_str().len())
     }
+
+    /// The size in bytes, nearly, of what the weight leaves out and a producer chooses: a dedupe id, the lengths of
+    /// headers.
+    pub fn unweighed(&self) -> usize {
+        self.dedupe_id.as_ref().map_or(0, |id| id.len()) + 2 * self.headers.len()
+    }
 }
 
 /// The stage of a life, without its details.
@@ -493,6 +499,13 @@ impl Life {
     /// The bytes of it that count against limits: its detail.
     pub fn weight(&self) -> usize {
         self.detail.as_ref().map_or(0, |detail| detail.len())
+    }
+
+    /// The size of the past attempts in bytes, nearly.
+    pub fn past_bytes(&self) -> usize {
+        /// Two times, numbers and lengths.
+        const OF_A_PAST: usize = 16;
+        self.history.iter().map(|past| OF_A_PAST + past.note.len()).sum()
     }
 
     /// Whether the message has the key of its content, if it has one: no other message has taken it.

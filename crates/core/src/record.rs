@@ -173,6 +173,18 @@ impl Record {
             }
     }
 
+    /// The message of the record; `None` for a record about a queue.
+    pub fn message(&self) -> Option<MessageId> {
+        match self {
+            Record::Put { message, .. } => Some(message.id),
+            Record::Changed { id, .. } | Record::Granted { id, .. } | Record::Removed { id, .. } => Some(*id),
+            Record::Queue { .. }
+            | Record::Purged { .. }
+            | Record::Deduped(_)
+            | Record::AnswersForgotten { .. } => None,
+        }
+    }
+
     /// The queue of the record.
     pub fn queue(&self) -> &QueueName {
         match self {
@@ -227,6 +239,10 @@ pub struct Was {
     pub weight: u64,
     /// The part of it that is the detail of the message.
     pub detail: u64,
+    /// Bytes of the past attempts, which are no part of it.
+    pub past: u64,
+    /// Bytes of the content that are no part of it.
+    pub unweighed: u64,
 }
 
 impl Was {
@@ -239,6 +255,8 @@ impl Was {
             due: life.due,
             weight: message.weight() as u64 + detail,
             detail,
+            past: life.past_bytes() as u64,
+            unweighed: message.unweighed() as u64,
         }
     }
 }

@@ -291,7 +291,7 @@ fn was() -> BoxedStrategy<Was> {
     (queue(), kind, any::<bool>(), number(), number())
         .prop_map(|(queue, kind, at, raw, weight)| {
             let due = Due::from_raw(if at { Class::At } else { Class::After }, raw);
-            Was { queue, kind, due, weight, detail: 0 }
+            Was { queue, kind, due, weight, detail: 0, past: 0, unweighed: 0 }
         })
         .boxed()
 }
@@ -388,7 +388,15 @@ fn extreme_record_stays_within_weight() {
         enqueued_at: WallMs(u64::MAX),
     });
     let name = message.queue.clone();
-    let was = Was { queue: name.clone(), kind: Kind::Leased, due, weight: u64::MAX, detail: 0 };
+    let was = Was {
+        queue: name.clone(),
+        kind: Kind::Leased,
+        due,
+        weight: u64::MAX,
+        detail: 0,
+        past: 0,
+        unweighed: 0,
+    };
     let hourly = GrantRate::per_second(n).per_hour + 3_599;
     let limits = GrantLimits {
         rate: Some(GrantRate { per_hour: hourly, burst: Some(n) }),
@@ -611,7 +619,8 @@ const REQUIRED: [&[u8]; 2] = [&[1, LATER << 2 | 2, 5], &[1, LATER << 2 | 3, 2, 7
 fn without_fields() -> Vec<(Record, Vec<(usize, &'static str)>)> {
     let queue = QueueName::new("q").expect("a good name");
     let due = Due::After(EngineMs(5));
-    let was = Was { queue: queue.clone(), kind: Kind::Waiting, due, weight: 1, detail: 0 };
+    let was =
+        Was { queue: queue.clone(), kind: Kind::Waiting, due, weight: 1, detail: 0, past: 0, unweighed: 0 };
     let life = Life::new(due, None);
     let (id, token) = (MessageId(7), LeaseToken { epoch: Epoch(1), counter: 1 });
     let lease = Lease { token, until: EngineMs(9), session: SessionId(1), granted_at: WallMs(2) };

@@ -520,7 +520,7 @@ mod tests {
     }
 
     fn was(kind: Kind) -> Was {
-        Was { queue: queue(), kind, due: DUE, weight: 1, detail: 0 }
+        Was { queue: queue(), kind, due: DUE, weight: 1, detail: 0, past: 0, unweighed: 0 }
     }
 
     fn dead(id: u64) -> Stage {

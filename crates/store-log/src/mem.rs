@@ -325,7 +325,7 @@ impl Mem {
                 if put == 0 && was.detail != life.weight() as u64 {
                     self.note_replaced(id.0, was.weight);
                 }
-                let elsewhere = elsewhere(put, was.weight.saturating_sub(was.detail));
+                let elsewhere = elsewhere(put, was.weight.saturating_sub(was.detail) + was.unweighed);
                 let node =
                     self.add(&was.queue, RecordParts::Life { put }, stands, life.due, bytes, elsewhere)?;
                 self.note_revived(was.kind, life.stage.kind(), put);
@@ -336,7 +336,9 @@ impl Mem {
                 let old = self.known(*id);
                 let (life, put) = old.map_or((0, 0), |old| (old.life, old.put));
                 let stands = StageAfter::Is(Kind::Leased);
-                let elsewhere = elsewhere(put, was.weight);
+                // A record of this table that has the life has its past as well.
+                let past = if life == 0 { was.past } else { 0 };
+                let elsewhere = elsewhere(put, was.weight + was.unweighed + past);
                 let says = RecordParts::Grant { life, put };
                 let node = self.add(&was.queue, says, stands, was.due, bytes, elsewhere)?;
                 self.note_revived(was.kind, Kind::Leased, put);
@@ -370,8 +372,8 @@ impl Mem {
                 let answer = Extent::of_answer(bytes.len() as u64);
                 self.extent.add(answer);
             }
-            Record::Queue { name: queue, .. } | Record::AnswersForgotten { queue, .. } => {
-                self.add_other(queue, bytes)?;
+            other => {
+                self.add_other(other.queue(), bytes)?;
             }
         }
         self.last = self.last.next();
@@ -603,9 +605,11 @@ impl Mem {
 
     /// The size of a message in a run.
     fn extent_at(&self, node: &RecordNode) -> Extent {
-        let put = if node.put == 0 || node.put == node.place { 0 } else { self.at(node.put).length };
         let StageAfter::Is(kind) = node.stands else { return Extent::default() };
-        Extent::of_row((node.length + put) as u64, u64::from(node.elsewhere), kind)
+        let length = |place: ArenaOffset| if place == 0 { 0 } else { self.at(place).length };
+        let put = if node.put == node.place { 0 } else { length(node.put) };
+        let life = if node.life == node.place || node.life == node.put { 0 } else { length(node.life) };
+        Extent::of_row((node.length + put + life) as u64, u64::from(node.elsewhere), kind)
     }
 
     fn note_key(&mut self, key: &Key, RecordNode { place, queue, .. }: RecordNode) {

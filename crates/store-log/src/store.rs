@@ -497,11 +497,7 @@ impl LogStore {
                 }
                 Record::Removed { .. } => self.messages = self.messages.saturating_sub(1),
                 Record::Purged { purged, .. } => self.messages = self.messages.saturating_sub(*purged),
-                Record::Changed { .. }
-                | Record::Granted { .. }
-                | Record::Queue { .. }
-                | Record::Deduped(_)
-                | Record::AnswersForgotten { .. } => {}
+                _ => {} // the number of messages stays
             }
         }
         self.active.note_clock(group.clock);

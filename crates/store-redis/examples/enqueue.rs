@@ -80,8 +80,15 @@ fn ours(redis: &Redis, name: &str, messages: u64, keyed: Keyed) -> Result<(), Fa
     let Lsn(next) = store.recovered().next_lsn;
     let queue = QueueName::new("close-review")?;
     let put = |id| put(&queue, id, keyed);
-    let was =
-        |id, kind| Was { queue: queue.clone(), kind, due: due(id), weight: BODY.len() as u64, detail: 0 };
+    let was = |id, kind| Was {
+        queue: queue.clone(),
+        kind,
+        due: due(id),
+        weight: BODY.len() as u64,
+        detail: 0,
+        past: 0,
+        unweighed: 0,
+    };
     let grant = |id| {
         let token = LeaseToken { epoch: Epoch(1), counter: id };
         let (until, granted_at) = (EngineMs(4_000_000), WallMs(1_763_740_800_000));

@@ -110,7 +110,7 @@ fn due(c: &mut Choices<'_>) -> Due {
 
 fn was(c: &mut Choices<'_>) -> Was {
     let kind = *c.pick(&[Kind::Waiting, Kind::Leased, Kind::Dead]);
-    Was { queue: queue(c), kind, due: due(c), weight: c.number(), detail: 0 }
+    Was { queue: queue(c), kind, due: due(c), weight: c.number(), detail: 0, past: 0, unweighed: 0 }
 }
 
 fn lease(c: &mut Choices<'_>) -> Lease {

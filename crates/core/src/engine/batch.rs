@@ -67,7 +67,9 @@ impl Engine {
     pub fn adopt(&mut self, lookups: &Lookups, found: Found) {
         self.unmade.note(lookups, found.left);
         for row in found.rows {
-            if self.rows.slot(row.message.id).is_none() && !row.message.queue.is_of_acts() {
+            // Records of the engine's own are no messages, and are not counted as such.
+            let queue = &row.message.queue;
+            if self.rows.slot(row.message.id).is_none() && !queue.is_of_acts() && !queue.is_history() {
                 self.insert_far(row, self.last, self.last);
             }
         }

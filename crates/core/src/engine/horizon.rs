@@ -194,15 +194,10 @@ impl Loading {
         if self.flights.is_empty() {
             return;
         }
-        let id = match record {
-            Record::Put { message, .. } => message.id,
-            Record::Changed { id, .. } | Record::Granted { id, .. } | Record::Removed { id, .. } => *id,
-            Record::Purged { queue, .. } => {
-                self.purges.insert(queue.clone(), lsn);
-                return;
-            }
-            Record::Queue { .. } | Record::Deduped(_) | Record::AnswersForgotten { .. } => return,
-        };
+        if let Record::Purged { queue, .. } = record {
+            self.purges.insert(queue.clone(), lsn);
+        }
+        let Some(id) = record.message() else { return };
         self.touched.insert(id, lsn);
         self.touches.push_back((lsn, id));
     }

@@ -197,8 +197,11 @@ ops! {
     "delete" Delete { id: MessageId, session: SessionId }
         -> SettleAnswer, Message of id, settles, lease = EndsOwn;
 
-    /// Moves a lease's deadline to `lease_ms` from now.
-    "extend" Extend { id: MessageId, proof: Proof, lease_ms: Option<u64> }
+    /// Moves a lease's deadline.
+    "extend" Extend {
+            id: MessageId, proof: Proof,
+            lease_ms ("Its length from now; `None`: the message's or its queue's, but no earlier deadline."): Option<u64>
+        }
         -> ExtendAnswer, Message of id, settles, grows, lease = Extends;
 
     /// Cancels a message. One that is to be kept for an act, and cannot be, stays.

@@ -89,12 +89,16 @@ impl Schedule {
         self.leases.next_wakeup().is_some_and(|time| time <= now.engine.0)
     }
 
-    /// When to check again; at the latest when the next entry is due.
+    /// When to check the leases again; at the latest when the next one ends.
+    pub(super) fn next_lease_end(&self) -> Option<EngineMs> {
+        self.leases.next_wakeup().map(EngineMs)
+    }
+
+    /// When to check the messages again; at the latest when the next one is due.
     pub(super) fn next_wakeup(&self, now: Now) -> Option<EngineMs> {
         let at = self.ring(Class::At).next_wakeup().map(|t| now.engine_of_wall(WallMs(t)));
         let after = self.ring(Class::After).next_wakeup().map(EngineMs);
-        let lease = self.leases.next_wakeup().map(EngineMs);
-        [at, after, lease].into_iter().flatten().min()
+        [at, after].into_iter().flatten().min()
     }
 
     /// The exact due time of the first scheduled message of a class, on its clock. `looks` limits the number of entries

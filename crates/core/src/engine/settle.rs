@@ -139,11 +139,13 @@ impl Engine {
             return Err(SettleRefusal::LeaseLost);
         };
         let entry = self.rows.get(slot);
-        let lease_ms = lease_ms.unwrap_or_else(|| self.lease_ms(entry.queue, &entry.message));
-        if lease_ms > self.policy.max_lease_ms {
+        let wanted = lease_ms.unwrap_or_else(|| self.lease_ms(entry.queue, &entry.message));
+        if wanted > self.policy.max_lease_ms {
             return Err(SettleRefusal::TooLong(self.policy.max_lease_ms));
         }
-        let until = self.now.after(lease_ms).unwrap_or(EngineMs(u64::MAX));
+        let until = self.now.after(wanted).unwrap_or(EngineMs(u64::MAX));
+        // Only who names a length makes a lease end earlier: it may have been granted for longer than its queue says.
+        let until = if lease_ms.is_none() { until.max(lease.until) } else { until };
         self.change_life(slot, |life| life.stage = Stage::Leased(Lease { until, ..lease }));
         Ok(self.now.wall_of_engine(until))
     }

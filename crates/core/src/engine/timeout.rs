@@ -11,6 +11,7 @@ use duewheel_wheel::FirstDue;
 
 use crate::id::{MessageId, ReplyTo, SessionId};
 use crate::message::Ended;
+use crate::store::Capacity;
 use crate::time::{Class, EngineMs, Now, WallMs};
 
 use super::Engine;
@@ -76,6 +77,7 @@ impl Engine {
     pub fn next_event(&self) -> Option<EngineMs> {
         [
             self.schedule.next_wakeup(self.now),
+            self.schedule.next_lease_end().filter(|_| self.may_end_leases()),
             self.withheld.next_wakeup(),
             self.pauses.first().map(|(t, _)| *t),
             self.matching.rate_wakes.first().map(|(t, _)| *t),
@@ -126,8 +128,17 @@ impl Engine {
         self.unfinished |= !self.withheld.rows.is_empty();
     }
 
+    /// Whether leases end by time or with their connections. The store has no room for their records while it takes
+    /// removals alone; until then their messages stay leased, and whoever has the token settles them.
+    fn may_end_leases(&self) -> bool {
+        self.room != Capacity::RemoveOnly
+    }
+
     /// Ends leases that have run out.
     fn expire_leases(&mut self, looks: &mut usize) {
+        if !self.may_end_leases() {
+            return;
+        }
         let mut budget = self.budget();
         while self.spend(&mut budget, 1) {
             match self.turn(looks, Schedule::pop_lease) {
@@ -158,7 +169,7 @@ impl Engine {
             OnLease::Extends | OnLease::Ends => return,
             OnLease::Nothing | OnLease::Begins | OnLease::EndsOwn => {}
         }
-        if !self.schedule.has_overdue_leases(self.now) {
+        if !self.may_end_leases() || !self.schedule.has_overdue_leases(self.now) {
             return;
         }
         if op.operation().surveys {
@@ -297,7 +308,7 @@ impl Engine {
     pub(super) fn close_sessions(&mut self) {
         let mut budget = self.budget();
         while let Some(&(id, token)) = self.closing.leases.front() {
-            if !self.spend(&mut budget, 1) {
+            if !self.may_end_leases() || !self.spend(&mut budget, 1) {
                 return;
             }
             self.closing.leases.pop_front();
@@ -320,7 +331,7 @@ impl Engine {
             }
             while let Some((_, _, id)) = self.first_bound_entry(session) {
                 let Some(slot) = self.rows.slot(id) else { break };
-                if !self.spend(&mut budget, 1) {
+                if !self.may_end_leases() || !self.spend(&mut budget, 1) {
                     return;
                 }
                 self.end_bound(slot);

@@ -144,6 +144,8 @@ section! { "message", put_life, take_life (life: Life)
 
 section! { "message", put_was, take_was (was: Was)
     1 => was.detail;
+    2 => was.past;
+    3 => was.unweighed;
 }
 
 /// The rates of a queue as they are stored: whole grants a second, and the grants an hour beyond them.
@@ -279,7 +281,7 @@ impl StoredForm for Was {
             _ => return Err(DecodeError::Unknown("clock class")),
         };
         let (due, weight) = (Due::from_raw(class, from.varint()?), from.varint()?);
-        let mut was = Was { queue, kind, due, weight, detail: 0 };
+        let mut was = Was { queue, kind, due, weight, detail: 0, past: 0, unweighed: 0 };
         take_was(from, &mut was)?;
         Ok(was)
     }

@@ -417,6 +417,8 @@ mod tests {
             due: Due::At(WallMs(1)),
             weight: 0,
             detail: 0,
+            past: 0,
+            unweighed: 0,
         };
         let removed = |n| Record::Removed { id: MessageId(n), why: Gone::Acked, was: was.clone() };
         let clock = ClockPair { engine: EngineMs(engine), wall: WallMs(engine) };

@@ -6,9 +6,10 @@
 //! 3. The header of the last segment may be in the page cache only: it is written again and synced, so that it cannot
 //!    be missing once a later segment is in use.
 //! 4. A manifest with the new epoch lists one more segment, the one that this owner will write to: a prepared one if
-//!    there is any, under a new incarnation, so that frames of an earlier attempt in it are ignored.
+//!    there is any, under a new incarnation, so that frames of an earlier attempt in it are ignored. A disk without
+//!    space for one gets a small one, which takes the groups of the last segment as well, if those are few.
 //! 5. The unproven groups are written into it and synced, *then* its header is written and synced. From that moment on
-//!    its first LSN, which is the one after the proven groups, marks the end of the former segment.
+//!    its first LSN marks the end of the former segment.
 //! 6. Segments without valid frames, or without any behind the cut, are unlisted, to be used again.
 //!
 //! A crash at any point leaves either the old end of the journal or the new one, and step 1 finds the same records.
@@ -22,7 +23,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 
 use duewheel_core::record::{BootAnchor, Writer};
-use duewheel_core::store::{Ledger, StoreError};
+use duewheel_core::store::{ErrorKind, Ledger, StoreError};
 use duewheel_core::{Epoch, Lsn};
 
 use super::preparer;
@@ -31,7 +32,7 @@ use super::segment::{BLOCK, Header, Prepared, Sealed};
 use super::writer::Active;
 use crate::disk::{Disk, DiskFile, FileAccess};
 use crate::fault::{Damage, ReadFault, failed};
-use crate::format::{Incarnation, JOURNAL, MANIFEST, MANIFEST_TEMP, RUNS, STATE};
+use crate::format::{Incarnation, JOURNAL, MANIFEST, MANIFEST_TEMP, RESERVE, RUNS, STATE};
 use crate::journal::segment::{self, FrameHead};
 use crate::manifest::{Manifest, SegmentEntry};
 use crate::mem::Mem;
@@ -80,33 +81,42 @@ pub(crate) fn begin(disk: &dyn Disk, options: &Options) -> Result<Reign, StoreEr
         WorkMode::ByHand => 1,
     };
     let Kept { books, parts } = keep(disk, &old, &names, threads)?;
-    let replayed = replay::replay(disk, &old, &books, options.id_step)?;
+    let mut replayed = replay::replay(disk, &old, &books, options.id_step)?;
     let was_closed = old.is_closed;
     remove_unlisted(disk, &old)?;
     if let Some((entry, header)) = replayed.doubtful_header() {
         write_header(disk, &entry, &header)?;
     }
 
-    let rewritten = Rewritten::new(&replayed);
-    let least = BLOCK + rewritten.bytes + segment::MARK_BYTES;
     let mut manifest = old;
     // An older manifest did not say where their tails start.
     manifest.runs = parts.iter().map(|part| *part.run.entry()).collect();
     manifest.epoch = next_epoch(replayed.epoch).map_err(ReadFault::from)?.max(disk.least_epoch());
     manifest.proven = replayed.proven;
     manifest.is_closed = false;
-    let Chosen { entry, file, filled, dropped } =
-        choose(disk, options, &mut manifest, &replayed, least as u64)?;
+    let mut first = replayed.proven.next();
+    let chosen = choose(disk, options, &mut manifest, &replayed, SegmentSize::Agreed);
+    let Chosen { entry, file, filled, dropped } = match chosen {
+        Err(error) if error.kind() == ErrorKind::Full => {
+            first = replayed.take_back_last(disk, MOST_AGAIN)?.unwrap_or(first);
+            let mut small = || choose(disk, options, &mut manifest, &replayed, SegmentSize::Least);
+            match small() {
+                Err(error) if error.kind() == ErrorKind::Full && disk.remove(RESERVE).is_ok() => small()?,
+                chosen => chosen?,
+            }
+        }
+        chosen => chosen?,
+    };
     manifest.replace(disk)?;
 
     let name: Arc<str> = entry.no.segment().into();
-    let frames = rewritten.frames(entry.incarnation);
+    let frames = Rewritten::new(&replayed).frames(entry.incarnation);
     if !frames.is_empty() {
         file.write_at(&frames, BLOCK as u64).map_err(failed("write", &name))?;
         file.sync_data().map_err(failed("sync", &name))?;
     }
     let header = Header {
-        first: replayed.proven.next(),
+        first,
         watermark: replayed.applied,
         epoch: manifest.epoch,
         clock: replayed.ledger.clock(),
@@ -273,14 +283,29 @@ struct Chosen {
     dropped: Vec<SegmentEntry>,
 }
 
+/// The size of a segment that is created.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SegmentSize {
+    /// That of all segments.
+    Agreed,
+    /// For the groups that are written again and a few removals: the disk is full.
+    Least,
+}
+
+/// Bytes that a segment of the least size has for new groups.
+const LEAST_ROOM: u64 = 32 * 1024;
+/// Largest number of bytes of proven groups that are written again on a full disk.
+const MOST_AGAIN: u64 = 1024 * 1024;
+
 /// Chooses a prepared segment or creates one, and lists it in `manifest`.
 fn choose(
     disk: &dyn Disk,
     options: &Options,
     manifest: &mut Manifest,
     replayed: &Replayed,
-    least: u64,
+    size: SegmentSize,
 ) -> Result<Chosen, StoreError> {
+    let least = (BLOCK + Rewritten::new(replayed).bytes + segment::MARK_BYTES) as u64;
     let mut prepared: VecDeque<SegmentEntry> = replayed.unused.iter().copied().collect();
     let mut dropped: Vec<SegmentEntry> = Vec::new();
     while let Some(entry) = prepared.front().filter(|entry| entry.bytes < least) {
@@ -296,7 +321,12 @@ fn choose(
             let no = manifest.next_file;
             manifest.next_file = no.next();
             let held = manifest.run_bytes() + replayed.used.iter().map(|s| s.frames).sum::<u64>();
-            let bytes = options.segment_bytes_for(held).max(least.next_multiple_of(BLOCK as u64));
+            let agreed = options.segment_bytes_for(held);
+            let bytes = match size {
+                SegmentSize::Agreed => agreed,
+                SegmentSize::Least => agreed.min(least + LEAST_ROOM),
+            };
+            let bytes = bytes.max(least).next_multiple_of(BLOCK as u64);
             let filled = options.filled_at_start.max(least).min(bytes);
             // A block more than those that are prepared: as a part of it has no zeros, it is never used again.
             let bytes = if filled < bytes { bytes + BLOCK as u64 } else { bytes };

@@ -61,6 +61,21 @@ impl Replayed {
 }
 
 impl Replayed {
+    /// Takes the frames of the last segment for those that must be written again, if they have at most so many bytes:
+    /// once they are written, its space is free. Returns the LSN with which it starts.
+    pub(crate) fn take_back_last(&mut self, disk: &dyn Disk, most: u64) -> Result<Option<Lsn>, ReadFault> {
+        let Some(last) = self.used.last_mut().filter(|last| last.frames <= most) else { return Ok(None) };
+        let mut again = Vec::new();
+        sealed_frames(SegmentReader::open(disk, &last.entry)?, last, |frame| {
+            again.push(Unproven { head: frame.head, payload: frame.payload.clone() });
+            Ok(())
+        })?;
+        again.append(&mut self.unproven);
+        self.unproven = again;
+        last.end = last.first;
+        Ok(Some(last.first))
+    }
+
     /// Applies a frame behind the cut.
     fn apply(&mut self, entry: &SegmentEntry, frame: &Frame) -> Result<(), ReadFault> {
         let cut = self.mem.before();

@@ -567,6 +567,8 @@ mod frame_tests {
                 due: duewheel_core::Due::At(WallMs(5)),
                 weight: 0,
                 detail: 0,
+                past: 0,
+                unweighed: 0,
             },
         });
         let clock = ClockPair::default();

@@ -171,6 +171,8 @@ fn a_busy_key_takes_one_place() {
             due,
             weight: 1,
             detail: 0,
+            past: 0,
+            unweighed: 0,
         };
         let removed = Record::Removed { id: MessageId(id), why: duewheel_core::record::Gone::Replaced, was };
         for record in [put, removed] {
@@ -214,7 +216,15 @@ impl OneKey {
 
     fn was(&self, kind: Kind) -> duewheel_core::record::Was {
         let due = Due::from_raw(Class::After, 1);
-        duewheel_core::record::Was { queue: self.queue.clone(), kind, due, weight: 1, detail: 0 }
+        duewheel_core::record::Was {
+            queue: self.queue.clone(),
+            kind,
+            due,
+            weight: 1,
+            detail: 0,
+            past: 0,
+            unweighed: 0,
+        }
     }
 
     fn change(&mut self, id: u64, was: Kind, stage: Stage) {

@@ -355,15 +355,8 @@ impl SalvagedBooks {
         if lsn > self.cut || (!self.whole && (self.known.is_empty() || is_setting)) {
             self.ledger.apply(lsn, record);
         }
-        let id = match record {
-            Record::Put { message, .. } => message.id.0,
-            Record::Changed { id, .. } | Record::Granted { id, .. } | Record::Removed { id, .. } => id.0,
-            Record::Queue { .. }
-            | Record::Purged { .. }
-            | Record::Deduped(_)
-            | Record::AnswersForgotten { .. } => 0,
-        };
-        self.next_id = self.next_id.max(id.saturating_add(1)).max(self.ledger.next_id().0);
+        let next = record.message().map_or(0, |id| id.0.saturating_add(1));
+        self.next_id = self.next_id.max(next).max(self.ledger.next_id().0);
     }
 
     /// Records the end of the journal, and the clocks there.

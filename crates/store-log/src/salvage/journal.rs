@@ -299,7 +299,7 @@ impl Overlay {
                 }
                 self.purges.push((queue, mask));
             }
-            Record::Queue { .. } | Record::Deduped(_) | Record::AnswersForgotten { .. } => {}
+            _ => {} // a record about a queue
         }
     }
 

@@ -429,6 +429,8 @@ fn change_of_absent_message_is_damage() {
             due,
             weight: 1,
             detail: 0,
+            past: 0,
+            unweighed: 0,
         };
         let record = Record::Changed { id, life: Life::new(due, None), was };
         let group = Group { first: Lsn(1), clock: rig.history.tick(), records: vec![record] };

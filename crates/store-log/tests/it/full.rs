@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use duewheel_core::message::{Life, MessageContent};
+use duewheel_core::id::{LeaseToken, SessionId};
+use duewheel_core::message::{Ended, Lease, Life, MessageContent, PastAttempt};
 use duewheel_core::record::{Gone, Group, Record, Was};
 use duewheel_core::store::conformance::{Dice, History};
 use duewheel_core::store::{Capacity, Store};
@@ -471,4 +472,82 @@ fn manifest_use_reduces_counted_reserve() {
         taken += u64::from(!is_there);
     }
     assert!(taken > 0, "no call of a flush took it");
+}
+
+/// Story: each start on a full disk took a prepared segment. When there was none left, the store did not open, and nobody
+/// could remove anything.
+#[test]
+fn full_disk_survives_restarts() {
+    let options = Options { segment_bytes: 200_000, ..by_hand() };
+    for is_clean in [true, false] {
+        let disk = SimDisk::new(7);
+        let mut rig = Rig::open(&disk, options.clone(), History::new(7));
+        let hands = rig.store.hands();
+        while hands.prepare() == Worked::Done {}
+        let records: Vec<Record> = (0..100).map(|n| put(&rig, n, queue(1), 400)).collect();
+        append(&mut rig, records);
+        disk.set_free(8_000);
+        for round in 0..40 {
+            let row = rig.history.model().rows().pop().expect("some");
+            append(&mut rig, vec![Record::Removed { id: row.message.id, why: Gone::Acked, was: was(&row) }]);
+            turn(&mut rig);
+            let Rig { mut store, history, .. } = rig;
+            if is_clean {
+                let clock = history.clock();
+                store.close(clock).unwrap_or_else(|e| panic!("close {round}: {e:?}"));
+            }
+            drop(store);
+            rig = Rig::open(&disk, options.clone(), history);
+            rig.assert_is(&format!("clean: {is_clean}, start {round}"));
+            assert!(disk.names("journal").len() < 8, "{:?}", disk.names("journal"));
+        }
+        disk.set_free(900_000);
+        rig.assert_reopens(&disk, options.clone());
+    }
+}
+
+/// Story: the reserve left out the history of a message that was granted again, so that new messages were accepted until
+/// no flush fitted.
+#[test]
+fn reserve_covers_past_attempts() {
+    for cuts in [false, true] {
+        let disk = SimDisk::new(9);
+        let options = Options { segment_bytes: 300_000, journal_bytes: 200_000, ..by_hand() };
+        let mut rig = Rig::open(&disk, options, History::new(9));
+        let flush = |rig: &mut Rig| {
+            let before = figure(&rig.store, "flushes_total");
+            while figure(&rig.store, "flushes_total") == before {
+                let record = put(rig, 0, queue(2), 900);
+                append(rig, vec![record]);
+                turn(rig);
+            }
+            assert_eq!(figure(&rig.store, "flushes_over_reserve_total"), 0, "cuts: {cuts}");
+        };
+        for _ in 0..40 {
+            let record = put(&rig, 0, queue(1), 40);
+            append(&mut rig, vec![record]);
+        }
+        for row in rig.history.model().rows() {
+            let past = |attempt| PastAttempt {
+                attempt,
+                granted_at: rig.history.clock().wall,
+                ended_at: rig.history.clock().wall,
+                how: Ended::Nacked,
+                note: "n".repeat(250).into(),
+            };
+            let life = Life { history: (1..=8).map(past).collect(), attempt: 8, ..row.life.clone() };
+            append(&mut rig, vec![Record::Changed { id: row.message.id, life, was: was(&row) }]);
+        }
+        if cuts {
+            flush(&mut rig);
+        }
+        for row in rig.history.model().rows().into_iter().filter(|row| row.life.attempt > 0) {
+            let token = LeaseToken { epoch: rig.recovered.epoch, counter: row.message.id.0 };
+            let clock = rig.history.clock();
+            let until = EngineMs(clock.engine.0 + 30_000);
+            let lease = Lease { token, until, session: SessionId::NONE, granted_at: clock.wall };
+            append(&mut rig, vec![Record::Granted { id: row.message.id, attempt: 9, lease, was: was(&row) }]);
+        }
+        flush(&mut rig);
+    }
 }

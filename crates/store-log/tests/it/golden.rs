@@ -54,7 +54,15 @@ fn lease() -> Lease {
 
 /// As `WAS` below draws it.
 fn was() -> Was {
-    Was { queue: queue(), kind: Kind::Waiting, due: Due::At(WallMs(5_000)), weight: 5, detail: 0 }
+    Was {
+        queue: queue(),
+        kind: Kind::Waiting,
+        due: Due::At(WallMs(5_000)),
+        weight: 5,
+        detail: 0,
+        past: 0,
+        unweighed: 0,
+    }
 }
 
 /// Queue, stage and clock class, due, weight.

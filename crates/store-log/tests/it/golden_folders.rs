@@ -468,6 +468,8 @@ fn one_of_everything() -> Vec<Vec<Record>> {
         due,
         weight: weight(m),
         detail: 0,
+        past: 0,
+        unweighed: 0,
     };
     let plain: Vec<MessageContent> = (1..=12)
         .map(|id| message(id, if id % 2 == 0 { "mail" } else { "bills" }, (id <= 8).then_some("k")))

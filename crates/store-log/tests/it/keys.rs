@@ -33,7 +33,7 @@ fn life(stage: Stage) -> Life {
 }
 
 fn was(kind: Kind) -> Was {
-    Was { queue: queue(), kind, due: due(), weight: 1, detail: 0 }
+    Was { queue: queue(), kind, due: due(), weight: 1, detail: 0, past: 0, unweighed: 0 }
 }
 
 fn append(rig: &mut Rig, record: Record) {

@@ -166,7 +166,15 @@ pub(crate) fn work_all(hands: &Hands) {
 
 /// Where the test message `id` stood, as the records below say.
 pub(crate) fn was(queue: &str, due: Due, weight: u64) -> Was {
-    Was { queue: QueueName::new(queue).expect("a good name"), kind: Kind::Waiting, due, weight, detail: 0 }
+    Was {
+        queue: QueueName::new(queue).expect("a good name"),
+        kind: Kind::Waiting,
+        due,
+        weight,
+        detail: 0,
+        past: 0,
+        unweighed: 0,
+    }
 }
 
 pub(crate) fn figure(store: &LogStore, name: &str) -> u64 {

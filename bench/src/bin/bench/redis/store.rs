@@ -111,7 +111,15 @@ impl Owner {
     fn record(&self, phase: Phase, number: u64, clock: ClockPair) -> Record {
         let id = MessageId(self.first_id + number);
         let due = Due::After(EngineMs(scatter(number) % HOUR_MS));
-        let was = |kind| Was { queue: self.queue.clone(), kind, due, weight: self.body as u64, detail: 0 };
+        let was = |kind| Was {
+            queue: self.queue.clone(),
+            kind,
+            due,
+            weight: self.body as u64,
+            detail: 0,
+            past: 0,
+            unweighed: 0,
+        };
         match phase {
             Phase::Put => put(id, &self.queue, self.body, due, clock.wall),
             Phase::Grant => {

@@ -4,6 +4,7 @@ use duewheel_core::engine::*;
 use duewheel_core::id::{LeaseToken, Lsn, MessageId, SessionId};
 use duewheel_core::message::*;
 use duewheel_core::record::{Gone, Record};
+use duewheel_core::store::Capacity;
 use duewheel_core::time::{EngineMs, WallMs};
 
 use super::{durable, plain, rig, token, was};
@@ -83,6 +84,47 @@ fn expired_lease_allows_ack_not_extend() {
         rig.call(Op::Ack { id, proof: grant.token.into(), result: None }),
         Reply::Settle(Ok(Settled::Acked.into()))
     );
+}
+
+/// Story: a consumer that had reserved for ten minutes extended its lease, and then had 30 seconds.
+#[test]
+fn extend_without_length_shortens_no_lease() {
+    let mut rig = rig();
+    let id = rig.put("q", 0, None);
+    let demand = rig.demand(&["q"], 1, 0);
+    let answer = rig.call(Op::Reserve(Reserve { lease_ms: Some(600_000), ..demand }));
+    let Reply::Reserve(Reserved::Grants(grants)) = answer else { panic!("{answer:?}") };
+    let extend = |lease_ms| Op::Extend { id, proof: grants[0].token.into(), lease_ms };
+    let until = |after| Reply::Extend(Ok(WallMs(WALL + after).into()));
+    assert_eq!(rig.call(extend(None)), until(600_000));
+    assert_eq!(rig.call(extend(Some(20_000))), until(20_000), "who names a length may");
+    assert_eq!(rig.call(extend(None)), until(30_000));
+}
+
+/// Story: leases ran out on a full disk. Their records used up what was kept for removals, and the store failed.
+#[test]
+fn leases_end_once_store_has_room() {
+    let mut rig = rig();
+    let (first, _) = (rig.put("q", 0, None), rig.put("q", 0, None));
+    let grant = rig.reserve("q", 1).remove(0);
+    let session = SessionId(7);
+    let demand = rig.demand(&["q"], 1, 0);
+    rig.call(Op::Reserve(Reserve { session, ..demand }));
+    let mut fx = Effects::new();
+    rig.engine.handle(rig.now, Input::Room(Capacity::RemoveOnly), &mut fx);
+    rig.pass(10_000);
+    let (closed, fx) = rig.raw(Op::SessionClosed { session });
+    assert_eq!(fx, []);
+    rig.pass(20_000);
+    assert_eq!(rig.timeout(), []);
+    assert_eq!(rig.reply(closed), None);
+    let ack = rig.call(Op::Ack { id: first, proof: grant.token.into(), result: None });
+    assert_eq!(ack, Reply::Settle(Ok(Settled::Acked.into())));
+    let mut fx = Effects::new();
+    rig.engine.handle(rig.now, Input::Room(Capacity::Enough), &mut fx);
+    rig.timeout();
+    assert_eq!(rig.reply(closed), Some(Reply::Done));
+    assert_eq!(rig.reserve("q", 2)[0].attempt, 2);
 }
 
 #[test]

@@ -46,7 +46,7 @@ fn plain(id: u64, name: &str, k: Option<&str>) -> Arc<MessageContent> {
 }
 
 fn was(kind: Kind, due: u64, weight: u64) -> Was {
-    Was { queue: queue("q"), kind, due: Due::After(EngineMs(due)), weight, detail: 0 }
+    Was { queue: queue("q"), kind, due: Due::After(EngineMs(due)), weight, detail: 0, past: 0, unweighed: 0 }
 }
 
 fn life(due: u64) -> Life {
