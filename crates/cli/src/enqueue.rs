@@ -18,7 +18,8 @@ use super::failure::{is_of_the_request, refusal_in, refused_line, with_flags, wi
 use super::invocation::{self, print_json};
 use super::queue::{BackoffArg, path, queue_name};
 use super::remote::{Remote, is_full};
-use super::session::{ClientCommand, ClientSession, fields, progress};
+use super::session::{ClientCommand, ClientSession, fields, print_answer, progress};
+use super::system_words::on_stderr;
 use super::table::{cell, were};
 use super::when::{self, GivenTime, Millis};
 
@@ -185,21 +186,10 @@ impl ClientCommand for EnqueueArgs {
                 (true, false) => PrintedLines::Answers,
                 (false, false) => PrintedLines::Ids,
             };
-            say_that_it_reads("a message a line", session.is_json);
+            say_that_it_reads("a message a line");
             return LineSender::new(&session.remote, path, request, printed, self.allow_empty).run();
         }
-        let body = match self.body.as_deref() {
-            Some(body) if body != "-" => body.as_bytes().to_vec(),
-            Some(_) | None => {
-                say_that_it_reads("the body", session.is_json);
-                let mut bytes = Vec::new();
-                io::stdin().read_to_end(&mut bytes)?;
-                bytes
-            }
-        };
-        if body.is_empty() && !self.allow_empty {
-            return Err(CommandFailure::Usage("BODY: is empty; say --allow-empty if that is meant".into()));
-        }
+        let body = read_body("BODY", self.body.as_deref(), self.allow_empty, ALLOW_EMPTY)?;
         put_body(&mut request, body);
         let answer = session.remote.post(&path, &Value::Object(request))?;
         if self.quiet {
@@ -241,10 +231,37 @@ impl EnqueueArgs {
 }
 
 /// A command that waits for what is typed would look as if it hung.
-fn say_that_it_reads(what: &str, is_json: bool) {
-    if !is_json && io::stdin().is_terminal() {
-        eprintln!("reading {what} from standard input; end with Ctrl-D");
+fn say_that_it_reads(what: &str) {
+    if !invocation::current().is_json() && io::stdin().is_terminal() {
+        on_stderr(format_args!("reading {what} from standard input; end with Ctrl-D"));
     }
+}
+
+/// The option for bodies that are empty on purpose.
+pub(super) const ALLOW_EMPTY: &str = "--allow-empty";
+
+/// The body that the argument `name` gives: standard input for `-`, or without a text. An empty one is refused unless it
+/// `is_meant`, which `otherwise` says.
+pub(super) fn read_body(
+    name: &str,
+    text: Option<&str>,
+    is_meant: bool,
+    otherwise: &str,
+) -> Result<Vec<u8>, CommandFailure> {
+    let body = match text {
+        Some(text) if text != "-" => text.as_bytes().to_vec(),
+        Some(_) | None => {
+            say_that_it_reads("the body");
+            let mut bytes = Vec::new();
+            let read = io::stdin().read_to_end(&mut bytes);
+            read.map_err(|error| CommandFailure::Failed(format!("standard input: {error}")))?;
+            bytes
+        }
+    };
+    if body.is_empty() && !is_meant {
+        return Err(CommandFailure::Usage(format!("{name}: is empty; say {otherwise} if that is meant")));
+    }
+    Ok(body)
 }
 
 /// The words for an answer to an earlier enqueue: with the present state of its message, if it can be read.
@@ -362,7 +379,8 @@ impl<'a> LineSender<'a> {
         let mut line = Vec::new();
         loop {
             line.clear();
-            if input.read_until(b'\n', &mut line)? == 0 {
+            let read = input.read_until(b'\n', &mut line);
+            if read.map_err(|error| self.stopped("standard input", &error))? == 0 {
                 break;
             }
             if line.last() == Some(&b'\n') {
@@ -381,10 +399,11 @@ impl<'a> LineSender<'a> {
         self.progress.finish_and_clear();
         let summary = json!({"accepted": self.accepted, "failed": self.failed});
         match self.printed {
-            PrintedLines::Ids => eprintln!("{} enqueued", self.accepted),
+            PrintedLines::Ids => on_stderr(format_args!("{} enqueued", self.accepted)),
             PrintedLines::Answers => print_json(&mut io::stderr(), &summary)?,
-            PrintedLines::Summary { json: true } => print_json(&mut io::stdout(), &summary)?,
-            PrintedLines::Summary { json: false } => writeln!(io::stdout(), "{} enqueued", self.accepted)?,
+            PrintedLines::Summary { json } => {
+                print_answer(json, &summary, |out| writeln!(out, "{} enqueued", self.accepted))?
+            }
         }
         if self.failed == 0 {
             Ok(())
@@ -403,7 +422,7 @@ impl<'a> LineSender<'a> {
             } else {
                 format!("duewheel: line {}: is empty; say --allow-empty if that is meant", self.read)
             };
-            self.progress.suspend(|| eprintln!("{text}"));
+            self.progress.suspend(|| on_stderr(text));
             return;
         }
         let mut request = self.common.clone();
@@ -461,16 +480,24 @@ impl<'a> LineSender<'a> {
             }
             self.failed += 1;
             let text = refused_line(Some(number), "", &refusal);
-            self.progress.suspend(|| eprintln!("{text}"));
+            self.progress.suspend(|| on_stderr(text));
         }
         if !out.is_empty() {
-            self.progress.suspend(|| io::stdout().write_all(&out))?;
+            let printed = self.progress.suspend(|| io::stdout().write_all(&out));
+            printed.map_err(|error| self.stopped("standard output", &error))?;
         }
         self.progress.set_position(self.accepted);
         if !self.waiting.is_empty() {
             self.rest();
         }
         Ok(())
+    }
+
+    /// The failure of the input or of the output: lines that were accepted must not be sent again.
+    fn stopped(&self, stream: &str, error: &io::Error) -> CommandFailure {
+        let (accepted, read) = (self.accepted, self.read);
+        let so_far = format!("{accepted} of the first {read} lines were accepted, and no other is sent");
+        CommandFailure::Failed(format!("{stream}: {error}; {so_far}"))
     }
 
     fn rest(&self) {

@@ -11,6 +11,7 @@ use super::failure::CommandFailure;
 use super::import_file::{self, FileOptions};
 use super::import_jobs::{self, JobOptions};
 use super::session::{ClientCommand, ClientSession};
+use super::system_words::on_stderr;
 use super::table::{self, counted, plain};
 use super::when;
 use duewheel_api::span::TimeSpan;
@@ -111,7 +112,7 @@ impl ImportArgs {
             )
         })?;
         for line in report.refusals() {
-            eprintln!("duewheel: {}", plain(&line));
+            on_stderr(format_args!("duewheel: {}", plain(&line)));
         }
         let (held, refused) = (counted(report.held(), "job"), counted(report.refused.len() as u64, "job"));
         let missing = counted(report.not_found, "job");

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Seek, Write};
+use std::io::{self, BufRead, BufReader, Seek};
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -32,7 +32,7 @@ use super::failure::{refusal_in, refused_line, with_words};
 use super::queue::{path, queue_name};
 use super::remote::{Remote, may_pass};
 use super::session::{ClientSession, progress};
-use super::system_words::of_file;
+use super::system_words::{of_file, on_stderr};
 use super::table::{are, counted, print_counts, were};
 
 /// Lines and bytes of one request.
@@ -581,8 +581,7 @@ impl<'a> FileImporter<'a> {
         if may_pass(&trouble) {
             return Err(self.unfinished(trouble));
         }
-        let text = refused_line(line, about, &trouble);
-        self.progress.suspend(|| writeln!(io::stderr(), "{text}"))?;
+        self.progress.suspend(|| on_stderr(refused_line(line, about, &trouble)));
         Ok(())
     }
 
