@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 
 use super::existing::{must_exist, note_missing};
 use super::failure::CommandFailure;
-use super::failure::refusal_in;
+use super::failure::{none_of, refusal_in};
 use super::message::{DeadFilter, FilterArgs, query};
 use super::queue::{operate, path, queue_name, tell_undo};
 use super::remote::{Remote, will_pass};
@@ -305,13 +305,12 @@ impl ClientCommand for BulkArgs {
 
 /// Fails if a job was ended early, or has left messages as they were.
 fn all_done(job: &Value) -> Result<(), CommandFailure> {
+    let (done, matched) = (cell(job, "done"), cell(job, "matched"));
     let refused = job["refused"].as_u64().unwrap_or(0);
-    let what = match job["state"] == "cancelled" {
-        true => format!("the job was cancelled: {} of {} done", cell(job, "done"), cell(job, "matched")),
-        false if refused > 0 => format!("{} refused", were(refused, "message")),
-        false => return Ok(()),
-    };
-    Err(CommandFailure::Failed(what))
+    none_of([
+        ((job["state"] == "cancelled").into(), format!("the job was cancelled: {done} of {matched} done")),
+        (refused, format!("{} refused", were(refused, "message"))),
+    ])
 }
 
 /// Waits until a job has ended, also while its server is away. One that more messages match than it expects is refused,

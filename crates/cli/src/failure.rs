@@ -309,7 +309,13 @@ impl From<io::Error> for CommandFailure {
     }
 }
 
-/// The failure to print an answer. The command has done its work: whoever learns of an error alone does it again.
+/// Fails with the words for each count that is not 0.
+pub(super) fn none_of(counts: impl IntoIterator<Item = (u64, String)>) -> Result<(), CommandFailure> {
+    let words: Vec<String> = counts.into_iter().filter(|(n, _)| *n > 0).map(|(_, words)| words).collect();
+    if words.is_empty() { Ok(()) } else { Err(CommandFailure::Failed(words.join("; "))) }
+}
+
+/// The failure to print an answer. It says that the work is done: a caller that learns of an error alone does it again.
 pub(super) fn unprinted(error: io::Error) -> CommandFailure {
     match CommandFailure::from(error) {
         CommandFailure::Failed(why) => {

@@ -458,7 +458,7 @@ struct LeaseArgs {
 
 /// The request that settles a lease.
 #[derive(Serialize)]
-struct Settlement<'a, O> {
+struct LeaseRequest<'a, O> {
     lease_token: &'a str,
     #[serde(flatten)]
     options: O,
@@ -473,7 +473,7 @@ impl LeaseArgs {
         words: fn(&Value) -> String,
     ) -> Result<(), CommandFailure> {
         let path = format!("/v1/messages/{}/{verb}", segment(&self.id));
-        let answer = session.remote.post(&path, &Settlement { lease_token: &self.lease, options })?;
+        let answer = session.remote.post(&path, &LeaseRequest { lease_token: &self.lease, options })?;
         session.say(&answer, format_args!("{}  {}", self.id, words(&answer)))
     }
 }

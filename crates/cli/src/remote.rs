@@ -219,16 +219,25 @@ impl Remote {
         self.json(ApiCall::new(Method::PUT, path), Some(body))
     }
 
-    /// Posts lines; gives a result for each.
+    /// Posts lines. Returns a result for each.
     pub(super) fn post_lines<'a>(
         &self,
         path: &str,
         lines: impl Iterator<Item = &'a str>,
     ) -> Result<Vec<Value>, Error> {
-        let lines: String = lines.flat_map(|line| [line, "\n"]).collect();
-        let answer = self.accepted(&ApiCall::post(path).lines(lines))?;
+        let (mut sent, mut count) = (String::new(), 0);
+        for line in lines {
+            sent.extend([line, "\n"]);
+            count += 1;
+        }
+        let answer = self.accepted(&ApiCall::post(path).lines(sent))?;
         let results = answer.body.split(|b| *b == b'\n').filter(|line| !line.is_empty());
-        results.map(|line| serde_json::from_slice(line).map_err(|_| self.strange())).collect()
+        let results = results.map(|line| serde_json::from_slice(line).map_err(|_| self.strange()));
+        let results: Vec<Value> = results.collect::<Result<_, _>>()?;
+        match results.len() == count {
+            true => Ok(results),
+            false => Err(Error::new(Code::Connection, "the answer has not a result for each line")),
+        }
     }
 
     /// The JSON of an answer. A refusal of a field has the name that the command line has for it, and its value in `sent`.
