@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::failure::CommandFailure;
 use super::session::{ClientArgs, ClientSession, NoArgs, RunCommand, fields};
-use super::table::{self, cell, member, texts};
+use super::table::{self, cell, elements, member, texts};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum BridgeCommand {
@@ -73,12 +73,6 @@ impl RunCommand for BridgeCommand {
 
 fn list(session: &ClientSession) -> Result<(), CommandFailure> {
     let answer = session.remote.get("/v1/bridges")?;
-    let none = Vec::new();
-    let bridges = answer["bridges"].as_array().unwrap_or(&none);
-    let mut out = io::stdout().lock();
-    if session.is_json {
-        return Ok(bridges.iter().try_for_each(|bridge| writeln!(out, "{bridge}"))?);
-    }
     let count = |name: &'static str| move |bridge: &Value| bridge["counts"][name].to_string();
     let why = |bridge: &Value| {
         bridge["reason"].as_str().or(bridge["last_error"].as_str()).unwrap_or_default().to_owned()
@@ -93,7 +87,7 @@ fn list(session: &ClientSession) -> Result<(), CommandFailure> {
         ("LAG MS", &|bridge| bridge["lag_ms"].to_string()),
         ("WHY", &why),
     ];
-    Ok(table::print_rows(&mut out, bridges, &columns)?)
+    session.print(&answer, |out| table::print_rows(out, elements(&answer, "bridges"), &columns))
 }
 
 fn plan(asked: &BridgePlanArgs, session: &ClientSession) -> Result<(), CommandFailure> {
@@ -105,7 +99,7 @@ fn plan(asked: &BridgePlanArgs, session: &ClientSession) -> Result<(), CommandFa
         for (n, step) in texts(&answer["steps"]).enumerate() {
             writeln!(out, "{}. {step}", n + 1)?;
         }
-        for program in answer["programs"].as_array().into_iter().flatten() {
+        for program in elements(&answer, "programs") {
             writeln!(out, "\n{}", cell(program, "library"))?;
             writeln!(out, "    {}\n    {}", cell(program, "declare"), cell(program, "bind"))?;
         }
@@ -116,7 +110,7 @@ fn plan(asked: &BridgePlanArgs, session: &ClientSession) -> Result<(), CommandFa
 fn test(asked: &BridgeNamed, session: &ClientSession) -> Result<(), CommandFailure> {
     let answer = session.remote.post(&path(&asked.name, "/test"), &json!({}))?;
     session.print(&answer, |out| {
-        for step in answer["steps"].as_array().into_iter().flatten() {
+        for step in elements(&answer, "steps") {
             let word = match step["ok"].as_bool() {
                 Some(true) => "ok",
                 Some(false) => "failed",

@@ -13,12 +13,13 @@ use serde_json::{Map, Value, json};
 
 use super::existing::{must_exist, note_missing};
 use super::failure::CommandFailure;
-use super::failure::refusal_in;
+use super::failure::{none_of, refusal_in};
 use super::message::{DeadFilter, FilterArgs, query};
 use super::queue::{operate, path, queue_name, tell_undo};
-use super::remote::Remote;
+use super::remote::{Remote, will_pass};
 use super::session::{ClientArgs, ClientCommand, ClientSession, NoArgs, RunCommand, confirm, fields};
-use super::table::{self, are, cell, cell_counted, counted, elements, member, plain, texts};
+use super::system_words::on_stderr;
+use super::table::{self, are, cell, cell_counted, counted, elements, member, plain, texts, were};
 use super::when::{self, Millis};
 use duewheel_api::span::TimeSpan;
 
@@ -121,7 +122,7 @@ impl ClientCommand for RedriveArgs {
             many => {
                 // With --json the answer has them.
                 for (id, refusal) in refused.iter().filter(|_| !session.is_json) {
-                    eprintln!("duewheel: {id}: {}", plain(&refusal.to_string()));
+                    on_stderr(format_args!("duewheel: {id}: {}", plain(&refusal.to_string())));
                 }
                 Err(CommandFailure::Failed(format!("{many} messages were refused")))
             }
@@ -160,7 +161,8 @@ fn redrive(
             }
         }
         Ok(())
-    })
+    })?;
+    all_done(&job)
 }
 
 #[derive(Args, Debug, Serialize)]
@@ -265,35 +267,62 @@ impl ClientCommand for BulkArgs {
             note_missing(remote, queue, "");
         }
         let verb = cell(&json!(request), "action");
-        if self.dry_run || !self.yes {
+        if self.dry_run || !self.yes || self.act.is_some() {
             request.insert("dry_run".into(), true.into());
             let count = remote.post(&path, &json!(request))?;
+            if let Some(act) = self.act.as_ref().filter(|_| count["matched"] == 0) {
+                let what = format!("--act {act:?}: no message of {queue} is kept that this act has removed");
+                return Err(CommandFailure::NotFound(what));
+            }
             let (matched, leased) = (cell_counted(&count, "matched", "message"), cell(&count, "leased"));
             if self.dry_run {
                 let are = if leased == "1" { "is" } else { "are" };
                 let words = format_args!("{queue}  would {verb} {matched}; {leased} {are} leased");
                 return session.say(&count, words);
             }
-            confirm(&format!("{verb} {matched} of {queue}"))?;
+            if !self.yes {
+                confirm(&format!("{verb} {matched} of {queue}"))?;
+                request.entry("expect").or_insert_with(|| count["matched"].clone());
+            }
             request.remove("dry_run");
-            request.entry("expect").or_insert_with(|| count["matched"].clone());
         }
         let job = remote.post(&path, &Value::Object(request))?;
-        let job = if self.wait { ended(remote, job)? } else { job };
-        session.print(&job, |out| tell_job(out, &job))?;
-        let may_have_done = job["ended_at"].is_null() || job["done"] != 0;
-        if self.keep_ms.is_some() && may_have_done {
+        // Whatever becomes of the wait and of the output, the caller has the job.
+        if self.keep_ms.is_some() {
             tell_undo(queue, &job["id"]);
         }
-        Ok(())
+        let job = if self.wait {
+            let id = cell(&job, "id");
+            on_stderr(if session.is_json { json!({"job": id}).to_string() } else { format!("job {id}") });
+            ended(remote, job)?
+        } else {
+            job
+        };
+        session.print(&job, |out| tell_job(out, &job))?;
+        all_done(&job)
     }
 }
 
-/// Waits until a job has ended. One that more messages match than it expects is refused, as when it begins.
+/// Fails if a job was ended early, or has left messages as they were.
+fn all_done(job: &Value) -> Result<(), CommandFailure> {
+    let (done, matched) = (cell(job, "done"), cell(job, "matched"));
+    let refused = job["refused"].as_u64().unwrap_or(0);
+    none_of([
+        ((job["state"] == "cancelled").into(), format!("the job was cancelled: {done} of {matched} done")),
+        (refused, format!("{} refused", were(refused, "message"))),
+    ])
+}
+
+/// Waits until a job has ended, also while its server is away. One that more messages match than it expects is refused,
+/// as when it begins.
 fn ended(remote: &Remote, mut job: Value) -> Result<Value, CommandFailure> {
     while job["ended_at"].is_null() {
         thread::sleep(LOOK);
-        job = remote.get(&job_path(&cell(&job, "id")))?;
+        match remote.get(&job_path(&cell(&job, "id"))) {
+            Ok(now) => job = now,
+            Err(trouble) if will_pass(&trouble) => remote.note_wait(&trouble),
+            Err(trouble) => return Err(trouble.into()),
+        }
     }
     match (job["matched"].as_u64(), job["expect"].as_u64()) {
         (Some(matched), Some(expect)) if job["state"] == "cancelled" && matched > expect => {

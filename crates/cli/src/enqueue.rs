@@ -14,18 +14,15 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::failure::CommandFailure;
-use super::failure::{is_of_the_request, refusal_in, refused_line, with_flags, with_words};
+use super::failure::{is_of_the_request, refused_line, with_flags, with_words};
 use super::invocation::{self, print_json};
+use super::line_batch::LineBatch;
 use super::queue::{BackoffArg, path, queue_name};
 use super::remote::{Remote, is_full};
-use super::session::{ClientCommand, ClientSession, fields, progress};
+use super::session::{ClientCommand, ClientSession, fields, print_answer, progress};
+use super::system_words::on_stderr;
 use super::table::{cell, were};
 use super::when::{self, GivenTime, Millis};
-
-/// Largest number of lines of one request.
-const BATCH_LINES: usize = 1_000;
-/// Approximate largest size of one request in bytes.
-const BATCH_BYTES: usize = 4 * 1024 * 1024;
 
 #[derive(Args, Debug)]
 pub(super) struct EnqueueArgs {
@@ -185,21 +182,23 @@ impl ClientCommand for EnqueueArgs {
                 (true, false) => PrintedLines::Answers,
                 (false, false) => PrintedLines::Ids,
             };
-            say_that_it_reads("a message a line", session.is_json);
-            return LineSender::new(&session.remote, path, request, printed, self.allow_empty).run();
+            say_that_it_reads("a message a line");
+            let bar = ProgressBar::new_spinner();
+            let sender = LineSender {
+                remote: &session.remote,
+                path,
+                common: request,
+                printed,
+                allow_empty: self.allow_empty,
+                waiting: LineBatch::default(),
+                read: 0,
+                accepted: 0,
+                failed: 0,
+                progress: progress(bar, "{spinner} {human_pos} accepted, {per_sec}, {elapsed}"),
+            };
+            return sender.run();
         }
-        let body = match self.body.as_deref() {
-            Some(body) if body != "-" => body.as_bytes().to_vec(),
-            Some(_) | None => {
-                say_that_it_reads("the body", session.is_json);
-                let mut bytes = Vec::new();
-                io::stdin().read_to_end(&mut bytes)?;
-                bytes
-            }
-        };
-        if body.is_empty() && !self.allow_empty {
-            return Err(CommandFailure::Usage("BODY: is empty; say --allow-empty if that is meant".into()));
-        }
+        let body = read_body("BODY", self.body.as_deref(), self.allow_empty, ALLOW_EMPTY)?;
         put_body(&mut request, body);
         let answer = session.remote.post(&path, &Value::Object(request))?;
         if self.quiet {
@@ -241,10 +240,37 @@ impl EnqueueArgs {
 }
 
 /// A command that waits for what is typed would look as if it hung.
-fn say_that_it_reads(what: &str, is_json: bool) {
-    if !is_json && io::stdin().is_terminal() {
-        eprintln!("reading {what} from standard input; end with Ctrl-D");
+fn say_that_it_reads(what: &str) {
+    if !invocation::current().is_json() && io::stdin().is_terminal() {
+        on_stderr(format_args!("reading {what} from standard input; end with Ctrl-D"));
     }
+}
+
+/// The option for bodies that are empty on purpose.
+pub(super) const ALLOW_EMPTY: &str = "--allow-empty";
+
+/// The body that the argument `name` gives: standard input for `-`, or without a text. An empty one is refused unless it
+/// `is_meant`, which `otherwise` says.
+pub(super) fn read_body(
+    name: &str,
+    text: Option<&str>,
+    is_meant: bool,
+    otherwise: &str,
+) -> Result<Vec<u8>, CommandFailure> {
+    let body = match text {
+        Some(text) if text != "-" => text.as_bytes().to_vec(),
+        Some(_) | None => {
+            say_that_it_reads("the body");
+            let mut bytes = Vec::new();
+            let read = io::stdin().read_to_end(&mut bytes);
+            read.map_err(|error| CommandFailure::Failed(format!("standard input: {error}")))?;
+            bytes
+        }
+    };
+    if body.is_empty() && !is_meant {
+        return Err(CommandFailure::Usage(format!("{name}: is empty; say {otherwise} if that is meant")));
+    }
+    Ok(body)
 }
 
 /// The words for an answer to an earlier enqueue: with the present state of its message, if it can be read.
@@ -322,69 +348,44 @@ struct LineSender<'a> {
     common: Map<String, Value>,
     printed: PrintedLines,
     allow_empty: bool,
-    /// Lines that were read and not sent: the number of each, and its request.
-    waiting: Vec<(u64, String)>,
-    waiting_bytes: usize,
+    /// Lines that were read and not sent.
+    waiting: LineBatch,
     read: u64,
     accepted: u64,
     failed: u64,
     progress: ProgressBar,
 }
 
-impl<'a> LineSender<'a> {
-    fn new(
-        remote: &'a Remote,
-        path: String,
-        common: Map<String, Value>,
-        printed: PrintedLines,
-        allow_empty: bool,
-    ) -> Self {
-        LineSender {
-            remote,
-            path,
-            common,
-            printed,
-            allow_empty,
-            waiting: Vec::new(),
-            waiting_bytes: 0,
-            read: 0,
-            accepted: 0,
-            failed: 0,
-            progress: progress(
-                ProgressBar::new_spinner(),
-                "{spinner} {human_pos} accepted, {per_sec}, {elapsed}",
-            ),
-        }
-    }
-
+impl LineSender<'_> {
     fn run(mut self) -> Result<(), CommandFailure> {
         let mut input = BufReader::with_capacity(256 * 1024, io::stdin().lock());
         let mut line = Vec::new();
         loop {
             line.clear();
-            if input.read_until(b'\n', &mut line)? == 0 {
+            let read = input.read_until(b'\n', &mut line);
+            if read.map_err(|error| self.stopped("standard input", &error))? == 0 {
                 break;
             }
             if line.last() == Some(&b'\n') {
                 line.pop();
             }
             self.add(&line);
-            let full = self.waiting.len() >= BATCH_LINES || self.waiting_bytes >= BATCH_BYTES;
             // The input may be typed: complete lines are sent before more input is awaited.
-            if full || !input.buffer().contains(&b'\n') {
+            if self.waiting.is_full() || !input.buffer().contains(&b'\n') {
                 self.send()?;
             }
         }
-        while !self.waiting.is_empty() {
+        while self.waiting.first().is_some() {
             self.send()?;
         }
         self.progress.finish_and_clear();
         let summary = json!({"accepted": self.accepted, "failed": self.failed});
         match self.printed {
-            PrintedLines::Ids => eprintln!("{} enqueued", self.accepted),
+            PrintedLines::Ids => on_stderr(format_args!("{} enqueued", self.accepted)),
             PrintedLines::Answers => print_json(&mut io::stderr(), &summary)?,
-            PrintedLines::Summary { json: true } => print_json(&mut io::stdout(), &summary)?,
-            PrintedLines::Summary { json: false } => writeln!(io::stdout(), "{} enqueued", self.accepted)?,
+            PrintedLines::Summary { json } => {
+                print_answer(json, &summary, |out| writeln!(out, "{} enqueued", self.accepted))?
+            }
         }
         if self.failed == 0 {
             Ok(())
@@ -403,78 +404,59 @@ impl<'a> LineSender<'a> {
             } else {
                 format!("duewheel: line {}: is empty; say --allow-empty if that is meant", self.read)
             };
-            self.progress.suspend(|| eprintln!("{text}"));
+            self.progress.suspend(|| on_stderr(text));
             return;
         }
         let mut request = self.common.clone();
         put_body(&mut request, line.to_vec());
-        let request = Value::Object(request).to_string();
-        self.waiting_bytes += request.len() + 1;
-        self.waiting.push((self.read, request));
+        self.waiting.add(self.read, Value::Object(request).to_string());
     }
 
     /// Sends the waiting lines. Lines for which the server has no room at the moment keep waiting.
     fn send(&mut self) -> Result<(), CommandFailure> {
-        if self.waiting.is_empty() {
-            return Ok(());
-        }
-        let lines = self.waiting.iter().map(|(_, request)| &**request);
-        let results = match self.remote.post_lines(&self.path, lines) {
-            Ok(results) => results,
-            Err(refusal) if is_full(&refusal) => {
-                self.rest();
-                return Ok(());
-            }
-            Err(trouble) => {
-                self.progress.finish_and_clear();
-                let first = self.waiting.first().map_or(0, |(number, _)| *number);
-                // The request was refused before its first line was read.
-                let rest = match is_of_the_request(&trouble) {
-                    true => "nothing was accepted",
-                    false => "it is not known",
-                };
-                let so_far = format!("; {} accepted; {rest} from line {first} on", self.accepted);
-                return Err(with_words(trouble, "", &so_far).into());
-            }
-        };
-        let sent = std::mem::take(&mut self.waiting);
-        self.waiting_bytes = 0;
-        let mut out = Vec::new();
-        for ((number, request), mut result) in sent.into_iter().zip(results) {
-            if result.get("id").is_some() {
+        let Some(first) = self.waiting.first() else { return Ok(()) };
+        let mut out = String::new();
+        let sent = self.waiting.send(self.remote, &self.path, is_full, |number, result| match result {
+            Ok(mut answer) => {
                 self.accepted += 1;
                 match self.printed {
-                    PrintedLines::Ids => writeln!(out, "{}", cell(&result, "id"))?,
+                    PrintedLines::Ids => out += &format!("{}\n", cell(&answer, "id")),
                     PrintedLines::Answers => {
-                        result["line"] = number.into();
-                        writeln!(out, "{result}")?;
+                        answer["line"] = number.into();
+                        out += &format!("{answer}\n");
                     }
                     PrintedLines::Summary { .. } => {}
                 }
-                continue;
             }
-            let refusal = with_flags(refusal_in(&result), None);
-            if is_full(&refusal) {
-                self.waiting_bytes += request.len() + 1;
-                self.waiting.push((number, request));
-                continue;
+            Err(refusal) => {
+                self.failed += 1;
+                let text = refused_line(Some(number), "", &with_flags(refusal, None));
+                self.progress.suspend(|| on_stderr(text));
             }
-            self.failed += 1;
-            let text = refused_line(Some(number), "", &refusal);
-            self.progress.suspend(|| eprintln!("{text}"));
-        }
+        });
+        let no_room = sent.map_err(|trouble| {
+            self.progress.finish_and_clear();
+            // The request was refused before its first line was read.
+            let rest = if is_of_the_request(&trouble) { "nothing was accepted" } else { "it is not known" };
+            let so_far = format!("; {} accepted; {rest} from line {first} on", self.accepted);
+            with_words(trouble, "", &so_far)
+        })?;
         if !out.is_empty() {
-            self.progress.suspend(|| io::stdout().write_all(&out))?;
+            let printed = self.progress.suspend(|| io::stdout().write_all(out.as_bytes()));
+            printed.map_err(|error| self.stopped("standard output", &error))?;
         }
         self.progress.set_position(self.accepted);
-        if !self.waiting.is_empty() {
-            self.rest();
+        if no_room.is_some() {
+            self.progress.tick();
+            std::thread::sleep(Duration::from_secs(1));
         }
         Ok(())
     }
 
-    fn rest(&self) {
-        self.progress.tick();
-        std::thread::sleep(Duration::from_secs(1));
+    /// The failure of the input or of the output: lines that were accepted must not be sent again.
+    fn stopped(&self, stream: &str, error: &io::Error) -> CommandFailure {
+        let (accepted, read) = (self.accepted, self.read);
+        let so_far = format!("{accepted} of the first {read} lines were accepted, and no other is sent");
+        CommandFailure::Failed(format!("{stream}: {error}; {so_far}"))
     }
 }

@@ -22,7 +22,7 @@ use super::invocation::{self, print_json};
 use super::queue::{path, queue_name};
 use super::remote::Remote;
 use super::session::{ClientCommand, ClientSession, progress};
-use super::system_words::of_file;
+use super::system_words::{of_file, on_stderr};
 use super::table::{counted, plain};
 
 /// Messages of one page.
@@ -52,7 +52,7 @@ impl ClientCommand for ExportArgs {
             let end = Exporter::new(remote, BufWriter::new(io::stdout().lock())).run(&self.queues)?;
             match session.is_json {
                 true => print_json(&mut io::stderr(), &counts(end))?,
-                false => eprintln!("{}", words(end)),
+                false => on_stderr(words(end)),
             }
             return Ok(());
         }

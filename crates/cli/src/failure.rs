@@ -1,13 +1,12 @@
 //! Failures of commands and their exit codes, and refusals of the server.
 
-use std::io::Write as _;
 use std::{fmt, io};
 
 use duewheel_client::{Code, Error, ErrorCode};
 use serde_json::{Map, Value, json};
 
 use super::invocation::{self, Invocation};
-use super::system_words::plain_words;
+use super::system_words::{on_stderr, plain_words};
 use super::table::plain;
 use duewheel_api::span::TimeSpan;
 
@@ -286,8 +285,7 @@ impl CommandFailure {
         } else {
             format!("duewheel: {}", plain_words(detail))
         };
-        // The terminal may be gone.
-        let _ = writeln!(io::stderr(), "{line}");
+        on_stderr(line);
     }
 }
 
@@ -308,6 +306,22 @@ impl From<io::Error> for CommandFailure {
         } else {
             CommandFailure::failed(error)
         }
+    }
+}
+
+/// Fails with the words for each count that is not 0.
+pub(super) fn none_of(counts: impl IntoIterator<Item = (u64, String)>) -> Result<(), CommandFailure> {
+    let words: Vec<String> = counts.into_iter().filter(|(n, _)| *n > 0).map(|(_, words)| words).collect();
+    if words.is_empty() { Ok(()) } else { Err(CommandFailure::Failed(words.join("; "))) }
+}
+
+/// The failure to print an answer. It says that the work is done: a caller that learns of an error alone does it again.
+pub(super) fn unprinted(error: io::Error) -> CommandFailure {
+    match CommandFailure::from(error) {
+        CommandFailure::Failed(why) => {
+            CommandFailure::Failed(format!("it is done, but standard output cannot take the answer: {why}"))
+        }
+        closed => closed,
     }
 }
 

@@ -8,13 +8,13 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Seek, Write};
+use std::io::{self, BufRead, BufReader, Seek};
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use duewheel_client::{Code, Error, ErrorCode, segment};
+use duewheel_client::{Error, ErrorCode, segment};
 use duewheel_core::QueueName;
 use indexmap::IndexMap;
 use indicatif::ProgressBar;
@@ -28,16 +28,14 @@ use super::export_file::{
     OwnFields,
 };
 use super::failure::CommandFailure;
-use super::failure::{refusal_in, refused_line, with_words};
+use super::failure::{none_of, refused_line, with_words};
+use super::line_batch::LineBatch;
 use super::queue::{path, queue_name};
 use super::remote::{Remote, may_pass};
 use super::session::{ClientSession, progress};
-use super::system_words::of_file;
+use super::system_words::{of_file, on_stderr};
 use super::table::{are, counted, print_counts, were};
 
-/// Lines and bytes of one request.
-const BATCH_LINES: usize = 1_000;
-const BATCH_BYTES: usize = 4 * 1024 * 1024;
 /// How long an import goes on without any progress, because the server is unreachable or full.
 const PATIENCE: Duration = Duration::from_secs(30);
 const REST: Duration = Duration::from_millis(500);
@@ -169,15 +167,6 @@ impl<'a> ImportedLine<'a> {
     }
 }
 
-/// Lines that wait to be sent, all of one queue.
-#[derive(Debug, Default)]
-struct ImportBatch {
-    queue: Option<QueueName>,
-    /// The number of each line in the file, and its request.
-    lines: Vec<(u64, String)>,
-    bytes: usize,
-}
-
 /// The result of an import, as --json prints it.
 #[derive(Debug, Default, Serialize)]
 struct ImportReport {
@@ -208,13 +197,25 @@ fn names<S: Serializer>(all: &BTreeMap<String, String>, serializer: S) -> Result
     serializer.collect_seq(all.keys())
 }
 
+impl ImportReport {
+    /// Counts a message that is here. `is_first` says that its line was not sent before by this import.
+    fn count(&mut self, answer: &Value, is_first: bool) {
+        self.imported += 1;
+        self.kept += u64::from(answer["created"] == false);
+        self.repeated += u64::from(is_first && answer["replayed"] == true);
+        self.durability.extend(answer["durability"].as_str().map(str::to_owned));
+    }
+}
+
 /// An import under way.
 struct FileImporter<'a> {
     remote: &'a Remote,
     prefix: &'a str,
     options: &'a FileOptions,
     salt: Option<String>,
-    batch: ImportBatch,
+    /// Lines that wait to be sent, all of one queue.
+    batch: LineBatch,
+    batch_queue: Option<QueueName>,
     /// Queues that were named, and of which no line was there yet.
     not_found: Vec<QueueName>,
     /// The schedules that put their occurrences here, by their names in the file: since when they do.
@@ -237,7 +238,8 @@ impl<'a> FileImporter<'a> {
             prefix,
             options,
             salt,
-            batch: ImportBatch::default(),
+            batch: LineBatch::default(),
+            batch_queue: None,
             not_found: options.queues.clone(),
             schedules_since: HashMap::new(),
             windows: Vec::new(),
@@ -327,95 +329,45 @@ impl<'a> FileImporter<'a> {
     }
 
     fn add(&mut self, line: u64, queue: QueueName, message: &ExportedMessage) -> Result<(), CommandFailure> {
-        let is_full = self.batch.lines.len() >= BATCH_LINES || self.batch.bytes >= BATCH_BYTES;
-        if is_full || self.batch.queue.as_ref() != Some(&queue) {
+        if self.batch.is_full() || self.batch_queue.as_ref() != Some(&queue) {
             self.send()?;
         }
         self.report.leased += u64::from(message.state == ExportedState::Leased);
         let request = ImportedLine::of(message, &self.options.if_exists, self.salt.as_deref());
         let request = serde_json::to_string(&request).map_err(CommandFailure::failed)?;
-        self.batch.queue = Some(queue);
-        self.batch.bytes += request.len() + 1;
-        self.batch.lines.push((line, request));
+        self.batch_queue = Some(queue);
+        self.batch.add(line, request);
         Ok(())
     }
 
     /// Sends what waits until every line has its answer. A request without an answer is sent again, because dedupe ids
     /// make that the same as once.
     fn send(&mut self) -> Result<(), CommandFailure> {
-        let ImportBatch { queue, mut lines, .. } = std::mem::take(&mut self.batch);
-        let Some(queue) = queue else { return Ok(()) };
+        let Some(queue) = self.batch_queue.take() else { return Ok(()) };
         let path = format!("{}/messages", path(&queue));
-        let mut since = Instant::now();
-        let mut is_first = true;
-        while !lines.is_empty() {
-            let posted = lines.iter().map(|(_, request)| &**request);
-            let (left, trouble) = match self.remote.post_lines(&path, posted) {
-                Ok(results) => {
-                    let before = lines.len();
-                    let (left, trouble) = self.judge(lines, results, is_first)?;
-                    if left.len() < before {
-                        since = Instant::now();
-                    }
-                    (left, trouble)
+        let (mut since, mut is_first) = (Instant::now(), true);
+        loop {
+            let left = self.batch.len();
+            let sent = self.batch.send(self.remote, &path, may_pass, |number, result| match result {
+                Ok(answer) => self.report.count(&answer, is_first),
+                Err(refusal) => {
+                    self.report.refused += 1;
+                    // The refusal names the field, as the file does.
+                    self.progress.suspend(|| on_stderr(refused_line(Some(number), "", &refusal)));
                 }
-                Err(trouble) if may_pass(&trouble) => (lines, Some(trouble)),
-                Err(trouble) => return Err(self.unfinished(trouble)),
-            };
-            lines = left;
-            is_first = false;
+            });
+            let trouble = sent.map_err(|trouble| self.unfinished(trouble))?;
             self.progress.set_position(self.report.imported);
-            if let Some(trouble) = trouble.filter(|_| !lines.is_empty()) {
-                if since.elapsed() >= PATIENCE {
-                    return Err(self.unfinished(trouble));
-                }
-                self.progress.set_message(trouble.to_string());
-                thread::sleep(REST);
+            let Some(trouble) = trouble else { return Ok(()) };
+            if self.batch.len() < left {
+                since = Instant::now();
+            } else if since.elapsed() >= PATIENCE {
+                return Err(self.unfinished(trouble));
             }
+            is_first = false;
+            self.progress.set_message(trouble.to_string());
+            thread::sleep(REST);
         }
-        Ok(())
-    }
-
-    /// Counts the results. Returns the lines to be sent again, and why. `is_first` says that the lines were not sent
-    /// before by this import.
-    #[allow(clippy::type_complexity, reason = "a pair that one caller takes apart")]
-    fn judge(
-        &mut self,
-        lines: Vec<(u64, String)>,
-        results: Vec<Value>,
-        is_first: bool,
-    ) -> Result<(Vec<(u64, String)>, Option<Error>), CommandFailure> {
-        let mut left = Vec::new();
-        let mut trouble = None;
-        let mut results = results.into_iter();
-        for (number, request) in lines {
-            let Some(result) = results.next() else {
-                trouble = Some(Error::new(Code::Connection, "the connection ended before all answers"));
-                left.push((number, request));
-                continue;
-            };
-            if result.get("id").is_some() {
-                self.report.imported += 1;
-                self.report.kept += u64::from(result["created"] == false);
-                self.report.repeated += u64::from(is_first && result["replayed"] == true);
-                if let Some(level) = result["durability"].as_str()
-                    && !self.report.durability.contains(level)
-                {
-                    self.report.durability.insert(level.to_owned());
-                }
-                continue;
-            }
-            let refusal = refusal_in(&result);
-            if may_pass(&refusal) {
-                trouble = Some(refusal);
-                left.push((number, request));
-                continue;
-            }
-            self.report.refused += 1;
-            // The refusal names the field, as the file does.
-            self.complain(Some(number), "", refusal)?;
-        }
-        Ok((left, trouble))
     }
 
     /// Asks until there is an answer that will not be another one a little later.
@@ -581,8 +533,7 @@ impl<'a> FileImporter<'a> {
         if may_pass(&trouble) {
             return Err(self.unfinished(trouble));
         }
-        let text = refused_line(line, about, &trouble);
-        self.progress.suspend(|| writeln!(io::stderr(), "{text}"))?;
+        self.progress.suspend(|| on_stderr(refused_line(line, about, &trouble)));
         Ok(())
     }
 
@@ -653,7 +604,7 @@ impl<'a> FileImporter<'a> {
             }
             self.report.settings_left.iter().try_for_each(|(queue, why)| writeln!(out, "{queue} {why}"))
         })?;
-        let bad: Vec<String> = [
+        none_of([
             (self.report.refused, format!("{} refused", were(self.report.refused, "message"))),
             (
                 self.report.settings_failed,
@@ -663,11 +614,7 @@ impl<'a> FileImporter<'a> {
                 self.report.schedules_failed,
                 format!("{} refused", were(self.report.schedules_failed, "schedule")),
             ),
-        ]
-        .into_iter()
-        .filter_map(|(n, what)| (n > 0).then_some(what))
-        .collect();
-        if bad.is_empty() { Ok(()) } else { Err(CommandFailure::Failed(bad.join("; "))) }
+        ])
     }
 }
 

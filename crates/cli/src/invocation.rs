@@ -19,6 +19,7 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, Id};
 use serde_json::{Map, Value, json};
 
+use super::system_words::on_stderr;
 use super::work_child;
 
 static CURRENT: OnceLock<Invocation> = OnceLock::new();
@@ -117,7 +118,7 @@ pub fn note(text: String) {
     if given.is_json {
         NOTES.lock().unwrap_or_else(PoisonError::into_inner).push(text);
     } else {
-        eprintln!("{text}");
+        on_stderr(text);
     }
 }
 
@@ -145,7 +146,7 @@ pub(super) fn tell_rest() {
     let mut rest = Map::new();
     add_notes(&mut rest);
     if !rest.is_empty() {
-        eprintln!("{}", Value::Object(rest));
+        on_stderr(Value::Object(rest));
     }
 }
 

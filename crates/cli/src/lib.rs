@@ -36,6 +36,7 @@ mod import_file;
 mod import_jobs;
 mod import_marker;
 mod invocation;
+mod line_batch;
 mod message;
 mod queue;
 mod remote;

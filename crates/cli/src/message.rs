@@ -8,9 +8,10 @@ use clap::{Args, ValueEnum};
 use duewheel_client::segment;
 use duewheel_core::QueueName;
 use serde::Serialize;
+use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use super::enqueue::{DueArgs, header, headers, put_body};
+use super::enqueue::{ALLOW_EMPTY, DueArgs, header, headers, put_body, read_body};
 use super::existing::note_missing;
 use super::failure::CommandFailure;
 use super::queue::{QueuesArgs, path, queue_name};
@@ -90,9 +91,12 @@ pub(super) struct PostponeArgs {
     target: MessageArgs,
     #[command(flatten)]
     when: DueArgs,
-    /// A new body
+    /// A new body; `-` reads standard input
     #[arg(long, value_name = "BODY", allow_hyphen_values = true)]
     body: Option<String>,
+    /// Accept an empty body
+    #[arg(long)]
+    allow_empty: bool,
     /// A header, in place of all that the message has; may be given several times
     #[arg(long, value_name = "NAME=VALUE", value_parser = header)]
     header: Vec<(String, String)>,
@@ -132,7 +136,7 @@ impl ClientCommand for PostponeArgs {
         let mut request = fields(&self.change)?;
         self.when.write(&mut request, None)?;
         if let Some(body) = self.body {
-            put_body(&mut request, body.into_bytes());
+            put_body(&mut request, read_body("--body", Some(&body), self.allow_empty, ALLOW_EMPTY)?);
         }
         if self.no_headers || !self.header.is_empty() {
             request.insert("headers".into(), headers(&self.header)?);
@@ -191,12 +195,13 @@ impl ClientCommand for ReplayArgs {
 }
 
 /// The members of a message that are shown, each with whether it is an instant.
-const SHOWN: [(&str, bool); 20] = [
+const SHOWN: [(&str, bool); 21] = [
     ("id", false),
     ("queue", false),
     ("key", false),
     ("state", false),
     ("outcome", false),
+    ("result", false),
     ("ended_at", true),
     ("due_at", true),
     ("attempt", false),
@@ -451,17 +456,24 @@ struct LeaseArgs {
     lease: String,
 }
 
+/// The request that settles a lease.
+#[derive(Serialize)]
+struct LeaseRequest<'a, O> {
+    lease_token: &'a str,
+    #[serde(flatten)]
+    options: O,
+}
+
 impl LeaseArgs {
     fn settle(
         &self,
         verb: &str,
-        mut request: Map<String, Value>,
+        options: impl Serialize,
         session: &ClientSession,
         words: fn(&Value) -> String,
     ) -> Result<(), CommandFailure> {
-        request.insert("lease_token".into(), self.lease.as_str().into());
         let path = format!("/v1/messages/{}/{verb}", segment(&self.id));
-        let answer = session.remote.post(&path, &Value::Object(request))?;
+        let answer = session.remote.post(&path, &LeaseRequest { lease_token: &self.lease, options })?;
         session.say(&answer, format_args!("{}  {}", self.id, words(&answer)))
     }
 }
@@ -477,19 +489,25 @@ pub(super) fn settled_words(answer: &Value) -> String {
     }
 }
 
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Serialize)]
 pub(super) struct AckArgs {
     #[command(flatten)]
+    #[serde(skip)]
     target: LeaseArgs,
     /// A result, which is kept with the done message if its queue keeps those
-    #[arg(long, value_name = "JSON")]
-    result: Option<Value>,
+    #[arg(long, value_name = "JSON", value_parser = json_text)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result: Option<Box<RawValue>>,
+}
+
+/// Reads JSON, which keeps its digits.
+fn json_text(text: &str) -> Result<Box<RawValue>, String> {
+    serde_json::from_str(text).map_err(|error| format!("must be JSON, a text in quotes of its own: {error}"))
 }
 
 impl ClientCommand for AckArgs {
     fn run(self, session: &ClientSession) -> Result<(), CommandFailure> {
-        let request = self.result.map(|result| ("result".to_owned(), result)).into_iter().collect();
-        self.target.settle("ack", request, session, settled_words)
+        self.target.settle("ack", &self, session, settled_words)
     }
 }
 
@@ -528,7 +546,7 @@ pub(super) struct ExtendArgs {
     #[command(flatten)]
     #[serde(skip)]
     target: LeaseArgs,
-    /// The lease's length from now on [default: its length so far]
+    /// The lease's length from now on; it never ends earlier than before [default: as message and queue say]
     #[arg(long = "lease", value_name = "TIME")]
     lease_ms: Option<Millis>,
 }

@@ -14,8 +14,8 @@ use serde_json::{Map, Value, json};
 
 use super::existing::{must_exist, note_missing, note_unknown};
 use super::failure::CommandFailure;
-use super::invocation::print_json;
 use super::session::{ClientArgs, ClientCommand, ClientSession, RunCommand, confirm, fields};
+use super::system_words::on_stderr;
 use super::table::{self, cell, cell_counted, counted, member, plain, rate};
 use super::when::{self, Millis};
 use duewheel_api::hourly::HourlyRate;
@@ -105,12 +105,15 @@ impl ClientCommand for ShownArgs {
         if session.is_json {
             return Ok(());
         }
+        let mut out = io::stdout().lock();
         // The values in effect need the scope `admin`.
-        match session.remote.get(&format!("{}/config", path(&name))) {
-            Ok(shown) => show_settings(&shown["config"], Some(&shown["effective"])),
-            Err(refusal) if refusal.code == ErrorCode::Forbidden => show_settings(&queue["config"], None),
-            Err(trouble) => Err(trouble.into()),
-        }
+        Ok(match session.remote.get(&format!("{}/config", path(&name))) {
+            Ok(shown) => show_settings(&mut out, &shown["config"], Some(&shown["effective"])),
+            Err(refusal) if refusal.code == ErrorCode::Forbidden => {
+                show_settings(&mut out, &queue["config"], None)
+            }
+            Err(trouble) => return Err(trouble.into()),
+        }?)
     }
 }
 
@@ -250,30 +253,27 @@ impl ClientCommand for PurgeArgs {
             confirm(&format!("remove {} of {}{end}", counted(doomed, "message"), self.queue))?;
             request.entry("expect").or_insert_with(|| doomed.into());
         }
-        let mut act = None;
+        let mut is_cancelled = false;
         operate(session, &self.queue, "purge", request, |answer| {
             let removed = format!("{} removed", cell_counted(answer, "purged", "message"));
-            act = answer.get("act").cloned();
+            answer.get("act").iter().for_each(|act| tell_undo(&self.queue, act));
+            is_cancelled = answer["state"] == "cancelled";
             // Its job goes on, unless it says that it has ended.
-            match (answer["state"].as_str(), &act) {
-                (Some(state), Some(_)) if state != "done" => {
+            match answer["state"].as_str() {
+                Some(state) if state != "done" => {
                     format!("{removed} so far ({}); `duewheel job get {}`", plain(state), cell(answer, "act"))
                 }
                 _ => removed,
             }
         })?;
-        act.iter().for_each(|act| tell_undo(&self.queue, act));
-        Ok(())
+        if is_cancelled { Err(CommandFailure::failed("the purge was cancelled")) } else { Ok(()) }
     }
 }
 
 /// Says on standard error how an act is undone whose messages are kept.
 pub(super) fn tell_undo(queue: &QueueName, act: &Value) {
-    eprintln!(
-        "undo: duewheel bulk restore {} --act {}",
-        plain(queue.as_str()),
-        act.as_str().unwrap_or_default()
-    );
+    let (queue, act) = (plain(queue.as_str()), act.as_str().unwrap_or_default());
+    on_stderr(format_args!("undo: duewheel bulk restore {queue} --act {act}"));
 }
 
 /// Posts to a path below a queue, and prints the answer.
@@ -448,15 +448,14 @@ impl ClientCommand for ConfigArgs {
         } else if !change.is_empty() {
             session.remote.patch(&path, &Value::Object(change))?;
         }
-        let mut shown = session.remote.get(&path)?;
-        if !session.is_json {
-            return show_settings(&shown["config"], Some(&shown["effective"]));
-        }
-        let Value::Object(mut config) = shown["config"].take() else {
+        let shown = session.remote.get(&path)?;
+        let Value::Object(mut config) = shown["config"].clone() else {
             return Err(CommandFailure::failed("the server does not tell the settings of the queue"));
         };
-        config.insert("effective".into(), shown["effective"].take());
-        Ok(print_json(&mut io::stdout(), &Value::Object(config))?)
+        config.insert("effective".into(), shown["effective"].clone());
+        session.print(&Value::Object(config), |out| {
+            show_settings(out, &shown["config"], Some(&shown["effective"]))
+        })
     }
 }
 
@@ -473,11 +472,10 @@ fn without(name: &str) -> &'static str {
 }
 
 /// Prints the settings of a queue, and those that are in effect without it, where they are known.
-fn show_settings(config: &Value, effective: Option<&Value>) -> Result<(), CommandFailure> {
-    let mut out = io::stdout().lock();
+fn show_settings(out: &mut dyn Write, config: &Value, effective: Option<&Value>) -> io::Result<()> {
     let set = settings(config);
     let Some(effective) = effective else {
-        return Ok(set.iter().try_for_each(|(name, text)| writeln!(out, "--{name:<16}{text}"))?);
+        return set.iter().try_for_each(|(name, text)| writeln!(out, "--{name:<16}{text}"));
     };
     for ((name, effective), (_, set)) in settings(effective).into_iter().zip(set) {
         let origin = if set == DEFAULT { "  (default)" } else { "" };

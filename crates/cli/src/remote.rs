@@ -1,7 +1,6 @@
 //! The connection of a client command to the server, and the options for it.
 
 use std::convert::Infallible;
-use std::io::Write as _;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -15,11 +14,12 @@ use duewheel_api::token::Token;
 use duewheel_client::{ApiAnswer, ApiCall, BlockingBody, BlockingClient, Code, ErrorCode, Method, Options};
 pub(super) use duewheel_client::{Error, segment};
 use rustls::{CertificateError, Error as TlsFailure, InvalidMessage};
+use serde::Serialize;
 use serde_json::Value;
 
 use super::failure::CommandFailure;
 use super::failure::{refused_line, with_flags};
-use super::system_words::of_file;
+use super::system_words::{of_file, on_stderr};
 use super::wait::FirstContact;
 
 /// The time limit of an answer, in addition to the time that a reserve waits.
@@ -101,9 +101,7 @@ impl WaitNotes {
         let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let code = trouble.code.as_str();
         if last.as_ref().is_none_or(|(told, at)| told != code || at.elapsed() > NOTED) {
-            let line = refused_line(None, "waiting for the server", trouble);
-            // The terminal may be gone.
-            let _ = writeln!(io::stderr(), "{line}");
+            on_stderr(refused_line(None, "waiting for the server", trouble));
         }
         *last = Some((code.to_owned(), Instant::now()));
     }
@@ -144,12 +142,12 @@ impl Remote {
     }
 
     pub(super) fn get(&self, path: &str) -> Result<Value, Error> {
-        self.json(ApiCall::get(path), None)
+        self.json(ApiCall::get(path), None::<&Value>)
     }
 
     /// The answer to a request that may take this time.
     pub(super) fn get_within(&self, path: &str, time: Duration) -> Result<Value, Error> {
-        self.json(ApiCall::get(path).within(time), None)
+        self.json(ApiCall::get(path).within(time), None::<&Value>)
     }
 
     /// The elements of all pages of a list; `path` has no `after`.
@@ -197,14 +195,14 @@ impl Remote {
     }
 
     pub(super) fn delete(&self, path: &str) -> Result<Value, Error> {
-        self.json(ApiCall::new(Method::DELETE, path), None)
+        self.json(ApiCall::new(Method::DELETE, path), None::<&Value>)
     }
 
     pub(super) fn delete_with(&self, path: &str, body: &Value) -> Result<Value, Error> {
         self.json(ApiCall::new(Method::DELETE, path), Some(body))
     }
 
-    pub(super) fn post(&self, path: &str, body: &Value) -> Result<Value, Error> {
+    pub(super) fn post(&self, path: &str, body: &impl Serialize) -> Result<Value, Error> {
         self.json(ApiCall::post(path), Some(body))
     }
 
@@ -221,22 +219,32 @@ impl Remote {
         self.json(ApiCall::new(Method::PUT, path), Some(body))
     }
 
-    /// Posts lines; gives a result for each.
+    /// Posts lines. Returns a result for each.
     pub(super) fn post_lines<'a>(
         &self,
         path: &str,
         lines: impl Iterator<Item = &'a str>,
     ) -> Result<Vec<Value>, Error> {
-        let lines: String = lines.flat_map(|line| [line, "\n"]).collect();
-        let answer = self.accepted(&ApiCall::post(path).lines(lines))?;
+        let (mut sent, mut count) = (String::new(), 0);
+        for line in lines {
+            sent.extend([line, "\n"]);
+            count += 1;
+        }
+        let answer = self.accepted(&ApiCall::post(path).lines(sent))?;
         let results = answer.body.split(|b| *b == b'\n').filter(|line| !line.is_empty());
-        results.map(|line| serde_json::from_slice(line).map_err(|_| self.strange())).collect()
+        let results = results.map(|line| serde_json::from_slice(line).map_err(|_| self.strange()));
+        let results: Vec<Value> = results.collect::<Result<_, _>>()?;
+        match results.len() == count {
+            true => Ok(results),
+            false => Err(Error::new(Code::Connection, "the answer has not a result for each line")),
+        }
     }
 
     /// The JSON of an answer. A refusal of a field has the name that the command line has for it, and its value in `sent`.
-    fn json(&self, call: ApiCall, sent: Option<&Value>) -> Result<Value, Error> {
+    fn json(&self, call: ApiCall, sent: Option<&impl Serialize>) -> Result<Value, Error> {
         let call = sent.map_or_else(|| Ok(call.clone()), |body| call.clone().json(body))?;
-        let answer = self.accepted(&call).map_err(|error| with_flags(error, sent))?;
+        let sent = || sent.and_then(|body| serde_json::to_value(body).ok());
+        let answer = self.accepted(&call).map_err(|error| with_flags(error, sent().as_ref()))?;
         serde_json::from_slice(&answer.body).map_err(|_| self.strange())
     }
 
@@ -269,8 +277,8 @@ impl Remote {
     }
 
     /// Tells why the server is asked again: once, and again if that is another reason, or a minute later.
-    pub(super) fn note_wait(&self, error: &Error) {
-        self.waits.note(&self.worded(error.clone()));
+    pub(super) fn note_wait(&self, worded: &Error) {
+        self.waits.note(worded);
     }
 }
 

@@ -1,6 +1,6 @@
 //! `duewheel schedule …`: messages that come again and again.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 
 use clap::{Args, Subcommand};
 use duewheel_client::{ErrorCode, segment};
@@ -8,7 +8,7 @@ use jiff::Zoned;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::enqueue::{header, headers, put_body};
+use super::enqueue::{header, headers, put_body, read_body};
 use super::failure::CommandFailure;
 use super::queue::{field_of, settings_of};
 use super::remote::Remote;
@@ -263,14 +263,8 @@ impl SchedulePut {
         if !self.change.headers.is_empty() {
             schedule.insert("headers".into(), headers(&self.change.headers)?);
         }
-        match self.body.as_deref() {
-            Some("-") => {
-                let mut body = Vec::new();
-                io::stdin().read_to_end(&mut body)?;
-                put_body(&mut schedule, body);
-            }
-            Some(body) => drop(schedule.insert("body".into(), body.into())),
-            None => {}
+        if let Some(body) = &self.body {
+            put_body(&mut schedule, read_body("BODY", Some(body), body != "-", "\"\"")?);
         }
         Ok(schedule)
     }
@@ -340,10 +334,6 @@ fn preview(args: &SchedulePreview, session: &ClientSession) -> Result<(), Comman
 
 fn list(session: &ClientSession) -> Result<(), CommandFailure> {
     let schedules = session.remote.list("/v1/schedules?limit=1000", "schedules")?;
-    let mut out = io::stdout().lock();
-    if session.is_json {
-        return Ok(schedules.iter().try_for_each(|schedule| writeln!(out, "{schedule}"))?);
-    }
     let now = Zoned::now();
     let state = |schedule: &Value| match (schedule["error"].as_str(), schedule["paused"] == true) {
         (Some(error), _) => error.to_owned(),
@@ -359,7 +349,7 @@ fn list(session: &ClientSession) -> Result<(), CommandFailure> {
         ("SKIPPED", &|schedule| cell(&schedule["counts"], "skipped")),
         ("STATE", &state),
     ];
-    Ok(table::print_rows(&mut out, &schedules, &columns)?)
+    session.print(&json!({ "schedules": schedules }), |out| table::print_rows(out, &schedules, &columns))
 }
 
 /// The members of a schedule that are shown.

@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::failure::CommandFailure;
+use super::failure::{CommandFailure, unprinted};
 use super::invocation::print_json;
 use super::remote::{Remote, ServerArgs};
 use super::wait::{ServerWait, WaitArgs};
@@ -112,19 +112,15 @@ impl ClientSession {
 /// Prints an answer: as JSON, or in words.
 ///
 /// # Errors
-/// Standard output is closed.
+/// Standard output takes no more.
 pub fn print_answer(
     is_json: bool,
     answer: &Value,
     words: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> Result<(), CommandFailure> {
     let mut out = io::stdout().lock();
-    if is_json {
-        print_json(&mut out, answer)?
-    } else {
-        words(&mut out)?
-    }
-    Ok(())
+    let printed = if is_json { print_json(&mut out, answer) } else { words(&mut out) };
+    printed.map_err(unprinted)
 }
 
 /// The fields of a request that were given, of options that are named as the request has them.

@@ -1,7 +1,13 @@
 //! Errors of the system in the style of all others: in small letters, without numbers, and with advice.
 
-use std::io;
+use std::fmt;
+use std::io::{self, Write};
 use std::path::Path;
+
+/// Prints a line on standard error, which may be gone.
+pub(super) fn on_stderr(line: impl fmt::Display) {
+    let _ = writeln!(io::stderr(), "{line}");
+}
 
 /// An error without the numbers and capitals of the system: `a: no such file` for `a: No such file (os error 2)`.
 pub(super) fn plain_words(text: &str) -> String {

@@ -16,6 +16,7 @@ use super::failure::CommandFailure;
 use super::failure::refused_line;
 use super::remote::will_pass;
 use super::session::{ClientCommand, ClientSession, Interrupt};
+use super::system_words::on_stderr;
 use super::table::{cell, cell_counted, plain};
 use super::when;
 
@@ -50,7 +51,10 @@ impl ClientCommand for TailArgs {
         let interrupt = Interrupt::watch()?;
         loop {
             tail.print_until_it_ends(&lines, &interrupt)?;
-            let Some(again) = tail.connect_again(&interrupt)? else { return tail.say_position() };
+            let Some(again) = tail.connect_again(&interrupt)? else {
+                tail.say_position();
+                return Ok(());
+            };
             lines = again;
         }
     }
@@ -102,7 +106,7 @@ impl TailSession<'_> {
                 Err(trouble) if !will_pass(&trouble) => return Err(trouble.into()),
                 Err(trouble) if !has_told => {
                     has_told = true;
-                    writeln!(io::stderr(), "{}", refused_line(None, "waiting for the server", &trouble))?;
+                    on_stderr(refused_line(None, "waiting for the server", &trouble));
                 }
                 Err(_) => {}
             }
@@ -151,14 +155,13 @@ impl TailSession<'_> {
     }
 
     /// Says where to go on.
-    fn say_position(&self) -> Result<(), CommandFailure> {
+    fn say_position(&self) {
         // With --json each event has its own.
         if let Some(position) = &self.position
             && !self.session.is_json
         {
-            writeln!(io::stderr(), "to go on from here: --since {}", plain(position))?;
+            on_stderr(format_args!("to go on from here: --since {}", plain(position)));
         }
-        Ok(())
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
@@ -129,9 +129,11 @@ impl TargetPut {
         if let Some(file) = &self.secrets {
             let text = read("secrets", file)?;
             let secrets: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-            if !secrets.is_empty() {
-                target.insert("secrets".into(), json!(secrets));
+            if secrets.is_empty() {
+                let what = "has no secret; leave the option out for a target that has none";
+                return Err(CommandFailure::Usage(format!("--secrets {}: {what}", file.display())));
             }
+            target.insert("secrets".into(), json!(secrets));
         }
         if let Some(per_second) = self.rate {
             let burst = self.burst.unwrap_or(per_second);
@@ -213,10 +215,6 @@ fn test(target: &TargetNamed, session: &ClientSession) -> Result<(), CommandFail
 
 fn list(session: &ClientSession) -> Result<(), CommandFailure> {
     let targets = session.remote.list("/v1/targets?limit=1000", "targets")?;
-    let mut out = io::stdout().lock();
-    if session.is_json {
-        return Ok(targets.iter().try_for_each(|target| writeln!(out, "{target}"))?);
-    }
     let why = |target: &Value| {
         target["error"].as_str().or(target["reason"].as_str()).unwrap_or_default().to_owned()
     };
@@ -227,7 +225,7 @@ fn list(session: &ClientSession) -> Result<(), CommandFailure> {
         ("URL", &member("url")),
         ("WHY", &why),
     ];
-    Ok(table::print_rows(&mut out, &targets, &columns)?)
+    session.print(&json!({ "targets": targets }), |out| table::print_rows(out, &targets, &columns))
 }
 
 /// The texts of a list.

@@ -1,7 +1,7 @@
 //! `duewheel work QUEUE... -- COMMAND`: leases messages one by one and runs a command for each.
 
 use std::env;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,9 +18,10 @@ use super::invocation;
 use super::message::settled_words;
 use super::queue::queue_name;
 use super::session::{ClientCommand, ClientSession, on_signals};
+use super::system_words::on_stderr;
 use super::table::plain;
 use super::when;
-use super::work_child::{self, Children, CommandEnded, WorkChild};
+use super::work_child::{self, Children, CommandEnded, WorkChild, cannot_run};
 
 /// The exit code of a command whose message is to be buried.
 const DEAD: i32 = 100;
@@ -62,7 +63,7 @@ pub(super) struct WorkArgs {
 impl ClientCommand for WorkArgs {
     fn run(self, session: &ClientSession) -> Result<(), CommandFailure> {
         // Each message that a worker leases for nothing has used up an attempt.
-        let cannot = |error| CommandFailure::Failed(format!("cannot run {}: {error}", self.command[0]));
+        let cannot = |error| CommandFailure::Failed(format!("{}{error}", cannot_run(&self.command[0])));
         work_child::find(&self.command[0]).map_err(cannot)?;
         let run = Arc::new(WorkRun {
             stop: Cancellation::default(),
@@ -81,7 +82,7 @@ impl ClientCommand for WorkArgs {
         let is_watched = !session.is_json && io::stderr().is_terminal();
         let names: Vec<&str> = self.queues.iter().map(QueueName::as_str).collect();
         if is_watched && !self.until_empty {
-            let _ = writeln!(io::stderr(), "waiting for messages of {}; Ctrl-C ends", names.join(", "));
+            on_stderr(format_args!("waiting for messages of {}; Ctrl-C ends", names.join(", ")));
         }
         let client = session.remote.client();
         run.has_begun.store(true, Ordering::SeqCst);
@@ -110,20 +111,19 @@ impl WorkArgs {
         let worker = self.lease.map_or(worker.clone(), |lease| worker.lease(lease.into()));
         let worker = self.count.map_or(worker.clone(), |count| worker.limit(count));
         let worker = if self.until_empty { worker.until_empty() } else { worker };
-        // The terminal may be gone.
         worker.observe(move |event| match event {
             WorkerEvent::Settled(message, nack, answer) if is_watched => {
                 let words = settled_words(&serde_json::to_value(answer).unwrap_or_default());
                 let reason =
                     nack.and_then(|nack| nack.reason.as_deref()).map(|why| format!(" ({})", plain(why)));
                 let reason = reason.unwrap_or_default();
-                let _ = writeln!(io::stderr(), "{}  {}  {words}{reason}", message.queue, message.id);
+                on_stderr(format_args!("{}  {}  {words}{reason}", message.queue, message.id));
             }
             WorkerEvent::Failed(message, error) => {
                 let error = with_flags(remote.worded(error.clone()), None);
-                let _ = writeln!(io::stderr(), "duewheel: message {}: {error}", message.id);
+                on_stderr(format_args!("duewheel: message {}: {error}", message.id));
             }
-            WorkerEvent::Waits(error) => remote.note_wait(error),
+            WorkerEvent::Waits(error) => remote.note_wait(&remote.worded(error.clone())),
             WorkerEvent::Leased(_) => {
                 run.leased.fetch_add(1, Ordering::SeqCst);
             }
@@ -156,7 +156,7 @@ impl WorkRun {
     fn handle(&self, message: &LeasedMessage, token: &Cancellation) -> Result<(), Nack> {
         let ended = self.run(message, token).map_err(|error| {
             // Every other message would fail like this one.
-            let what = format!("cannot run {}: {error}", self.command[0]);
+            let what = format!("{}{error}", cannot_run(&self.command[0]));
             let failure = CommandFailure::Failed(what.clone());
             self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(failure);
             self.stop.cancel();
@@ -200,7 +200,7 @@ impl WorkRun {
         self.stop.cancel();
         let busy = self.leased.load(Ordering::SeqCst);
         if busy > 0 {
-            let _ = writeln!(io::stderr(), "{}", finishing(busy, self.children.count()));
+            on_stderr(finishing(busy, self.children.count()));
         } else if !self.has_begun.load(Ordering::SeqCst) {
             std::process::exit(0);
         }

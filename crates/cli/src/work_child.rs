@@ -18,6 +18,8 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
 use serde_json::Value;
 
+use super::system_words::on_stderr;
+
 /// Time between two checks of a running command.
 const LOOK: Duration = Duration::from_millis(10);
 /// Time between SIGTERM and SIGKILL.
@@ -94,6 +96,8 @@ pub(super) struct WorkChild<'a> {
     is_read: Receiver<()>,
     begun: Instant,
     limit: Option<Duration>,
+    /// The beginning of standard error if the process could not become the command.
+    cannot_run: String,
     /// How the first process of the group ended.
     status: Option<ExitStatus>,
     /// When [`WorkChild::look`] sent SIGTERM to the group, and why.
@@ -119,8 +123,19 @@ pub(super) fn become_command(args: &[OsString]) -> Option<ExitCode> {
         return Some(ExitCode::FAILURE); // the worker has ended before it could be watched
     }
     let error = Command::new(command).args(rest).exec();
-    let _ = writeln!(io::stderr(), "cannot run {}: {error}", command.display());
-    Some(ExitCode::from(126))
+    let command = command.to_string_lossy();
+    let is_there = error.kind() == io::ErrorKind::NotFound && find(&command).is_ok();
+    let why = if is_there { "its interpreter is not there".to_owned() } else { error.to_string() };
+    on_stderr(format_args!("{}{why}", cannot_run(&command)));
+    Some(ExitCode::from(CANNOT_RUN))
+}
+
+/// The exit code of a process that could not become the command; a command may have it as well.
+const CANNOT_RUN: u8 = 126;
+
+/// The words before the reason why a command cannot run.
+pub(super) fn cannot_run(command: &str) -> String {
+    format!("cannot run {command}: ")
 }
 
 impl<'a> WorkChild<'a> {
@@ -173,6 +188,7 @@ impl<'a> WorkChild<'a> {
             is_read,
             begun: Instant::now(),
             limit,
+            cannot_run: cannot_run(&command[0]),
             status: None,
             told: None,
             killed: None,
@@ -200,7 +216,7 @@ impl<'a> WorkChild<'a> {
         if let Some(status) = self.status
             && self.is_over()
         {
-            return Ok(Some(self.ended(status)));
+            return self.ended(status).map(Some);
         }
         if self.killed.is_none() && self.told.as_ref().is_some_and(|(told, _)| told.elapsed() >= GRACE) {
             signal_group(self.group, Signal::KILL);
@@ -217,17 +233,23 @@ impl<'a> WorkChild<'a> {
             || self.killed.is_some_and(|killed| killed.elapsed() >= KILL_TIME)
     }
 
-    fn ended(&self, status: ExitStatus) -> CommandEnded {
+    /// How it ended; an error if it never began.
+    fn ended(&self, status: ExitStatus) -> io::Result<CommandEnded> {
         let how = match (&self.told, status.code(), status.signal()) {
             (Some((_, why)), _, _) => why.clone(),
             (None, Some(code), _) => format!("exit status {code}"),
             (None, None, Some(signal)) => format!("killed by signal {signal}"),
             (None, None, None) => "ended without a status".to_owned(),
         };
-        // Processes in the background may keep standard error open for ever: then the end so far counts.
-        let _ = self.is_read.recv_timeout(DRAIN);
         let code = if self.told.is_some() { None } else { status.code() };
-        CommandEnded { code, reason: reason(&how, &self.tail.text()) }
+        let may_not_have_begun = code == Some(CANNOT_RUN.into());
+        // Processes in the background may keep standard error open for ever: then the end so far counts.
+        let _ = self.is_read.recv_timeout(if may_not_have_begun { GRACE } else { DRAIN });
+        let written = self.tail.text();
+        match written.strip_prefix(&self.cannot_run).filter(|_| may_not_have_begun) {
+            Some(why) => Err(io::Error::other(why.trim_end())),
+            None => Ok(CommandEnded { code, reason: reason(&how, &written) }),
+        }
     }
 }
 

@@ -22,7 +22,7 @@ fn bridge_commands_without_a_broker() {
     std::fs::write(&file, config()).expect("file");
     let shell = Shell::with(&["--durability", "memory", "--config", file.to_str().expect("path")]);
     let begun = std::time::Instant::now();
-    let bridge = || shell.json(&["bridge", "list", "--json"]);
+    let bridge = || shell.json(&["bridge", "list", "--json"])["bridges"][0].clone();
     while bridge()["state"] != "open" {
         assert!(begun.elapsed() < crate::fixture::PATIENCE, "{}", bridge());
         std::thread::sleep(std::time::Duration::from_millis(20));

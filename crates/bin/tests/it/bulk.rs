@@ -1,5 +1,8 @@
 //! Filtered lists and jobs: over HTTP, by tokens, by the command line, and over kill -9.
 
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, ChildStderr, Stdio};
+
 use duewheel::Policy;
 use duewheel_server::auth::{Guard, Hosts};
 use duewheel_server::http::HttpLimits;
@@ -7,7 +10,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::fixture::Server;
-use crate::process::Process;
+use crate::process::{Process, serve, wait};
 use crate::security::{bearer, new_token};
 use crate::shell::Shell;
 
@@ -311,4 +314,86 @@ fn dead_messages_are_redriven_by_reason() {
     assert!(listed.contains("dead") && listed.contains(" c") && !listed.contains("ready"), "{listed}");
     let gone = shell.ok(&["bulk", "cancel", "orders", "--dead-note", "broken", "--yes", "--wait"]);
     assert!(gone.contains("done      1"), "{gone}");
+}
+
+/// A queue of so many messages.
+fn filled(shell: &Shell, messages: u64) {
+    let lines = "x\n".repeat(usize::try_from(messages).expect("a number"));
+    shell.ok_with(&["enqueue", "orders", "--lines", "--quiet", "--delay", "1h"], lines.as_bytes());
+}
+
+/// Begins a slow job and waits for it; the command and the first line of its standard error.
+fn waiting(shell: &Shell, more: &[&str]) -> (Child, BufReader<ChildStderr>, String) {
+    let args = ["bulk", "cancel", "orders", "--all", "--yes", "--wait", "--rate", "100"];
+    let mut command = shell.command(&[&args, more].concat());
+    let mut command = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("spawn");
+    let mut said = BufReader::new(command.stderr.take().expect("stderr"));
+    let mut line = String::new();
+    said.read_line(&mut line).expect("a line");
+    (command, said, line)
+}
+
+/// Story: the wait ended with exit code 5 when the server was restarted, and without the id of the job, which went on.
+#[test]
+fn wait_outlives_a_restart_of_the_server() {
+    let mut shell = Shell::with(&[]);
+    filled(&shell, 300);
+    let (mut command, mut said, line) = waiting(&shell, &["--json"]);
+    let told: Value = serde_json::from_str(&line).expect("JSON");
+    let path = format!("/v1/jobs/{}", told["job"].as_str().expect("id"));
+    shell.server.until(&path, |job| job["done"].as_u64() > Some(0));
+    let address = shell.server.url.replace("http://", "");
+    shell.server.signal("-TERM");
+    assert!(shell.server.wait().success());
+    let mut again = serve();
+    again.args(["--http", &address, "--data"]).arg(shell.dir.path().join("data"));
+    shell.server = Process::spawn(again);
+    let (ended, mut rest) = (wait(&mut command), String::new());
+    said.read_to_string(&mut rest).expect("text");
+    assert_eq!(ended.code(), Some(0), "{rest}");
+    let job: Value = serde_json::from_reader(command.stdout.take().expect("stdout")).expect("JSON");
+    assert_eq!((&job["state"], &job["done"]), (&json!("done"), &json!(300)), "{job}");
+}
+
+/// Story: these had exit code 0, though a part of the work was not done.
+#[test]
+fn unfinished_jobs_exit_1() {
+    let shell = Shell::new();
+    filled(&shell, 2_000);
+    let (mut command, mut said, line) = waiting(&shell, &[]);
+    let id = line.trim_end().strip_prefix("job ").expect("an id");
+    shell.server.until(&format!("/v1/jobs/{id}"), |job| job["done"].as_u64() > Some(0));
+    assert!(shell.ok(&["job", "cancel", id]).contains("cancelled"));
+    let (ended, mut rest) = (wait(&mut command), String::new());
+    said.read_to_string(&mut rest).expect("text");
+    assert_eq!(ended.code(), Some(1), "{rest}");
+    assert!(rest.contains("the job was cancelled: ") && rest.contains(" of 2000 done"), "{rest}");
+
+    shell.ok(&["enqueue", "mail", "x", "--key", "k"]);
+    let leased = shell.json(&["reserve", "mail", "--json"])["messages"][0].take();
+    let text = |name: &str| leased[name].as_str().expect("text");
+    shell.ok(&["nack", text("id"), text("lease_token"), "--dead"]);
+    shell.ok(&["enqueue", "mail", "y", "--key", "k"]);
+    let redrive = ["redrive", "mail", "--reason", "buried", "--yes"];
+    assert!(shell.fails(&redrive, 1).contains("1 message was refused"));
+    let bulk = ["bulk", "redrive", "mail", "--all", "--yes"];
+    assert!(shell.fails(&[&bulk[..], &["--wait"]].concat(), 1).contains("1 message was refused"));
+    shell.ok(&bulk); // it waits for nothing
+}
+
+/// Story: an undo with a wrong digit in the act said `done`.
+#[test]
+fn restoring_nothing_exits_3() {
+    let shell = Shell::new();
+    shell.ok(&["enqueue", "orders", "x", "--delay", "1h"]);
+    let cancel = ["bulk", "cancel", "orders", "--all", "--keep", "1h", "--yes", "--wait", "--json"];
+    let act = shell.json(&cancel)["id"].as_str().expect("id").to_owned();
+    let last = if act.ends_with('0') { "1" } else { "0" };
+    let wrong = format!("{}{last}", &act[..act.len() - 1]);
+    for more in [&["--yes"][..], &["--yes", "--wait"], &["--dry-run"], &[]] {
+        let told = shell.fails(&[&["bulk", "restore", "orders", "--act", &wrong], more].concat(), 3);
+        assert!(told.contains("no message of orders is kept that this act has removed"), "{told}");
+    }
+    shell.ok(&["bulk", "restore", "orders", "--act", &act, "--yes", "--wait"]);
+    assert_eq!(shell.json(&["list", "orders", "--json"])["messages"].as_array().map(Vec::len), Some(1));
 }

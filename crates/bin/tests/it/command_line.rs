@@ -145,6 +145,65 @@ fn enqueue_body_from_argument_or_stdin() {
     assert_eq!(again, "3  was enqueued before as 3; it is ready\n");
 }
 
+/// Story: `-` became the body of the message, and an empty variable emptied it.
+#[test]
+fn new_body_from_stdin_is_not_empty() {
+    let shell = Shell::new();
+    shell.ok(&["enqueue", "q", "old", "--delay", "1h"]);
+    let body = || shell.json(&["get", "1", "--json"])["body"].clone();
+    shell.ok_with(&["postpone", "1", "--body", "-"], b"from stdin");
+    assert_eq!(body(), "from stdin");
+    for empty in ["-", ""] {
+        let refused = shell.fails(&["postpone", "1", "--body", empty], 2);
+        assert!(refused.contains("--body: is empty; say --allow-empty"), "{refused}");
+    }
+    assert_eq!(body(), "from stdin");
+    shell.ok(&["postpone", "1", "--body", "", "--allow-empty"]);
+    assert_eq!(body(), "");
+    let put = ["schedule", "put", "s", "--queue", "q", "--every", "1h"];
+    assert!(shell.fails(&[&put[..], &["-"]].concat(), 2).contains("BODY: is empty; say \"\""));
+    shell.ok(&[&put[..], &[""]].concat());
+}
+
+/// Story: what was accepted was not said when standard output was closed or full, and was sent again.
+#[test]
+fn output_errors_say_what_is_done() {
+    let shell = Shell::new();
+    let mut lines = shell.command(&["enqueue", "q", "--lines", "--delay", "1h"]);
+    let mut lines =
+        lines.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("spawn");
+    drop(lines.stdout.take());
+    let mut stdin = lines.stdin.take().expect("stdin");
+    // The command ends before it has read all.
+    let _ = std::io::Write::write_all(&mut stdin, "x\n".repeat(100_000).as_bytes());
+    drop(stdin);
+    let ended = lines.wait_with_output().expect("output");
+    let told = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(1), "{told}");
+    let count = shell.json(&["queues", "--json"])["queues"][0]["counts"]["scheduled"].clone();
+    let said = format!("standard output: broken pipe; {count} of the first {count} lines were accepted");
+    assert!(told.contains(&said) && count.as_u64() < Some(100_000), "{told}");
+
+    let full = std::fs::File::options().write(true).open("/dev/full");
+    let Ok(full) = full else { return }; // only Linux has it
+    let on_full = |args: &[&str]| {
+        let mut command = shell.command(args);
+        let output = command.stdout(full.try_clone().expect("file")).output().expect("output");
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let why = "duewheel: it is done, but standard output cannot take the answer: no space left on device\n";
+    assert_eq!(on_full(&["enqueue", "other", "x"]), why);
+    assert_eq!(on_full(&["queue", "set", "other", "--lease", "1m"]), why);
+    for args in [
+        &["bulk", "cancel", "q", "--all", "--keep", "1h", "--yes"][..],
+        &["purge", "other", "--keep", "1h", "--yes"],
+    ] {
+        let told = on_full(args);
+        assert!(told.starts_with("undo: duewheel bulk restore ") && told.ends_with(why), "{told}");
+    }
+}
+
 /// Story: a repeated enqueue whose message was cancelled said "enqueued, due in 1 h", and nothing was pending. A calendar
 /// delay a second later was another content.
 #[test]

@@ -408,3 +408,36 @@ fn forced_virtual_clock_opens_data_folder() {
     assert_eq!((&granted[0]["body"], &granted[0]["key"]), (&json!("close order 42"), &json!("order-42")));
     process.kill();
 }
+
+/// Story: the result was kept as a text, whatever it was, and `get` did not show it.
+#[test]
+fn ack_takes_its_result_as_json() {
+    let shell = Shell::new();
+    shell.ok(&["config", "q", "--keep-done", "1h"]);
+    shell.ok(&["enqueue", "q", "x"]);
+    let leased = shell.json(&["reserve", "q", "--json"])["messages"][0].take();
+    let text = |name: &str| leased[name].as_str().expect("text");
+    let ack = |result: &'static str| ["ack", text("id"), text("lease_token"), "--result", result];
+    let refused = shell.fails(&ack("not json"), 2);
+    assert!(refused.contains("must be JSON"), "{refused}");
+    let result = r#"{"charge":90071992547409931234567,"ratio":1.10}"#;
+    assert!(shell.ok(&ack(result)).ends_with("  acked\n"));
+    let kept = shell.server.text(&format!("/v1/messages/{}", text("id")));
+    assert!(kept.contains(&format!(r#""result":{result}"#)), "{kept}");
+    assert!(shell.ok(&["get", text("id")]).contains("result       {\"charge\":"));
+}
+
+/// Story: schedules, targets and bridges were an object a line, and none of them was no output at all.
+#[test]
+fn lists_are_one_json_document() {
+    let shell = Shell::new();
+    let list = |of: &str| shell.json(&[of, "list", "--json"])[format!("{of}s")].as_array().map(Vec::len);
+    for of in ["schedule", "target", "bridge", "job"] {
+        assert_eq!(list(of), Some(0), "{of}");
+    }
+    for name in ["a", "b"] {
+        shell.ok(&["schedule", "put", name, "--queue", "q", "--every", "1h"]);
+        shell.ok(&["target", "put", name, "https://shop.example/"]);
+    }
+    assert_eq!((list("schedule"), list("target")), (Some(2), Some(2)));
+}

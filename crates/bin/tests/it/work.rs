@@ -234,3 +234,22 @@ fn failure_reason_ends_with_last_line() {
     let note = last.as_str().expect("a note");
     assert!(note.starts_with("exit status 3: line number ") && note.ends_with("line number 100"), "{note}");
 }
+
+/// Story: each message lost an attempt to a script whose interpreter was missing: its exit code 126 counted as the
+/// command's.
+#[test]
+fn missing_interpreter_ends_the_worker() {
+    use std::os::unix::fs::PermissionsExt;
+    let shell = Shell::new();
+    let job = shell.dir.path().join("job");
+    std::fs::write(&job, "#!/nosuch/interpreter\n").expect("write");
+    std::fs::set_permissions(&job, std::fs::Permissions::from_mode(0o700)).expect("chmod");
+    shell.ok_with(&["enqueue", "q", "--lines"], b"one\ntwo\n");
+    let told = shell.fails(&["work", "q", "--until-empty", "--", "./job"], 1);
+    assert!(told.ends_with("duewheel: cannot run ./job: its interpreter is not there\n"), "{told}");
+    assert_eq!(shell.json(&["get", "1", "--json"])["attempt"], 1);
+    assert_eq!(shell.json(&["get", "2", "--json"])["attempt"], 0);
+    // The command's own 126 is one of its exit codes.
+    shell.ok(&["work", "q", "--count", "1", "--", "sh", "-c", "echo cannot run: no >&2; exit 126"]);
+    assert_eq!(shell.json(&["get", "2", "--json"])["history"][0]["note"], "exit status 126: cannot run: no");
+}

@@ -174,6 +174,19 @@ fn secrets_are_shown_by_their_end() {
     assert_eq!(shell.server.call("GET", "/v1/targets/shop", "").1["secrets"], json!(["…LaSw"]));
 }
 
+/// Story: an empty file removed the secrets that the target had.
+#[test]
+fn empty_secrets_leave_the_target() {
+    let shell = Shell::new();
+    let put = ["target", "put", "shop", "https://shop.example/hook", "--secrets", "-"];
+    shell.ok_with(&put, b"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\n");
+    let refused = shell.run_with(&put, b"\n");
+    let told = text(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(2), "{told}");
+    assert!(told.contains("--secrets -: has no secret"), "{told}");
+    assert_eq!(shell.server.call("GET", "/v1/targets/shop", "").1["secrets"], json!(["…LaSw"]));
+}
+
 /// Story: the prompt of a shell stood behind the last brace of an answer, and a queue with a slash was just not there.
 #[tokio::test(flavor = "multi_thread")]
 async fn answers_end_lines_and_explain_slashes() {
