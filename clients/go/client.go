@@ -330,8 +330,9 @@ func (c *Client) Nack(ctx context.Context, message *Message, nack Nack) (*Settle
 	return c.settle(ctx, "nack", message, nack.wire(), 0)
 }
 
-// Extend keeps the lease for so long from now; for as long as it was granted if lease is 0. An attempt takes a sixth of the
-// lease at most, or 2 s: a dead connection must not outlast the lease.
+// Extend keeps the lease for so long from now; for as long as it was granted if lease is 0. Of a message without LeaseMS the
+// server then takes what message and queue say now, and never shortens the lease. An attempt takes a sixth of it at most, or
+// 2 s: a dead connection must not outlast the lease.
 func (c *Client) Extend(ctx context.Context, message *Message, lease time.Duration) (*Settled, error) {
 	lease = message.extension(lease)
 	body := wire(Reserve{Lease: lease})

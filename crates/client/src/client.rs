@@ -264,8 +264,9 @@ impl DuewheelClient {
         self.settle("nack", message, nack, None).await
     }
 
-    /// Keeps the lease for so long from now, or for as long as it was granted. Attempts and pauses take a sixth of it,
-    /// or 2 s: a dead connection must not outlast the lease, nor does a time that the server has named.
+    /// Keeps the lease for so long from now, or for as long as it was granted; if the message has no `lease_ms`, for as
+    /// long as message and queue say now, and never shorter than it is. Attempts and pauses take a sixth of it, or 2 s: a
+    /// dead connection must not outlast the lease, nor does a time that the server has named.
     ///
     /// # Errors
     /// [`Error`], by its code.

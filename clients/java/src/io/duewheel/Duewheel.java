@@ -317,8 +317,9 @@ public final class Duewheel {
     }
 
     /**
-     * Keeps the lease for so long from now; for as long as it was granted if that is null. An attempt takes a sixth of the
-     * lease at most, or 2 s: a dead connection must not outlast the lease.
+     * Keeps the lease for so long from now; for as long as it was granted if that is null. Of a message without a lease the
+     * server then takes what message and queue say now, and never shortens it. An attempt takes a sixth of the lease at
+     * most, or 2 s: a dead connection must not outlast the lease.
      */
     public Settled extend(Message message, Duration lease) {
         Duration length = lease == null ? message.lease() : lease;
