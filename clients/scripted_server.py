@@ -120,7 +120,7 @@ class OfWorker:
         if len(segments) == 4:
             return self.settle(verb, {"id": segments[2]} | body)
         answers = [(item["id"], self.settle(verb, item)) for item in body["messages"]]
-        whole = next((answer for _, answer in answers if "drop" in answer or answer["status"] in (400, 429, 503)), None)
+        whole = next((answer for _, answer in answers if "drop" in answer or answer["status"] in (400, 413, 429, 503)), None)
         return whole or {"status": 200, "json": {"results": [{"id": id} | answer["json"] for id, answer in answers]}}
 
     def reserve(self, body):

@@ -98,7 +98,8 @@ func lease(o any) *Message {
 	if message, ok := o.(*Message); ok {
 		return message
 	}
-	return &Message{Content: Content{ID: text(o.(object), "id")}, LeaseToken: text(o.(object), "lease_token")}
+	content := Content{ID: text(o.(object), "id"), LeaseMS: length(o.(object), "lease_ms").Milliseconds()}
+	return &Message{Content: content, LeaseToken: text(o.(object), "lease_token")}
 }
 func leases(o any) (list []*Message) {
 	for _, each := range o.([]any) {
@@ -407,6 +408,9 @@ func TestWorkers(t *testing.T) {
 					case "wait_cancelled":
 						<-ctx.Done()
 						cancelled.Store(true)
+						if how["message"] != nil {
+							return errors.New(text(how, "message"))
+						}
 					}
 					return nil
 				},

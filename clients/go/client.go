@@ -330,11 +330,13 @@ func (c *Client) Nack(ctx context.Context, message *Message, nack Nack) (*Settle
 	return c.settle(ctx, "nack", message, nack.wire(), 0)
 }
 
-// Extend keeps the lease for so long from now; for as long as it was if lease is 0. An attempt takes a sixth of the lease
-// at most, or 2 s: a dead connection must not outlast the lease.
+// Extend keeps the lease for so long from now; for as long as it was granted if lease is 0. Of a message without LeaseMS the
+// server then takes what message and queue say now, and never shortens the lease. An attempt takes a sixth of it at most, or
+// 2 s: a dead connection must not outlast the lease.
 func (c *Client) Extend(ctx context.Context, message *Message, lease time.Duration) (*Settled, error) {
+	lease = message.extension(lease)
 	body := wire(Reserve{Lease: lease})
-	if lease = or(lease, time.Duration(message.LeaseMS)*time.Millisecond) / 6; lease < 2*time.Second {
+	if lease /= 6; lease < 2*time.Second {
 		lease = 2 * time.Second
 	}
 	return c.settle(ctx, "extend", message, body, lease)
@@ -350,9 +352,9 @@ func (c *Client) NackMany(ctx context.Context, nack Nack, messages ...*Message) 
 	return c.settleMany(ctx, "nack", messages, func(*Message) fields { return nack.wire() })
 }
 
-// ExtendMany extends leases: a result for each.
+// ExtendMany extends leases, each as Extend does: a result for each.
 func (c *Client) ExtendMany(ctx context.Context, lease time.Duration, messages ...*Message) ([]Result[Settled], error) {
-	return c.settleMany(ctx, "extend", messages, func(*Message) fields { return wire(Reserve{Lease: lease}) })
+	return c.settleMany(ctx, "extend", messages, func(m *Message) fields { return wire(Reserve{Lease: m.extension(lease)}) })
 }
 
 func (c *Client) settleMany(ctx context.Context, verb string, messages []*Message, more func(*Message) fields) ([]Result[Settled], error) {

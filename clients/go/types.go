@@ -255,6 +255,11 @@ func (c Change) wire() (fields, error) {
 	return f, f.content(c.Body, c.JSON)
 }
 
+// The length of the lease after an extend: as it was granted, unless another one is given.
+func (m *Message) extension(lease time.Duration) time.Duration {
+	return or(lease, time.Duration(m.LeaseMS)*time.Millisecond)
+}
+
 func (n Nack) wire() fields {
 	f := wire(n)
 	if n.NotYet {

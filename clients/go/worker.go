@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// How one reserve waits for messages.
-const workerWait = 20 * time.Second
+// How one reserve waits for messages, and the largest number that a server grants at once.
+const workerWait, mostGrants = 20 * time.Second, 10_000
 
 // verdict is an error of a handler that says what becomes of its message.
 type verdict struct {
@@ -25,9 +25,10 @@ func NotYet(delay time.Duration) error { return &verdict{Nack{Delay: &delay, Not
 // Dead is for a handler to return: the message is dead at once, for this reason. No attempt can help.
 func Dead(reason string) error { return &verdict{Nack{Dead: true, Reason: reason}, reason} }
 
-// Handler works on one message. Nil acks it, with the message's Result if one was set; an error nacks it, and it comes again after the backoff, unless the error is,
-// or wraps, NotYet or Dead. The context ends when the lease is lost, or ends and no extend is answered, or when a drain has
-// waited long enough; it has the values of Run's.
+// Handler works on one message. Nil acks it, with the message's Result if one was set; an error nacks it, and it comes
+// again after the backoff, unless the error is, or wraps, NotYet or Dead. The context ends when the lease is lost, or ends
+// and no extend is answered, or when a drain has waited long enough; it has the values of Run's. A handler that stops
+// because of it returns an error: nil is also acked then, and counts if nobody has got the message since.
 type Handler func(ctx context.Context, message *Message) error
 
 // Worker leases messages of its queues and runs a handler for each. It waits in one reserve over all queues, asks for no
@@ -56,16 +57,13 @@ func (w *Worker) Run(ctx context.Context) error {
 	concurrency := or(w.Concurrency, 1)
 	handlers, end := context.WithCancel(valuesOf{ctx})
 	defer end()
-	free := make(chan struct{}, concurrency)
-	for i := 0; i < concurrency; i++ {
-		free <- struct{}{}
-	}
+	taken := make(chan struct{}, concurrency)
 	var running sync.WaitGroup
-	err := w.reserveAll(ctx, free, func(message *Message) {
+	err := w.reserveAll(ctx, taken, func(message *Message) {
 		running.Add(1)
 		go func() {
 			defer running.Done()
-			defer func() { free <- struct{}{} }()
+			defer func() { <-taken }()
 			w.handle(handlers, message)
 		}()
 	})
@@ -84,17 +82,17 @@ func (w *Worker) Run(ctx context.Context) error {
 	return err
 }
 
-func (w *Worker) reserveAll(ctx context.Context, free chan struct{}, begin func(*Message)) error {
+func (w *Worker) reserveAll(ctx context.Context, taken chan struct{}, begin func(*Message)) error {
 	for failures := 0; ; {
 		// At least one place is free; take all that are.
 		select {
-		case <-free:
+		case taken <- struct{}{}:
 		case <-ctx.Done():
 			return nil
 		}
-		max := 1 + len(free)
-		for i := 1; i < max; i++ {
-			<-free
+		max := 1
+		for ; max < mostGrants && len(taken) < cap(taken); max++ {
+			taken <- struct{}{}
 		}
 		grants, err := w.Client.Reserve(ctx, Reserve{Max: max, Wait: workerWait, Lease: w.Lease}, w.Queues...)
 		if ctx.Err() != nil && err != nil {
@@ -118,7 +116,7 @@ func (w *Worker) reserveAll(ctx context.Context, free chan struct{}, begin func(
 			begin(message)
 		}
 		for i := len(grants.Messages); i < max; i++ {
-			free <- struct{}{}
+			<-taken
 		}
 	}
 }
@@ -134,7 +132,8 @@ func (w *Worker) handle(ctx context.Context, message *Message) {
 	result := w.call(handler, message)
 	over()
 	cancel()
-	if err := <-lost; err != nil {
+	// Work that is done may count all the same: the settle says so.
+	if err := <-lost; err != nil && result != nil {
 		w.report(err, message)
 		return
 	}
@@ -149,7 +148,7 @@ func (w *Worker) handle(ctx context.Context, message *Message) {
 	var said *verdict
 	switch {
 	case result == nil:
-		if _, err = w.Client.Ack(settle, message); message.Result != nil && errors.Is(err, BadRequest) {
+		if _, err = w.Client.Ack(settle, message); message.Result != nil && (errors.Is(err, BadRequest) || errors.Is(err, BodyTooLarge)) {
 			// The work is done all the same.
 			w.report(err, message)
 			message.Result = nil
@@ -181,7 +180,7 @@ func (w *Worker) call(ctx context.Context, message *Message) (err error) {
 
 // Extends the lease at half its time until the handler is done; the error if the lease is lost.
 func (w *Worker) extend(over context.Context, message *Message, ends *time.Timer) error {
-	lease := or(w.Lease, time.Duration(message.LeaseMS)*time.Millisecond)
+	lease := message.extension(w.Lease)
 	for pause := lease / 2; sleep(over, pause) == nil; {
 		_, err := w.Client.Extend(over, message, lease)
 		if errors.Is(err, LeaseLost) || errors.Is(err, MessageNotFound) || errors.Is(err, NotFound) {

@@ -245,13 +245,18 @@ def handler_of(case, begun, coroutine):
         if what["do"] == "sleep":
             return sleep(what["ms"] / 1000)
         if what["do"] == "wait_cancelled":
-            return cancelled(job) if coroutine else job.token.wait(60) and None
+            return cancelled(job) if coroutine else job.token.wait(60) and given_up()
         assert what["do"] == "return"
 
     async def cancelled(job):
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.sleep(60)
         assert job.token.cancelled
+        given_up()
+
+    def given_up():
+        if "message" in what:
+            raise RuntimeError(what["message"])
 
     async def awaited(job):
         found = act(job, asyncio.sleep)

@@ -17,9 +17,10 @@ import duewheel
 from duewheel import AsyncClient, Client, Delivery, Outgoing, errors
 from duewheel._calls import problem
 from duewheel._http import Answer
+from duewheel._leases import Keeper
 from duewheel._messages import milliseconds
 from duewheel.webhooks import WebhookError, verify
-from running import PATIENCE, Fake, Server, certificate
+from running import PATIENCE, Fake, Server, certificate, until
 
 
 def test_every_code_of_the_documentation_has_a_class():
@@ -250,6 +251,23 @@ def test_no_extend_waits_for_longer_than_its_lease(kind):
         got = called(kind(fake.url, retry_for=120), lambda it: it.extend_many([grant(lease_ms=2_000)]))
         assert isinstance(got[0], errors.StorageUnavailable)
     assert pauses == []
+
+
+def test_of_a_lost_lease_only_the_ack_counts():
+    refused = {"status": 409, "code": "lease_lost", "detail": "it ran out"}
+    with Fake(lambda method, path, body: (200, {"results": [refused if path == "/v1/extend" else {"result": "acked"}]})) as fake:
+        lost = []
+        keeper = Keeper(Client(fake.url), lost.append)
+        ends = {"not begun": keeper.holds, "failed": lambda tag: keeper.requeue([tag]), "done": keeper.ack}
+        for id, end in ends.items():
+            tag = keeper.add(grant(id, lease_ms=100))
+            until(lambda: tag in lost)
+            assert not end(tag)
+        for tag in lost:
+            keeper.ack(tag)  # they are forgotten
+        keeper.close()
+        settled = [jsonlib.loads(body)["messages"] for _, path, body in fake.requests if path != "/v1/extend"]
+    assert settled == [[{"id": "done", "lease_token": "00"}]]
 
 
 def test_an_id_of_the_client_outlives_its_repetitions():

@@ -14,6 +14,8 @@ const BATCH_BYTES = 12 << 20;
 export interface Lease {
   readonly id: string;
   readonly leaseToken: string;
+  /** How long it was granted for: the length of an extend that names none. */
+  readonly leaseMs?: number;
 }
 
 export interface ReserveOptions extends CallOptions {
@@ -251,15 +253,16 @@ export class Client {
   }
 
   /**
-   * Keeps the lease for so long from now, by default as long as it was. Repeated until it is answered; each attempt may
-   * take `timeoutMs`, if that is less than the client's: give a part of the lease.
+   * Keeps the lease for so long from now, by default `leaseMs` of the lease; without that as long as the message's or its
+   * queue's lease is now, and never shorter than it is. Repeated until it is answered; each attempt may take `timeoutMs`,
+   * if that is less than the client's: give a part of the lease.
    */
   async extend(
     lease: Lease,
     fields: { leaseMs?: number; lease?: Duration } = {},
     options: CallOptions & { timeoutMs?: number } = {},
   ): Promise<Settled> {
-    return this.#settle("extend", lease, fields, options);
+    return this.#settle("extend", lease, extension(lease, fields), options);
   }
 
   /** Settles many messages: a result for each, in order. `results` are those of {@link ack}. */
@@ -273,7 +276,7 @@ export class Client {
   }
 
   async extendMany(leases: Lease[], fields: { leaseMs?: number; lease?: Duration } = {}, options: CallOptions = {}) {
-    return this.#settleMany("extend", leases, () => fields, options);
+    return this.#settleMany("extend", leases, (index) => extension(leases[index]!, fields), options);
   }
 
   /** A page of a queue's messages in due order. Give `next` as `after` for the next one. Scope `admin`. */
@@ -362,6 +365,10 @@ export class Client {
     }
     return results;
   }
+}
+
+function extension({ leaseMs }: Lease, fields: { leaseMs?: number; lease?: Duration }) {
+  return fields.leaseMs === undefined && fields.lease === undefined ? { leaseMs } : fields;
 }
 
 /** A message as it is sent, each time with the same id. */

@@ -74,17 +74,20 @@ export class Attempts {
   }
 }
 
+/** The longest time of a timer: a longer one is over at once. */
+export const MAX_TIMER_MS = 2 ** 31 - 1;
+
 /** From 100 ms, doubled up to 5 s, of which a random half. */
 export function backoff(attempt: number): number {
   return Math.min(5000, 100 * 2 ** Math.min(attempt, 10)) * (0.5 + Math.random() / 2);
 }
 
-/** Waits. @throws the signal's reason */
+/** Waits, no longer than a timer can. @throws the signal's reason */
 export function sleep(ms: number, signal?: AbortSignal): Promise<void> {
   return new Promise((resolve, reject) => {
     if (signal?.aborted) return reject(signal.reason);
     // A timer may fire up to a millisecond early.
-    const timer = setTimeout(done, Math.ceil(ms) + 1);
+    const timer = setTimeout(done, Math.min(Math.ceil(ms) + 1, MAX_TIMER_MS));
     function done() {
       signal?.removeEventListener("abort", cancelled);
       resolve();
@@ -147,7 +150,8 @@ export class Transport {
 
   /** One attempt. @throws the signal's reason, if it ends the call */
   async once(call: Call): Promise<Answer> {
-    const limit = AbortSignal.timeout(Math.ceil(Math.min(call.timeoutMs ?? Infinity, this.#timeoutMs) + (call.waitMs ?? 0)));
+    const limitMs = Math.min(call.timeoutMs ?? Infinity, this.#timeoutMs) + (call.waitMs ?? 0);
+    const limit = AbortSignal.timeout(Math.min(Math.ceil(limitMs), MAX_TIMER_MS));
     const headers = { ...this.#headers };
     let body: string | undefined;
     if (call.lines !== undefined) {

@@ -1,14 +1,14 @@
 import type { Client } from "./client.js";
 import { DuewheelError, isDuewheelError } from "./errors.js";
 import type { Message } from "./message.js";
-import { backoff, sleep } from "./transport.js";
+import { MAX_TIMER_MS, backoff, sleep } from "./transport.js";
 import type { Duration } from "./types.js";
 
 /** How one reserve waits for messages. */
 const WAIT_MS = 20_000;
 
-/** The longest time of a timer. */
-const MAX_TIMER_MS = 2 ** 31 - 1;
+/** The largest number of messages that a server grants at once. */
+const MAX_GRANTS = 10_000;
 
 /** What becomes of a message. Return it, or throw it. */
 export class Verdict extends Error {
@@ -45,7 +45,8 @@ export interface HandlerContext {
 
 /**
  * Works on one message. When it returns the message is acked; when it throws it is nacked, and comes again after the
- * backoff. {@link done}, {@link notYet} and {@link dead} say more.
+ * backoff. {@link done}, {@link notYet} and {@link dead} say more. One that stops because its signal is aborted throws: if
+ * it returns, the ack counts if nobody has got the message since.
  */
 export type Handler = (message: Message, context: HandlerContext) => Promise<void | Verdict> | void | Verdict;
 
@@ -114,7 +115,8 @@ export class Worker {
   async stop(options: { drainMs?: number } = {}): Promise<void> {
     this.#draining.abort();
     this.#freed?.();
-    const timer = options.drainMs === undefined ? undefined : setTimeout(() => this.#ending.abort(), options.drainMs);
+    const drainMs = Math.min(options.drainMs ?? Infinity, MAX_TIMER_MS);
+    const timer = drainMs === MAX_TIMER_MS ? undefined : setTimeout(() => this.#ending.abort(), drainMs);
     try {
       await this.#run?.catch(() => {});
     } finally {
@@ -146,7 +148,7 @@ export class Worker {
     const { leaseMs } = this.#options;
     const signal = this.#draining.signal;
     for (let failures = 0; !signal.aborted; ) {
-      const max = this.#concurrency - this.#running.size;
+      const max = Math.min(this.#concurrency - this.#running.size, MAX_GRANTS);
       if (max === 0) {
         await new Promise<void>((resolve) => (this.#freed = resolve));
         continue;
@@ -199,13 +201,15 @@ export class Worker {
     this.#ending.signal.removeEventListener("abort", end);
     over.abort();
     const error = await lost;
-    if (error) return this.#report(error, message);
+    // Work that is done may count all the same: the server says so.
+    if (error && verdict && verdict.fields.result === undefined) return this.#report(error, message);
     await this.#settle(message, verdict);
   }
 
   /** Extends the lease at half its time until the handler is done; the error if the lease is lost. */
   async #extend(message: Message, over: AbortSignal, cancel: AbortController): Promise<DuewheelError | undefined> {
     const leaseMs = this.#options.leaseMs ?? message.leaseMs;
+    const halfMs = Math.min(leaseMs, MAX_TIMER_MS) / 2;
     // Without an answer the lease ends all the same, and another consumer may have the message.
     const ended = () => cancel.abort(new DuewheelError("lease_lost", "the lease has ended, and no extend was answered", "unknown"));
     const ends = (ms: number) => setTimeout(ended, Math.min(ms, MAX_TIMER_MS));
@@ -213,14 +217,14 @@ export class Worker {
     over.addEventListener("abort", () => clearTimeout(timer), { once: true });
     // An attempt over a connection that is dead leaves time for others.
     const timeoutMs = Math.max(leaseMs / 6, 1000);
-    let pause = leaseMs / 2;
+    let pause = halfMs;
     for (let failures = 0; ; ) {
       try {
         await sleep(pause, over);
         await this.#client.extend(message, { leaseMs }, { signal: over, timeoutMs });
         clearTimeout(timer);
         if (!over.aborted) timer = ends(leaseMs);
-        pause = leaseMs / 2;
+        pause = halfMs;
         failures = 0;
       } catch (error) {
         if (over.aborted) return undefined;
@@ -240,7 +244,7 @@ export class Worker {
       if (result === undefined) await this.#client.nack(message, fields, options);
       else await this.#client.ack(message, { ...options, ...(result === null ? {} : { result }) });
     } catch (error) {
-      if (verdict?.fields.result !== undefined && isDuewheelError(error, "bad_request")) {
+      if (verdict?.fields.result !== undefined && isDuewheelError(error, "bad_request", "body_too_large")) {
         // The work is done all the same.
         this.#report(error, message);
         return this.#settle(message, undefined);

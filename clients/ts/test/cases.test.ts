@@ -191,6 +191,7 @@ describe("workers", { concurrency: true }, () => {
             await new Promise((resolve) => signal.addEventListener("abort", resolve));
             assert.equal((signal.reason as DuewheelError).code, "lease_lost");
             cancelled += 1;
+            if (how.message) throw new Error(how.message);
           }
           return undefined;
         },

@@ -193,6 +193,25 @@ describe("leases", { concurrency: true }, () => {
     assert.deepEqual([state, attempt, forgiven], ["ready", 1, 1]);
   });
 
+  it("times beyond those of timers end nothing at once", async () => {
+    let extends_ = 0;
+    const counting = async (address: string, request: RequestInit) => {
+      if (address.endsWith("/extend")) extends_ += 1;
+      return fetch(address, request);
+    };
+    const client = new Client({ url, timeoutMs: Infinity, fetch: counting as typeof fetch });
+    await client.enqueue("l.long", { body: "x", delayMs: 0 });
+    let aborted: boolean | undefined;
+    const work = async (_: unknown, { signal }: { signal: AbortSignal }) => {
+      void worker.stop({ drainMs: Infinity });
+      await new Promise((resolve) => setTimeout(resolve, 200));
+      aborted = signal.aborted;
+    };
+    const worker = new Worker(client, "l.long", work, { signals: [], leaseMs: 2 ** 33 });
+    await worker.run();
+    assert.deepEqual([aborted, extends_], [false, 0]);
+  });
+
   it("an extend that is refused is tried again, and the handler goes on", async () => {
     let extends_ = 0;
     const passing = async (address: string, request: RequestInit) => {

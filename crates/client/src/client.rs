@@ -61,13 +61,18 @@ fn queue_path(queue: &str, rest: &str) -> String {
     format!("/v1/queues/{}{rest}", segment(queue))
 }
 
-/// The time of an attempt to extend a lease.
-fn part_of(lease: Option<Duration>, message: &LeasedMessage) -> Duration {
-    (lease.unwrap_or(Duration::from_millis(message.lease_ms)) / 6).max(EXTEND)
+/// The length of an extended lease: without one of the caller's that of the grant. `None`: neither is known.
+fn extension(lease: Option<Duration>, message: &LeasedMessage) -> Option<Duration> {
+    lease.or((message.lease_ms > 0).then(|| Duration::from_millis(message.lease_ms)))
 }
 
-fn lease_fields(lease: Option<Duration>) -> Reserving {
-    lease.map_or_else(Reserving::default, |lease| Reserving::default().lease(lease))
+/// The time of an attempt to extend a lease.
+fn part_of(lease: Option<Duration>, message: &LeasedMessage) -> Duration {
+    (extension(lease, message).unwrap_or_default() / 6).max(EXTEND)
+}
+
+fn lease_fields(lease: Option<Duration>, message: &LeasedMessage) -> Reserving {
+    extension(lease, message).map_or_else(Reserving::default, |lease| Reserving::default().lease(lease))
 }
 
 impl DuewheelClient {
@@ -259,7 +264,8 @@ impl DuewheelClient {
         self.settle("nack", message, nack, None).await
     }
 
-    /// Keeps the lease for so long from now, or for as long as it was. Attempts and pauses take a sixth of it, or 2 s: a
+    /// Keeps the lease for so long from now, or for as long as it was granted; if the message has no `lease_ms`, for as
+    /// long as message and queue say now, and never shorter than it is. Attempts and pauses take a sixth of it, or 2 s: a
     /// dead connection must not outlast the lease, nor does a time that the server has named.
     ///
     /// # Errors
@@ -269,7 +275,7 @@ impl DuewheelClient {
         message: &LeasedMessage,
         lease: Option<Duration>,
     ) -> Result<SettledMessage, Error> {
-        self.settle("extend", message, lease_fields(lease), Some(part_of(lease, message))).await
+        self.settle("extend", message, lease_fields(lease, message), Some(part_of(lease, message))).await
     }
 
     async fn settle_many<M: Serialize>(
@@ -318,7 +324,7 @@ impl DuewheelClient {
         self.settle_many("nack", messages, |_| nack, None).await
     }
 
-    /// Extends leases: a result for each.
+    /// Extends leases, each as [`DuewheelClient::extend`] does: a result for each.
     ///
     /// # Errors
     /// [`Error`], by its code.
@@ -328,7 +334,7 @@ impl DuewheelClient {
         lease: Option<Duration>,
     ) -> Result<Each<SettledMessage>, Error> {
         let within = messages.iter().map(|message| part_of(lease, message)).min();
-        self.settle_many("extend", messages, |_| lease_fields(lease), within).await
+        self.settle_many("extend", messages, |i| lease_fields(lease, &messages[i]), within).await
     }
 
     /// A part of the messages of a queue, in due order, behind an earlier part's `next`. `filter` has names and values

@@ -26,8 +26,13 @@ const WAIT: Duration = Duration::from_secs(20);
 const HELD_BACK: Duration = Duration::from_millis(250);
 /// The time that handlers have to give their messages back after the end of a drain.
 const LAST: Duration = Duration::from_secs(2);
+/// The largest number of messages that a server grants at once.
+const MAX_GRANTS: usize = 10_000;
 /// The reason of messages that are given back at the end.
 const STOPS: &str = "the worker stops";
+
+/// The refusals of a result: above its own limit, and above that of a request.
+const TOO_LONG: [ErrorCode; 2] = [ErrorCode::BadRequest, ErrorCode::BodyTooLarge];
 
 /// Says that work is of no use any more. Clones are cancelled together.
 #[derive(Clone, Debug)]
@@ -114,9 +119,11 @@ type Observer = dyn Fn(WorkerEvent<'_>) + Send + Sync;
 /// Leases messages of its queues and runs a handler for each. It waits in one reserve over all queues, asks for no more
 /// than it can work on, and extends each lease at half its time while the handler runs.
 ///
-/// A handler that returns `Ok` acks the message, with `()` or a result in JSON, without one that is refused; a [`Nack`], which every error becomes
-/// by `?`, nacks it. A panic is a failed attempt. The handler's [`Cancellation`] says that the lease is lost, so that
-/// another consumer may have the message, or that a drain has waited long enough.
+/// A handler that returns `Ok` acks the message, with `()` or a result in JSON, without one that is refused; a
+/// [`Nack`], which every error becomes by `?`, nacks it. A panic is a failed attempt. The handler's [`Cancellation`]
+/// says that the lease is lost, so that another consumer may have the message, or that a drain has waited long enough.
+/// A handler that stops because of it returns an error: `Ok` is also acked then, and counts if nobody has got the
+/// message since.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -257,7 +264,7 @@ impl MessageWorker {
                     _ = running.join_next() => {}
                 }
             }
-            let max = self.concurrency - running.len();
+            let max = (self.concurrency - running.len()).min(MAX_GRANTS);
             let how = Reserving::default().max(usize::try_from(left).unwrap_or(max).min(max));
             let how = if self.until_empty { how } else { how.wait(WAIT) };
             let how = self.lease.map_or(how.clone(), |lease| how.lease(lease));
@@ -333,7 +340,8 @@ impl MessageWorker {
         (self.observer)(WorkerEvent::Ended(&message));
     }
 
-    /// The end of the handler of a message, whose lease is extended until then; `None` if the lease is lost.
+    /// The end of the handler of a message, whose lease is extended until then. `None`: the lease is lost, and the message
+    /// is not done.
     async fn outcome<F, A>(
         &self,
         message: &LeasedMessage,
@@ -384,10 +392,7 @@ impl MessageWorker {
                 },
             }
         };
-        if is_lost {
-            return None;
-        }
-        Some(match ended.unwrap_or_else(|| Ok(Err(Nack::default()))) {
+        let outcome = match ended.unwrap_or_else(|| Ok(Err(Nack::default()))) {
             Ok(Ok(ack)) => Ok(ack.into()),
             // The drain is to blame, not the message.
             Ok(Err(Nack { delay_ms: None, dead: None, attempt: None, .. })) if cut.is_cancelled() => {
@@ -395,14 +400,16 @@ impl MessageWorker {
             }
             Ok(Err(nack)) => Err(nack),
             Err(panicked) => Err(of_panic(panicked)),
-        })
+        };
+        // The ack of a lost lease is taken as long as nobody has been granted the message since.
+        (outcome.is_ok() || !is_lost).then_some(outcome)
     }
 
     async fn settle(&self, message: &LeasedMessage, outcome: &Result<Ack, Nack>) {
         let settled = match outcome {
             // The work is done, whatever its result may be.
             Ok(Ack(result)) => match self.client.ack(message, result.as_ref()).await {
-                Err(refused) if result.is_some() && refused.code == ErrorCode::BadRequest => {
+                Err(refused) if result.is_some() && TOO_LONG.iter().any(|code| refused.code == *code) => {
                     (self.observer)(WorkerEvent::Failed(message, &refused));
                     self.client.ack(message, None).await
                 }

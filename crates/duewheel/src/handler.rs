@@ -142,25 +142,24 @@ impl HandlerBuilder {
         let name = self.queue.name.clone()?;
         let host = Handle::try_current().map_err(|_| HandlerError::NoRuntime)?;
         let wheel = self.queue.wheel.clone();
+        let concurrency = self.limits.concurrency.get().min(Semaphore::MAX_PERMITS);
+        let concurrency = u32::try_from(concurrency).unwrap_or(u32::MAX);
         let worker = Worker {
             wheel: wheel.downgrade(),
             client: wheel.client().clone(),
             life: wheel.lifecycle().clone(),
             queue: name.clone(),
             session: wheel.session(),
-            limits: self.limits,
-            hands: Arc::new(Semaphore::new(self.limits.concurrency.get())),
+            time_limit: self.limits.time_limit,
+            hands: Arc::new(Semaphore::new(usize::try_from(concurrency).unwrap_or(usize::MAX))),
+            max_grants: wheel.quota_source().1.max_reserve,
             run,
             host,
             activity: wheel.client().register(name.clone()),
             stop: wheel.stop_signal(),
             abort: wheel.abort_signal(),
         };
-        let registered = Registered {
-            queue: name,
-            hands: worker.hands.clone(),
-            concurrency: worker.limits.concurrency.get(),
-        };
+        let registered = Registered { queue: name, hands: worker.hands.clone(), concurrency };
         wheel.register(registered, |runtime| drop(runtime.spawn(worker.work())))
     }
 }
@@ -223,8 +222,10 @@ struct Worker {
     life: Lifecycle,
     queue: QueueName,
     session: SessionId,
-    limits: RunLimits,
+    time_limit: Duration,
     hands: Arc<Semaphore>,
+    /// The largest number of messages that are granted at once.
+    max_grants: usize,
     run: StartRun,
     /// The runtime of the caller.
     host: Handle,
@@ -250,9 +251,9 @@ impl Worker {
         loop {
             testing::place("handler loop");
             let Ok(hand) = this.hands.clone().acquire_owned().await else { return };
-            let free = this.hands.available_permits();
+            let max = this.hands.available_permits().saturating_add(1).min(this.max_grants);
             let mut hands = vec![hand];
-            while hands.len() <= free.min(this.limits.concurrency.get())
+            while hands.len() < max
                 && let Ok(hand) = this.hands.clone().try_acquire_owned()
             {
                 hands.push(hand);
@@ -345,13 +346,13 @@ impl Worker {
 
     /// The result of one run. `None`: it was dropped by a shutdown.
     async fn outcome(&self, message: Message) -> Option<HandlerOutcome> {
-        let (id, token) = (message.id(), message.lease_token());
-        let between = (message.lease_length() / 3).max(Duration::from_millis(10));
+        let (id, token, lease_ms) = (message.id(), message.lease_token(), message.lease_ms());
+        let between = (Duration::from_millis(lease_ms) / 3).max(Duration::from_millis(10));
         // Dropping the sender ends the run at its next await.
         let (keep, kept) = oneshot::channel::<()>();
         let mut running = (self.run)(message, kept, &self.host);
         let mut abort = self.abort.clone();
-        let time_limit = tokio::time::sleep(self.limits.time_limit);
+        let time_limit = tokio::time::sleep(self.time_limit);
         tokio::pin!(time_limit);
         let outcome = loop {
             tokio::select! {
@@ -359,14 +360,14 @@ impl Worker {
                 outcome = &mut running => break outcome,
                 () = async { drop(abort.wait_for(|abort| *abort).await) } => return None,
                 () = &mut time_limit => {
-                    return Some(HandlerOutcome::failed(format!("took longer than {:?}", self.limits.time_limit)));
+                    return Some(HandlerOutcome::failed(format!("took longer than {:?}", self.time_limit)));
                 }
                 () = tokio::time::sleep(between) => {
                     // A task of its own: a slow store delays neither the end of the run nor its time limit.
                     let (client, life, queue) = (self.client.clone(), self.life.clone(), self.queue.clone());
                     tokio::spawn(async move {
                         let _end = life.end_on_panic("the task that extends a lease");
-                        if let Ok(Err(_)) = client.ask(Op::extend(id, token, None)).await {
+                        if let Ok(Err(_)) = client.ask(Op::extend(id, token, Some(lease_ms))).await {
                             tracing::debug!(%queue, %id, "the lease could not be extended");
                         }
                     });

@@ -130,8 +130,8 @@ impl Message {
         self.grant.generation
     }
 
-    pub(crate) fn lease_length(&self) -> Duration {
-        Duration::from_millis(self.grant.lease_ms)
+    pub(crate) fn lease_ms(&self) -> u64 {
+        self.grant.lease_ms
     }
 }
 

@@ -24,9 +24,10 @@ use crate::backup::{BackupError, Copier};
 
 /// Durable delayed messages. Cheap to clone and thread-safe; all clones use the same wheel.
 ///
-/// Dropping the last clone stops the driver without waiting for handlers; nothing accepted is lost. Prefer
-/// [`Duewheel::shutdown`]. A handler that captures a clone, or a [`crate::Queue`], keeps the wheel open until the
-/// shutdown; [`crate::Message::wheel`] does not.
+/// Dropping the last clone stops the driver without waiting for handlers; nothing accepted is lost. The store is closed
+/// shortly after the drop, and until then the data folder cannot be opened again. Prefer [`Duewheel::shutdown`], after
+/// which it can. A handler that captures a clone, or a [`crate::Queue`], keeps the wheel open until the shutdown;
+/// [`crate::Message::wheel`] does not.
 #[derive(Clone, Debug)]
 pub struct Duewheel {
     inner: Arc<WheelInner>,
@@ -407,14 +408,13 @@ const MAX_THREADS: usize = 16_384;
 pub(crate) struct Registered {
     pub(crate) queue: QueueName,
     pub(crate) hands: Arc<Semaphore>,
-    pub(crate) concurrency: usize,
+    pub(crate) concurrency: u32,
 }
 
 impl Registered {
     /// Waits until no message is running.
     pub(crate) async fn rested(&self) {
-        let all = u32::try_from(self.concurrency).unwrap_or(u32::MAX);
-        drop(self.hands.acquire_many(all).await);
+        drop(self.hands.acquire_many(self.concurrency).await);
     }
 }
 

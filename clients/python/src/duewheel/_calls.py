@@ -25,7 +25,7 @@ from urllib.parse import quote, urlencode
 
 from ._http import Address, Answer, Request, encode
 from ._messages import (DEDUPE_WINDOW_MS, Deliveries, Delivery, Duration, Enqueued, Instant, Members, Message, Outgoing,
-                        Queues, ack_fields, extend_fields, how_fields, instant_of, nack_fields, wire)
+                        Queues, ack_fields, extend_fields, instant_of, nack_fields, wire)
 from .errors import BadAnswer, ConnectionFailed, DuewheelError, from_members
 
 log = logging.getLogger("duewheel.client")
@@ -291,10 +291,8 @@ class Caller:
             return Deliveries()
         return Deliveries(map(Delivery.read, granted["messages"]), granted.get("held_back"))
 
-    async def _settle(self, verb: str, delivery: Delivery, fields: Members,
-                      limits: Limits = UNTIL_ANSWERED) -> Members:
-        fields["lease_token"] = delivery.lease_token
-        request = Request.json("POST", message_path(delivery.id, f"/{verb}"), fields, settles=True)
+    async def _settle(self, verb: str, item: Members, limits: Limits = UNTIL_ANSWERED) -> Members:
+        request = Request.json("POST", message_path(item.pop("id"), f"/{verb}"), item, settles=True)
         return decode(await self._send(request, Patience(limits)), "result")
 
     def _within_leases(self, deliveries: Iterable[Delivery]) -> Limits:
@@ -461,18 +459,18 @@ class Calls(Caller):
         """The message is done. `result` is any JSON of at most 16 KiB, which a queue with `keep_done` keeps.
 
         Repeated until it is answered; raises `LeaseLost` when another consumer may have it."""
-        return await self._settle("ack", delivery, wire({"result": result}))
+        return await self._settle("ack", ack_fields(delivery, result))
 
     async def nack(self, delivery: Delivery, *, delay: Duration | None = None, reason: str | None = None,
                    dead: bool = False, attempt: bool = True) -> Members:
         """The message is not done: again after its backoff or `delay`, or `dead` at once. `attempt=False` is "not yet":
         the grant uses up no attempt. Repeated until it is answered."""
-        return await self._settle("nack", delivery, how_fields(delay, reason, dead, attempt))
+        return await self._settle("nack", nack_fields(delivery, delay=delay, reason=reason, dead=dead, attempt=attempt))
 
     async def extend(self, delivery: Delivery, *, lease: Duration | None = None) -> datetime:
-        """The lease lasts for its length, or `lease`, from now. Raises `LeaseLost`. It is not tried for longer than the
-        lease that there is."""
-        answer = await self._settle("extend", delivery, wire({"lease": lease}), self._within_leases([delivery]))
+        """The lease lasts for as long as it was granted, or `lease`, from now. Raises `LeaseLost`. It is not tried for
+        longer than the lease that there is."""
+        answer = await self._settle("extend", extend_fields(delivery, lease), self._within_leases([delivery]))
         return instant_of(answer["lease_until"])
 
     async def ack_many(self, deliveries: Iterable[Delivery], results: Iterable[Any] = ()) -> Results:

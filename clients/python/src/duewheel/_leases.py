@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import math
 import os
 import threading
 import time
@@ -19,14 +20,15 @@ from ._calls import backoff, passing, reserve_request
 from ._http import Request
 from ._messages import Delivery, Duration, ack_fields, extend_fields, nack_fields
 from .client import Client
-from .errors import BadAnswer, BadRequest, ConnectionFailed, DuewheelError, LeaseLost, MessageNotFound
+from .errors import BadAnswer, BadRequest, BodyTooLarge, ConnectionFailed, DuewheelError, LeaseLost, MessageNotFound
 
 log = logging.getLogger("duewheel.leases")
 
 PATIENCE = 10.0  # seconds for what is left to settle when a keeper is closed
-QUEUES = 100  # of one reserve
+QUEUES, GRANTS = 100, 10_000  # of one reserve
 GONE = (LeaseLost, MessageNotFound)
 NO_ANSWER = (BadAnswer, ConnectionFailed)  # of duewheel
+REFUSED = (BadRequest, BodyTooLarge)
 REFUSABLE = {"delay", "delay_ms", "result"}  # what a settle does without if the server refuses it
 
 
@@ -87,6 +89,9 @@ class Keeper:
         return tag
 
     def holds(self, tag: str) -> bool:
+        """Whether the lease of a message that nobody works on is still there; a lost one is forgotten."""
+        if (one := self._leases.get(tag)) and one.extend_at == math.inf:
+            self.requeue([tag])
         return tag in self._leases
 
     def every(self, seconds: float, function: Callable[[], None]) -> None:
@@ -116,8 +121,10 @@ class Keeper:
 
     def _settle(self, verb: str, tags: Iterable[str], fields: Callable[[Delivery], dict[str, Any]]) -> None:
         with self._changed:
-            held = {tag: self._leases[tag].delivery for tag in tags if tag in self._leases}
-            self._settles += [_Settle(verb, fields(delivery)) for delivery in held.values()]
+            held = {tag: self._leases[tag] for tag in tags if tag in self._leases}
+            # Of a lost lease only the end of the work may still count.
+            self._settles += [_Settle(verb, fields(one.delivery)) for one in held.values()
+                              if verb == "ack" or one.extend_at < math.inf]
             for tag in held:
                 del self._leases[tag]
             if os.getpid() == self._pid:
@@ -153,8 +160,8 @@ class Keeper:
 
     def _wait_until(self, times: Iterable[float]) -> None:
         """Waits for the first of these times, or a change."""
-        first = min(times, default=None)
-        self._changed.wait(None if first is None else max(first - time.monotonic(), 0.0))
+        first = min(times, default=math.inf) - time.monotonic()
+        self._changed.wait(min(max(first, 0.0), threading.TIMEOUT_MAX))
 
     def _ready(self) -> list[_Settle]:
         """Takes what is to be settled now, in one call."""
@@ -181,7 +188,7 @@ class Keeper:
         try:
             results = self.client.settle_many(batch[0].verb, [one.fields for one in batch], (0.0, self.client.timeout))
         except DuewheelError as error:
-            if isinstance(error, BadRequest) and len(batch) > 1:
+            if isinstance(error, REFUSED) and len(batch) > 1:
                 # One of them is at fault, and the others are not to suffer from it.
                 for one in batch:
                     self._send([one])
@@ -196,7 +203,7 @@ class Keeper:
                 one.tries += 1
                 one.at = time.monotonic() + backoff(one.tries, result)
                 again.append(one)
-            elif isinstance(result, BadRequest) and refused:
+            elif isinstance(result, REFUSED) and refused:
                 log.error("message %s is settled without %s: %s", one.fields["id"], " and ".join(refused), result)
                 one.fields = {name: value for name, value in one.fields.items() if name not in refused}
                 again.append(one)
@@ -227,13 +234,13 @@ class Keeper:
                 results = [error] * len(due)
             for one, result in zip(due, results):
                 if isinstance(result, GONE):
-                    self._lose(one.delivery)
+                    self._lose(one)
                 elif not isinstance(result, DuewheelError):
                     one.begin()
                 else:
                     one.extend_at = time.monotonic() + one.half / 4
                     if time.monotonic() >= one.ends:  # without an answer it ends all the same; a settle may still count
-                        one.ends = float("inf")
+                        one.ends = math.inf
                         self.lost(tag_of(one.delivery))
 
     def _due(self) -> list[_Lease]:
@@ -246,13 +253,10 @@ class Keeper:
             one.extend_at = now + one.half
         return due
 
-    def _lose(self, delivery: Delivery) -> None:
-        tag = tag_of(delivery)
-        with self._changed:
-            held = self._leases.pop(tag, None)
-        if held is not None:
-            log.warning("the lease of message %s of %s is lost; another worker may have it", held.delivery.id,
-                        held.delivery.queue)
+    def _lose(self, one: _Lease) -> None:
+        one.extend_at, it, tag = math.inf, one.delivery, tag_of(one.delivery)
+        if tag in self._leases:
+            log.warning("the lease of message %s of %s is lost; another worker may have it", it.id, it.queue)
             self.lost(tag)
 
 
@@ -284,7 +288,7 @@ class Fetcher:
                 return
             # Under the lock: of two threads that have made room the later one also sees that of the other.
             queues, room = self.wanted()
-            self._queues, self._room = tuple(queues), room
+            self._queues, self._room = tuple(queues), min(room, GRANTS)
             self._end_misfit()
             if self._queues and self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="duewheel-reserve", daemon=True)

@@ -149,7 +149,7 @@ class _Consumer(Consumer):
         self.fetcher.update()
 
     def _wanted(self) -> tuple[list[str], int]:
-        return [self.broker.named(self.queue_name)], min(max(self.prefetch - len(self.held), 0), 4096)
+        return [self.broker.named(self.queue_name)], max(self.prefetch - len(self.held), 0)
 
     def _settled(self, *tags: str) -> None:
         self.held.difference_update(tags)

@@ -408,7 +408,7 @@ class Channel(virtual.Channel):
         """The queues of the consumers, and how many messages there is room for."""
         most = self.qos.can_consume_max_estimate()
         room = (BATCH if most is None else most) - len(self._inbox)
-        return list(dict.fromkeys(self.connection.named(it) for it in self._active_queues)), min(max(room, 0), 4096)
+        return list(dict.fromkeys(self.connection.named(it) for it in self._active_queues)), max(room, 0)
 
     def _take(self, granted: list[Delivery]) -> None:
         transport = self.connection

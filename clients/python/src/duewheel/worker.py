@@ -132,8 +132,9 @@ class Worker:
 
     A handler that returns acks its message, and one that raises an exception gives it back: `NotYet`, `Dead`, `Retry`,
     or any other for the backoff. Its lease is extended while it runs; when it is lost, the token of the job is
-    cancelled (a coroutine is cancelled) and nothing is settled. Handlers with `async` run on the worker's event loop,
-    others in `jobs` threads. After SIGTERM or SIGINT no message is leased any more, and handlers have `drain` to end.
+    cancelled (a coroutine is cancelled). One that returns all the same is acked, which counts if nobody has got the
+    message since; nothing else is settled then. Handlers with `async` run on the worker's event loop, others in `jobs`
+    threads. After SIGTERM or SIGINT no message is leased any more, and handlers have `drain` to end.
 
     `client` is an address, a `Client` or an `AsyncClient`; without one, the environment says where the server is.
     `lease` is the length of leases, by default that of each message; `wait` how long one reserve waits.

@@ -32,8 +32,14 @@ fn act(how: &Value, seen: &Seen) -> Result<Option<Duration>, Nack> {
     }
 }
 
-fn ack(how: &Value) -> Ack {
-    if text(how, "do") == "result" { how["value"].clone().into() } else { ().into() }
+fn end(how: &Value) -> Result<Ack, Nack> {
+    match text(how, "do") {
+        "result" => Ok(how["value"].clone().into()),
+        "wait_cancelled" if how.get("message").is_some() => {
+            Err(io::Error::other(text(how, "message")).into())
+        }
+        _ => Ok(().into()),
+    }
 }
 
 async fn handle(how: Arc<Value>, seen: Arc<Seen>, token: Cancellation) -> Result<Ack, Nack> {
@@ -44,7 +50,7 @@ async fn handle(how: Arc<Value>, seen: Arc<Seen>, token: Cancellation) -> Result
             seen.cancelled.store(true, Ordering::SeqCst);
         }
     }
-    Ok(ack(&how))
+    end(&how)
 }
 
 fn handle_blocking(how: &Value, seen: &Seen, token: &Cancellation) -> Result<Ack, Nack> {
@@ -55,7 +61,7 @@ fn handle_blocking(how: &Value, seen: &Seen, token: &Cancellation) -> Result<Ack
             seen.cancelled.store(true, Ordering::SeqCst);
         }
     }
-    Ok(ack(how))
+    end(how)
 }
 
 fn worker(client: &BlockingClient, options: &Value) -> MessageWorker {
@@ -175,6 +181,23 @@ fn until_empty_waits_for_running_handlers() {
         })
         .unwrap();
     assert_eq!(done.load(Ordering::SeqCst), 2);
+}
+
+/// Story: a worker with more places than a server grants at once asked for all of them, and ended with the refusal.
+#[test]
+fn worker_has_more_places_than_one_reserve() {
+    let server = crate::processes::real();
+    let client = BlockingClient::new(&server.url, Options::default()).unwrap();
+    client.enqueue("q", duewheel_client::NewMessage::default().body("x")).unwrap();
+    let (worker, done) =
+        (client.worker(&["q"]).concurrency(usize::MAX).until_empty(), Arc::new(AtomicUsize::new(0)));
+    let handled = done.clone();
+    let ended = client.work(&worker, &Cancellation::default(), move |_, _| {
+        handled.fetch_add(1, Ordering::SeqCst);
+        Ok::<_, Nack>(())
+    });
+    ended.unwrap();
+    assert_eq!(done.load(Ordering::SeqCst), 1);
 }
 
 /// Messages that are granted at the moment of the stop come again at once, and nothing has used up an attempt.

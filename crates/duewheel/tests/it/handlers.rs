@@ -1,12 +1,15 @@
 //! Handlers (rows M3, M6, M14): nothing a handler does delays another.
 
+use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use duewheel::core::message::{DeadReason, State};
-use duewheel::{DeadLetter, HandlerError, HandlerResult, MINUTE, Message, NotYet, SECOND};
+use duewheel::{
+    DeadLetter, HandlerError, HandlerResult, MINUTE, Message, NotYet, QueueSettings, SECOND, WallMs,
+};
 
 use crate::{count, counter, until, virtual_wheel, worker};
 
@@ -179,6 +182,62 @@ async fn running_handler_keeps_its_lease() {
         .unwrap();
     wheel.queue("hangs").body("").lease(Duration::from_millis(60)).enqueue().await.unwrap();
     until("another hand takes it", || count(&hangs) == 2).await;
+}
+
+/// Story: leases were extended by the setting of the moment, as seldom as before. When it was lowered while a handler ran,
+/// the message was run twice.
+#[tokio::test]
+async fn lowered_setting_shortens_no_running_lease() {
+    let (wheel, clock) = virtual_wheel().await;
+    let queue = wheel.queue("slow");
+    let lease = |ms| QueueSettings::default().lease(Duration::from_millis(ms));
+    queue.configure(lease(600)).await.unwrap();
+    let (release, blocked) = mpsc::channel::<()>();
+    let (runs, blocked) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(blocked)));
+    let seen = runs.clone();
+    queue
+        .handler_blocking(move |_| {
+            seen.fetch_add(1, Ordering::SeqCst);
+            let _ = blocked.lock().unwrap().recv();
+        })
+        .unwrap();
+    queue.body("").key("k").enqueue().await.unwrap();
+    until("it runs", || count(&runs) == 1).await;
+    queue.configure(lease(1)).await.unwrap();
+    let deadline = Instant::now() + MINUTE;
+    for _ in 0..3 {
+        clock.advance(Duration::from_millis(500));
+        let end = WallMs::from_system_time_up(clock.now() + Duration::from_millis(600));
+        // It extends its lease by real time.
+        while queue.get_key("k").await.unwrap().and_then(|view| view.lease_until) != Some(end) {
+            assert!(Instant::now() < deadline && count(&runs) == 1, "{} runs", count(&runs));
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+    release.send(()).unwrap();
+    wheel.idle().await.unwrap();
+    assert_eq!(count(&runs), 1);
+}
+
+/// Story: all places were collected for a reserve, until the memory was full; with more than tokio can count the caller
+/// panicked.
+#[tokio::test]
+async fn concurrency_may_be_without_bound() {
+    let (wheel, _clock) = virtual_wheel().await;
+    let runs = Arc::new(AtomicUsize::new(0));
+    let seen = runs.clone();
+    let handler = wheel.queue("q").handle_with().concurrency(NonZeroUsize::MAX);
+    handler
+        .run(move |_| {
+            let seen = seen.clone();
+            async move {
+                seen.fetch_add(1, Ordering::SeqCst);
+            }
+        })
+        .unwrap();
+    wheel.queue("q").body("").enqueue().await.unwrap();
+    until("it runs", || count(&runs) == 1).await;
+    wheel.shutdown(10 * SECOND).await.unwrap();
 }
 
 /// A typed error of an application, with ours as its source.

@@ -62,7 +62,8 @@ public final class DelayedQueue<T> {
     /** The next element that is due, or null if none is within this time. */
     public T poll(long time, TimeUnit unit) throws InterruptedException {
         try {
-            return next(Duration.of(time, unit.toChronoUnit()));
+            // Saturated: Long.MAX_VALUE of any unit means for ever.
+            return next(Duration.ofNanos(unit.toNanos(time)));
         } catch (DuewheelException e) {
             if (!e.is("interrupted")) throw e;
             Thread.interrupted();

@@ -317,13 +317,14 @@ public final class Duewheel {
     }
 
     /**
-     * Keeps the lease for so long from now; for as long as it was if that is null. An attempt takes a sixth of the lease at
+     * Keeps the lease for so long from now; for as long as it was granted if that is null. Of a message without a lease the
+     * server then takes what message and queue say now, and never shortens it. An attempt takes a sixth of the lease at
      * most, or 2 s: a dead connection must not outlast the lease.
      */
     public Settled extend(Message message, Duration lease) {
-        Duration length = lease != null ? lease : message.lease();
+        Duration length = lease == null ? message.lease() : lease;
         Duration limit = length == null || length.toMillis() < 12_000 ? Duration.ofSeconds(2) : length.dividedBy(6);
-        return settle("extend", message, new Reserve().lease(lease).wire, limit);
+        return settle("extend", message, new Reserve().lease(length).wire, limit);
     }
 
     private Settled settle(String verb, Message message, Map<String, Object> fields, Duration limit) {
@@ -347,9 +348,9 @@ public final class Duewheel {
         return settleMany("nack", messages, i -> nack.wire);
     }
 
-    /** Extends leases: a result for each. */
+    /** Extends leases, each as {@link #extend} does: a result for each. */
     public List<Result<Settled>> extendMany(List<Message> messages, Duration lease) {
-        return settleMany("extend", messages, i -> new Reserve().lease(lease).wire);
+        return settleMany("extend", messages, i -> new Reserve().lease(lease == null ? messages.get(i).lease() : lease).wire);
     }
 
     private List<Result<Settled>> settleMany(String verb, List<Message> messages, IntFunction<Map<String, Object>> fields) {

@@ -23,8 +23,14 @@ import java.util.function.BiConsumer;
 public final class Worker implements Runnable {
     /** How one reserve waits for messages. */
     private static final Duration WAIT = Duration.ofSeconds(20);
+    /** The largest number of messages that a server grants at once. */
+    private static final int MOST = 10_000;
 
-    /** Works on one message. When it returns the message is acked; when it throws it is nacked, and comes again after the backoff. */
+    /**
+     * Works on one message. When it returns the message is acked; when it throws it is nacked, and comes again after the
+     * backoff. One that stops because its token is cancelled throws: if it returns, the ack counts if nobody has got the
+     * message since.
+     */
     @FunctionalInterface
     public interface Handler {
         void handle(Message message, Token token) throws Exception;
@@ -220,12 +226,12 @@ public final class Worker implements Runnable {
             synchronized (this) {
                 reserving = Thread.currentThread();
             }
-            int max = 0;
-            int begun = 0;
+            int max = 0, begun = 0;
             try {
                 if (stopping) return;
                 free.acquire();
-                max = 1 + free.drainPermits();
+                max = Math.min(1 + free.availablePermits(), MOST);
+                free.acquireUninterruptibly(max - 1);
                 Duewheel.Reserve reserve = new Duewheel.Reserve().max(max).waiting(WAIT).lease(options.lease);
                 for (Message message : options.wheel.reserve(options.queues, reserve).messages()) {
                     threads.execute(() -> handle(message));
@@ -297,9 +303,10 @@ public final class Worker implements Runnable {
         // A handler that its token has interrupted must not end the settle.
         Thread.interrupted();
         try {
-            if (lost.get() != null) options.onError.accept(lost.get(), message);
-            else if (nack == null) ack(message, result);
-            else options.wheel.nack(message, nack);
+            // Work that is done may count all the same: the server says so.
+            if (nack == null) ack(message, result);
+            else if (lost.get() == null) options.wheel.nack(message, nack);
+            else options.onError.accept(lost.get(), message);
         } catch (DuewheelException e) {
             options.onError.accept(e, message);
         } finally {
@@ -311,7 +318,7 @@ public final class Worker implements Runnable {
         try {
             options.wheel.ack(message, result);
         } catch (DuewheelException e) {
-            if (result == null || !e.is("bad_request")) throw e;
+            if (result == null || !e.is("bad_request", "body_too_large")) throw e;
             // The work is done all the same.
             options.onError.accept(e, message);
             options.wheel.ack(message);

@@ -106,6 +106,7 @@ class CasesTest {
                         token.onCancel(Thread.currentThread()::interrupt);
                         assertThrows(InterruptedException.class, () -> Thread.sleep(60_000));
                         cancelled.set(token.isCancelled());
+                        if (handler.containsKey("message")) throw new Exception((String) handler.get("message"));
                     }
                     case "result" -> {
                         return handler.get("value");
@@ -268,7 +269,7 @@ class CasesTest {
     }
 
     private static Duration length(Map<String, Object> a, String name) {
-        return Duration.ofMillis(((Number) a.get(name)).longValue());
+        return a.containsKey(name) ? Duration.ofMillis(((Number) a.get(name)).longValue()) : null;
     }
 
     private static Map<String, Object> object(Map<String, Object> a, String name) {

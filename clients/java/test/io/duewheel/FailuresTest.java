@@ -127,7 +127,7 @@ class FailuresTest {
 
     @Test
     void workersKeepALeaseOfWhichNothingIsKnown() throws Exception {
-        Answering server = new Answering("{\"messages\":[{\"id\":\"1\",\"lease_token\":\"t\",\"lease_ms\":4500}]}", "401", "404", "{\"result\":\"extended\"}");
+        Answering server = new Answering("{\"messages\":[{\"id\":\"1\",\"lease_token\":\"t\",\"lease_ms\":12000}]}", "401", "404", "{\"result\":\"extended\"}");
         AtomicInteger reported = new AtomicInteger();
         AtomicInteger cancelled = new AtomicInteger();
         Worker[] worker = new Worker[1];

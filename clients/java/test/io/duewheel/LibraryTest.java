@@ -119,6 +119,8 @@ class LibraryTest {
         assertEquals(0, queue.size());
         queue.offer("order 45", 0, TimeUnit.SECONDS);
         Servers.until("it is due", () -> "order 45".equals(queue.poll()));
+        queue.offer("order 47", 0, TimeUnit.SECONDS);
+        assertEquals("order 47", queue.poll(Long.MAX_VALUE, TimeUnit.DAYS), "for ever");
         // While one is leased, an equal one may come.
         queue.offer("order 46", 0, TimeUnit.SECONDS);
         Message leased = wheel.reserve(List.of("d.orders"), new Duewheel.Reserve().waiting(Duration.ofSeconds(10))).messages().get(0);
