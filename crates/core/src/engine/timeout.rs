@@ -129,7 +129,7 @@ impl Engine {
     }
 
     /// Whether leases end by time or with their connections. The store has no room for their records while it takes
-    /// removals alone; until then their messages stay leased, and whoever has the token settles them.
+    /// removals alone; until then their messages stay leased, and are settled by their tokens.
     fn may_end_leases(&self) -> bool {
         self.room != Capacity::RemoveOnly
     }

@@ -7,7 +7,7 @@
 //!    be missing once a later segment is in use.
 //! 4. A manifest with the new epoch lists one more segment, the one that this owner will write to: a prepared one if
 //!    there is any, under a new incarnation, so that frames of an earlier attempt in it are ignored. A disk without
-//!    space for one gets a small one, which takes the groups of the last segment as well, if those are few.
+//!    space for one gets a small one, which takes the groups of the last segments as well, if those are few.
 //! 5. The unproven groups are written into it and synced, *then* its header is written and synced. From that moment on
 //!    its first LSN marks the end of the former segment.
 //! 6. Segments without valid frames, or without any behind the cut, are unlisted, to be used again.
@@ -286,14 +286,14 @@ struct Chosen {
 /// The size of a segment that is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SegmentSize {
-    /// That of all segments.
+    /// The size of all segments.
     Agreed,
     /// For the groups that are written again and a few removals: the disk is full.
     Least,
 }
 
 /// Bytes that a segment of the least size has for new groups.
-const LEAST_ROOM: u64 = 32 * 1024;
+const LEAST_ROOM: u64 = 16 * 1024;
 /// Largest number of bytes of proven groups that are written again on a full disk.
 const MOST_AGAIN: u64 = 1024 * 1024;
 

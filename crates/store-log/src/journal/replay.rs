@@ -61,19 +61,26 @@ impl Replayed {
 }
 
 impl Replayed {
-    /// Takes the frames of the last segment for those that must be written again, if they have at most so many bytes:
-    /// once they are written, its space is free. Returns the LSN with which it starts.
+    /// Takes the frames of the last segments for those that must be written again, as far as they have at most so many
+    /// bytes together: once they are written, the space of these segments is free. Returns the LSN with which they start.
     pub(crate) fn take_back_last(&mut self, disk: &dyn Disk, most: u64) -> Result<Option<Lsn>, ReadFault> {
-        let Some(last) = self.used.last_mut().filter(|last| last.frames <= most) else { return Ok(None) };
+        let mut bytes = 0;
+        let short = self.used.iter().rev().take_while(|sealed| {
+            bytes += sealed.frames;
+            bytes <= most
+        });
+        let from = self.used.len() - short.count();
         let mut again = Vec::new();
-        sealed_frames(SegmentReader::open(disk, &last.entry)?, last, |frame| {
-            again.push(Unproven { head: frame.head, payload: frame.payload.clone() });
-            Ok(())
-        })?;
+        for sealed in &mut self.used[from..] {
+            sealed_frames(SegmentReader::open(disk, &sealed.entry)?, sealed, |frame| {
+                again.push(Unproven { head: frame.head, payload: frame.payload.clone() });
+                Ok(())
+            })?;
+            (sealed.end, sealed.frames) = (sealed.first, 0);
+        }
         again.append(&mut self.unproven);
         self.unproven = again;
-        last.end = last.first;
-        Ok(Some(last.first))
+        Ok(self.used.get(from).map(|sealed| sealed.first))
     }
 
     /// Applies a frame behind the cut.
@@ -200,15 +207,21 @@ pub(crate) fn replay(
         anchor: None,
         last_header: headers.last().copied(),
     };
+    let mut is_first = true;
     for (i, (entry, header)) in with_frames.iter().zip(&headers).enumerate() {
         let segment = SegmentReader::open(disk, entry)?;
-        check_start(&segment, header, replayed.applied, i)?;
+        if headers[i + 1..].iter().any(|later| later.first <= header.first) {
+            // A later segment has all of its groups, and this one was about to be unlisted.
+            replayed.used.push(Sealed { entry: *entry, first: header.first, end: header.first, frames: 0 });
+            continue;
+        }
+        check_start(&segment, header, replayed.applied, std::mem::take(&mut is_first))?;
         if let Some(clock) = header.clock.filter(|_| header.first > cut) {
             replayed.note_clock(clock);
         }
         replayed.anchor = header.anchor.or(replayed.anchor);
-        match headers.get(i + 1) {
-            Some(next) => replay_sealed(segment, header, next.first, &mut replayed)?,
+        match headers[i + 1..].iter().map(|later| later.first).min() {
+            Some(end) => replay_sealed(segment, header, end, &mut replayed)?,
             None => replay_last(segment, header, &mut replayed)?,
         }
     }
@@ -246,8 +259,8 @@ fn headers(disk: &dyn Disk, entries: &[SegmentEntry]) -> Result<Vec<Header>, Rea
 }
 
 /// Checks that a segment starts right behind the one before; the first one may start before the cut.
-fn check_start(segment: &SegmentReader, header: &Header, applied: Lsn, no: usize) -> Result<(), Damage> {
-    let fits = header.first == applied.next() || (no == 0 && header.first <= applied);
+fn check_start(segment: &SegmentReader, header: &Header, applied: Lsn, is_first: bool) -> Result<(), Damage> {
+    let fits = header.first == applied.next() || (is_first && header.first <= applied);
     if fits && header.first > Lsn(0) && header.first.0 <= header.watermark.0.saturating_add(1) {
         return Ok(());
     }
