@@ -463,7 +463,7 @@ async function cards(page) {
   await page.getByRole("button", { name: "Sign out small" }).waitFor();
   await visit(page, `${guarded}/#/queues/shop`);
   await page.getByRole("heading", { level: 1, name: "shop" }).waitFor();
-  await page.getByText("needs the scope admin").waitFor();
+  await page.getByText("needs the scope consume / admin").waitFor();
   assert.equal(await page.getByRole("link", { name: "Schedules" }).count(), 0, "schedules are not offered");
   assert.equal(await page.getByRole("link", { name: "Targets" }).count(), 0, "targets are not offered");
   assert.equal(await page.getByRole("link", { name: "Jobs" }).count(), 0, "jobs are not offered");
