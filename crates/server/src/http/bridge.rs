@@ -3,11 +3,10 @@
 use std::time::Duration;
 
 use axum::http::StatusCode;
-use duewheel_bridge::{BridgeFigures, BridgePlan, BridgeService, BridgeView, PauseError, ProbeStep};
+use duewheel_bridge::{BridgeFigures, BridgeService, BridgeView, PauseError, ProbeStep};
 use duewheel_delivery::NotWritten;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use tokio::sync::RwLockReadGuard;
 
 use super::call::Call;
@@ -65,48 +64,7 @@ pub(crate) struct BridgeAnswer {
     /// How late the message is that has been due for longest.
     lag_ms: u64,
     /// Figures of this node since its start.
-    counts: BridgeCountsAnswer,
-}
-
-/// Figures of a bridge on a node since its start.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "BridgeCounts")]
-pub(crate) struct BridgeCountsAnswer {
-    /// Messages of the other side that are durable here.
-    #[serde(rename = "in")]
-    taken: u64,
-    /// Messages that the other side has confirmed.
-    #[serde(rename = "out")]
-    sent: u64,
-    /// Messages of the other side that were put aside.
-    rejected: u64,
-    /// Messages of the other side whose id had come before.
-    duplicates: u64,
-    /// Messages in a second, over the last seconds.
-    in_per_second: u64,
-    /// Messages out a second, over the last seconds.
-    out_per_second: u64,
-}
-
-/// The declarations by which a bridge takes the place of a plugin.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "BridgePlan")]
-pub(crate) struct BridgePlanAnswer {
-    /// Queues, exchanges and bindings, as `rabbitmqadmin import` reads them.
-    definitions: Value,
-    /// The steps for people, in this order.
-    steps: Vec<String>,
-    /// The lines that change in programs that declare the exchange.
-    programs: Vec<BridgeProgramAnswer>,
-}
-
-/// The lines that change in programs of one client library.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "BridgeProgram")]
-pub(crate) struct BridgeProgramAnswer {
-    library: &'static str,
-    declare: String,
-    bind: String,
+    counts: BridgeFigures,
 }
 
 /// The steps of a test.
@@ -115,19 +73,7 @@ pub(crate) struct BridgeProgramAnswer {
 pub(crate) struct TestedBridgeAnswer {
     /// Whether none has failed.
     ok: bool,
-    steps: Vec<BridgeStepAnswer>,
-}
-
-/// A step of a test.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "BridgeStep")]
-pub(crate) struct BridgeStepAnswer {
-    /// The step: `connect`, `in`, `out`.
-    step: &'static str,
-    /// Whether it went well; `null`: it was left out.
-    ok: Option<bool>,
-    /// The observation, in words.
-    detail: String,
+    steps: Vec<ProbeStep>,
 }
 
 impl BridgeAnswer {
@@ -150,20 +96,7 @@ impl BridgeAnswer {
             exchange: settings.exchange,
             source,
             lag_ms: figures.lag_ms,
-            counts: BridgeCountsAnswer::of(&figures),
-        }
-    }
-}
-
-impl BridgeCountsAnswer {
-    fn of(figures: &BridgeFigures) -> Self {
-        BridgeCountsAnswer {
-            taken: figures.taken,
-            sent: figures.sent,
-            rejected: figures.rejected,
-            duplicates: figures.duplicates,
-            in_per_second: figures.taken_per_second,
-            out_per_second: figures.sent_per_second,
+            counts: figures,
         }
     }
 }
@@ -180,14 +113,8 @@ pub(crate) async fn show(call: Call) -> Answer {
 }
 
 pub(crate) async fn plan(call: Call) -> Answer {
-    let BridgePlan { definitions, steps, programs } = bridges(&call.app).await?.plan(&call.name()?)?;
-    let programs = programs.into_iter().map(|program| BridgeProgramAnswer {
-        library: program.library,
-        declare: program.declare,
-        bind: program.bind,
-    });
-    let programs = programs.collect();
-    Ok(reply(StatusCode::OK, &BridgePlanAnswer { definitions, steps, programs }))
+    let plan = bridges(&call.app).await?.plan(&call.name()?)?;
+    Ok(reply(StatusCode::OK, &plan))
 }
 
 pub(crate) async fn pause(mut call: Call) -> Answer {
@@ -220,9 +147,7 @@ pub(crate) async fn test(call: Call) -> Answer {
         Ok(vec![late])
     })?;
     let ok = steps.iter().all(|step| step.ok != Some(false));
-    let steps = steps.into_iter();
-    let steps = steps.map(|step| BridgeStepAnswer { step: step.step, ok: step.ok, detail: step.detail });
-    Ok(reply(StatusCode::OK, &TestedBridgeAnswer { ok, steps: steps.collect() }))
+    Ok(reply(StatusCode::OK, &TestedBridgeAnswer { ok, steps }))
 }
 
 /// The bridges of this node. A call keeps them until it has its answer.

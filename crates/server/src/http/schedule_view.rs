@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use duewheel::core::WallMs;
 use duewheel_delivery::{
     Occurrence, OccurrenceEnd, OccurrenceNote, PastOccurrence, PastOccurrences, RecurrenceSettings,
-    ScheduleBlock, ScheduleListed, ScheduleSettings, ScheduleState, ScheduleView,
+    ScheduleBlock, ScheduleCounts, ScheduleListed, ScheduleSettings, ScheduleState, ScheduleView,
 };
 use schemars::JsonSchema;
 use serde::de::{Error, MapAccess, Visitor};
@@ -211,24 +211,8 @@ pub(super) fn as_request(settings: &ScheduleSettings) -> Map<String, Value> {
 pub(crate) struct ScheduleFields {
     #[schemars(with = "QueueSchema")]
     pub(super) queue: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) cron: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) every: Option<String>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) at: Vec<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) zone: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) start: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) end: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) jitter: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) dst_gap: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) dst_fold: Option<String>,
+    #[serde(flatten)]
+    pub(super) recurrence: RecurrenceSettings,
     /// The body, if it is UTF-8 text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) body: Option<String>,
@@ -254,18 +238,9 @@ impl ScheduleFields {
         let ScheduleSettings { queue, recurrence, body, headers, missed, catchup, overlap, paused, note } =
             settings.clone();
         let text = String::from_utf8(body.to_vec()).ok();
-        let RecurrenceSettings { cron, every, at, zone, dst_gap, dst_fold, start, end, jitter } = recurrence;
         ScheduleFields {
             queue,
-            cron,
-            every,
-            at,
-            zone,
-            start,
-            end,
-            jitter,
-            dst_gap,
-            dst_fold,
+            recurrence,
             body_base64: if text.is_none() { Some(STANDARD.encode(&body)) } else { None },
             body: text,
             headers: headers.into_iter().collect(),
@@ -282,12 +257,15 @@ impl ScheduleFields {
     /// The settings with the defaults filled in. Only cron expressions have a zone.
     fn with_defaults(self) -> Self {
         let or = |own: Option<String>, default: &str| Some(own.unwrap_or_else(|| default.to_owned()));
-        let is_cron = self.cron.is_some();
+        let is_cron = self.recurrence.cron.is_some();
         let or_of_cron = |own: Option<String>, default| if is_cron { or(own, default) } else { own };
         ScheduleFields {
-            zone: or_of_cron(self.zone, "UTC"),
-            dst_gap: or_of_cron(self.dst_gap, "shift"),
-            dst_fold: or_of_cron(self.dst_fold, "first"),
+            recurrence: RecurrenceSettings {
+                zone: or_of_cron(self.recurrence.zone, "UTC"),
+                dst_gap: or_of_cron(self.recurrence.dst_gap, "shift"),
+                dst_fold: or_of_cron(self.recurrence.dst_fold, "first"),
+                ..self.recurrence
+            },
             missed: or(self.missed, "last"),
             catchup: or(self.catchup, "24h"),
             overlap: or(self.overlap, "allow"),
@@ -311,7 +289,7 @@ pub(crate) struct ScheduleAnswer {
     pub(super) next: Vec<OccurrenceAnswer>,
     /// The latest ten occurrences, oldest first, without those that are not due yet.
     pub(super) latest: Vec<PastOccurrenceAnswer>,
-    pub(super) counts: OccurrenceCountsAnswer,
+    pub(super) counts: ScheduleCounts,
     /// Why an occurrence waits that its queue has refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) waits: Option<OccurrenceWaits>,
@@ -341,28 +319,11 @@ pub(crate) struct OccurrenceAnswer {
 pub(crate) struct PastOccurrenceAnswer {
     pub(super) at: InstantText,
     /// `entered`, `missed`, `skipped`, or `unsure` if the answer was lost for longer than it is remembered.
-    pub(super) outcome: &'static str,
+    #[schemars(with = "String")]
+    pub(super) outcome: OccurrenceEnd,
     /// The message of the occurrence.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) message: Option<String>,
-}
-
-/// What has become of all occurrences.
-#[derive(Debug, Default, JsonSchema, Serialize)]
-#[schemars(rename = "OccurrenceCounts")]
-pub(crate) struct OccurrenceCountsAnswer {
-    /// Have entered the queue and are due.
-    pub(super) entered: u64,
-    /// Were missed and did not enter.
-    pub(super) missed: u64,
-    /// Were skipped, because the previous message was not settled.
-    pub(super) skipped: u64,
-    /// Were refused by the queue at first, and waited.
-    pub(super) blocked: u64,
-    /// Have entered without a key, because another message has it.
-    pub(super) keyless: u64,
-    /// May or may not have entered.
-    pub(super) unsure: u64,
 }
 
 /// Why an occurrence waits.
@@ -404,7 +365,7 @@ pub(crate) struct ListedSchedule {
     pub(super) paused: bool,
     /// When it occurs next.
     pub(super) next: Option<InstantText>,
-    pub(super) counts: OccurrenceCountsAnswer,
+    pub(super) counts: ScheduleCounts,
     /// Why it does not run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) error: Option<String>,
@@ -450,26 +411,10 @@ impl OccurrenceAnswer {
 
 impl PastOccurrenceAnswer {
     fn of(past: &PastOccurrence) -> Self {
-        let outcome = match past.end {
-            OccurrenceEnd::Entered => "entered",
-            OccurrenceEnd::Missed => "missed",
-            OccurrenceEnd::Skipped => "skipped",
-            OccurrenceEnd::Unsure => "unsure",
-        };
-        PastOccurrenceAnswer { at: wall(past.at), outcome, message: past.id.map(|id| id.to_string()) }
-    }
-}
-
-impl OccurrenceCountsAnswer {
-    fn of(view: &ScheduleView) -> Self {
-        let counts = &view.counts;
-        OccurrenceCountsAnswer {
-            entered: counts.entered,
-            missed: counts.missed,
-            skipped: counts.skipped,
-            blocked: counts.blocked,
-            keyless: counts.keyless,
-            unsure: counts.unsure,
+        PastOccurrenceAnswer {
+            at: wall(past.at),
+            outcome: past.end,
+            message: past.id.map(|id| id.to_string()),
         }
     }
 }
@@ -492,7 +437,7 @@ impl ScheduleAnswer {
             remaining: view.remaining,
             next: view.next.iter().map(next).collect(),
             latest: view.latest.iter().map(PastOccurrenceAnswer::of).collect(),
-            counts: OccurrenceCountsAnswer::of(view),
+            counts: view.counts.clone(),
             waits: OccurrenceWaits::of(state),
             error: view.error.as_ref().map(ToString::to_string),
         }
@@ -508,7 +453,7 @@ impl ListedSchedule {
                 queue: Some(view.record.settings.queue.clone()),
                 paused: view.record.settings.paused,
                 next: view.next.first().map(|next| OccurrenceAnswer::of(next).at),
-                counts: OccurrenceCountsAnswer::of(&view),
+                counts: view.counts,
                 error: view.error.as_ref().map(ToString::to_string),
             },
             Err(error) => ListedSchedule {
@@ -516,7 +461,7 @@ impl ListedSchedule {
                 queue: None,
                 paused: false,
                 next: None,
-                counts: OccurrenceCountsAnswer::default(),
+                counts: ScheduleCounts::default(),
                 error: Some(error),
             },
         }

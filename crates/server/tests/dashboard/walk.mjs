@@ -486,7 +486,7 @@ async function cards(page) {
   await other.close();
   assert.deepEqual((await api("/v1/token", "GET", undefined, smallToken)).token.scopes, ["metrics"]);
   const all = await api("/v1/tokens", "GET", undefined, fullToken);
-  assert.deepEqual(all.tokens.map((token) => token.name), ["full", "small", "producer", "keeper", "warden"]);
+  assert.deepEqual(all.tokens.map((token) => token.name), ["full", "small", "producer", "keeper", "warden", "worker", "watcher"]);
   assert.ok(!JSON.stringify(all).includes("sha256"), "no hash leaves the server");
   await page.getByRole("button", { name: "Sign out small" }).click();
   await page.getByLabel("Token").waitFor();

@@ -137,7 +137,17 @@ impl<'a> Sequence<'a> {
         let connections = ["A", "B", "C"][..=rng.below(3)].to_vec();
         let tubes = (0..=rng.below(3)).map(|n| format!("t{seed}-{n}")).collect();
         let pauses = if rng.percent(50) { Pauses::OfTubesThatStay } else { Pauses::None };
-        Sequence { pair, rng, connections, tubes, jobs: 0, pauses, held: Vec::new(), closes: 0, too_late: false }
+        Sequence {
+            pair,
+            rng,
+            connections,
+            tubes,
+            jobs: 0,
+            pauses,
+            held: Vec::new(),
+            closes: 0,
+            too_late: false,
+        }
     }
 
     fn run(&mut self) -> Result<(), Difference> {
