@@ -11,7 +11,7 @@ use tokio::sync::RwLockReadGuard;
 
 use super::call::Call;
 use super::strict::{self, Text};
-use super::{Answer, App, reply};
+use super::{Answer, App, answer, reply};
 use crate::error::{ErrorCode, Problem};
 use crate::schema::QueueSchema;
 
@@ -38,33 +38,41 @@ pub(crate) struct BridgesAnswer {
     bridges: Vec<BridgeAnswer>,
 }
 
-/// A bridge as the node that answers sees it.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "Bridge")]
-pub(crate) struct BridgeAnswer {
-    name: String,
-    /// The kind of the other side.
-    kind: &'static str,
-    /// The state: `running`; `open` while the other side is away; `paused` until it is resumed; `standby` where another
-    /// node runs it, or none yet.
-    state: &'static str,
-    /// Why it is paused.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<String>,
-    /// The last error of an open bridge.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    last_error: Option<String>,
-    /// The queue that messages wait in.
-    #[schemars(with = "QueueSchema")]
-    queue: String,
-    /// The exchange of publishers.
-    exchange: String,
-    /// The queue of the broker that messages are taken from.
-    source: String,
-    /// How late the message is that has been due for longest.
-    lag_ms: u64,
-    /// Figures of this node since its start.
-    counts: BridgeFigures,
+answer! {
+    /// A bridge as the node that answers sees it.
+    #[schemars(rename = "Bridge")]
+    BridgeAnswer of (view: BridgeView) with {
+        let BridgeView { settings, paused, is_owner, figures } = view;
+        let state = match (&paused, is_owner, figures.is_open) {
+            (Some(_), _, _) => "paused",
+            (None, false, _) => "standby",
+            (None, true, true) => "open",
+            (None, true, false) => "running",
+        };
+        let source = settings.source();
+    } {
+        name: String = settings.name,
+        /// The kind of the other side.
+        kind: &'static str = "rabbitmq",
+        /// The state: `running`; `open` while the other side is away; `paused` until it is resumed; `standby` where
+        /// another node runs it, or none yet.
+        state: &'static str = state,
+        /// Why it is paused.
+        ?reason: String = paused.map(|pause| pause.reason),
+        /// The last error of an open bridge.
+        ?last_error: String = figures.last_error.clone(),
+        /// The queue that messages wait in.
+        #[schemars(with = "QueueSchema")]
+        queue: String = settings.queue,
+        /// The exchange of publishers.
+        exchange: String = settings.exchange,
+        /// The queue of the broker that messages are taken from.
+        source: String = source,
+        /// How late the message is that has been due for longest.
+        lag_ms: u64 = figures.lag_ms,
+        /// Figures of this node since its start.
+        counts: BridgeFigures = figures,
+    }
 }
 
 /// The steps of a test.
@@ -74,31 +82,6 @@ pub(crate) struct TestedBridgeAnswer {
     /// Whether none has failed.
     ok: bool,
     steps: Vec<ProbeStep>,
-}
-
-impl BridgeAnswer {
-    fn of(view: BridgeView) -> Self {
-        let BridgeView { settings, paused, is_owner, figures } = view;
-        let state = match (&paused, is_owner, figures.is_open) {
-            (Some(_), _, _) => "paused",
-            (None, false, _) => "standby",
-            (None, true, true) => "open",
-            (None, true, false) => "running",
-        };
-        let source = settings.source();
-        BridgeAnswer {
-            name: settings.name,
-            kind: "rabbitmq",
-            state,
-            reason: paused.map(|pause| pause.reason),
-            last_error: figures.last_error.clone(),
-            queue: settings.queue,
-            exchange: settings.exchange,
-            source,
-            lag_ms: figures.lag_ms,
-            counts: figures,
-        }
-    }
 }
 
 pub(crate) async fn list(call: Call) -> Answer {

@@ -17,6 +17,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
+use super::answer;
 use super::line::{body, headers};
 use super::strict::{Members, Strings, Text, Whole};
 use crate::error::Problem;
@@ -205,51 +206,32 @@ pub(super) fn as_request(settings: &ScheduleSettings) -> Map<String, Value> {
     }
 }
 
-/// The fields of a schedule.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "ScheduleFields")]
-pub(crate) struct ScheduleFields {
-    #[schemars(with = "QueueSchema")]
-    pub(super) queue: String,
-    #[serde(flatten)]
-    pub(super) recurrence: RecurrenceSettings,
-    /// The body, if it is UTF-8 text.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) body: Option<String>,
-    /// The body, if it is not UTF-8 text.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<Base64Schema>")]
-    pub(super) body_base64: Option<String>,
-    #[schemars(with = "HeadersSchema")]
-    pub(super) headers: BTreeMap<String, String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) missed: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) catchup: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) overlap: Option<String>,
-    pub(super) paused: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) note: Option<String>,
-}
-
-impl ScheduleFields {
-    pub(super) fn of(settings: &ScheduleSettings) -> Self {
-        let ScheduleSettings { queue, recurrence, body, headers, missed, catchup, overlap, paused, note } =
-            settings.clone();
-        let text = String::from_utf8(body.to_vec()).ok();
-        ScheduleFields {
-            queue,
-            recurrence,
-            body_base64: if text.is_none() { Some(STANDARD.encode(&body)) } else { None },
-            body: text,
-            headers: headers.into_iter().collect(),
-            missed,
-            catchup,
-            overlap,
-            paused,
-            note,
-        }
+answer! {
+    /// The fields of a schedule.
+    #[schemars(rename = "ScheduleFields")]
+    ScheduleFields of (settings: &ScheduleSettings) with {
+        let own = settings.clone();
+        let (body, body_base64) = match String::from_utf8(own.body.to_vec()) {
+            Ok(text) => (Some(text), None),
+            Err(_) => (None, Some(STANDARD.encode(&own.body))),
+        };
+    } {
+        #[schemars(with = "QueueSchema")]
+        queue: String = own.queue,
+        #[serde(flatten)]
+        recurrence: RecurrenceSettings = own.recurrence,
+        /// The body, if it is UTF-8 text.
+        ?body: String = body,
+        /// The body, if it is not UTF-8 text.
+        #[schemars(with = "Option<Base64Schema>")]
+        ?body_base64: String = body_base64,
+        #[schemars(with = "HeadersSchema")]
+        headers: BTreeMap<String, String> = own.headers.into_iter().collect(),
+        ?missed: String = own.missed,
+        ?catchup: String = own.catchup,
+        ?overlap: String = own.overlap,
+        paused: bool = own.paused,
+        ?note: String = own.note,
     }
 }
 
@@ -274,56 +256,64 @@ impl ScheduleFields {
     }
 }
 
-/// A schedule as it is.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "ScheduleState")]
-pub(crate) struct ScheduleAnswer {
-    pub(super) name: String,
-    /// The settings of the schedule, with the defaults filled in.
-    #[serde(flatten)]
-    pub(super) fields: ScheduleFields,
-    pub(super) created_at: InstantText,
-    /// How many occurrences may still enter; `null` without a limit.
-    pub(super) remaining: Option<u64>,
-    /// The next ten occurrences, without those whose message a caller has removed before it was due.
-    pub(super) next: Vec<OccurrenceAnswer>,
-    /// The latest ten occurrences, oldest first, without those that are not due yet.
-    pub(super) latest: Vec<PastOccurrenceAnswer>,
-    pub(super) counts: ScheduleCounts,
-    /// Why an occurrence waits that its queue has refused.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) waits: Option<OccurrenceWaits>,
-    /// Why the schedule does not run.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) error: Option<String>,
+answer! {
+    /// A schedule as it is.
+    #[schemars(rename = "ScheduleState")]
+    ScheduleAnswer of (view: &ScheduleView) with {
+        let state = &view.record.state;
+        let message = |at: WallMs| state.pending.iter().find(|entry| entry.at == at.0)?.id.map(|id| id.to_string());
+        let next = |occurrence: &Occurrence| {
+            let answer = OccurrenceAnswer::of(occurrence);
+            OccurrenceAnswer { message: message(answer.at.0), ..answer }
+        };
+    } {
+        name: String = view.name.clone(),
+        /// The settings of the schedule, with the defaults filled in.
+        #[serde(flatten)]
+        fields: ScheduleFields = ScheduleFields::of(&view.record.settings).with_defaults(),
+        created_at: InstantText = wall(view.record.created),
+        /// How many occurrences may still enter; `null` without a limit.
+        remaining: Option<u64> = view.remaining,
+        /// The next ten occurrences, without those whose message a caller has removed before it was due.
+        next: Vec<OccurrenceAnswer> = view.next.iter().map(next).collect(),
+        /// The latest ten occurrences, oldest first, without those that are not due yet.
+        latest: Vec<PastOccurrenceAnswer> = view.latest.iter().map(PastOccurrenceAnswer::of).collect(),
+        counts: ScheduleCounts = view.counts.clone(),
+        /// Why an occurrence waits that its queue has refused.
+        ?waits: OccurrenceWaits = OccurrenceWaits::of(state),
+        /// Why the schedule does not run.
+        ?error: String = view.error.as_ref().map(ToString::to_string),
+    }
 }
 
-/// One occurrence that is to come.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "Occurrence")]
-pub(crate) struct OccurrenceAnswer {
-    pub(super) at: InstantText,
-    /// Seconds that the zone's clock is ahead of UTC then.
-    pub(super) offset: i32,
-    /// `shifted`: its civil time is missing that day; `repeated`: its civil time comes for the second time.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) note: Option<&'static str>,
-    /// The message of the occurrence, if that is put ahead already.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) message: Option<String>,
+answer! {
+    /// One occurrence that is to come.
+    #[schemars(rename = "Occurrence")]
+    OccurrenceAnswer of (occurrence: &Occurrence) {
+        at: InstantText = InstantText(WallMs::from_system_time_up(occurrence.at)),
+        /// Seconds that the zone's clock is ahead of UTC then.
+        offset: i32 = occurrence.offset,
+        /// `shifted`: its civil time is missing that day; `repeated`: its civil time comes for the second time.
+        ?note: &'static str = occurrence.note.map(|note| match note {
+            OccurrenceNote::Shifted => "shifted",
+            OccurrenceNote::Repeated => "repeated",
+        }),
+        /// The message of the occurrence, if that is put ahead already.
+        ?message: String = None,
+    }
 }
 
-/// The end of an occurrence.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "PastOccurrence")]
-pub(crate) struct PastOccurrenceAnswer {
-    pub(super) at: InstantText,
-    /// `entered`, `missed`, `skipped`, or `unsure` if the answer was lost for longer than it is remembered.
-    #[schemars(with = "String")]
-    pub(super) outcome: OccurrenceEnd,
-    /// The message of the occurrence.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) message: Option<String>,
+answer! {
+    /// The end of an occurrence.
+    #[schemars(rename = "PastOccurrence")]
+    PastOccurrenceAnswer of (past: &PastOccurrence) {
+        at: InstantText = wall(past.at),
+        /// `entered`, `missed`, `skipped`, or `unsure` if the answer was lost for longer than it is remembered.
+        #[schemars(with = "String")]
+        outcome: OccurrenceEnd = past.end,
+        /// The message of the occurrence.
+        ?message: String = past.id.map(|id| id.to_string()),
+    }
 }
 
 /// Why an occurrence waits.
@@ -393,55 +383,6 @@ pub(crate) struct PreviewAnswer {
 
 fn wall(at: u64) -> InstantText {
     InstantText(WallMs(at))
-}
-
-impl OccurrenceAnswer {
-    pub(super) fn of(occurrence: &Occurrence) -> Self {
-        OccurrenceAnswer {
-            at: InstantText(WallMs::from_system_time_up(occurrence.at)),
-            offset: occurrence.offset,
-            note: occurrence.note.map(|note| match note {
-                OccurrenceNote::Shifted => "shifted",
-                OccurrenceNote::Repeated => "repeated",
-            }),
-            message: None,
-        }
-    }
-}
-
-impl PastOccurrenceAnswer {
-    fn of(past: &PastOccurrence) -> Self {
-        PastOccurrenceAnswer {
-            at: wall(past.at),
-            outcome: past.end,
-            message: past.id.map(|id| id.to_string()),
-        }
-    }
-}
-
-impl ScheduleAnswer {
-    pub(super) fn of(view: &ScheduleView) -> Self {
-        let state = &view.record.state;
-        let message = |at: WallMs| {
-            let entry = state.pending.iter().find(|entry| entry.at == at.0)?;
-            entry.id.map(|id| id.to_string())
-        };
-        let next = |occurrence: &Occurrence| {
-            let answer = OccurrenceAnswer::of(occurrence);
-            OccurrenceAnswer { message: message(answer.at.0), ..answer }
-        };
-        ScheduleAnswer {
-            name: view.name.clone(),
-            fields: ScheduleFields::of(&view.record.settings).with_defaults(),
-            created_at: wall(view.record.created),
-            remaining: view.remaining,
-            next: view.next.iter().map(next).collect(),
-            latest: view.latest.iter().map(PastOccurrenceAnswer::of).collect(),
-            counts: view.counts.clone(),
-            waits: OccurrenceWaits::of(state),
-            error: view.error.as_ref().map(ToString::to_string),
-        }
-    }
 }
 
 impl ListedSchedule {

@@ -17,7 +17,7 @@ use tokio::sync::watch;
 
 use super::call::Call;
 use super::queue_view::{CountsAnswer, TotalsAnswer};
-use super::{Answer, App, reply};
+use super::{Answer, App, answer, reply};
 use crate::auth::Scope;
 use crate::error::Problem;
 use crate::json::{Elements, InstantText, written};
@@ -122,91 +122,47 @@ async fn later(app: &App) -> Result<Vec<Histogram>, Problem> {
     Ok(found)
 }
 
-/// Figures of the whole server; in a cluster of all its nodes.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "Stats")]
-pub(crate) struct StatsAnswer {
-    pub(super) at: InstantText,
-    pub(super) counts: CountsAnswer,
-    /// Bytes of all unsettled messages.
-    pub(super) bytes: u64,
-    /// Messages in memory.
-    pub(super) resident: u64,
-    /// Queues; in a cluster one that is in several shards counts in each.
-    pub(super) queues: u64,
-    /// Reserves that wait for a message.
-    pub(super) waiters: u64,
-    /// Counters since the start.
-    pub(super) totals: TotalsAnswer,
-    /// Leases that ran out since the start.
-    pub(super) lease_expired: u64,
-    pub(super) lateness: LatenessAnswer,
-    pub(super) ring: RingAnswer,
-    /// Messages due behind the ring in memory: in the next day, the next month, the next ten years.
-    pub(super) later: Vec<LaterAnswer>,
-}
-
-/// The lateness of first grants since the start.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "Lateness")]
-pub(crate) struct LatenessAnswer {
-    /// The upper edges of the columns in ms; one more column is for everything above.
-    pub(super) edges_ms: Vec<u64>,
-    pub(super) counts: Vec<u64>,
-    /// The sum of all latenesses.
-    pub(super) sum_ms: u64,
-}
-
-/// The ring in memory, from its pointer on.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "Ring")]
-pub(crate) struct RingAnswer {
-    pub(super) slots: u64,
-    pub(super) tick_ms: u64,
-    /// The slot that the pointer has reached.
-    pub(super) pointer: u64,
-    /// Messages in the ring.
-    pub(super) messages: u64,
-    /// The ring in equal parts, the first one behind the pointer: the number of messages of each.
-    pub(super) segments: Vec<u64>,
-}
-
-/// Messages by due time, from now on.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "Later")]
-pub(crate) struct LaterAnswer {
-    pub(super) from: InstantText,
-    /// The width of a column.
-    pub(super) width_ms: u64,
-    pub(super) counts: Vec<u64>,
-    /// Messages due behind the last column.
-    pub(super) after: u64,
-}
-
-impl StatsAnswer {
-    fn of(at: WallMs, stats: &Stats, wheel: &WheelView, later: &[Histogram]) -> Self {
-        StatsAnswer {
-            at: InstantText(at),
-            counts: CountsAnswer::of(stats.counts),
-            bytes: stats.bytes,
-            resident: stats.resident,
-            queues: stats.queues,
-            waiters: stats.waiters,
-            totals: TotalsAnswer::of(&stats.totals),
-            lease_expired: stats.lease_expired,
-            lateness: LatenessAnswer {
-                edges_ms: LATENESS_MS.to_vec(),
-                counts: stats.lateness.clone(),
-                sum_ms: stats.lateness_sum_ms,
-            },
-            ring: RingAnswer::of(wheel),
-            later: later.iter().map(LaterAnswer::of).collect(),
-        }
+answer! {
+    /// Figures of the whole server; in a cluster of all its nodes.
+    #[schemars(rename = "Stats")]
+    StatsAnswer of (at: WallMs, stats: &Stats, wheel: &WheelView, turns: &[Histogram]) {
+        at: InstantText = InstantText(at),
+        counts: CountsAnswer = CountsAnswer::of(stats.counts),
+        /// Bytes of all unsettled messages.
+        bytes: u64 = stats.bytes,
+        /// Messages in memory.
+        resident: u64 = stats.resident,
+        /// Queues; in a cluster one that is in several shards counts in each.
+        queues: u64 = stats.queues,
+        /// Reserves that wait for a message.
+        waiters: u64 = stats.waiters,
+        /// Counters since the start.
+        totals: TotalsAnswer = TotalsAnswer::of(&stats.totals),
+        /// Leases that ran out since the start.
+        lease_expired: u64 = stats.lease_expired,
+        lateness: LatenessAnswer = LatenessAnswer::of(stats),
+        ring: RingAnswer = RingAnswer::of(wheel),
+        /// Messages due behind the ring in memory: in the next day, the next month, the next ten years.
+        later: Vec<LaterAnswer> = turns.iter().map(LaterAnswer::of).collect(),
     }
 }
 
-impl RingAnswer {
-    fn of(wheel: &WheelView) -> Self {
+answer! {
+    /// The lateness of first grants since the start.
+    #[schemars(rename = "Lateness")]
+    LatenessAnswer of (stats: &Stats) {
+        /// The upper edges of the columns in ms; one more column is for everything above.
+        edges_ms: Vec<u64> = LATENESS_MS.to_vec(),
+        counts: Vec<u64> = stats.lateness.clone(),
+        /// The sum of all latenesses.
+        sum_ms: u64 = stats.lateness_sum_ms,
+    }
+}
+
+answer! {
+    /// The ring in memory, from its pointer on.
+    #[schemars(rename = "Ring")]
+    RingAnswer of (wheel: &WheelView) with {
         let slots = wheel.slots.max(1);
         let parts = SEGMENTS.min(slots);
         let mut segments = vec![0; parts];
@@ -216,24 +172,28 @@ impl RingAnswer {
                 segments[ahead * parts / slots] += messages;
             }
         }
-        RingAnswer {
-            slots: wheel.slots as u64,
-            tick_ms: wheel.tick_ms,
-            pointer: wheel.pointers[0] as u64,
-            messages: wheel.messages,
-            segments,
-        }
+    } {
+        slots: u64 = wheel.slots as u64,
+        tick_ms: u64 = wheel.tick_ms,
+        /// The slot that the pointer has reached.
+        pointer: u64 = wheel.pointers[0] as u64,
+        /// Messages in the ring.
+        messages: u64 = wheel.messages,
+        /// The ring in equal parts, the first one behind the pointer: the number of messages of each.
+        segments: Vec<u64> = segments,
     }
 }
 
-impl LaterAnswer {
-    fn of(found: &Histogram) -> Self {
-        LaterAnswer {
-            from: InstantText(found.from),
-            width_ms: found.width_ms,
-            counts: found.counts.clone(),
-            after: found.after,
-        }
+answer! {
+    /// Messages by due time, from now on.
+    #[schemars(rename = "Later")]
+    LaterAnswer of (found: &Histogram) {
+        from: InstantText = InstantText(found.from),
+        /// The width of a column.
+        width_ms: u64 = found.width_ms,
+        counts: Vec<u64> = found.counts.clone(),
+        /// Messages due behind the last column.
+        after: u64 = found.after,
     }
 }
 

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::call::Call;
 use super::strict::{self, Text};
-use super::{Answer, App, reply};
+use super::{Answer, App, answer, reply};
 use crate::auth::{Caller, Scope};
 use crate::error::{ErrorCode, Problem};
 use crate::json::{IdText, InstantText};
@@ -339,85 +339,61 @@ pub(crate) struct TargetsAnswer {
     pub(super) next: Option<String>,
 }
 
-/// What came back from a test.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "TargetTested")]
-pub(crate) struct TestedAnswer {
-    /// When the request was sent.
-    pub(super) at: InstantText,
-    /// Whether a message would be acked.
-    pub(super) delivered: bool,
-    /// The status of the answer; `null` if there was none.
-    pub(super) status: Option<u16>,
-    /// How it ended: `status_200`, `timeout`, `dns_error`, …
-    pub(super) class: String,
-    /// How long it took.
-    pub(super) ms: u64,
-    /// The first KiB of the answer, without control characters, behind a remark in parentheses if it was cut or is a
-    /// redirect. Of a failure of TLS, the reason.
-    pub(super) answer: String,
-    /// The `webhook-id` of the request.
-    pub(super) webhook_id: String,
-}
-
-impl TestedAnswer {
-    pub(super) fn of(tested: TestedTarget) -> Self {
+answer! {
+    /// What came back from a test.
+    #[schemars(rename = "TargetTested")]
+    TestedAnswer of (tested: TestedTarget) with {
         let TestedTarget { at, webhook_id, outcome, .. } = tested;
-        TestedAnswer {
-            at: InstantText(WallMs::from_system_time_up(at)),
-            status: outcome.class.status(),
-            delivered: outcome.verdict == PushVerdict::Delivered,
-            class: outcome.class.to_string(),
-            ms: u64::try_from(outcome.took.as_millis()).unwrap_or(u64::MAX),
-            answer: outcome.answer,
-            webhook_id,
-        }
+    } {
+        /// When the request was sent.
+        at: InstantText = InstantText(WallMs::from_system_time_up(at)),
+        /// Whether a message would be acked.
+        delivered: bool = outcome.verdict == PushVerdict::Delivered,
+        /// The status of the answer; `null` if there was none.
+        status: Option<u16> = outcome.class.status(),
+        /// How it ended: `status_200`, `timeout`, `dns_error`, …
+        class: String = outcome.class.to_string(),
+        /// How long it took.
+        ms: u64 = u64::try_from(outcome.took.as_millis()).unwrap_or(u64::MAX),
+        /// The first KiB of the answer, without control characters, behind a remark in parentheses if it was cut or is
+        /// a redirect. Of a failure of TLS, the reason.
+        answer: String = outcome.answer,
+        /// The `webhook-id` of the request.
+        webhook_id: String = webhook_id,
     }
 }
 
-/// An attempt to deliver a message to a target.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "DeliveryAttempt")]
-pub(crate) struct DeliveryAnswer {
-    /// When it began.
-    pub(super) at: InstantText,
-    /// How long it took.
-    pub(super) ms: u64,
-    /// The status of the answer; `null` if there was none.
-    pub(super) status: Option<u16>,
-    /// How it ended: `status_500`, `timeout`, `dns_error`, …
-    pub(super) class: String,
-    /// The first KiB of the answer, in the list of its target 200 bytes, without control characters, behind a remark in
-    /// parentheses if it was cut or is a redirect. Of a failure of TLS, the reason.
-    pub(super) answer: String,
-}
-
-impl DeliveryAnswer {
-    pub(super) fn of(attempt: DeliveryAttempt) -> Self {
-        let DeliveryAttempt { at_ms, ms, status, class, answer } = attempt;
-        DeliveryAnswer { at: InstantText(WallMs(at_ms)), ms, status, class, answer }
+answer! {
+    /// An attempt to deliver a message to a target.
+    #[schemars(rename = "DeliveryAttempt")]
+    DeliveryAnswer of (attempt: DeliveryAttempt) {
+        /// When it began.
+        at: InstantText = InstantText(WallMs(attempt.at_ms)),
+        /// How long it took.
+        ms: u64 = attempt.ms,
+        /// The status of the answer; `null` if there was none.
+        status: Option<u16> = attempt.status,
+        /// How it ended: `status_500`, `timeout`, `dns_error`, …
+        class: String = attempt.class,
+        /// The first KiB of the answer, in the list of its target 200 bytes, without control characters, behind a
+        /// remark in parentheses if it was cut or is a redirect. Of a failure of TLS, the reason.
+        answer: String = attempt.answer,
     }
 }
 
-/// An attempt to deliver a message, in the list of its target.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "TargetAttempt")]
-pub(crate) struct TargetAttemptAnswer {
-    /// The message.
-    pub(super) message: IdText,
-    /// The queue of the message.
-    #[schemars(with = "QueueSchema")]
-    pub(super) queue: String,
-    /// Which attempt of the message it was.
-    pub(super) attempt: u32,
-    #[serde(flatten)]
-    delivery: DeliveryAnswer,
-}
-
-impl TargetAttemptAnswer {
-    pub(super) fn of(one: TargetAttempt) -> Self {
-        let (message, queue) = (IdText(one.id), one.queue.as_str().to_owned());
-        TargetAttemptAnswer { message, queue, attempt: one.number, delivery: DeliveryAnswer::of(one.attempt) }
+answer! {
+    /// An attempt to deliver a message, in the list of its target.
+    #[schemars(rename = "TargetAttempt")]
+    TargetAttemptAnswer of (one: TargetAttempt) {
+        /// The message.
+        message: IdText = IdText(one.id),
+        /// The queue of the message.
+        #[schemars(with = "QueueSchema")]
+        queue: String = one.queue.as_str().to_owned(),
+        /// Which attempt of the message it was.
+        attempt: u32 = one.number,
+        #[serde(flatten)]
+        delivery: DeliveryAnswer = DeliveryAnswer::of(one.attempt),
     }
 }
 
