@@ -344,21 +344,29 @@ impl OccurrenceWaits {
     }
 }
 
-/// A schedule in a list.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "ListedSchedule")]
-pub(crate) struct ListedSchedule {
-    pub(super) name: String,
-    /// `null` if its record cannot be read.
-    #[schemars(with = "Option<QueueSchema>")]
-    pub(super) queue: Option<String>,
-    pub(super) paused: bool,
-    /// When it occurs next.
-    pub(super) next: Option<InstantText>,
-    pub(super) counts: ScheduleCounts,
-    /// Why it does not run.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) error: Option<String>,
+answer! {
+    /// A schedule in a list.
+    #[schemars(rename = "ListedSchedule")]
+    ListedSchedule of (listed: ScheduleListed) with {
+        let (view, unreadable) = match listed.view {
+            Ok(view) => (Some(view), None),
+            Err(why) => (None, Some(why)),
+        };
+        let view = view.as_ref();
+        let settings = view.map(|view| &view.record.settings);
+        let error = view.and_then(|view| view.error.as_ref()).map(ToString::to_string);
+    } {
+        name: String = listed.name,
+        /// `null` if its record cannot be read.
+        #[schemars(with = "Option<QueueSchema>")]
+        queue: Option<String> = settings.map(|settings| settings.queue.clone()),
+        paused: bool = settings.is_some_and(|settings| settings.paused),
+        /// When it occurs next.
+        next: Option<InstantText> = view.and_then(|view| view.next.first()).map(|next| OccurrenceAnswer::of(next).at),
+        counts: ScheduleCounts = view.map(|view| view.counts.clone()).unwrap_or_default(),
+        /// Why it does not run.
+        ?error: String = unreadable.or(error),
+    }
 }
 
 /// A page of schedules, by name.
@@ -383,28 +391,4 @@ pub(crate) struct PreviewAnswer {
 
 fn wall(at: u64) -> InstantText {
     InstantText(WallMs(at))
-}
-
-impl ListedSchedule {
-    pub(super) fn of(listed: ScheduleListed) -> Self {
-        let name = listed.name;
-        match listed.view {
-            Ok(view) => ListedSchedule {
-                name,
-                queue: Some(view.record.settings.queue.clone()),
-                paused: view.record.settings.paused,
-                next: view.next.first().map(|next| OccurrenceAnswer::of(next).at),
-                counts: view.counts,
-                error: view.error.as_ref().map(ToString::to_string),
-            },
-            Err(error) => ListedSchedule {
-                name,
-                queue: None,
-                paused: false,
-                next: None,
-                counts: ScheduleCounts::default(),
-                error: Some(error),
-            },
-        }
-    }
 }

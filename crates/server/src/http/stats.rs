@@ -219,34 +219,28 @@ async fn histogram_of(call: Call, queue: Option<QueueName>) -> Answer {
         return Err(Problem::field("to", "must be after from"));
     }
     let found = call.app.ask(Op::histogram(queue, from, to, columns)).await?;
-    let starts = std::iter::successors(Some(found.from.0), |at| Some(at.saturating_add(found.width_ms)));
-    let bucket = |(from, count): (u64, &u64)| BucketAnswer { from: InstantText(WallMs(from)), count: *count };
-    let answer = HistogramAnswer {
-        from: InstantText(found.from),
-        width_ms: found.width_ms,
-        resolution_ms: found.resolution_ms,
-        before: found.before,
-        after: found.after,
-        buckets: starts.zip(&found.counts).map(bucket).collect(),
-    };
-    Ok(reply(StatusCode::OK, &answer))
+    Ok(reply(StatusCode::OK, &HistogramAnswer::of(&found)))
 }
 
-/// Scheduled and ready messages by due time.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "Histogram")]
-pub(crate) struct HistogramAnswer {
-    /// The start of the first bucket.
-    pub(super) from: InstantText,
-    /// The width of a bucket.
-    pub(super) width_ms: u64,
-    /// A message that is due closer than this to the edge of a bucket may be counted in the next one.
-    pub(super) resolution_ms: u64,
-    /// Messages due before the first bucket: if that begins now, the overdue ones.
-    pub(super) before: u64,
-    /// Messages due after the last bucket.
-    pub(super) after: u64,
-    pub(super) buckets: Vec<BucketAnswer>,
+answer! {
+    /// Scheduled and ready messages by due time.
+    #[schemars(rename = "Histogram")]
+    HistogramAnswer of (found: &Histogram) with {
+        let starts = std::iter::successors(Some(found.from.0), |at| Some(at.saturating_add(found.width_ms)));
+        let bucket = |(from, count): (u64, &u64)| BucketAnswer { from: InstantText(WallMs(from)), count: *count };
+    } {
+        /// The start of the first bucket.
+        from: InstantText = InstantText(found.from),
+        /// The width of a bucket.
+        width_ms: u64 = found.width_ms,
+        /// A message that is due closer than this to the edge of a bucket may be counted in the next one.
+        resolution_ms: u64 = found.resolution_ms,
+        /// Messages due before the first bucket: if that begins now, the overdue ones.
+        before: u64 = found.before,
+        /// Messages due after the last bucket.
+        after: u64 = found.after,
+        buckets: Vec<BucketAnswer> = starts.zip(&found.counts).map(bucket).collect(),
+    }
 }
 
 /// The messages that are due in one bucket.
@@ -265,61 +259,47 @@ pub(super) fn instant(call: &Call, field: &'static str) -> Result<Option<WallMs>
 
 pub(crate) async fn wheel(call: Call) -> Answer {
     let wheel = call.app.ask(Op::wheel()).await?;
-    let [at, after] = wheel.pointers.map(|pointer| pointer as u64);
-    let [slots_at, slots_after] = &wheel.occupied;
-    let answer = WheelAnswer {
-        slots: wheel.slots as u64,
-        tick_ms: wheel.tick_ms,
-        messages: wheel.messages,
-        pointer: PointersAnswer { at, after },
-        occupied: OccupiedAnswer {
-            at: Elements(slots_at, SlotAnswer::of),
-            after: Elements(slots_after, SlotAnswer::of),
-        },
-    };
-    Ok(reply(StatusCode::OK, &answer))
+    Ok(reply(StatusCode::OK, &WheelAnswer::of(&wheel)))
 }
 
-/// The rings in memory: one for messages due at an instant (`at`), one for messages due after a delay (`after`).
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "Wheel")]
-pub(crate) struct WheelAnswer<'a> {
-    /// Slots of each ring.
-    pub(super) slots: u64,
-    pub(super) tick_ms: u64,
-    /// Messages on both rings.
-    pub(super) messages: u64,
-    pub(super) pointer: PointersAnswer,
-    pub(super) occupied: OccupiedAnswer<'a>,
+answer! {
+    /// The rings in memory: one for messages due at an instant (`at`), one for messages due after a delay (`after`).
+    #[schemars(rename = "Wheel")]
+    WheelAnswer<'a> of (wheel: &'a WheelView) {
+        /// Slots of each ring.
+        slots: u64 = wheel.slots as u64,
+        tick_ms: u64 = wheel.tick_ms,
+        /// Messages on both rings.
+        messages: u64 = wheel.messages,
+        pointer: PointersAnswer = PointersAnswer::of(wheel),
+        occupied: OccupiedAnswer<'a> = OccupiedAnswer::of(wheel),
+    }
 }
 
-/// The slot that each ring has reached.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "Pointers")]
-pub(crate) struct PointersAnswer {
-    pub(super) at: u64,
-    pub(super) after: u64,
+answer! {
+    /// The slot that each ring has reached.
+    #[schemars(rename = "Pointers")]
+    PointersAnswer of (wheel: &WheelView) {
+        at: u64 = wheel.pointers[0] as u64,
+        after: u64 = wheel.pointers[1] as u64,
+    }
 }
 
-/// The slots that are not empty.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "Occupied")]
-pub(crate) struct OccupiedAnswer<'a> {
-    pub(super) at: Elements<'a, (usize, u64), SlotAnswer>,
-    pub(super) after: Elements<'a, (usize, u64), SlotAnswer>,
+answer! {
+    /// The slots that are not empty.
+    #[schemars(rename = "Occupied")]
+    OccupiedAnswer<'a> of (wheel: &'a WheelView) {
+        at: Elements<'a, (usize, u64), SlotAnswer> = Elements(&wheel.occupied[0], SlotAnswer::of),
+        after: Elements<'a, (usize, u64), SlotAnswer> = Elements(&wheel.occupied[1], SlotAnswer::of),
+    }
 }
 
-/// The number of messages on a slot.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "Slot")]
-pub(crate) struct SlotAnswer {
-    pub(super) slot: u64,
-    pub(super) messages: u64,
-}
-
-impl SlotAnswer {
-    fn of(&(slot, messages): &(usize, u64)) -> Self {
-        SlotAnswer { slot: slot as u64, messages }
+answer! {
+    /// The number of messages on a slot.
+    #[schemars(rename = "Slot")]
+    SlotAnswer of (slot: &(usize, u64)) {
+        slot: u64 = slot.0 as u64,
+        messages: u64 = slot.1,
     }
 }
 
