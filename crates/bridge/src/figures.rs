@@ -4,27 +4,34 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Figures of a bridge on this node since its start.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+use serde::Serialize;
+
+/// Figures of a bridge on a node since its start.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "BridgeCounts"))]
 pub struct BridgeFigures {
-    /// Messages of the other side whose effect is durable here.
+    /// Messages of the other side that are durable here.
+    #[serde(rename = "in")]
     pub taken: u64,
     /// Messages that the other side has confirmed.
+    #[serde(rename = "out")]
     pub sent: u64,
     /// Messages of the other side that were put aside.
     pub rejected: u64,
-    /// Messages of the other side whose id was seen before: the same ones, which were not enqueued again, and others,
-    /// which were.
+    /// Messages of the other side whose id had come before.
     pub duplicates: u64,
     /// Whether the other side is away, so that the breaker is open.
+    #[serde(skip)]
     pub is_open: bool,
-    /// Messages that were taken a second, over the last seconds.
-    pub taken_per_second: u64,
-    /// Messages that were sent a second, over the last seconds.
-    pub sent_per_second: u64,
+    /// Messages in a second, over the last seconds.
+    pub in_per_second: u64,
+    /// Messages out a second, over the last seconds.
+    pub out_per_second: u64,
     /// How late the message is that has been due for longest, in ms.
+    #[serde(skip)]
     pub lag_ms: u64,
     /// The last error, if no direction has worked since.
+    #[serde(skip)]
     pub last_error: Option<String>,
 }
 
@@ -124,15 +131,15 @@ impl Meter {
 
     pub(crate) fn read(&self) -> BridgeFigures {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        let [taken_per_second, sent_per_second] = self.rates().per_second;
+        let [in_per_second, out_per_second] = self.rates().per_second;
         BridgeFigures {
             taken: of(&self.taken),
             sent: of(&self.sent),
             rejected: of(&self.rejected),
             duplicates: of(&self.duplicates),
             is_open: self.is_open(),
-            taken_per_second,
-            sent_per_second,
+            in_per_second,
+            out_per_second,
             lag_ms: of(&self.lag_ms),
             last_error: self.error().clone(),
         }

@@ -3,19 +3,21 @@
 use serde::Serialize;
 use serde_json::Value;
 
-/// The changes at the broker and in programs by which a bridge takes the plugin's place.
+/// The declarations by which a bridge takes the place of a plugin.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct BridgePlan {
-    /// Queues, exchanges and bindings, as `rabbitmqadmin import` and the management interface read them.
+    /// Queues, exchanges and bindings, as `rabbitmqadmin import` reads them.
     pub definitions: Value,
     /// The steps for people, in this order.
     pub steps: Vec<String>,
-    /// The lines that change in programs that declare the exchange; those that only publish stay as they are.
+    /// The lines that change in programs that declare the exchange.
     pub programs: Vec<PlannedChange>,
 }
 
 /// The lines that change in programs of one client library.
 #[derive(Clone, Debug, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "BridgeProgram"))]
 pub struct PlannedChange {
     /// The client library.
     pub library: &'static str,
@@ -25,12 +27,13 @@ pub struct PlannedChange {
     pub bind: String,
 }
 
-/// A step of a test, and its outcome.
+/// A step of a test.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "BridgeStep"))]
 pub struct ProbeStep {
     /// The step: `connect`, `in`, `out`.
     pub step: &'static str,
-    /// Whether it went well; `None`: it was left out.
+    /// Whether it went well; `null`: it was left out.
     pub ok: Option<bool>,
     /// The observation, in words.
     pub detail: String,

@@ -15,6 +15,7 @@ use crate::settings::{BadSettings, bad, choice};
 
 /// A recurrence as people write it, before it is checked. Exactly one of `cron`, `every` and `at` is there.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RecurrenceSettings {
     /// A cron expression: minute, hour, day, month, weekday; seconds before and a year behind them are optional. A time
@@ -31,12 +32,6 @@ pub struct RecurrenceSettings {
     /// The time zone of the expression, by its IANA name; `UTC` by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub zone: Option<String>,
-    /// `shift` (default) or `skip`: a fixed hour that is missing because clocks are put forward.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub dst_gap: Option<String>,
-    /// `first` (default) or `both`: a fixed hour that comes twice because clocks are put back.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub dst_fold: Option<String>,
     /// Nothing occurs before this instant, in RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub start: Option<String>,
@@ -46,6 +41,12 @@ pub struct RecurrenceSettings {
     /// The most by which occurrences come later than they nominally would, such as `30s`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jitter: Option<String>,
+    /// `shift` (default) or `skip`: a fixed hour that is missing because clocks are put forward.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dst_gap: Option<String>,
+    /// `first` (default) or `both`: a fixed hour that comes twice because clocks are put back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dst_fold: Option<String>,
 }
 
 /// When something recurs. It is pure: the present is an argument.

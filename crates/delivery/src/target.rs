@@ -16,6 +16,7 @@ use rustls::crypto::ring;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
+use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, json};
 use url::{Host, Url};
@@ -37,7 +38,6 @@ pub struct TargetSettings {
     #[serde(deserialize_with = "url_text")]
     pub url: String,
     /// `POST` (the default), `PUT` or `PATCH`.
-    #[serde(default)]
     pub method: Option<String>,
     /// Headers of each request.
     #[serde(default, deserialize_with = "header_texts")]
@@ -46,54 +46,45 @@ pub struct TargetSettings {
     #[serde(default, deserialize_with = "secret_texts")]
     pub secrets: Vec<String>,
     /// How long a request may take, in ms.
-    #[serde(default)]
     pub timeout_ms: Option<u64>,
     /// `timeout_ms` as text, in place of the number.
-    #[serde(default)]
     pub timeout: Option<SpanText>,
     /// Requests at a time.
-    #[serde(default)]
     pub concurrency: Option<u32>,
     /// Requests a second; unlimited by default.
-    #[serde(default)]
     pub rate: Option<PushRate>,
     /// When failed attempts are repeated.
-    #[serde(default)]
     pub retry: Option<RetrySettings>,
     /// Attempts after which a message is dead.
-    #[serde(default)]
     pub max_attempts: Option<u32>,
     /// Status codes that make a message dead at once.
     #[serde(default, deserialize_with = "codes")]
     pub dead_on: Vec<u16>,
     /// The only authorities that sign the target's certificate, in PEM. By default those of the web.
-    #[serde(default)]
     pub ca_pem: Option<String>,
     /// The client certificate of requests with its private key, in PEM.
     #[serde(default, deserialize_with = "client_pem_text")]
     pub client_pem: Option<String>,
     /// The addresses that requests may go to; public ones by default.
-    #[serde(default)]
     pub networks: Option<NetworkSettings>,
     /// Name prefixes of the queues that may be delivered to it; all queues by default.
-    #[serde(default)]
     pub queues: Option<Vec<String>>,
 }
 
 /// A limit of requests a second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "TargetRate"))]
 #[serde(deny_unknown_fields)]
 pub struct PushRate {
     /// Requests a second.
     pub per_second: u32,
-    /// Requests that may go at once after a pause; by default a second's worth.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Requests that may go at once after a pause; `null` for a second's worth.
     pub burst: Option<u32>,
 }
 
-/// Either `delays`, or `min_ms` and `max_ms`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "RetryInput")]
+/// When failed attempts are repeated: after `delays`, or after `min_ms` and then twice as long each time, up to `max_ms`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "TargetRetry"))]
 pub struct RetrySettings {
     /// The delay after the first, second, … failed attempt, such as `5s`; the last one repeats.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -117,19 +108,18 @@ struct RetryInput {
     max: Option<SpanText>,
 }
 
-impl TryFrom<RetryInput> for RetrySettings {
-    type Error = String;
-
-    fn try_from(fields: RetryInput) -> Result<Self, String> {
-        let RetryInput { delays, min_ms, min, max_ms, max } = fields;
-        let end =
-            |ms, text, name: &str| span::either(ms, text, name).map_err(|what| format!("{name} {what}"));
+impl<'de> Deserialize<'de> for RetrySettings {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let RetryInput { delays, min_ms, min, max_ms, max } = RetryInput::deserialize(from)?;
+        let wrong = |name, what| D::Error::custom(format_args!("{name} {what}"));
+        let end = |ms, text, name| span::either(ms, text, name).map_err(|what| wrong(name, what));
         Ok(RetrySettings { delays, min_ms: end(min_ms, min, "min")?, max_ms: end(max_ms, max, "max")? })
     }
 }
 
-/// `"public"`, `"any"`, or a list of these and of networks.
+/// The addresses that requests may go to: `"public"`, `"any"`, a network, or a list of these.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "TargetNetworks"))]
 #[serde(untagged)]
 pub enum NetworkSettings {
     /// A single word or network.

@@ -278,10 +278,16 @@ export function purge(queue) {
   });
 }
 
+// The answer has a result for each message: that it was refused is no error of the call.
+async function redriven(queue, id) {
+  const { results: [one] } = await call("POST", `${queuePath(queue)}/redrive`, { ids: [id] });
+  if (one.status >= 400) throw new Problem(one.status, one);
+}
+
 export function redrive(queue, id) {
   ask(t("act-redrive"), {
     text: t("redrive-text", { n: 1 }), word: t("redrive-word", { n: 1 }),
-    act: () => perform(() => call("POST", `${queuePath(queue)}/redrive`, { ids: [id] }), (answer) => t("redriven", { n: count(answer.redriven) })),
+    act: () => perform(() => redriven(queue, id), t("redriven", { n: 1 })),
   });
 }
 
@@ -293,7 +299,7 @@ export function several(queue, messages, action, chosen) {
     postpone: ({ delay }) => (message) => before(message, () => call("PATCH", byId(message), { delay: delay.trim() })),
     fire: () => (message) => before(message, () => call("POST", `${byId(message)}/fire`)),
     cancel: () => (message) => before(message, () => call("DELETE", byId(message))),
-    redrive: () => (message) => call("POST", `${queuePath(queue)}/redrive`, { ids: [message.id] }),
+    redrive: () => (message) => redriven(queue, message.id),
   }[action];
   const back = { postpone: dueAgain, fire: dueAgain, cancel: messages.every((message) => mayPut(message) && message.state !== "dead") ? again : undefined }[action];
   const each = async (list, act) => {

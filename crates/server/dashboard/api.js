@@ -76,6 +76,8 @@ export async function whoAmI() {
 }
 
 export const may = (scope) => identity.scopes.includes(scope);
+// Whether the caller may see the messages of a queue.
+export const mayList = () => may("consume") || may("admin");
 // Whether the caller may see and do what concerns the whole server.
 export const mayAll = (scope) => may(scope) && identity.queues === null;
 

@@ -1,7 +1,7 @@
 // What needs somebody: each line a cause and its acts, the worst first; one line if there is nothing.
 
 import * as acts from "./acts.js";
-import { may } from "./api.js";
+import { may, mayList } from "./api.js";
 import { badge, card, el } from "./dom.js";
 import { brief, clock, count, span } from "./format.js";
 import { causesOf } from "./stack.js";
@@ -29,7 +29,7 @@ function causeOf(queue, known) {
   }
   if (overdue > 60_000) return { rank: 4, kind: "bad", why: t("why-overdue", { n: brief(counts.ready), span: span(overdue), leased: brief(counts.leased) }), acts: [open] };
   if (full && full.used >= full.limit) return { rank: 3, kind: "warn", why: t("why-quota", { prefix: quota.prefix, word: t(full.word).toLowerCase(), limit: count(full.limit) }), acts: [open] };
-  if (counts.dead > 0) return { rank: 1, kind: "bad", why: t("why-dead", { n: brief(counts.dead) }), acts: [may("admin") ? link(`#/dead/${encodeURIComponent(name)}`, "dead-letters") : open] };
+  if (counts.dead > 0) return { rank: 1, kind: "bad", why: t("why-dead", { n: brief(counts.dead) }), acts: [mayList() ? link(`#/dead/${encodeURIComponent(name)}`, "dead-letters") : open] };
   return null;
 }
 

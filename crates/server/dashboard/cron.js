@@ -11,19 +11,20 @@ const list = (words) => new Intl.ListFormat(locale, { type: "conjunction" }).for
 
 // The members of a field: numbers, or [from, to]; null for more than that.
 function members(field, names, first) {
-  const number = (text) => { const n = names?.indexOf(text.slice(0, 3).toUpperCase()) ?? -1; return n >= 0 ? n + first : /^\d+$/.test(text) ? Number(text) : NaN; };
+  const number = (text) => { const n = names?.indexOf(text.toUpperCase()) ?? -1; return n >= 0 ? n + first : /^\d+$/.test(text) ? Number(text) : NaN; };
   const all = field.split(",").map((one) => { const ends = one.split("-").map(number); return ends.length <= 2 ? ends : [NaN]; });
   return all.flat().some(Number.isNaN) ? null : all;
 }
 const say = (all, name) => list(all.map((ends) => (ends.length === 2 ? t("cron-range", { from: name(ends[0]), to: name(ends[1]) }) : name(ends[0]))));
 
 function timeOf(minute, hour) {
-  const every = /^\*\/(\d+)$/;
+  // A step that does not divide the hour or the day begins anew in each: */45 is :00 and :45.
+  const every = (field, whole) => { const n = Number(/^\*\/(\d+)$/.exec(field)?.[1]); return whole % n === 0 ? n : 0; };
   const two = (n) => String(n).padStart(2, "0");
   if (minute === "*" && hour === "*") return t("cron-minute");
-  if (every.test(minute) && hour === "*") return t("cron-minutes", { n: every.exec(minute)[1] });
+  if (every(minute, 60) && hour === "*") return t("cron-minutes", { n: every(minute, 60) });
   if (/^\d+$/.test(minute) && hour === "*") return t("cron-hour", { minute: two(minute) });
-  if (/^\d+$/.test(minute) && every.test(hour)) return t("cron-hours", { n: every.exec(hour)[1], minute: two(minute) });
+  if (/^\d+$/.test(minute) && every(hour, 24)) return t("cron-hours", { n: every(hour, 24), minute: two(minute) });
   const hours = members(hour);
   if (!/^\d+$/.test(minute) || !hours || hours.some((ends) => ends.length > 1)) return null;
   return t("cron-at", { times: list(hours.map(([n]) => `${two(n)}:${two(minute)}`)) });

@@ -2,7 +2,7 @@
 
 import { fail } from "./acts.js";
 import { audit } from "./audit.js";
-import { Problem, events, hasToken, identity, idle, may, mayAll, setToken, updates, whoAmI } from "./api.js";
+import { Problem, events, hasToken, identity, idle, may, mayAll, mayList, setToken, updates, whoAmI } from "./api.js";
 import { card, el, show } from "./dom.js";
 import { jobs } from "./jobs.js";
 import { dead, message, search } from "./messages.js";
@@ -80,17 +80,17 @@ class Live {
   end() { this.controller.abort(); }
 }
 
-// What a page needs: one of some scopes, all of some, or one for all queues. Without it neither a link nor the page is there.
+// What a page needs: one of some scopes, or one for all queues. Without it neither a link nor the page is there.
 const any = (...scopes) => ({ scope: scopes.join(" / "), given: () => scopes.some(may) });
-const every = (...scopes) => ({ scope: scopes.join(" + "), given: () => scopes.every(may) });
 const whole = (scope) => ({ scope, given: () => mayAll(scope), all: true });
-const nothing = every();
+const nothing = { given: () => true };
+const OF_QUEUES = ["metrics", "enqueue", "consume", "admin"];
 
 const VIEWS = [
-  [/^\/$/, overview, any("metrics")], [/^\/queues$/, queues, any("metrics", "enqueue", "admin")], [/^\/queues\/(?<name>[^/]+)$/, queue, any("metrics", "enqueue", "admin")],
+  [/^\/$/, overview, any("metrics")], [/^\/queues$/, queues, any(...OF_QUEUES)], [/^\/queues\/(?<name>[^/]+)$/, queue, any(...OF_QUEUES)],
   [/^\/messages\/(?<id>[^/]+)$/, message, any("cancel")], [/^\/schedules$/, schedules, any("admin")], [/^\/schedules\/(?<name>[^/]+)$/, schedule, any("admin")],
   [/^\/targets$/, targets, whole("admin")], [/^\/targets\/(?<name>[^/]+)$/, target, whole("admin")], [/^\/jobs$/, jobs, any("admin")],
-  [/^\/dead$/, dead, every("admin", "metrics")], [/^\/dead\/(?<name>[^/]+)$/, dead, any("admin")], [/^\/audit$/, audit, any("admin")], [/^\/server$/, server, nothing], [/^\/search$/, search, any("cancel", "metrics", "admin")],
+  [/^\/dead$/, dead, { scope: "metrics + consume / admin", given: () => may("metrics") && mayList() }], [/^\/dead\/(?<name>[^/]+)$/, dead, any("consume", "admin")], [/^\/audit$/, audit, any("admin")], [/^\/server$/, server, nothing], [/^\/search$/, search, any("cancel", "metrics", "consume", "admin")],
 ];
 const PAGES = [["/", "overview"], ["/queues", "queues"], ["/schedules", "schedules"], ["/targets", "targets"], ["/dead", "dead-letters"], ["/jobs", "jobs"], ["/audit", "audit"], ["/server", "server"]];
 const needsOf = (path) => VIEWS.find(([pattern]) => pattern.test(path))[2];

@@ -1,7 +1,7 @@
 // A message, what is dead, and the search.
 
 import * as acts from "./acts.js";
-import { allQueues, find, get, may, queryOf, queuePath } from "./api.js";
+import { allQueues, find, get, may, mayList, queryOf, queuePath } from "./api.js";
 import { badge, card, el, pairs, show, soft, table } from "./dom.js";
 import { attempts, count, exact, span, when, zone } from "./format.js";
 import { change } from "./jobs.js";
@@ -20,9 +20,20 @@ function hex(message) {
   return out.join("\n");
 }
 
+// A text in JSON with its members in lines of their own. What it says stays as it is written: a double does not hold each number,
+// and an object has each name once.
+function indented(text) {
+  JSON.parse(text);
+  let depth = 0;
+  const line = (by) => { depth += by; return `\n${"  ".repeat(depth)}`; };
+  const put = { "{": (token) => token + line(1), "[": (token) => token + line(1), "}": (token) => line(-1) + token, "]": (token) => line(-1) + token, ",": (token) => token + line(0), ":": () => ": " };
+  const tokens = text.match(/"[^"\\]*(?:\\.[^"\\]*)*"|\{\s*\}|\[\s*\]|[[\]{},:]|[^\s[\]{},:"]+/g);
+  return tokens.map((token) => put[token]?.(token) ?? token).join("");
+}
+
 function bodyView(message) {
   let json = null;
-  try { json = JSON.stringify(JSON.parse(message.body), null, 2); } catch { json = null; }
+  try { json = indented(message.body); } catch { json = null; }
   const forms = [message.body !== undefined && ["text", message.body], json !== null && ["json", json], ["hex", hex(message)]].filter(Boolean);
   const shown = el("pre", { tabindex: "0", "aria-label": t("set-body") }, (json !== null ? forms[1] : forms[0])[1]);
   const choose = el("select", { "aria-label": t("show-as"), onchange: (event) => { shown.textContent = forms[event.target.selectedIndex][1]; } },
@@ -119,7 +130,7 @@ export async function search(root, { q = "", queue = "", from, to }, live) {
   const list = el("div");
   const form = el("form", { class: "bar" },
     el("input", { type: "search", name: "q", value: q, "aria-label": t("search-text"), placeholder: t("search-text") }),
-    (may("cancel") || may("admin")) && el("input", { type: "search", name: "queue", value: queue, "aria-label": t("search-queue"), placeholder: t("search-queue") }),
+    (may("cancel") || mayList()) && el("input", { type: "search", name: "queue", value: queue, "aria-label": t("search-queue"), placeholder: t("search-queue") }),
     el("button", { type: "submit", class: "main" }, t("look")));
   form.addEventListener("submit", (event) => { event.preventDefault(); location.hash = `#/search${queryOf(Object.fromEntries(new FormData(form)))}`; });
   const dueThen = from && to;
@@ -135,12 +146,12 @@ export async function search(root, { q = "", queue = "", from, to }, live) {
   let names = [];
   const named = () => (q ? all.queues.filter((one) => one.queue.toLowerCase().includes(q.toLowerCase())) : []);
   function draw() {
-    const asks = may("admin") || (may("cancel") && q);
+    const asks = mayList() || (may("cancel") && q);
     const messages = [...found.values()].slice(0, FOUND);
     show(list,
       card(t("messages"),
         !over && el("div", { class: "bar" }, el("progress", { max: Math.max(names.length, 1), value: looked, "aria-label": t("look") }), el("span", {}, t("searching", { n: count(looked), all: count(names.length), found: count(found.size) })), el("button", { "data-name": "stop", onclick: () => { stopped = true; } }, t("stop"))),
-        messages.length > 0 ? messageTable(messages, t("messages")) : over && soft(t(part || stopped || all.more || !asks || (names.length === 0 && !may("metrics")) ? "none-so-far" : dueThen ? "nothing-due" : may("admin") ? "nothing-found" : "nothing-exact")),
+        messages.length > 0 ? messageTable(messages, t("messages")) : over && soft(t(part || stopped || all.more || !asks || (names.length === 0 && !may("metrics")) ? "none-so-far" : dueThen ? "nothing-due" : mayList() ? "nothing-found" : "nothing-exact")),
         found.size > FOUND && soft(t("first-found", { n: count(FOUND) })), over && (part || stopped) && soft(t("searched-part", { n: count(looked), all: count(names.length) })), over && names.length === 0 && !may("metrics") && soft(t("search-needs-queue"))),
       named().length > 0 && card(t("queues"), el("ul", {}, named().slice(0, 50).map((one) => el("li", {}, queueLink(one.queue)))), shownOf(Math.min(named().length, 50), named().length)),
       all.more && el("p", {}, badge(t("first-queues", { n: count(all.queues.length) }), "warn")));
@@ -154,7 +165,7 @@ export async function search(root, { q = "", queue = "", from, to }, live) {
   async function inQueue(name) {
     if (q && may("cancel")) await look(`${queuePath(name)}/keys/${encodeURIComponent(q)}`);
     let next = null;
-    for (let first = true; may("admin") && (first || next !== null) && !stopped; first = false) {
+    for (let first = true; mayList() && (first || next !== null) && !stopped; first = false) {
       try {
         const page = await get(`${queuePath(name)}/messages${queryOf({ limit: 100, ...filter, after: next })}`, live.signal);
         for (const one of page.messages) found.set(one.id, one);

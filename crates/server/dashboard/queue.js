@@ -2,7 +2,7 @@
 
 import * as acts from "./acts.js";
 import { note, queueAt as at, spanNow } from "./address.js";
-import { get, may, queryOf, queuePath } from "./api.js";
+import { get, may, mayList, queryOf, queuePath } from "./api.js";
 import { card, el, figures, pairs, show, soft } from "./dom.js";
 import { brief, count, rate, span, when } from "./format.js";
 import { history } from "./history.js";
@@ -34,8 +34,8 @@ function messages(name, asked, live) {
   const chosen = new Map();
   let { after } = asked;
   let [page, shown, counts, done, timer] = [null, null, null, 0, 0];
-  // Those that are chosen are changed one by one; all acts but one need a scope for that.
-  const each = () => actsOf(wanted.state).filter((action) => action === "redrive" || may("cancel"));
+  // Those that are chosen are changed one by one.
+  const each = () => actsOf(wanted.state).filter((action) => may(action === "redrive" ? "admin" : "cancel"));
   const same = () => shown !== null && JSON.stringify(shown) === JSON.stringify(filterOf(wanted));
   const addressOf = (more) => at(name, { ...wanted, ...more, ...spanNow() });
 
@@ -47,7 +47,7 @@ function messages(name, asked, live) {
   }
   function drawActs() {
     const off = !same() || page === null;
-    if (chosen.size === 0) { show(bar, page?.messages.length > 0 && bulkActs(name, shown ?? {}, off)); return; }
+    if (chosen.size === 0) { show(bar, page?.messages.length > 0 && may("admin") && bulkActs(name, shown ?? {}, off)); return; }
     show(bar, el("b", {}, t("chosen-n", { n: count(chosen.size) })),
       each().map((action) => el("button", { "data-name": `chosen-${action}`, disabled: off, class: action === "cancel" ? "danger" : undefined, onclick: () => acts.several(name, [...chosen.values()], action, () => { chosen.clear(); draw(); }) }, t(`act-${action}`))),
       el("button", { "data-name": "choose-none", onclick: () => { chosen.clear(); draw(); } }, t("choose-none")));
@@ -55,7 +55,7 @@ function messages(name, asked, live) {
   const offered = (message) => [
     may("cancel") && message.state === "scheduled" && el("button", { "data-name": `fire-${message.id}`, "aria-label": t("fire-id", { id: message.id }), onclick: () => acts.fire(message) }, t("act-fire")),
     may("cancel") && (message.state === "scheduled" || message.state === "ready") && el("button", { "data-name": `postpone-${message.id}`, "aria-label": t("postpone-id", { id: message.id }), onclick: () => acts.postpone(message) }, t("act-postpone")),
-    message.state === "dead" && el("button", { "data-name": `redrive-${message.id}`, "aria-label": t("redrive-id", { id: message.id }), onclick: () => acts.redrive(name, message.id) }, t("act-redrive")),
+    message.state === "dead" && may("admin") && el("button", { "data-name": `redrive-${message.id}`, "aria-label": t("redrive-id", { id: message.id }), onclick: () => acts.redrive(name, message.id) }, t("act-redrive")),
     may("cancel") && message.state !== "leased" && message.state !== "done" && el("button", { "data-name": `cancel-${message.id}`, class: "danger", "aria-label": t("cancel-id", { id: message.id }), onclick: () => acts.cancel(message) }, t("act-cancel")),
   ];
   const choose = {
@@ -101,17 +101,17 @@ function messages(name, asked, live) {
 export function queue(root, { name, ...asked }, live) {
   const [bar, top, quota, sums] = [el("div", { class: "bar" }), el("div"), el("div"), el("div")];
   root.append(el("div", { class: "head" }, el("h1", {}, name), bar), top, quota);
-  const list = may("admin") ? messages(name, asked, live) : null;
-  root.append(list?.box ?? card(t("messages"), soft(t("needs-scope", { scope: "admin" }))));
+  const list = mayList() ? messages(name, asked, live) : null;
+  root.append(list?.box ?? card(t("messages"), soft(t("needs-scope", { scope: "consume / admin" }))));
   const enqueue = () => may("enqueue") && el("button", { "data-name": "enqueue", class: "main", onclick: () => acts.enqueue(name) }, t("enqueue"));
   const dead = () => el("a", { href: `#/dead/${encodeURIComponent(name)}` }, t("dead-letters"));
   if (!may("metrics")) {
     // Whether it is paused is not shown to this token.
-    show(bar, enqueue(), may("admin") && [el("button", { "data-name": "pause", onclick: () => acts.pause(name) }, t("pause")), el("button", { "data-name": "resume", onclick: () => acts.resume(name) }, t("resume")), dead()]);
+    show(bar, enqueue(), may("admin") && [el("button", { "data-name": "pause", onclick: () => acts.pause(name) }, t("pause")), el("button", { "data-name": "resume", onclick: () => acts.resume(name) }, t("resume"))], mayList() && dead());
     show(top, card(null, soft(t("figures-need", { scope: "metrics" }))));
     return;
   }
-  const inSpan = may("admin") && ((start, end, same) => at(name, { from: new Date(start).toISOString(), to: new Date(end).toISOString(), ...same }));
+  const inSpan = mayList() && ((start, end, same) => at(name, { from: new Date(start).toISOString(), to: new Date(end).toISOString(), ...same }));
   root.append(el("div", { class: "grid" }, card(t("flow"), history(live, name, asked, ["rates", "waiting"])), card(t("due-when"), zoomable(`${queuePath(name)}/histogram`, live, asked, inSpan))), settings(name, live, sums));
   let known = nothingKnown;
   live.every(2_000, async () => {
@@ -120,7 +120,7 @@ export function queue(root, { name, ...asked }, live) {
     list?.figures(now);
     show(bar, chip(now, known), enqueue(),
       may("admin") && (now.paused ? el("button", { "data-name": "resume", onclick: () => acts.resume(name) }, t("resume")) : el("button", { "data-name": "pause", onclick: () => acts.pause(name) }, t("pause"))),
-      counts.dead > 0 && may("admin") && dead(),
+      counts.dead > 0 && mayList() && dead(),
       may("admin") && el("button", { "data-name": "purge", class: "danger", onclick: () => acts.purge(name) }, t("act-purge")));
     show(top, figures([
       ...(list ? [] : ["scheduled", "ready", "leased", "dead"].map((word) => [t(word), count(counts[word])])),

@@ -1,6 +1,6 @@
 // All schedules, and one schedule with its next and latest occurrences.
 
-import { Wrong, ask, mustBeFree, perform, run } from "./acts.js";
+import { ask, mustBeFree, perform, run } from "./acts.js";
 import { call, find, get, may, queryOf } from "./api.js";
 import { cronWords } from "./cron.js";
 import { badge, card, el, figures, pairs, show, soft, table } from "./dom.js";
@@ -25,7 +25,6 @@ function ahead(seconds) {
 
 // ----- acts -----
 
-const textOf = (one) => one.body ?? (one.json === undefined ? "" : JSON.stringify(one.json));
 const fieldsOf = (one) => [
   { name: "cron", label: t("cron"), hint: "0 9 * * MON", value: one.cron ?? "" },
   { name: "every", label: t("every"), hint: "24h", value: one.every ?? "" },
@@ -52,13 +51,12 @@ function edit(one) {
   const hasText = one.body_base64 === undefined;
   ask(t("edit"), {
     text: t("recurrence-text"),
-    fields: [...(one.at === undefined ? fieldsOf(one) : []), ...(hasText ? [{ name: "body", label: t("set-body"), type: "area", value: textOf(one) }] : []), { name: "note", label: t("set-note"), value: one.note ?? "" }],
+    fields: [...(one.at === undefined ? fieldsOf(one) : []), ...(hasText ? [{ name: "body", label: t("set-body"), type: "area", value: one.body }] : []), { name: "note", label: t("set-note"), value: one.note ?? "" }],
     act: (values) => {
       // Only what was changed is sent; an empty field is reset.
-      const before = { cron: one.cron ?? "", every: one.every ?? "", zone: one.zone ?? "", body: textOf(one), note: one.note ?? "" };
+      const before = { cron: one.cron ?? "", every: one.every ?? "", zone: one.zone ?? "", body: one.body ?? "", note: one.note ?? "" };
       const changed = Object.entries(values).filter(([name, value]) => value.trim() !== before[name].trim());
-      const next = Object.fromEntries(changed.map(([name, value]) => [name === "body" && one.json !== undefined ? "json" : name, value.trim() === "" && name !== "body" ? null : value]));
-      if (typeof next.json === "string") { try { next.json = JSON.parse(next.json); } catch (error) { throw new Wrong(error.message, "body"); } }
+      const next = Object.fromEntries(changed.map(([name, value]) => [name, value.trim() === "" && name !== "body" ? null : value]));
       const back = Object.fromEntries(Object.keys(next).map((name) => [name, one[name] ?? null]));
       return perform(() => call("PATCH", pathOf(one.name), next), t("settings-saved"), () => call("PATCH", pathOf(one.name), back));
     },
@@ -146,7 +144,7 @@ export function schedule(root, { name }, live) {
   root.append(el("h1", {}, name), place);
   // What is to come in a month; of a schedule that occurs more often the first thousand times.
   const look = async (one) => {
-    const { queue: _, ...timing } = Object.fromEntries(Object.entries(settingsOf(one)).filter(([field]) => !["paused", "note", "body", "body_base64", "json", "headers"].includes(field)));
+    const { queue: _, ...timing } = Object.fromEntries(Object.entries(settingsOf(one)).filter(([field]) => !["paused", "note", "body", "body_base64", "headers"].includes(field)));
     try { const { next } = await call("POST", "/v1/schedules/preview", { ...timing, queue: one.queue, count: MOST }, live.signal); show(strip, month(next)); } catch (error) { if (error.name === "AbortError") throw error; strip.replaceChildren(); }
   };
   let drawn = "";

@@ -2,7 +2,7 @@
 export default {
   skip: ["Skip to content", "跳到内容"], pages: ["Pages", "页面"], overview: ["Overview", "总览"], queues: ["Queues", "队列"], "dead-letters": ["Dead letters", "死信"], server: ["Server", "服务器"],
   search: ["Search id, key, queue", "搜索 ID、业务键、队列"], "search-for": ["Search: {q}", "搜索：{q}"], "nothing-found": ["Nothing is pending under this id, key or beginning of a key.", "此 ID、业务键或键前缀下没有待处理的消息。"],
-  "nothing-exact": ["Nothing is there under this id or key; beginnings of keys need the scope admin.", "没有此 ID 或业务键的消息；按业务键前缀查找需要 admin 权限。"],
+  "nothing-exact": ["Nothing is there under this id or key; beginnings of keys need the scope consume or admin.", "没有此 ID 或业务键的消息；按业务键前缀查找需要 consume 或 admin 权限。"],
   "search-text": ["Id, key, beginning of a key, or queue name", "ID、业务键、键的前缀或队列名称"], "search-queue": ["In the queue (all if empty)", "在队列中（留空为全部）"], look: ["Search", "搜索"],
   "searched-part": ["There may be more: {n} of {all} queues were looked at to the end.", "可能还有更多：{all} 个队列中的 {n} 个已查看完。"],
   "search-needs-queue": ["This token sees no list of queues: choose the queue to look in for keys.", "此令牌看不到队列列表：请指定要查找业务键的队列。"], language: ["Language", "语言"], theme: ["Theme", "主题"], "theme-auto": ["System", "跟随系统"],
@@ -130,7 +130,7 @@ export default {
   "set-on_expiry": ["When expired", "过期后"], "set-dedupe_window": ["Dedupe ids remembered", "去重 ID 保留"], "set-dead_ttl": ["Dead messages kept", "死信保留"], "set-keep_done": ["Done messages kept", "已结束消息保留"],
   "set-target": ["Target", "投递目标"], "set-trace": ["Trace", "链路追踪"], "set-cron": ["Cron", "Cron"], "set-every": ["Interval", "间隔"], "set-at": ["Instants", "时刻"], "set-zone": ["Time zone", "时区"],
   "set-start": ["Begins", "开始"], "set-end": ["Ends", "结束"], "set-jitter": ["Jitter", "抖动"], "set-dst_gap": ["Hour that is missing", "缺失的时刻"], "set-dst_fold": ["Hour that comes twice", "重复的时刻"],
-  "set-body": ["Body", "内容"], "set-body_base64": ["Body (base64)", "内容（base64）"], "set-json": ["Body (JSON)", "内容（JSON）"], "set-headers": ["Headers", "头部"], "set-missed": ["Missed occurrences", "错过的触发"],
+  "set-body": ["Body", "内容"], "set-body_base64": ["Body (base64)", "内容（base64）"], "set-headers": ["Headers", "头部"], "set-missed": ["Missed occurrences", "错过的触发"],
   "set-catchup": ["Catch up within", "补发期限"], "set-overlap": ["While the previous one runs", "前一次未完成时"], "set-remaining": ["Occurrences left", "剩余次数"], "set-note": ["Note", "备注"], "set-url": ["URL", "URL"],
   "set-method": ["Method", "方法"], "set-secrets": ["Secrets", "签名密钥"], "set-timeout": ["Timeout", "超时"], "set-retry": ["Retries", "重试"], "set-dead_on": ["Dead at status", "直接成为死信的状态码"], "set-networks": ["Networks", "网络"],
   "set-queues": ["Queues that may use it", "可用队列"], "set-client_certificate": ["Client certificate", "客户端证书"], "set-ca_pem": ["Authorities", "证书颁发机构"], "redrive-these": ["Redrive these", "重新投递这些消息"],

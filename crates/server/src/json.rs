@@ -3,12 +3,16 @@
 use base64::display::Base64Display;
 use base64::engine::general_purpose::STANDARD;
 use duewheel::core::message::RESULT_HEADER;
+use duewheel::core::store::Level;
 use duewheel::core::{LeaseToken, MessageId, WallMs};
 use duewheel_delivery::TARGET_URL_HEADER;
 use serde::{Serialize, Serializer};
 
 use crate::rfc3339;
-use crate::schema::{Base64Schema, HeadersSchema, IdSchema, InstantSchema, TokenSchema, same_schema};
+use crate::schema::{
+    Base64Schema, HeadersSchema, IdSchema, InstantSchema, KeySchema, LevelSchema, QueueSchema, TokenSchema,
+    same_schema,
+};
 
 /// A value as JSON, in a buffer with an initial capacity of `capacity` bytes.
 pub(crate) fn written(capacity: usize, value: &impl Serialize) -> Vec<u8> {
@@ -37,6 +41,24 @@ pub(crate) struct IdText(pub(crate) MessageId);
 impl Serialize for IdText {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         s.serialize_str(itoa::Buffer::new().format(self.0.0))
+    }
+}
+
+/// The name of a queue.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct QueueText<'a>(pub(crate) &'a str);
+
+/// A key.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct KeyText<'a>(pub(crate) &'a str);
+
+/// A level of durability.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LevelText(pub(crate) Level);
+
+impl Serialize for LevelText {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.serialize_str(self.0.as_str())
     }
 }
 
@@ -109,6 +131,9 @@ impl<S, T: Serialize> Serialize for Elements<'_, S, T> {
 
 same_schema! {
     impl[] IdText as IdSchema;
+    impl['a] QueueText<'a> as QueueSchema;
+    impl['a] KeyText<'a> as KeySchema;
+    impl[] LevelText as LevelSchema;
     impl[] InstantText as InstantSchema;
     impl[] TokenText as TokenSchema;
     impl[] Thousandths as f64;

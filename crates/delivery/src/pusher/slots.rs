@@ -117,15 +117,16 @@ pub(super) enum PushEnd {
 }
 
 /// How attempts of a pusher have ended since it was started. Each is counted once its message is settled.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PushCounts {
-    /// The message was acked.
+    /// Messages that were delivered.
     pub delivered: u64,
-    /// The attempt failed and counts.
+    /// Attempts that have failed.
     pub failed: u64,
-    /// The attempt ended otherwise and does not count.
+    /// Attempts that do not count against `max_attempts`.
     pub forgiven: u64,
-    /// The message is dead.
+    /// Messages that have died.
     pub dead: u64,
 }
 

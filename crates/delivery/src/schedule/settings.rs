@@ -28,19 +28,15 @@ pub struct ScheduleSettings {
     #[serde(default)]
     pub headers: Vec<(String, String)>,
     /// `none`, `last` (default) or `all`: which of the occurrences enter that no worker put at their time.
-    #[serde(default)]
     pub missed: Option<String>,
     /// How late such an occurrence still enters, such as `6h`; `24h` by default.
-    #[serde(default)]
     pub catchup: Option<String>,
     /// `allow` (default), `skip` or `buffer_one`: what happens while the previous occurrence is not settled.
-    #[serde(default)]
     pub overlap: Option<String>,
     /// Whether nothing occurs.
     #[serde(default)]
     pub paused: bool,
     /// Words for people, such as why it is paused.
-    #[serde(default)]
     pub note: Option<String>,
 }
 

@@ -103,21 +103,22 @@ pub enum AfterTaking {
     Judged,
 }
 
-/// Numbers of occurrences by outcome.
+/// What has become of all occurrences.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "OccurrenceCounts"))]
 #[serde(deny_unknown_fields, default)]
 pub struct ScheduleCounts {
-    /// Have entered the queue.
+    /// Have entered the queue and are due.
     pub entered: u64,
     /// Were missed and did not enter.
     pub missed: u64,
-    /// Were skipped, because the previous one was not settled.
+    /// Were skipped, because the previous message was not settled.
     pub skipped: u64,
-    /// Were refused by their queue at first, by a quota for example, and waited.
+    /// Were refused by the queue at first, and waited.
     pub blocked: u64,
     /// Have entered without a key, because another message has it.
     pub keyless: u64,
-    /// May or may not have entered: the answer was lost, and is not remembered any more.
+    /// May or may not have entered.
     pub unsure: u64,
 }
 

@@ -17,20 +17,22 @@ const FORMAT: u32 = 1;
 
 /// The settings of a target with secrets masked and defaults filled in.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ShownTarget {
-    /// The URL, with its query masked.
+    /// The URL; its query is masked.
     pub url: String,
     /// The method of its requests.
     pub method: String,
-    /// The names of the headers that it adds.
+    /// The names of the headers.
     pub headers: Vec<String>,
-    /// The last four characters of each secret.
+    /// The last four characters of each secret; answers have `…` before them.
     pub secrets: Vec<String>,
     /// How long a request may take, in ms.
     pub timeout_ms: u64,
     /// Requests at a time.
     pub concurrency: u32,
-    /// Requests a second; `None` for as many as there are.
+    /// Requests a second; without it there is no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub rate: Option<PushRate>,
     /// When failed attempts are repeated.
     pub retry: RetrySettings,
@@ -40,11 +42,13 @@ pub struct ShownTarget {
     pub dead_on: Vec<u16>,
     /// The addresses that requests may go to.
     pub networks: NetworkSettings,
-    /// Name prefixes of the queues that may be delivered to it; `None` for all queues.
+    /// Name prefixes of the queues that may be delivered to it; all of them by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub queues: Option<Vec<String>>,
     /// The authorities of its certificate, if they are not those of the web, in PEM.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub ca_pem: Option<String>,
-    /// Whether requests have a client certificate.
+    /// Whether requests show a certificate of ours.
     pub client_certificate: bool,
 }
 

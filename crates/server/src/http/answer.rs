@@ -18,6 +18,49 @@ const LARGE_ANSWER: usize = 256 * 1024;
 /// The result of a handler: an answer or a problem.
 pub(crate) type Answer = Result<Response, Problem>;
 
+/// An answer with its schema and how it is made: a struct and its function `of`.
+///
+/// `answer! { Name of (from: Type, …) with { let …; } { field: Type = value, … } }` has a field on each line, and
+/// before them the variables of their values, if there are any. A field with a `?` before it is left out where its
+/// value is `None`.
+macro_rules! answer {
+    ($(#[$meta:meta])* $name:ident$(<$life:lifetime>)? of ($($from:ident: $of:ty),*)
+        $(with { $($let:tt)* })? { $($rows:tt)* }) => {
+        $crate::http::answer! {
+            @rows [$(#[$meta])* $name [$($life)?] ($($from: $of),*) { $($($let)*)? }] [] [] $($rows)*
+        }
+    };
+    (@rows $head:tt [$($fields:tt)*] [$($values:tt)*]
+        $(#[$meta:meta])* ?$field:ident: $type:ty = $value:expr, $($rows:tt)*) => {
+        $crate::http::answer! {
+            @rows $head
+            [$($fields)* $(#[$meta])* #[serde(skip_serializing_if = "Option::is_none")]
+                pub(super) $field: Option<$type>,]
+            [$($values)* $field: $value,] $($rows)*
+        }
+    };
+    (@rows $head:tt [$($fields:tt)*] [$($values:tt)*]
+        $(#[$meta:meta])* $field:ident: $type:ty = $value:expr, $($rows:tt)*) => {
+        $crate::http::answer! {
+            @rows $head [$($fields)* $(#[$meta])* pub(super) $field: $type,] [$($values)* $field: $value,] $($rows)*
+        }
+    };
+    (@rows [$(#[$meta:meta])* $name:ident [$($life:lifetime)?] ($($from:ident: $of:ty),*) { $($let:tt)* }]
+        [$($fields:tt)*] [$($values:tt)*]) => {
+        #[derive(Debug, schemars::JsonSchema, serde::Serialize)]
+        $(#[$meta])*
+        pub(crate) struct $name$(<$life>)? { $($fields)* }
+
+        impl$(<$life>)? $name$(<$life>)? {
+            pub(crate) fn of($($from: $of),*) -> Self {
+                $($let)*
+                $name { $($values)* }
+            }
+        }
+    };
+}
+pub(super) use answer;
+
 /// An answer in JSON.
 pub(super) fn reply(status: StatusCode, answer: &impl Serialize) -> Response {
     typed(status, "application/json", json::line(256, answer))

@@ -23,7 +23,7 @@ use tokio::task::JoinError;
 use tracing::Instrument;
 
 use super::call::{Call, CallHandler, Handled};
-use super::{Answer, App, reply};
+use super::{Answer, App, answer, reply};
 use crate::auth::{Audit, Caller};
 use crate::error::{ErrorCode, Problem};
 use crate::json::InstantText;
@@ -194,51 +194,31 @@ pub(crate) struct AuditAnswer<'a> {
     pub(super) next: Option<String>,
 }
 
-/// A change of many messages or of a setting.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "Act")]
-pub(crate) struct ActAnswer<'a> {
-    pub(super) at: InstantText,
-    /// The `operationId` of the call; of a job `bulk_` and its action.
-    pub(super) act: &'a str,
-    /// The queue, target, schedule or job; else what the path of the call names.
-    pub(super) object: &'a str,
-    /// The number of messages, if they were counted.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) count: Option<u64>,
-    /// The number of messages that the job could not change.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) refused: Option<u64>,
-    /// The job that does it: without `count` the job goes on.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<JobSchema>")]
-    pub(super) job: Option<&'a str>,
-    /// The name of the caller's token.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) token: Option<&'a str>,
-    /// The address of the caller.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) address: Option<&'a str>,
-    /// The `X-Request-Id` of the request, or one that the server has given it.
-    pub(super) request_id: &'a str,
-    /// The queue, where the object is none.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) detail: Option<&'a str>,
-}
-
-impl<'a> ActAnswer<'a> {
-    fn of(act: &'a Act) -> Self {
-        ActAnswer {
-            at: InstantText(act.at),
-            act: &act.name,
-            object: &act.object,
-            count: act.count,
-            refused: act.refused,
-            job: act.job.as_deref(),
-            token: act.token.as_deref(),
-            address: act.address.as_deref(),
-            request_id: &act.request_id,
-            detail: act.queue.as_ref().map(QueueName::as_str).filter(|queue| *queue != &*act.object),
-        }
+answer! {
+    /// A change of many messages or of a setting.
+    #[schemars(rename = "Act")]
+    ActAnswer<'a> of (act: &'a Act) with {
+        let queue = act.queue.as_ref().map(QueueName::as_str);
+    } {
+        at: InstantText = InstantText(act.at),
+        /// The `operationId` of the call; of a job `bulk_` and its action.
+        act: &'a str = &act.name,
+        /// The queue, target, schedule or job; else what the path of the call names.
+        object: &'a str = &act.object,
+        /// The number of messages, if they were counted.
+        ?count: u64 = act.count,
+        /// The number of messages that the job could not change.
+        ?refused: u64 = act.refused,
+        /// The job that does it: without `count` the job goes on.
+        #[schemars(with = "Option<JobSchema>")]
+        ?job: &'a str = act.job.as_deref(),
+        /// The name of the caller's token.
+        ?token: &'a str = act.token.as_deref(),
+        /// The address of the caller.
+        ?address: &'a str = act.address.as_deref(),
+        /// The `X-Request-Id` of the request, or one that the server has given it.
+        request_id: &'a str = &act.request_id,
+        /// The queue, where the object is none.
+        ?detail: &'a str = queue.filter(|queue| *queue != &*act.object),
     }
 }

@@ -3,16 +3,15 @@
 use std::time::Duration;
 
 use axum::http::StatusCode;
-use duewheel_bridge::{BridgeFigures, BridgePlan, BridgeService, BridgeView, PauseError, ProbeStep};
+use duewheel_bridge::{BridgeFigures, BridgeService, BridgeView, PauseError, ProbeStep};
 use duewheel_delivery::NotWritten;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use tokio::sync::RwLockReadGuard;
 
 use super::call::Call;
 use super::strict::{self, Text};
-use super::{Answer, App, reply};
+use super::{Answer, App, answer, reply};
 use crate::error::{ErrorCode, Problem};
 use crate::schema::QueueSchema;
 
@@ -39,99 +38,10 @@ pub(crate) struct BridgesAnswer {
     bridges: Vec<BridgeAnswer>,
 }
 
-/// A bridge as the node that answers sees it.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "Bridge")]
-pub(crate) struct BridgeAnswer {
-    name: String,
-    /// The kind of the other side.
-    kind: &'static str,
-    /// The state: `running`; `open` while the other side is away; `paused` until it is resumed; `standby` where another
-    /// node runs it, or none yet.
-    state: &'static str,
-    /// Why it is paused.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<String>,
-    /// The last error of an open bridge.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    last_error: Option<String>,
-    /// The queue that messages wait in.
-    #[schemars(with = "QueueSchema")]
-    queue: String,
-    /// The exchange of publishers.
-    exchange: String,
-    /// The queue of the broker that messages are taken from.
-    source: String,
-    /// How late the message is that has been due for longest.
-    lag_ms: u64,
-    /// Figures of this node since its start.
-    counts: BridgeCountsAnswer,
-}
-
-/// Figures of a bridge on a node since its start.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "BridgeCounts")]
-pub(crate) struct BridgeCountsAnswer {
-    /// Messages of the other side that are durable here.
-    #[serde(rename = "in")]
-    taken: u64,
-    /// Messages that the other side has confirmed.
-    #[serde(rename = "out")]
-    sent: u64,
-    /// Messages of the other side that were put aside.
-    rejected: u64,
-    /// Messages of the other side whose id had come before.
-    duplicates: u64,
-    /// Messages in a second, over the last seconds.
-    in_per_second: u64,
-    /// Messages out a second, over the last seconds.
-    out_per_second: u64,
-}
-
-/// The declarations by which a bridge takes the place of a plugin.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "BridgePlan")]
-pub(crate) struct BridgePlanAnswer {
-    /// Queues, exchanges and bindings, as `rabbitmqadmin import` reads them.
-    definitions: Value,
-    /// The steps for people, in this order.
-    steps: Vec<String>,
-    /// The lines that change in programs that declare the exchange.
-    programs: Vec<BridgeProgramAnswer>,
-}
-
-/// The lines that change in programs of one client library.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "BridgeProgram")]
-pub(crate) struct BridgeProgramAnswer {
-    library: &'static str,
-    declare: String,
-    bind: String,
-}
-
-/// The steps of a test.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "TestedBridge")]
-pub(crate) struct TestedBridgeAnswer {
-    /// Whether none has failed.
-    ok: bool,
-    steps: Vec<BridgeStepAnswer>,
-}
-
-/// A step of a test.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "BridgeStep")]
-pub(crate) struct BridgeStepAnswer {
-    /// The step: `connect`, `in`, `out`.
-    step: &'static str,
-    /// Whether it went well; `null`: it was left out.
-    ok: Option<bool>,
-    /// The observation, in words.
-    detail: String,
-}
-
-impl BridgeAnswer {
-    fn of(view: BridgeView) -> Self {
+answer! {
+    /// A bridge as the node that answers sees it.
+    #[schemars(rename = "Bridge")]
+    BridgeAnswer of (view: BridgeView) with {
         let BridgeView { settings, paused, is_owner, figures } = view;
         let state = match (&paused, is_owner, figures.is_open) {
             (Some(_), _, _) => "paused",
@@ -140,32 +50,38 @@ impl BridgeAnswer {
             (None, true, false) => "running",
         };
         let source = settings.source();
-        BridgeAnswer {
-            name: settings.name,
-            kind: "rabbitmq",
-            state,
-            reason: paused.map(|pause| pause.reason),
-            last_error: figures.last_error.clone(),
-            queue: settings.queue,
-            exchange: settings.exchange,
-            source,
-            lag_ms: figures.lag_ms,
-            counts: BridgeCountsAnswer::of(&figures),
-        }
+    } {
+        name: String = settings.name,
+        /// The kind of the other side.
+        kind: &'static str = "rabbitmq",
+        /// The state: `running`; `open` while the other side is away; `paused` until it is resumed; `standby` where
+        /// another node runs it, or none yet.
+        state: &'static str = state,
+        /// Why it is paused.
+        ?reason: String = paused.map(|pause| pause.reason),
+        /// The last error of an open bridge.
+        ?last_error: String = figures.last_error.clone(),
+        /// The queue that messages wait in.
+        #[schemars(with = "QueueSchema")]
+        queue: String = settings.queue,
+        /// The exchange of publishers.
+        exchange: String = settings.exchange,
+        /// The queue of the broker that messages are taken from.
+        source: String = source,
+        /// How late the message is that has been due for longest.
+        lag_ms: u64 = figures.lag_ms,
+        /// Figures of this node since its start.
+        counts: BridgeFigures = figures,
     }
 }
 
-impl BridgeCountsAnswer {
-    fn of(figures: &BridgeFigures) -> Self {
-        BridgeCountsAnswer {
-            taken: figures.taken,
-            sent: figures.sent,
-            rejected: figures.rejected,
-            duplicates: figures.duplicates,
-            in_per_second: figures.taken_per_second,
-            out_per_second: figures.sent_per_second,
-        }
-    }
+/// The steps of a test.
+#[derive(Debug, JsonSchema, Serialize)]
+#[schemars(rename = "TestedBridge")]
+pub(crate) struct TestedBridgeAnswer {
+    /// Whether none has failed.
+    ok: bool,
+    steps: Vec<ProbeStep>,
 }
 
 pub(crate) async fn list(call: Call) -> Answer {
@@ -180,14 +96,8 @@ pub(crate) async fn show(call: Call) -> Answer {
 }
 
 pub(crate) async fn plan(call: Call) -> Answer {
-    let BridgePlan { definitions, steps, programs } = bridges(&call.app).await?.plan(&call.name()?)?;
-    let programs = programs.into_iter().map(|program| BridgeProgramAnswer {
-        library: program.library,
-        declare: program.declare,
-        bind: program.bind,
-    });
-    let programs = programs.collect();
-    Ok(reply(StatusCode::OK, &BridgePlanAnswer { definitions, steps, programs }))
+    let plan = bridges(&call.app).await?.plan(&call.name()?)?;
+    Ok(reply(StatusCode::OK, &plan))
 }
 
 pub(crate) async fn pause(mut call: Call) -> Answer {
@@ -220,9 +130,7 @@ pub(crate) async fn test(call: Call) -> Answer {
         Ok(vec![late])
     })?;
     let ok = steps.iter().all(|step| step.ok != Some(false));
-    let steps = steps.into_iter();
-    let steps = steps.map(|step| BridgeStepAnswer { step: step.step, ok: step.ok, detail: step.detail });
-    Ok(reply(StatusCode::OK, &TestedBridgeAnswer { ok, steps: steps.collect() }))
+    Ok(reply(StatusCode::OK, &TestedBridgeAnswer { ok, steps }))
 }
 
 /// The bridges of this node. A call keeps them until it has its answer.

@@ -21,14 +21,14 @@ use tokio::time::Instant;
 use super::call::Call;
 use super::queue::purge_at_most;
 use super::strict::{self, Object, Positive, Strings, Text, U32_MAX, Whole};
-use super::{Answer, App, listing, reply, target};
+use super::{Answer, App, answer, listing, reply, target};
 use crate::auth::Caller;
 use crate::error::{ErrorCode, Problem};
-use crate::json::InstantText;
+use crate::json::{InstantText, LevelText};
 use crate::rfc3339;
 use crate::schema::{
-    DeadReasonSchema, DelaySchema, HeadersSchema, InstantSchema, JobSchema, LevelSchema, QueueSchema,
-    ShiftSchema, StateSchema,
+    DeadReasonSchema, DelaySchema, HeadersSchema, InstantSchema, JobSchema, QueueSchema, ShiftSchema,
+    StateSchema,
 };
 use crate::span::{SpanText, TimeSpan};
 
@@ -283,50 +283,49 @@ pub(crate) struct BulkCountAnswer {
     pub(super) leased: u64,
 }
 
-/// A job.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "Job")]
-pub(crate) struct JobAnswer {
-    #[schemars(with = "JobSchema")]
-    pub(super) id: String,
-    #[schemars(with = "QueueSchema")]
-    pub(super) queue: String,
-    /// `cancel`, `postpone`, `fire`, `redrive` or `restore`; `purge` for a purge whose messages are kept.
-    pub(super) action: &'static str,
-    /// `waiting`: others of its tenant come first. `collecting`: it writes down which messages it concerns. `running`:
-    /// it changes them. `done`, or `cancelled`: also by itself, if more messages match than `expect`.
-    pub(super) state: &'static str,
-    /// Messages that it concerns; all of them are known once it is `running`.
-    pub(super) matched: u64,
-    /// Messages that it has changed.
-    pub(super) done: u64,
-    /// Messages that a consumer has, or had when they were to be changed.
-    pub(super) leased: u64,
-    /// Messages that others have changed or removed since the job began, and that were left alone.
-    pub(super) changed: u64,
-    /// Messages that could not be changed: their key is taken, or they have a URL of their own, and the job's caller
-    /// had no scope `push-any`, or `to_queue` no target, when it began.
-    pub(super) refused: u64,
-    /// Messages a second, if there is a limit.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) rate: Option<u32>,
-    /// The queue that its messages go to, if it is another one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<QueueSchema>")]
-    pub(super) to_queue: Option<String>,
-    /// The act that is undone.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) act: Option<String>,
-    /// The largest number of messages that may match.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) expect: Option<u64>,
-    /// How many milliseconds each removed message is kept: so long `restore` with this job's id as `act` puts it back.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) keep_ms: Option<u64>,
-    pub(super) created_at: InstantText,
-    /// When it ended.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) ended_at: Option<InstantText>,
+answer! {
+    /// A job.
+    #[schemars(rename = "Job")]
+    JobAnswer of (view: BulkView) with {
+        let BulkView { id, queue, action, rate, expect, keep_ms, phase, counts, created_ms, ended_ms, .. } = view;
+        let BulkCounts { matched, done, leased, changed, refused } = counts;
+    } {
+        #[schemars(with = "JobSchema")]
+        id: String = id,
+        #[schemars(with = "QueueSchema")]
+        queue: String = queue,
+        /// `cancel`, `postpone`, `fire`, `redrive` or `restore`; `purge` for a purge whose messages are kept.
+        action: &'static str = action.as_str(),
+        /// `waiting`: others of its tenant come first. `collecting`: it writes down which messages it concerns.
+        /// `running`: it changes them. `done`, or `cancelled`: also by itself, if more messages match than `expect`.
+        state: &'static str = phase.as_str(),
+        /// Messages that it concerns; all of them are known once it is `running`.
+        matched: u64 = matched,
+        /// Messages that it has changed.
+        done: u64 = done,
+        /// Messages that a consumer has, or had when they were to be changed.
+        leased: u64 = leased,
+        /// Messages that others have changed or removed since the job began, and that were left alone.
+        changed: u64 = changed,
+        /// Messages that could not be changed: their key is taken, or they have a URL of their own, and the job's
+        /// caller had no scope `push-any`, or `to_queue` no target, when it began.
+        refused: u64 = refused,
+        /// Messages a second, if there is a limit.
+        ?rate: u32 = rate,
+        /// The queue that its messages go to, if it is another one.
+        #[schemars(with = "Option<QueueSchema>")]
+        ?to_queue: String = to_queue(&action).map(str::to_owned),
+        /// The act that is undone.
+        ?act: String = if let BulkAction::Restore { act } = action { Some(act) } else { None },
+        /// The largest number of messages that may match.
+        ?expect: u64 = expect,
+        /// How many milliseconds each removed message is kept: so long `restore` with this job's id as `act` puts it
+        /// back.
+        ?keep_ms: u64 = keep_ms,
+        created_at: InstantText = InstantText(WallMs(created_ms)),
+        /// When it ended.
+        ?ended_at: InstantText = ended_ms.map(|ms| InstantText(WallMs(ms))),
+    }
 }
 
 /// The jobs that have not ended, and those that ended within a week; the newest first.
@@ -334,36 +333,6 @@ pub(crate) struct JobAnswer {
 #[schemars(rename = "Jobs")]
 pub(crate) struct JobsAnswer {
     pub(super) jobs: Vec<JobAnswer>,
-}
-
-impl JobAnswer {
-    pub(super) fn of(view: BulkView) -> Self {
-        let BulkView {
-            id, queue, action, rate, expect, keep_ms, phase, counts, created_ms, ended_ms, ..
-        } = view;
-        let BulkCounts { matched, done, leased, changed, refused } = counts;
-        JobAnswer {
-            id,
-            queue,
-            action: action.as_str(),
-            state: phase.as_str(),
-            matched,
-            done,
-            leased,
-            changed,
-            refused,
-            rate,
-            to_queue: to_queue(&action).map(str::to_owned),
-            act: match action {
-                BulkAction::Restore { act } => Some(act),
-                _ => None,
-            },
-            expect,
-            keep_ms,
-            created_at: InstantText(WallMs(created_ms)),
-            ended_at: ended_ms.map(|ms| InstantText(WallMs(ms))),
-        }
-    }
 }
 
 pub(crate) async fn bulk(mut call: Call) -> Answer {
@@ -428,8 +397,7 @@ pub(crate) struct PurgedAnswer {
     pub(super) state: Option<&'static str>,
     /// The durability that all of them have reached; not with `keep`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<LevelSchema>")]
-    pub(super) durability: Option<&'static str>,
+    pub(super) durability: Option<LevelText>,
 }
 
 pub(crate) async fn purge(mut call: Call) -> Answer {
@@ -446,7 +414,7 @@ pub(crate) async fn purge(mut call: Call) -> Answer {
         return Ok(reply(status, &PurgedAnswer { purged, act, state, durability: None }));
     }
     let done = purge_at_most(&call.app, queue, expect).await?;
-    let durability = Some(done.level.as_str());
+    let durability = Some(LevelText(done.level));
     Ok(reply(StatusCode::OK, &PurgedAnswer { purged: done.what, act: None, state: None, durability }))
 }
 

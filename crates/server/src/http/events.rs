@@ -23,7 +23,6 @@ use duewheel::core::id::{Lsn, ShardId};
 use duewheel::core::store::{EventPage, More};
 use duewheel::core::{QueueName, WallMs};
 use http_body_util::channel::{Channel, Sender};
-use schemars::JsonSchema;
 use serde::Serialize;
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::Receiver;
@@ -32,7 +31,7 @@ use tokio::time::Instant;
 
 use super::call::Call;
 use super::feed::{EventPosition, FeedPage, READERS};
-use super::{Answer, App};
+use super::{Answer, App, answer};
 use crate::auth::{Caller, Scope};
 use crate::error::{ErrorCode, Problem};
 use crate::json::{InstantText, written};
@@ -351,31 +350,26 @@ fn is_live_only(event: &MessageEvent) -> bool {
     event.kind == EventKind::Fired && event.reason.is_none()
 }
 
-/// An event of a message's life.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "Event")]
-pub(crate) struct EventAnswer<'a> {
-    /// What happened.
-    pub(crate) event: &'static str,
-    /// The message; missing where several are meant.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) id: Option<String>,
-    pub(crate) queue: &'a str,
-    /// The key, where the event has it: in `accepted`, and where the content was changed.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) key: Option<&'a str>,
-    pub(crate) at: InstantText,
-    /// When the message is due, if it waits.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) due_at: Option<InstantText>,
-    /// The number of its attempts so far, if there were any.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) attempt: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) reason: Option<&'static str>,
-    /// The number of messages, where several are meant.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) count: Option<u64>,
+answer! {
+    /// An event of a message's life.
+    #[schemars(rename = "Event")]
+    EventAnswer<'a> of (event: &'a MessageEvent) {
+        /// What happened.
+        event: &'static str = event.kind.as_str(),
+        /// The message; missing where several are meant.
+        ?id: String = event.id.map(|id| id.to_string()),
+        queue: &'a str = event.queue.as_str(),
+        /// The key, where the event has it: in `accepted`, and where the content was changed.
+        ?key: &'a str = event.key.as_ref().map(|key| key.as_str()),
+        at: InstantText = InstantText(event.at),
+        /// When the message is due, if it waits.
+        ?due_at: InstantText = event.due_at.map(InstantText),
+        /// The number of its attempts so far, if there were any.
+        ?attempt: u32 = event.attempt,
+        ?reason: &'static str = event.reason.map(|reason| reason.as_str()),
+        /// The number of messages, where several are meant.
+        ?count: u64 = event.count,
+    }
 }
 
 /// Events that were not kept.
@@ -384,22 +378,6 @@ struct MissedAnswer {
     event: &'static str,
     from: String,
     to: String,
-}
-
-impl<'a> EventAnswer<'a> {
-    pub(crate) fn of(event: &'a MessageEvent) -> Self {
-        EventAnswer {
-            event: event.kind.as_str(),
-            id: event.id.map(|id| id.to_string()),
-            queue: event.queue.as_str(),
-            key: event.key.as_ref().map(|key| key.as_str()),
-            at: InstantText(event.at),
-            due_at: event.due_at.map(InstantText),
-            attempt: event.attempt,
-            reason: event.reason.map(|reason| reason.as_str()),
-            count: event.count,
-        }
-    }
 }
 
 /// Adds an event. One without a position does not change that of its reader.

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::call::Call;
 use super::{Answer, App, reply};
-use crate::schema::LevelSchema;
+use crate::json::LevelText;
 
 /// Longest time without a round of the driver, which has one at least every second.
 const MAX_TICK_AGE_MS: u64 = 5_000;
@@ -123,8 +123,7 @@ pub(crate) struct HealthAnswer<'a> {
     pub(super) status: StatusWord,
     /// Time since the last round of the driver that came on with what waits, in ms.
     pub(super) tick_age_ms: u64,
-    #[schemars(with = "LevelSchema")]
-    pub(super) durability: &'static str,
+    pub(super) durability: LevelText,
     /// Whether new messages are refused: since SIGUSR1, and while the server stops.
     pub(super) drain_mode: bool,
     /// Shards of the cluster that no node owns; for longer than a lease and 2 s, `status` is `failing`. Only where
@@ -190,7 +189,7 @@ pub(crate) async fn health(call: Call) -> Answer {
     let answer = HealthAnswer {
         status: word,
         tick_age_ms: health.tick_age_ms,
-        durability: call.app.client.level().as_str(),
+        durability: LevelText(call.app.client.level()),
         drain_mode: call.app.refuses_new(),
         shards_without_owner: cluster
             .map(|view| view.shards.iter().filter(|shard| shard.owner.is_none()).count() as u64),

@@ -4,12 +4,10 @@ use axum::http::StatusCode;
 use duewheel::core::engine::Op;
 use duewheel::core::history::{HistoryPoint, HistoryStep, QueueHistory};
 use duewheel::core::{QueueName, WallMs};
-use schemars::JsonSchema;
-use serde::Serialize;
 
 use super::call::Call;
 use super::stats::instant;
-use super::{Answer, reply};
+use super::{Answer, answer, reply};
 use crate::error::Problem;
 use crate::json::InstantText;
 use crate::span::TimeSpan;
@@ -60,62 +58,45 @@ fn range(from: Option<WallMs>, to: Option<WallMs>, now: WallMs) -> Result<(WallM
     Ok((from, until))
 }
 
-/// Events and counts of messages in each step of time. Each series has a number or null for each step, from `from` on.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "History")]
-pub(crate) struct HistoryAnswer {
-    /// The length of a step: `10s` or `5m`.
-    pub(super) step: String,
-    pub(super) step_ms: u64,
-    /// The start of the first step.
-    pub(super) from: InstantText,
-    pub(super) series: HistorySeries,
-    /// Whether all points are there: false if some were given up for a bound of memory or of the store.
-    pub(super) complete: bool,
+answer! {
+    /// Events and counts of messages in each step of time. Each series has a number or null for each step, from `from`
+    /// on.
+    #[schemars(rename = "History")]
+    HistoryAnswer of (history: &QueueHistory) {
+        /// The length of a step: `10s` or `5m`.
+        step: String = TimeSpan(history.step.ms()).to_string(),
+        step_ms: u64 = history.step.ms(),
+        /// The start of the first step.
+        from: InstantText = InstantText(history.from),
+        series: HistorySeries = HistorySeries::of(history),
+        /// Whether all points are there: false if some were given up for a bound of memory or of the store.
+        complete: bool = history.complete,
+    }
 }
 
-/// A number for each step; null where nothing is known.
-#[derive(Debug, Default, JsonSchema, Serialize)]
-pub(crate) struct HistorySeries {
-    /// Messages accepted.
-    pub(super) enqueued: Vec<Option<u64>>,
-    /// Grants.
-    pub(super) granted: Vec<Option<u64>>,
-    /// Acks.
-    pub(super) settled: Vec<Option<u64>>,
-    /// Deaths of messages.
-    pub(super) dead: Vec<Option<u64>>,
-    /// The lateness that half of the first grants did not exceed; null without grants.
-    pub(super) lateness_p50_ms: Vec<Option<u64>>,
-    /// The lateness that 99 % of the first grants did not exceed.
-    pub(super) lateness_p99_ms: Vec<Option<u64>>,
-    /// Ready messages at the end of the step.
-    pub(super) ready: Vec<Option<u64>>,
-    /// Scheduled, ready and leased messages at the end of the step.
-    pub(super) pending: Vec<Option<u64>>,
-}
-
-impl HistoryAnswer {
-    fn of(history: &QueueHistory) -> Self {
+answer! {
+    /// A number for each step; null where nothing is known.
+    HistorySeries of (history: &QueueHistory) with {
         let of = |value: fn(&HistoryPoint) -> Option<u64>| -> Vec<Option<u64>> {
             history.points.iter().map(|point| point.as_ref().and_then(value)).collect()
         };
-        HistoryAnswer {
-            step: TimeSpan(history.step.ms()).to_string(),
-            step_ms: history.step.ms(),
-            from: InstantText(history.from),
-            series: HistorySeries {
-                enqueued: of(|point| Some(point.events[0])),
-                granted: of(|point| Some(point.events[1])),
-                settled: of(|point| Some(point.events[2])),
-                dead: of(|point| Some(point.events[3])),
-                lateness_p50_ms: of(|point| point.late.percentile(50)),
-                lateness_p99_ms: of(|point| point.late.percentile(99)),
-                ready: of(|point| point.depth.map(|depth| depth.ready)),
-                pending: of(|point| point.depth.map(|depth| depth.pending)),
-            },
-            complete: history.complete,
-        }
+    } {
+        /// Messages accepted.
+        enqueued: Vec<Option<u64>> = of(|point| Some(point.events[0])),
+        /// Grants.
+        granted: Vec<Option<u64>> = of(|point| Some(point.events[1])),
+        /// Acks.
+        settled: Vec<Option<u64>> = of(|point| Some(point.events[2])),
+        /// Deaths of messages.
+        dead: Vec<Option<u64>> = of(|point| Some(point.events[3])),
+        /// The lateness that half of the first grants did not exceed; null without grants.
+        lateness_p50_ms: Vec<Option<u64>> = of(|point| point.late.percentile(50)),
+        /// The lateness that 99 % of the first grants did not exceed.
+        lateness_p99_ms: Vec<Option<u64>> = of(|point| point.late.percentile(99)),
+        /// Ready messages at the end of the step.
+        ready: Vec<Option<u64>> = of(|point| point.depth.map(|depth| depth.ready)),
+        /// Scheduled, ready and leased messages at the end of the step.
+        pending: Vec<Option<u64>> = of(|point| point.depth.map(|depth| depth.pending)),
     }
 }
 

@@ -8,17 +8,16 @@ use duewheel::core::policy::{Backoff, OWN_DEDUPE};
 use duewheel::core::record::Created;
 use duewheel::core::{Key, QueueName};
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::strict::{self, Object, Positive, Strings, Text, U32_MAX, Whole, words};
-use super::target;
+use super::{answer, target};
 use crate::error::Problem;
-use crate::json::{IdText, InstantText};
+use crate::json::{IdText, InstantText, KeyText, LevelText, QueueText};
 use crate::rfc3339;
 use crate::schema::{
-    AnyJsonSchema, Base64Schema, DelaySchema, InstantSchema, KeySchema, LevelSchema, QueueSchema,
-    StateSchema, TargetUrlSchema,
+    AnyJsonSchema, Base64Schema, DelaySchema, InstantSchema, KeySchema, StateSchema, TargetUrlSchema,
 };
 use crate::span::{self, SpanText};
 
@@ -332,63 +331,40 @@ pub(crate) fn status(done: &Enqueued) -> StatusCode {
     }
 }
 
-/// A message that was accepted, or that existed already.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "Enqueued")]
-pub(crate) struct EnqueuedAnswer<'a> {
-    pub(super) id: IdText,
-    #[schemars(with = "QueueSchema")]
-    pub(super) queue: &'a str,
-    #[schemars(with = "Option<KeySchema>")]
-    pub(super) key: Option<&'a str>,
-    pub(super) due_at: InstantText,
-    /// The generation, which each change by the producer raises.
-    pub(super) generation: u32,
-    /// Whether the message is new.
-    pub(super) created: bool,
-    /// The state that the message which was kept had then.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<StateSchema>")]
-    pub(super) state: Option<&'static str>,
-    /// The message that it has replaced.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) replaced: Option<IdText>,
-    /// The leased message whose key it has taken: that one ends with its lease.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) superseded: Option<IdText>,
-    /// The `dedupe_id` was remembered: this is the answer to an earlier enqueue, which nothing was added to. Its message
-    /// may have ended since.
-    #[serde(skip_serializing_if = "is_false")]
-    #[schemars(default)]
-    pub(super) replayed: bool,
-    #[schemars(with = "LevelSchema")]
-    pub(super) durability: &'static str,
+answer! {
+    /// A message that was accepted, or that existed already.
+    #[schemars(rename = "Enqueued")]
+    EnqueuedAnswer<'a> of (done: &Enqueued, queue: &'a QueueName, key: Option<&'a Key>) with {
+        let (replaced, superseded) = match done.created {
+            Created::New | Created::Kept => (None, None),
+            Created::Replacing(old) => (Some(IdText(old)), None),
+            Created::Superseding(old) => (None, Some(IdText(old))),
+        };
+    } {
+        id: IdText = IdText(done.id),
+        queue: QueueText<'a> = QueueText(queue.as_str()),
+        key: Option<KeyText<'a>> = key.map(|key| KeyText(key.as_str())),
+        due_at: InstantText = InstantText(done.due_at),
+        /// The generation, which each change by the producer raises.
+        generation: u32 = done.generation,
+        /// Whether the message is new.
+        created: bool = done.created != Created::Kept,
+        /// The state that the message which was kept had then.
+        #[schemars(with = "Option<StateSchema>")]
+        ?state: &'static str = done.kept.map(State::as_str),
+        /// The message that it has replaced.
+        ?replaced: IdText = replaced,
+        /// The leased message whose key it has taken: that one ends with its lease.
+        ?superseded: IdText = superseded,
+        /// The `dedupe_id` was remembered: this is the answer to an earlier enqueue, which nothing was added to. Its
+        /// message may have ended since.
+        #[serde(skip_serializing_if = "is_false")]
+        #[schemars(default)]
+        replayed: bool = done.answered == Answered::Before,
+        durability: LevelText = LevelText(done.level),
+    }
 }
 
 pub(super) fn is_false(flag: &bool) -> bool {
     !flag
-}
-
-impl<'a> EnqueuedAnswer<'a> {
-    pub(crate) fn of(done: &Enqueued, queue: &'a QueueName, key: Option<&'a Key>) -> Self {
-        EnqueuedAnswer {
-            id: IdText(done.id),
-            queue: queue.as_str(),
-            key: key.map(Key::as_str),
-            due_at: InstantText(done.due_at),
-            generation: done.generation,
-            created: done.created != Created::Kept,
-            state: done.kept.map(State::as_str),
-            replaced: match done.created {
-                Created::Replacing(old) => Some(IdText(old)),
-                Created::New | Created::Kept | Created::Superseding(_) => None,
-            },
-            superseded: match done.created {
-                Created::Superseding(old) => Some(IdText(old)),
-                Created::New | Created::Kept | Created::Replacing(_) => None,
-            },
-            replayed: done.answered == Answered::Before,
-            durability: done.level.as_str(),
-        }
-    }
 }

@@ -14,7 +14,7 @@ use serde::Serialize;
 use super::call::Call;
 use super::message::MessageAnswer;
 use super::queue_view::QueueAnswer;
-use super::{Answer, App, held, queue, reply, write_large};
+use super::{Answer, App, answer, held, queue, reply, write_large};
 use crate::beanstalk::exists;
 use crate::error::Problem;
 use crate::json::{self, Elements};
@@ -109,20 +109,15 @@ pub(crate) struct DeadAnswer<'a> {
     pub(super) next: Option<String>,
 }
 
-/// How many messages died for one reason.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "DeadReasonCount")]
-pub(crate) struct DeadReasonAnswer<'a> {
-    #[schemars(with = "DeadReasonSchema")]
-    pub(super) dead_reason: &'static str,
-    /// The note of the last attempt; empty if there is none.
-    pub(super) dead_note: &'a str,
-    pub(super) messages: u64,
-}
-
-impl<'a> DeadReasonAnswer<'a> {
-    fn of(one: &'a DeadByReason) -> Self {
-        DeadReasonAnswer { dead_reason: one.reason.as_str(), dead_note: &one.note, messages: one.messages }
+answer! {
+    /// How many messages died for one reason.
+    #[schemars(rename = "DeadReasonCount")]
+    DeadReasonAnswer<'a> of (one: &'a DeadByReason) {
+        #[schemars(with = "DeadReasonSchema")]
+        dead_reason: &'static str = one.reason.as_str(),
+        /// The note of the last attempt; empty if there is none.
+        dead_note: &'a str = &one.note,
+        messages: u64 = one.messages,
     }
 }
 

@@ -3,7 +3,6 @@
 use axum::http::StatusCode;
 use duewheel::core::engine::{Applied, ChangeRefusal, DedupeId, Edit, Op, Outline, Target, View};
 use duewheel::core::message::{DeadReason, Expiry, Headers, MaxAttempts, Options, PastAttempt};
-use duewheel::core::policy::Backoff;
 use duewheel::core::{Key, MessageContent};
 use duewheel_delivery::{MessageUrl, deliveries};
 use schemars::JsonSchema;
@@ -17,13 +16,15 @@ use super::line::{PastWord, body, dedupe_id, headers, when};
 use super::queue_view::BackoffAnswer;
 use super::strict::{self, Given, Positive, Strings, Text, U32_MAX, Whole};
 use super::target::DeliveryAnswer;
-use super::{Answer, App, held, reply, target};
+use super::{Answer, App, answer, held, reply, target};
 use crate::auth::{Caller, Scope};
 use crate::error::{ErrorCode, Problem};
-use crate::json::{Base64Text, Elements, HeaderPairs, IdText, InstantText, line};
+use crate::json::{
+    Base64Text, Elements, HeaderPairs, IdText, InstantText, KeyText, LevelText, QueueText, line,
+};
 use crate::schema::{
     AnyJsonSchema, Base64Schema, DeadReasonSchema, DelaySchema, DoneOutcomeSchema, EndedSchema,
-    InstantSchema, KeySchema, LevelSchema, MessageStateSchema, QueueSchema, StateSchema, TargetUrlSchema,
+    InstantSchema, KeySchema, MessageStateSchema, StateSchema, TargetUrlSchema,
 };
 use crate::span::SpanText;
 
@@ -104,28 +105,19 @@ pub(crate) async fn cancel(mut call: Call) -> Answer {
     let asked: CancelRequest = call.json(call.app.policy.max_batch_bytes).await?;
     let was = call.app.ask(Op::cancel_with(target, fate_of_id(asked.forget_dedupe), None)).await?;
     let was = was.map_err(|refusal| Problem::from_change(refusal, "due_at"))?;
-    let answer = CancelledAnswer {
-        result: CancelledWord::Cancelled,
-        id: IdText(was.id),
-        queue: was.queue.as_str(),
-        key: was.key.as_ref().map(|key| key.as_str()),
-        durability: was.level.as_str(),
-    };
-    Ok(reply(StatusCode::OK, &answer))
+    Ok(reply(StatusCode::OK, &CancelledAnswer::of(&was)))
 }
 
-/// A cancelled message.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "Cancelled")]
-pub(crate) struct CancelledAnswer<'a> {
-    pub(super) result: CancelledWord,
-    pub(super) id: IdText,
-    #[schemars(with = "QueueSchema")]
-    pub(super) queue: &'a str,
-    #[schemars(with = "Option<KeySchema>")]
-    pub(super) key: Option<&'a str>,
-    #[schemars(with = "LevelSchema")]
-    pub(super) durability: &'static str,
+answer! {
+    /// A cancelled message.
+    #[schemars(rename = "Cancelled")]
+    CancelledAnswer<'a> of (was: &'a Applied<Box<Outline>>) {
+        result: CancelledWord = CancelledWord::Cancelled,
+        id: IdText = IdText(was.id),
+        queue: QueueText<'a> = QueueText(was.queue.as_str()),
+        key: Option<KeyText<'a>> = was.key.as_ref().map(|key| KeyText(key.as_str())),
+        durability: LevelText = LevelText(was.level),
+    }
 }
 
 /// The status of a cancelled message.
@@ -294,174 +286,106 @@ fn changed(done: Result<Applied<Box<Outline>>, ChangeRefusal>, time: &'static st
     Ok(reply(StatusCode::OK, &OutlineAnswer::of(&now)))
 }
 
-/// The members of a message that only its producer can change.
-#[derive(Debug, JsonSchema, Serialize)]
-pub(crate) struct ContentAnswer<'a> {
-    pub(super) id: IdText,
-    #[schemars(with = "QueueSchema")]
-    pub(super) queue: &'a str,
-    #[schemars(with = "Option<KeySchema>")]
-    pub(super) key: Option<&'a str>,
-    /// The body, if it is UTF-8 text.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) body: Option<&'a str>,
-    /// The body, if it is not UTF-8 text.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) body_base64: Option<Base64Text<'a>>,
-    pub(super) headers: HeaderPairs<'a>,
-    /// Where it is sent instead of to the target of its queue.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<TargetUrlSchema>")]
-    pub(super) target_url: Option<&'a str>,
-}
-
-impl<'a> ContentAnswer<'a> {
-    pub(crate) fn of(message: &'a MessageContent) -> Self {
+answer! {
+    /// The members of a message that only its producer can change.
+    ContentAnswer<'a> of (message: &'a MessageContent) with {
         let (body, body_base64) = match std::str::from_utf8(&message.body) {
             Ok(text) => (Some(text), None),
             Err(_) => (None, Some(Base64Text(&message.body))),
         };
-        ContentAnswer {
-            id: IdText(message.id),
-            queue: message.queue.as_str(),
-            key: message.key.as_ref().map(|key| key.as_str()),
-            body,
-            body_base64,
-            headers: HeaderPairs(&message.headers),
-            target_url: MessageUrl::of(message),
-        }
+    } {
+        id: IdText = IdText(message.id),
+        queue: QueueText<'a> = QueueText(message.queue.as_str()),
+        key: Option<KeyText<'a>> = message.key.as_ref().map(|key| KeyText(key.as_str())),
+        /// The body, if it is UTF-8 text.
+        ?body: &'a str = body,
+        /// The body, if it is not UTF-8 text.
+        ?body_base64: Base64Text<'a> = body_base64,
+        headers: HeaderPairs<'a> = HeaderPairs(&message.headers),
+        /// Where it is sent instead of to the target of its queue.
+        #[schemars(with = "Option<TargetUrlSchema>")]
+        ?target_url: &'a str = MessageUrl::of(message),
     }
 }
 
-/// The present state of a message. It has `body`, or `body_base64` if the bytes are not UTF-8 text.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "Message")]
-pub(crate) struct MessageAnswer<'a> {
-    #[serde(flatten)]
-    pub(super) content: ContentAnswer<'a>,
-    #[schemars(with = "MessageStateSchema")]
-    pub(super) state: &'static str,
-    /// How it ended, if it is done.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<DoneOutcomeSchema>")]
-    pub(super) outcome: Option<&'static str>,
-    /// The result that its ack brought, if it is done.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<AnyJsonSchema>")]
-    pub(super) result: Option<&'a RawValue>,
-    /// When it ended, if it is done.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) ended_at: Option<InstantText>,
-    pub(super) due_at: InstantText,
-    /// Milliseconds until it is due; 0 when it is.
-    pub(super) due_in_ms: u64,
-    /// Grants so far.
-    pub(super) attempt: u32,
-    /// Grants of these that do not count against `max_attempts`.
-    pub(super) forgiven: u32,
-    pub(super) max_attempts: u32,
-    /// The generation, which each change by the producer raises.
-    pub(super) generation: u32,
-    /// Priority; lower is granted first.
-    pub(super) priority: u32,
-    pub(super) lease_ms: u64,
-    pub(super) enqueued_at: InstantText,
-    /// The deadline of the lease, while it is leased.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) lease_until: Option<InstantText>,
-    /// The message that has taken its key while it was leased: it is not granted again.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) superseded_by: Option<IdText>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<DeadReasonSchema>")]
-    pub(super) dead_reason: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) dead_at: Option<InstantText>,
-    /// When it expires, if it does.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) expires_at: Option<InstantText>,
-    /// Settings that the message has itself. All others are its queue's.
-    #[serde(skip_serializing_if = "OwnSettingsAnswer::is_empty")]
-    pub(super) own: OwnSettingsAnswer,
-    /// The last attempts that have ended.
-    pub(super) history: Elements<'a, PastAttempt, PastAttemptAnswer<'a>>,
-    /// The last ten attempts to deliver it to a target, as far as they are kept; only where one message is asked for.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) deliveries: Option<Vec<DeliveryAnswer>>,
-}
-
-impl<'a> MessageAnswer<'a> {
-    pub(crate) fn of(view: &'a View) -> Self {
+answer! {
+    /// The present state of a message. It has `body`, or `body_base64` if the bytes are not UTF-8 text.
+    #[schemars(rename = "Message")]
+    MessageAnswer<'a> of (view: &'a View) with {
         let (done, dead) = match view.dead {
             Some((DeadReason::Done(outcome), at)) => (Some((outcome, at)), None),
             dead => (None, dead),
         };
-        MessageAnswer {
-            content: ContentAnswer::of(&view.message),
-            state: view.state.as_str(),
-            outcome: done.map(|(outcome, _)| outcome.as_str()),
-            result: done.and(view.message.result()).and_then(|result| serde_json::from_str(result).ok()),
-            ended_at: done.map(|(_, at)| InstantText(at)),
-            due_at: InstantText(view.due_at),
-            due_in_ms: view.due_in_ms,
-            attempt: view.attempt,
-            forgiven: view.forgiven,
-            max_attempts: view.max_attempts,
-            generation: view.generation,
-            priority: view.priority,
-            lease_ms: view.lease_ms,
-            enqueued_at: InstantText(view.message.enqueued_at),
-            lease_until: view.lease_until.map(InstantText),
-            superseded_by: view.marks.superseded_by.map(IdText),
-            dead_reason: dead.map(|(reason, _)| reason.as_str()),
-            dead_at: dead.map(|(_, at)| InstantText(at)),
-            expires_at: view.expires_at.map(InstantText),
-            own: OwnSettingsAnswer::of(&view.message.options),
-            history: Elements(&view.history, PastAttemptAnswer::of),
-            deliveries: None,
-        }
+    } {
+        #[serde(flatten)]
+        content: ContentAnswer<'a> = ContentAnswer::of(&view.message),
+        #[schemars(with = "MessageStateSchema")]
+        state: &'static str = view.state.as_str(),
+        /// How it ended, if it is done.
+        #[schemars(with = "Option<DoneOutcomeSchema>")]
+        ?outcome: &'static str = done.map(|(outcome, _)| outcome.as_str()),
+        /// The result that its ack brought, if it is done.
+        #[schemars(with = "Option<AnyJsonSchema>")]
+        ?result: &'a RawValue = done.and(view.message.result()).and_then(|result| serde_json::from_str(result).ok()),
+        /// When it ended, if it is done.
+        ?ended_at: InstantText = done.map(|(_, at)| InstantText(at)),
+        due_at: InstantText = InstantText(view.due_at),
+        /// Milliseconds until it is due; 0 when it is.
+        due_in_ms: u64 = view.due_in_ms,
+        /// Grants so far.
+        attempt: u32 = view.attempt,
+        /// Grants of these that do not count against `max_attempts`.
+        forgiven: u32 = view.forgiven,
+        max_attempts: u32 = view.max_attempts,
+        /// The generation, which each change by the producer raises.
+        generation: u32 = view.generation,
+        /// Priority; lower is granted first.
+        priority: u32 = view.priority,
+        lease_ms: u64 = view.lease_ms,
+        enqueued_at: InstantText = InstantText(view.message.enqueued_at),
+        /// The deadline of the lease, while it is leased.
+        ?lease_until: InstantText = view.lease_until.map(InstantText),
+        /// The message that has taken its key while it was leased: it is not granted again.
+        ?superseded_by: IdText = view.marks.superseded_by.map(IdText),
+        #[schemars(with = "Option<DeadReasonSchema>")]
+        ?dead_reason: &'static str = dead.map(|(reason, _)| reason.as_str()),
+        ?dead_at: InstantText = dead.map(|(_, at)| InstantText(at)),
+        /// When it expires, if it does.
+        ?expires_at: InstantText = view.expires_at.map(InstantText),
+        /// Settings that the message has itself. All others are its queue's.
+        #[serde(skip_serializing_if = "OwnSettingsAnswer::is_empty")]
+        own: OwnSettingsAnswer = OwnSettingsAnswer::of(&view.message.options),
+        /// The last attempts that have ended.
+        history: Elements<'a, PastAttempt, PastAttemptAnswer<'a>> = Elements(&view.history, PastAttemptAnswer::of),
+        /// The last ten attempts to deliver it to a target, as far as they are kept; only where one message is asked
+        /// for.
+        ?deliveries: Vec<DeliveryAnswer> = None,
     }
 }
 
-/// The settings that a message has itself.
-#[derive(Debug, Default, JsonSchema, Serialize)]
-#[schemars(rename = "OwnSettings")]
-pub(crate) struct OwnSettingsAnswer {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) lease_ms: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) max_attempts: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) backoff: Option<BackoffAnswer>,
-    /// The due time was drawn from this many milliseconds.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) spread_ms: Option<u64>,
-    /// The message expires this long after its due time.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) expires_in_ms: Option<u64>,
-    /// The message expires at this instant.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) expires_at: Option<InstantText>,
+answer! {
+    /// The settings that a message has itself.
+    #[schemars(rename = "OwnSettings")]
+    OwnSettingsAnswer of (options: &Options) with {
+        let (expires_in_ms, expires_at) = match options.expiry {
+            Some(Expiry::In(ms)) => (Some(ms), None),
+            Some(Expiry::At(at)) => (None, Some(InstantText(at))),
+            None => (None, None),
+        };
+    } {
+        ?lease_ms: u64 = options.lease_ms,
+        ?max_attempts: u32 = options.max_attempts.map(|n| n.count()),
+        ?backoff: BackoffAnswer = options.backoff.map(BackoffAnswer::of),
+        /// The due time was drawn from this many milliseconds.
+        ?spread_ms: u64 = options.spread_ms,
+        /// The message expires this long after its due time.
+        ?expires_in_ms: u64 = expires_in_ms,
+        /// The message expires at this instant.
+        ?expires_at: InstantText = expires_at,
+    }
 }
 
 impl OwnSettingsAnswer {
-    fn of(options: &Options) -> Self {
-        OwnSettingsAnswer {
-            lease_ms: options.lease_ms,
-            max_attempts: options.max_attempts.map(|n| n.count()),
-            backoff: options.backoff.map(|Backoff { min_ms, max_ms }| BackoffAnswer { min_ms, max_ms }),
-            spread_ms: options.spread_ms,
-            expires_in_ms: match options.expiry {
-                Some(Expiry::In(ms)) => Some(ms),
-                Some(Expiry::At(_)) | None => None,
-            },
-            expires_at: match options.expiry {
-                Some(Expiry::At(at)) => Some(InstantText(at)),
-                Some(Expiry::In(_)) | None => None,
-            },
-        }
-    }
-
     fn is_empty(&self) -> bool {
         let OwnSettingsAnswer { lease_ms, max_attempts, backoff, spread_ms, expires_in_ms, expires_at } =
             self;
@@ -472,75 +396,43 @@ impl OwnSettingsAnswer {
     }
 }
 
-/// An attempt that has ended.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "PastAttempt")]
-pub(crate) struct PastAttemptAnswer<'a> {
-    pub(super) attempt: u32,
-    pub(super) granted_at: InstantText,
-    pub(super) ended_at: InstantText,
-    #[schemars(with = "EndedSchema")]
-    pub(super) how: &'static str,
-    /// The reason that the consumer gave.
-    pub(super) note: &'a str,
-}
-
-impl<'a> PastAttemptAnswer<'a> {
-    fn of(past: &'a PastAttempt) -> Self {
-        PastAttemptAnswer {
-            attempt: past.attempt,
-            granted_at: InstantText(past.granted_at),
-            ended_at: InstantText(past.ended_at),
-            how: past.how.as_str(),
-            note: &past.note,
-        }
+answer! {
+    /// An attempt that has ended.
+    #[schemars(rename = "PastAttempt")]
+    PastAttemptAnswer<'a> of (past: &'a PastAttempt) {
+        attempt: u32 = past.attempt,
+        granted_at: InstantText = InstantText(past.granted_at),
+        ended_at: InstantText = InstantText(past.ended_at),
+        #[schemars(with = "EndedSchema")]
+        how: &'static str = past.how.as_str(),
+        /// The reason that the consumer gave.
+        note: &'a str = &past.note,
     }
 }
 
-/// The state of a message after a change, without its body, headers and history.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "Outline")]
-pub(crate) struct OutlineAnswer<'a> {
-    pub(super) id: IdText,
-    #[schemars(with = "QueueSchema")]
-    pub(super) queue: &'a str,
-    #[schemars(with = "Option<KeySchema>")]
-    pub(super) key: Option<&'a str>,
-    #[schemars(with = "StateSchema")]
-    pub(super) state: &'static str,
-    pub(super) due_at: InstantText,
-    /// Milliseconds until it is due; 0 when it is.
-    pub(super) due_in_ms: u64,
-    /// Grants so far.
-    pub(super) attempt: u32,
-    pub(super) max_attempts: u32,
-    /// The generation, which each change by the producer raises.
-    pub(super) generation: u32,
-    /// Priority; lower is granted first.
-    pub(super) priority: u32,
-    pub(super) lease_ms: u64,
-    pub(super) enqueued_at: InstantText,
-    #[schemars(with = "LevelSchema")]
-    pub(super) durability: &'static str,
-}
-
-impl<'a> OutlineAnswer<'a> {
-    pub(crate) fn of(changed: &'a Applied<Box<Outline>>) -> Self {
+answer! {
+    /// The state of a message after a change, without its body, headers and history.
+    #[schemars(rename = "Outline")]
+    OutlineAnswer<'a> of (changed: &'a Applied<Box<Outline>>) with {
         let outline = &changed.what;
-        OutlineAnswer {
-            id: IdText(outline.id),
-            queue: outline.queue.as_str(),
-            key: outline.key.as_ref().map(|key| key.as_str()),
-            state: outline.state.as_str(),
-            due_at: InstantText(outline.due_at),
-            due_in_ms: outline.due_in_ms,
-            attempt: outline.attempt,
-            max_attempts: outline.max_attempts,
-            generation: outline.generation,
-            priority: outline.priority,
-            lease_ms: outline.lease_ms,
-            enqueued_at: InstantText(outline.enqueued_at),
-            durability: changed.level.as_str(),
-        }
+    } {
+        id: IdText = IdText(outline.id),
+        queue: QueueText<'a> = QueueText(outline.queue.as_str()),
+        key: Option<KeyText<'a>> = outline.key.as_ref().map(|key| KeyText(key.as_str())),
+        #[schemars(with = "StateSchema")]
+        state: &'static str = outline.state.as_str(),
+        due_at: InstantText = InstantText(outline.due_at),
+        /// Milliseconds until it is due; 0 when it is.
+        due_in_ms: u64 = outline.due_in_ms,
+        /// Grants so far.
+        attempt: u32 = outline.attempt,
+        max_attempts: u32 = outline.max_attempts,
+        /// The generation, which each change by the producer raises.
+        generation: u32 = outline.generation,
+        /// Priority; lower is granted first.
+        priority: u32 = outline.priority,
+        lease_ms: u64 = outline.lease_ms,
+        enqueued_at: InstantText = InstantText(outline.enqueued_at),
+        durability: LevelText = LevelText(changed.level),
     }
 }

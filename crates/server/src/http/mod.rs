@@ -49,7 +49,7 @@ mod traced;
 mod unknown;
 
 pub(crate) use answer::Answer;
-use answer::{held, reply, typed, write_large};
+use answer::{answer, held, reply, typed, write_large};
 pub(crate) use app::ServerFacts;
 use app::check_batch;
 pub use app::{App, AppState, HttpLimits};

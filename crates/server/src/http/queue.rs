@@ -22,12 +22,12 @@ use super::queue_view::QueueAnswer;
 use super::reach::of_queue;
 use super::settle::RefusedId;
 use super::strict::{self, Id, Positive, Text, Whole};
-use super::{Answer, App, check_batch, reply, target};
+use super::{Answer, App, answer, check_batch, reply, target};
 use crate::auth::Caller;
 use crate::beanstalk::default_queue;
 use crate::error::{ErrorCode, ItemProblem, Problem};
-use crate::json::IdText;
-use crate::schema::{DelaySchema, KeySchema, LevelSchema, QueueSchema};
+use crate::json::{IdText, KeyText, LevelText, QueueText};
+use crate::schema::{DelaySchema, KeySchema, QueueSchema};
 use crate::span::SpanText;
 
 /// Dead messages that are asked why they stay dead, in one call.
@@ -60,24 +60,20 @@ pub(crate) struct PauseFor {
 #[derive(Debug, JsonSchema, Serialize)]
 #[schemars(rename = "Paused")]
 pub(crate) struct PausedAnswer<'a> {
-    #[schemars(with = "QueueSchema")]
-    pub(super) queue: &'a str,
+    pub(super) queue: QueueText<'a>,
     pub(super) paused: bool,
     /// The length of the pause; `null` until resumed.
     pub(super) for_ms: Option<u64>,
-    #[schemars(with = "LevelSchema")]
-    pub(super) durability: &'static str,
+    pub(super) durability: LevelText,
 }
 
 /// A queue that runs.
 #[derive(Debug, JsonSchema, Serialize)]
 #[schemars(rename = "Resumed")]
 pub(crate) struct ResumedAnswer<'a> {
-    #[schemars(with = "QueueSchema")]
-    pub(super) queue: &'a str,
+    pub(super) queue: QueueText<'a>,
     pub(super) paused: bool,
-    #[schemars(with = "LevelSchema")]
-    pub(super) durability: &'static str,
+    pub(super) durability: LevelText,
 }
 
 pub(crate) async fn pause(mut call: Call) -> Answer {
@@ -89,15 +85,15 @@ pub(crate) async fn pause(mut call: Call) -> Answer {
         strict::either_within(asked.for_ms, asked.r#for, ("for", "for_ms"), limit)?
     };
     let done = call.app.ask(Op::pause(queue.clone(), for_ms)).await?.map_err(Problem::from_settings)?;
-    let durability = done.level.as_str();
-    Ok(reply(StatusCode::OK, &PausedAnswer { queue: queue.as_str(), paused: true, for_ms, durability }))
+    let (queue, durability) = (QueueText(queue.as_str()), LevelText(done.level));
+    Ok(reply(StatusCode::OK, &PausedAnswer { queue, paused: true, for_ms, durability }))
 }
 
 pub(crate) async fn resume(mut call: Call) -> Answer {
     let queue = call.queue()?;
     let Nothing {} = call.json(call.app.policy.max_batch_bytes).await?;
-    let durability = call.app.ask(Op::resume(queue.clone())).await?.level.as_str();
-    Ok(reply(StatusCode::OK, &ResumedAnswer { queue: queue.as_str(), paused: false, durability }))
+    let durability = LevelText(call.app.ask(Op::resume(queue.clone())).await?.level);
+    Ok(reply(StatusCode::OK, &ResumedAnswer { queue: QueueText(queue.as_str()), paused: false, durability }))
 }
 
 /// Purges a queue, unless it has more messages to remove than are expected.
@@ -143,8 +139,7 @@ pub(crate) struct RedrivenAnswer<'a> {
     pub(super) refused: Option<Vec<RedriveRefusals>>,
     /// The durability that all of them have reached, where no ids were given. With ids each result has its own.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<LevelSchema>")]
-    pub(super) durability: Option<&'static str>,
+    pub(super) durability: Option<LevelText>,
 }
 
 /// The messages that were refused for one reason.
@@ -173,14 +168,13 @@ pub(crate) struct RedrivenId {
     /// The new message, with `to_queue`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) new_id: Option<IdText>,
-    #[schemars(with = "LevelSchema")]
-    pub(super) durability: &'static str,
+    pub(super) durability: LevelText,
 }
 
 impl RedrivenId {
     pub(super) fn of(id: MessageId, level: Level) -> Self {
         let result = RedrivenWord::Redriven;
-        RedrivenId { id: IdText(id), result, new_id: None, durability: level.as_str() }
+        RedrivenId { id: IdText(id), result, new_id: None, durability: LevelText(level) }
     }
 
     fn moved(id: MessageId, moved: MovedDead) -> Self {
@@ -271,7 +265,7 @@ async fn redrive_many(app: &App, queue: QueueName, max: usize) -> Answer {
             break;
         }
     }
-    let durability = Some(level.unwrap_or_default().as_str());
+    let durability = Some(LevelText(level.unwrap_or_default()));
     let refusals = |(code, (messages, ids))| RedriveRefusals { code, messages, ids };
     let refused = (!refused.is_empty()).then(|| refused.into_iter().map(refusals).collect());
     Ok(reply(StatusCode::OK, &RedrivenAnswer { redriven, results: None, refused, durability }))
@@ -379,9 +373,7 @@ pub(crate) async fn cancel_many(mut call: Call) -> Answer {
     let id_results: Vec<_> = id_results.into_iter().map(level_of).collect();
     let by_key = keys.iter().zip(&key_results).map(|(key, result)| match result {
         Ok(level) => CancelResult::Key(CancelledKey::of(key.as_str(), *level)),
-        Err(problem) => {
-            CancelResult::KeyRefused(RefusedKey { key: key.as_str(), problem: ItemProblem::of(problem) })
-        }
+        Err(problem) => CancelResult::KeyRefused(RefusedKey::of(key.as_str(), problem)),
     });
     let by_id = ids.iter().zip(&id_results).map(|(id, result)| match result {
         Ok(level) => CancelResult::Id(CancelledId::of(*id, *level)),
@@ -406,44 +398,31 @@ pub(crate) enum CancelResult<'a> {
     IdRefused(RefusedId<'a>),
 }
 
-/// The message with this key was cancelled.
-#[derive(Debug, JsonSchema, Serialize)]
-pub(crate) struct CancelledKey<'a> {
-    #[schemars(with = "KeySchema")]
-    pub(super) key: &'a str,
-    pub(super) result: CancelledWord,
-    #[schemars(with = "LevelSchema")]
-    pub(super) durability: &'static str,
-}
-
-impl<'a> CancelledKey<'a> {
-    pub(super) fn of(key: &'a str, level: Level) -> Self {
-        CancelledKey { key, result: CancelledWord::Cancelled, durability: level.as_str() }
+answer! {
+    /// The message with this key was cancelled.
+    CancelledKey<'a> of (key: &'a str, level: Level) {
+        key: KeyText<'a> = KeyText(key),
+        result: CancelledWord = CancelledWord::Cancelled,
+        durability: LevelText = LevelText(level),
     }
 }
 
-/// The message with this id was cancelled.
-#[derive(Debug, JsonSchema, Serialize)]
-pub(crate) struct CancelledId {
-    pub(super) id: IdText,
-    pub(super) result: CancelledWord,
-    #[schemars(with = "LevelSchema")]
-    pub(super) durability: &'static str,
-}
-
-impl CancelledId {
-    pub(super) fn of(id: MessageId, level: Level) -> Self {
-        CancelledId { id: IdText(id), result: CancelledWord::Cancelled, durability: level.as_str() }
+answer! {
+    /// The message with this id was cancelled.
+    CancelledId of (id: MessageId, level: Level) {
+        id: IdText = IdText(id),
+        result: CancelledWord = CancelledWord::Cancelled,
+        durability: LevelText = LevelText(level),
     }
 }
 
-/// Why the message with this key was not cancelled.
-#[derive(Debug, JsonSchema, Serialize)]
-pub(crate) struct RefusedKey<'a> {
-    #[schemars(with = "KeySchema")]
-    pub(super) key: &'a str,
-    #[serde(flatten)]
-    pub(super) problem: ItemProblem<'a>,
+answer! {
+    /// Why the message with this key was not cancelled.
+    RefusedKey<'a> of (key: &'a str, problem: &'a Problem) {
+        key: KeyText<'a> = KeyText(key),
+        #[serde(flatten)]
+        problem: ItemProblem<'a> = ItemProblem::of(problem),
+    }
 }
 
 /// The durability level of the change of one of many messages, or why it was refused.

@@ -21,11 +21,12 @@ use super::queue_view::{
 };
 use super::strict::{self, Given, Object, Positive, U32_MAX, Whole};
 use super::target::targets;
-use super::{Answer, App, reply};
+use super::{Answer, App, answer, reply};
 use crate::auth::Caller;
 use crate::error::{ErrorCode, Problem};
 use crate::hourly::HourlyRate;
-use crate::schema::{DelaySchema, LevelSchema, QueueSchema};
+use crate::json::{LevelText, QueueText};
+use crate::schema::DelaySchema;
 use crate::span::{SpanText, TimeSpan};
 
 /// Changes of the settings of a queue: a member that is left out stays as it is, and `null` resets it to the server's
@@ -153,8 +154,7 @@ impl ConfigChange {
 pub(crate) struct ConfiguredAnswer<'a> {
     #[serde(flatten)]
     pub(super) queue: QueueAnswer<'a>,
-    #[schemars(with = "LevelSchema")]
-    pub(super) durability: &'static str,
+    pub(super) durability: LevelText,
 }
 
 pub(crate) async fn configure(mut call: Call) -> Answer {
@@ -218,7 +218,7 @@ async fn set(
     };
     let mut queue = QueueAnswer::of(&done, app.client.now().wall);
     queue.config.target = target;
-    let answer = ConfiguredAnswer { queue, durability: done.level.as_str() };
+    let answer = ConfiguredAnswer { queue, durability: LevelText(done.level) };
     Ok(reply(StatusCode::OK, &answer))
 }
 
@@ -255,56 +255,37 @@ fn of_target(error: TargetError) -> Problem {
 #[derive(Debug, JsonSchema, Serialize)]
 #[schemars(rename = "ConfigOfQueue")]
 pub(crate) struct ConfigAnswer<'a> {
-    #[schemars(with = "QueueSchema")]
-    pub(super) queue: &'a str,
+    pub(super) queue: QueueText<'a>,
     pub(super) config: SettingsAnswer,
     pub(super) effective: EffectiveAnswer,
 }
 
-/// The values that apply to messages of the queue without values of their own: where `config` has `null`, these are the
-/// server's defaults.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "Effective")]
-pub(crate) struct EffectiveAnswer {
-    pub(super) lease_ms: u64,
-    pub(super) max_attempts: u32,
-    pub(super) priority: u32,
-    pub(super) backoff: BackoffAnswer,
-    pub(super) dedupe_window_ms: u64,
-    /// `null`: dead messages are kept.
-    pub(super) dead_ttl_ms: Option<u64>,
-    pub(super) order: OrderWord,
-    #[serde(flatten)]
-    pub(super) limits: LimitsAnswer,
-    pub(super) on_expiry: OnExpiryWord,
-    /// `null`: messages that have ended are not kept.
-    pub(super) keep_done_ms: Option<u64>,
-    pub(super) trace: TraceWord,
-    /// The target that messages are delivered to; `null`: consumers reserve them.
-    pub(super) target: Option<String>,
-}
-
-impl EffectiveAnswer {
-    fn of(settings: &QueueSettings, defaults: &Defaults, target: Option<String>) -> Self {
+answer! {
+    /// The values that apply to messages of the queue without values of their own: where `config` has `null`, these are
+    /// the server's defaults.
+    #[schemars(rename = "Effective")]
+    EffectiveAnswer of (settings: &QueueSettings, defaults: &Defaults, to: Option<String>) with {
         let mut settings = settings.clone();
         if let Some(rate) = &mut settings.limits.rate {
             rate.burst = Some(rate.burst_that_applies());
         }
-        let settings = &settings;
-        EffectiveAnswer {
-            lease_ms: settings.lease_ms.unwrap_or(defaults.lease_ms),
-            max_attempts: settings.max_attempts.unwrap_or(defaults.max_attempts).count(),
-            priority: settings.priority.unwrap_or(defaults.priority),
-            backoff: BackoffAnswer::of(settings.backoff.unwrap_or(defaults.backoff)),
-            dedupe_window_ms: settings.dedupe_window_ms.unwrap_or(defaults.dedupe_window_ms),
-            dead_ttl_ms: settings.dead_ttl_ms,
-            order: settings.order.unwrap_or_default().into(),
-            limits: LimitsAnswer::of(settings),
-            on_expiry: settings.on_expiry.unwrap_or_default().into(),
-            keep_done_ms: settings.keep_done_ms,
-            trace: settings.trace.unwrap_or_default().into(),
-            target,
-        }
+    } {
+        lease_ms: u64 = settings.lease_ms.unwrap_or(defaults.lease_ms),
+        max_attempts: u32 = settings.max_attempts.unwrap_or(defaults.max_attempts).count(),
+        priority: u32 = settings.priority.unwrap_or(defaults.priority),
+        backoff: BackoffAnswer = BackoffAnswer::of(settings.backoff.unwrap_or(defaults.backoff)),
+        dedupe_window_ms: u64 = settings.dedupe_window_ms.unwrap_or(defaults.dedupe_window_ms),
+        /// `null`: dead messages are kept.
+        dead_ttl_ms: Option<u64> = settings.dead_ttl_ms,
+        order: OrderWord = settings.order.unwrap_or_default().into(),
+        #[serde(flatten)]
+        limits: LimitsAnswer = LimitsAnswer::of(&settings),
+        on_expiry: OnExpiryWord = settings.on_expiry.unwrap_or_default().into(),
+        /// `null`: messages that have ended are not kept.
+        keep_done_ms: Option<u64> = settings.keep_done_ms,
+        trace: TraceWord = settings.trace.unwrap_or_default().into(),
+        /// The target that messages are delivered to; `null`: consumers reserve them.
+        target: Option<String> = to,
     }
 }
 
@@ -313,7 +294,7 @@ pub(crate) async fn config(call: Call) -> Answer {
     let settings = present(&call.app, &queue).await?;
     let target = targets(&call.app)?.target_of(&queue).await?;
     let answer = ConfigAnswer {
-        queue: queue.as_str(),
+        queue: QueueText(queue.as_str()),
         effective: EffectiveAnswer::of(&settings, &call.app.policy.defaults, target.clone()),
         config: SettingsAnswer { target, ..SettingsAnswer::of(&settings) },
     };
@@ -329,12 +310,10 @@ async fn present(app: &App, queue: &QueueName) -> Result<QueueSettings, Problem>
 #[schemars(rename = "QueueRemoved")]
 pub(crate) struct RemovedAnswer<'a> {
     pub(super) result: RemovedWord,
-    #[schemars(with = "QueueSchema")]
-    pub(super) queue: &'a str,
+    pub(super) queue: QueueText<'a>,
     /// The number of messages removed with it.
     pub(super) purged: u64,
-    #[schemars(with = "LevelSchema")]
-    pub(super) durability: &'static str,
+    pub(super) durability: LevelText,
 }
 
 /// The status of a removed queue.
@@ -375,8 +354,8 @@ pub(crate) async fn remove(call: Call) -> Answer {
     level = level.and(reset.map_err(Problem::from_settings)?.level);
     level = level.and(app.ask_behind(Op::erase_history(queue.clone()), true).await?.level);
     let (result, purged) = (RemovedWord::Removed, done.what);
-    let answer = RemovedAnswer { result, queue: queue.as_str(), purged, durability: level.as_str() };
-    Ok(reply(StatusCode::OK, &answer))
+    let (queue, durability) = (QueueText(queue.as_str()), LevelText(level));
+    Ok(reply(StatusCode::OK, &RemovedAnswer { result, queue, purged, durability }))
 }
 
 fn removable(view: &QueueView) -> Result<(), Problem> {

@@ -1,110 +1,74 @@
 //! The present state of a queue in JSON, and its settings.
 
 use duewheel::core::WallMs;
-use duewheel::core::engine::{Attended, Counts, QueueView, Rates};
-use duewheel::core::policy::{
-    Backoff, GrantLimits, GrantRate, OnExpiry, QueueSettings, ReadyOrder, TraceMode,
-};
+use duewheel::core::engine::{Attended, Counts, ExpiredCounts, QueueView, Rates};
+use duewheel::core::policy::{Backoff, GrantRate, OnExpiry, QueueSettings, ReadyOrder, TraceMode};
 use duewheel::core::record::{Pause, Totals};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::answer;
 use super::strict::{U32_MAX, Whole, words};
 use crate::hourly::HourlyRate;
-use crate::json::{InstantText, Thousandths};
-use crate::schema::QueueSchema;
+use crate::json::{InstantText, QueueText, Thousandths};
 
-/// The present state of a queue.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "Queue")]
-pub(crate) struct QueueAnswer<'a> {
-    #[schemars(with = "QueueSchema")]
-    pub(super) queue: &'a str,
-    pub(super) counts: CountsAnswer,
-    /// Messages that have ended and are kept as done; they are in none of the counts.
-    pub(super) done: u64,
-    /// When the message that has been ready for longest was due.
-    pub(super) oldest_overdue: Option<InstantText>,
-    /// The time since then; 0 when none is ready.
-    pub(super) oldest_overdue_ms: u64,
-    /// The number of reserves that wait.
-    pub(super) waiters: u64,
-    /// Whether a consumer has reserved since the start.
-    pub(super) attended: bool,
-    pub(super) rates: RatesAnswer,
-    pub(super) totals: TotalsAnswer,
-    pub(super) expired: ExpiredAnswer,
-    pub(super) paused: bool,
-    pub(super) pause_left_ms: Option<u64>,
-    pub(super) config: SettingsAnswer,
-}
-
-impl<'a> QueueAnswer<'a> {
-    pub(crate) fn of(view: &'a QueueView, now: WallMs) -> Self {
-        QueueAnswer {
-            queue: view.name.as_str(),
-            counts: CountsAnswer::of(view.counts),
-            done: view.done,
-            oldest_overdue: view.oldest_ready.map(InstantText),
-            oldest_overdue_ms: view.oldest_ready.map_or(0, |t| now.0.saturating_sub(t.0)),
-            waiters: view.waiters as u64,
-            attended: view.attended == Attended::Yes,
-            rates: RatesAnswer::of(view.rates),
-            totals: TotalsAnswer::of(&view.totals),
-            expired: ExpiredAnswer { late: view.expired.late, dead: view.expired.dead },
-            paused: view.pause != Pause::Running,
-            pause_left_ms: view.pause_left_ms,
-            config: SettingsAnswer::of(&view.settings),
-        }
+answer! {
+    /// The present state of a queue.
+    #[schemars(rename = "Queue")]
+    QueueAnswer<'a> of (view: &'a QueueView, now: WallMs) {
+        queue: QueueText<'a> = QueueText(view.name.as_str()),
+        counts: CountsAnswer = CountsAnswer::of(view.counts),
+        /// Messages that have ended and are kept as done; they are in none of the counts.
+        done: u64 = view.done,
+        /// When the message that has been ready for longest was due.
+        oldest_overdue: Option<InstantText> = view.oldest_ready.map(InstantText),
+        /// The time since then; 0 when none is ready.
+        oldest_overdue_ms: u64 = view.oldest_ready.map_or(0, |t| now.0.saturating_sub(t.0)),
+        /// The number of reserves that wait.
+        waiters: u64 = view.waiters as u64,
+        /// Whether a consumer has reserved since the start.
+        attended: bool = view.attended == Attended::Yes,
+        rates: RatesAnswer = RatesAnswer::of(view.rates),
+        totals: TotalsAnswer = TotalsAnswer::of(&view.totals),
+        expired: ExpiredAnswer = ExpiredAnswer::of(view.expired),
+        paused: bool = view.pause != Pause::Running,
+        pause_left_ms: Option<u64> = view.pause_left_ms,
+        config: SettingsAnswer = SettingsAnswer::of(&view.settings),
     }
 }
 
-/// Messages by state.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "Counts")]
-pub(crate) struct CountsAnswer {
-    pub(super) scheduled: u64,
-    pub(super) ready: u64,
-    pub(super) leased: u64,
-    pub(super) dead: u64,
-    /// Whether not all due messages are in memory: the sum of `scheduled` and `ready` is exact, and its two parts are
-    /// read off the histogram.
-    pub(super) estimated: bool,
-}
-
-impl CountsAnswer {
-    pub(super) fn of(counts: Counts) -> Self {
-        let Counts { scheduled, ready, leased, dead, estimated } = counts;
-        CountsAnswer { scheduled, ready, leased, dead, estimated }
+answer! {
+    /// Messages by state.
+    #[schemars(rename = "Counts")]
+    CountsAnswer of (counts: Counts) {
+        scheduled: u64 = counts.scheduled,
+        ready: u64 = counts.ready,
+        leased: u64 = counts.leased,
+        dead: u64 = counts.dead,
+        /// Whether not all due messages are in memory: the sum of `scheduled` and `ready` is exact, and its two parts
+        /// are read off the histogram.
+        estimated: bool = counts.estimated,
     }
 }
 
-/// Counts of messages that had expired, since the start. Those that were dropped are in the totals, as `expired`.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "ExpiredCounts")]
-pub(crate) struct ExpiredAnswer {
-    /// Grants of expired messages.
-    pub(super) late: u64,
-    /// Messages that are dead because they had expired; `died` of the totals has them, too.
-    pub(super) dead: u64,
+answer! {
+    /// Counts of messages that had expired, since the start. Those that were dropped are in the totals, as `expired`.
+    #[schemars(rename = "ExpiredCounts")]
+    ExpiredAnswer of (expired: ExpiredCounts) {
+        /// Grants of expired messages.
+        late: u64 = expired.late,
+        /// Messages that are dead because they had expired; `died` of the totals has them, too.
+        dead: u64 = expired.dead,
+    }
 }
 
-/// Messages per second, over the last seconds.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "Rates")]
-pub(crate) struct RatesAnswer {
-    pub(super) enqueued: Thousandths,
-    pub(super) granted: Thousandths,
-    pub(super) acked: Thousandths,
-}
-
-impl RatesAnswer {
-    fn of(rates: Rates) -> Self {
-        RatesAnswer {
-            enqueued: Thousandths(rates.enqueued_milli),
-            granted: Thousandths(rates.granted_milli),
-            acked: Thousandths(rates.acked_milli),
-        }
+answer! {
+    /// Messages per second, over the last seconds.
+    #[schemars(rename = "Rates")]
+    RatesAnswer of (rates: Rates) {
+        enqueued: Thousandths = Thousandths(rates.enqueued_milli),
+        granted: Thousandths = Thousandths(rates.granted_milli),
+        acked: Thousandths = Thousandths(rates.acked_milli),
     }
 }
 
@@ -153,26 +117,26 @@ totals! {
     expired
 }
 
-/// The settings of a queue, in the form in which they can be set again; `null` where the server's default applies.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "Settings")]
-pub(crate) struct SettingsAnswer {
-    pub(super) lease_ms: Option<u64>,
-    pub(super) max_attempts: Option<u32>,
-    pub(super) priority: Option<u32>,
-    pub(super) backoff: Option<BackoffAnswer>,
-    pub(super) dedupe_window_ms: Option<u64>,
-    pub(super) dead_ttl_ms: Option<u64>,
-    pub(super) order: Option<OrderWord>,
-    #[serde(flatten)]
-    pub(super) limits: LimitsAnswer,
-    pub(super) on_expiry: Option<OnExpiryWord>,
-    /// How long messages that have ended are kept; `null` for not at all.
-    pub(super) keep_done_ms: Option<u64>,
-    pub(super) trace: Option<TraceWord>,
-    /// The target that its messages are delivered to, if it has one; only where the settings are asked for or set.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) target: Option<String>,
+answer! {
+    /// The settings of a queue, in the form in which they can be set again; `null` where the server's default applies.
+    #[schemars(rename = "Settings")]
+    SettingsAnswer of (settings: &QueueSettings) {
+        lease_ms: Option<u64> = settings.lease_ms,
+        max_attempts: Option<u32> = settings.max_attempts.map(|n| n.count()),
+        priority: Option<u32> = settings.priority,
+        backoff: Option<BackoffAnswer> = settings.backoff.map(BackoffAnswer::of),
+        dedupe_window_ms: Option<u64> = settings.dedupe_window_ms,
+        dead_ttl_ms: Option<u64> = settings.dead_ttl_ms,
+        order: Option<OrderWord> = settings.order.map(OrderWord::from),
+        #[serde(flatten)]
+        limits: LimitsAnswer = LimitsAnswer::of(settings),
+        on_expiry: Option<OnExpiryWord> = settings.on_expiry.map(OnExpiryWord::from),
+        /// How long messages that have ended are kept; `null` for not at all.
+        keep_done_ms: Option<u64> = settings.keep_done_ms,
+        trace: Option<TraceWord> = settings.trace.map(TraceWord::from),
+        /// The target that its messages are delivered to, if it has one; only where the settings are asked for or set.
+        ?target: String = None,
+    }
 }
 
 words! {
@@ -209,76 +173,38 @@ impl From<GrantRateFields> for GrantRate {
     }
 }
 
-/// The rate of a queue's grants, as it was set.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "GrantRateSettings")]
-pub(crate) struct GrantRateAnswer {
-    pub(super) per_second: HourlyRate,
-    /// `null`: the messages of 10 ms, at least one.
-    pub(super) burst: Option<u32>,
-}
-
-impl GrantRateAnswer {
-    pub(super) fn of(GrantRate { per_hour, burst }: GrantRate) -> Self {
-        GrantRateAnswer { per_second: HourlyRate(per_hour), burst }
+answer! {
+    /// The rate of a queue's grants, as it was set.
+    #[schemars(rename = "GrantRateSettings")]
+    GrantRateAnswer of (rate: GrantRate) {
+        per_second: HourlyRate = HourlyRate(rate.per_hour),
+        /// `null`: the messages of 10 ms, at least one.
+        burst: Option<u32> = rate.burst,
     }
 }
 
-/// The limits and the expiry in effect; `null` where there is none.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "GrantSettings")]
-pub(crate) struct LimitsAnswer {
-    /// Messages granted a second; `null` for no limit.
-    pub(super) rate: Option<GrantRateAnswer>,
-    /// Messages granted a second while the next one has been due for more than 10 s; `null` for `rate` alone.
-    pub(super) catchup_rate: Option<HourlyRate>,
-    /// Leases at a time; `null` for no limit of the queue's own.
-    pub(super) concurrency: Option<u32>,
-    /// How long after its due time a message without an expiry of its own expires; `null` for never.
-    pub(super) expires_in_ms: Option<u64>,
-}
-
-impl LimitsAnswer {
-    pub(super) fn of(settings: &QueueSettings) -> Self {
-        let GrantLimits { rate, catchup_per_hour, concurrency } = settings.limits;
-        LimitsAnswer {
-            rate: rate.map(GrantRateAnswer::of),
-            catchup_rate: catchup_per_hour.map(HourlyRate),
-            concurrency,
-            expires_in_ms: settings.expires_in_ms,
-        }
+answer! {
+    /// The limits and the expiry in effect; `null` where there is none.
+    #[schemars(rename = "GrantSettings")]
+    LimitsAnswer of (settings: &QueueSettings) with {
+        let limits = settings.limits;
+    } {
+        /// Messages granted a second; `null` for no limit.
+        rate: Option<GrantRateAnswer> = limits.rate.map(GrantRateAnswer::of),
+        /// Messages granted a second while the next one has been due for more than 10 s; `null` for `rate` alone.
+        catchup_rate: Option<HourlyRate> = limits.catchup_per_hour.map(HourlyRate),
+        /// Leases at a time; `null` for no limit of the queue's own.
+        concurrency: Option<u32> = limits.concurrency,
+        /// How long after its due time a message without an expiry of its own expires; `null` for never.
+        expires_in_ms: Option<u64> = settings.expires_in_ms,
     }
 }
 
-/// The delay before the next attempt, as it was set.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "BackoffSettings")]
-pub(crate) struct BackoffAnswer {
-    pub(super) min_ms: u64,
-    pub(super) max_ms: u64,
-}
-
-impl BackoffAnswer {
-    pub(super) fn of(Backoff { min_ms, max_ms }: Backoff) -> Self {
-        BackoffAnswer { min_ms, max_ms }
-    }
-}
-
-impl SettingsAnswer {
-    pub(super) fn of(settings: &QueueSettings) -> Self {
-        SettingsAnswer {
-            lease_ms: settings.lease_ms,
-            max_attempts: settings.max_attempts.map(|n| n.count()),
-            priority: settings.priority,
-            backoff: settings.backoff.map(BackoffAnswer::of),
-            dedupe_window_ms: settings.dedupe_window_ms,
-            dead_ttl_ms: settings.dead_ttl_ms,
-            order: settings.order.map(OrderWord::from),
-            limits: LimitsAnswer::of(settings),
-            on_expiry: settings.on_expiry.map(OnExpiryWord::from),
-            keep_done_ms: settings.keep_done_ms,
-            trace: settings.trace.map(TraceWord::from),
-            target: None,
-        }
+answer! {
+    /// The delay before the next attempt, as it was set.
+    #[schemars(rename = "BackoffSettings")]
+    BackoffAnswer of (backoff: Backoff) {
+        min_ms: u64 = backoff.min_ms,
+        max_ms: u64 = backoff.max_ms,
     }
 }

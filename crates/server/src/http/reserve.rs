@@ -14,7 +14,7 @@ use super::call::Call;
 use super::message::ContentAnswer;
 use super::strict::{self, Object, Positive, Text, Whole};
 use super::traced::TracedCall;
-use super::{Answer, App, held, reply, write_large};
+use super::{Answer, App, answer, held, reply, write_large};
 use crate::auth::Scope;
 use crate::error::{Problem, overloaded};
 use crate::json::{self, Elements, InstantText, TokenText};
@@ -224,42 +224,26 @@ pub(crate) struct GrantsAnswer<'a> {
     pub(super) held_back: Option<&'static str>,
 }
 
-/// A message under a lease. It has `body`, or `body_base64` if the bytes are not UTF-8 text.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "Grant")]
-pub(crate) struct GrantAnswer<'a> {
-    #[serde(flatten)]
-    pub(super) content: ContentAnswer<'a>,
-    /// Grants of this message so far, this one included.
-    pub(super) attempt: u32,
-    /// Priority; lower is granted first.
-    pub(super) priority: u32,
-    /// A number that each change by the producer raises.
-    pub(super) generation: u32,
-    pub(super) due_at: InstantText,
-    pub(super) lease_token: TokenText,
-    pub(super) lease_until: InstantText,
-    pub(super) lease_ms: u64,
-    /// How long after its due time it was granted.
-    pub(super) lateness_ms: u64,
-    /// Whether it had expired; left out if not.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub(super) late: bool,
-}
-
-impl<'a> GrantAnswer<'a> {
-    fn of(grant: &'a Grant) -> Self {
-        GrantAnswer {
-            content: ContentAnswer::of(&grant.message),
-            attempt: grant.attempt,
-            priority: grant.priority,
-            generation: grant.generation,
-            due_at: InstantText(grant.due_at),
-            lease_token: TokenText(grant.token),
-            lease_until: InstantText(grant.lease_until),
-            lease_ms: grant.lease_ms,
-            lateness_ms: grant.lateness_ms,
-            late: grant.late,
-        }
+answer! {
+    /// A message under a lease. It has `body`, or `body_base64` if the bytes are not UTF-8 text.
+    #[schemars(rename = "Grant")]
+    GrantAnswer<'a> of (grant: &'a Grant) {
+        #[serde(flatten)]
+        content: ContentAnswer<'a> = ContentAnswer::of(&grant.message),
+        /// Grants of this message so far, this one included.
+        attempt: u32 = grant.attempt,
+        /// Priority; lower is granted first.
+        priority: u32 = grant.priority,
+        /// A number that each change by the producer raises.
+        generation: u32 = grant.generation,
+        due_at: InstantText = InstantText(grant.due_at),
+        lease_token: TokenText = TokenText(grant.token),
+        lease_until: InstantText = InstantText(grant.lease_until),
+        lease_ms: u64 = grant.lease_ms,
+        /// How long after its due time it was granted.
+        lateness_ms: u64 = grant.lateness_ms,
+        /// Whether it had expired; left out if not.
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        late: bool = grant.late,
     }
 }

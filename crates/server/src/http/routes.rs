@@ -14,14 +14,13 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, MethodRouter, on};
 use bytes::Bytes;
 use duewheel::Policy;
+use duewheel_bridge::BridgePlan;
 use schemars::json_schema;
 use serde_json::Value;
 
 use super::app::RouteDurations;
 use super::audit::{self, AuditAnswer};
-use super::bridge::{
-    self as bridges, BridgeAnswer, BridgePlanAnswer, BridgesAnswer, PauseBridgeRequest, TestedBridgeAnswer,
-};
+use super::bridge::{self as bridges, BridgeAnswer, BridgesAnswer, PauseBridgeRequest, TestedBridgeAnswer};
 use super::bulk::{self, BulkCountAnswer, BulkFields, JobAnswer, JobsAnswer, PurgeRequest, PurgedAnswer};
 use super::call::{Call, CallHandler};
 use super::enqueue::{self, LineAnswer};
@@ -465,7 +464,7 @@ fn all_bridges() -> Vec<HttpRoute> {
             look("getBridge", "Look at a bridge").gives::<BridgeAnswer>(200, "The bridge.").refuses(&[NotFound])),
         get("/v1/bridges/{name}/plan", NO, server(Admin), bridges::plan,
             look("planBridge", "Show the declarations by which a bridge takes the place of a plugin")
-                .gives::<BridgePlanAnswer>(200, "The plan.").refuses(&[NotFound])),
+                .gives::<BridgePlan>(200, "The plan.").refuses(&[NotFound])),
         post("/v1/bridges/{name}/pause", NO, server(Admin), bridges::pause,
             operate("pauseBridge", "Let a bridge take and give nothing until it is resumed")
                 .audited()

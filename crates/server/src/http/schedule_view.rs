@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use duewheel::core::WallMs;
 use duewheel_delivery::{
     Occurrence, OccurrenceEnd, OccurrenceNote, PastOccurrence, PastOccurrences, RecurrenceSettings,
-    ScheduleBlock, ScheduleListed, ScheduleSettings, ScheduleState, ScheduleView,
+    ScheduleBlock, ScheduleCounts, ScheduleListed, ScheduleSettings, ScheduleState, ScheduleView,
 };
 use schemars::JsonSchema;
 use serde::de::{Error, MapAccess, Visitor};
@@ -17,6 +17,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
+use super::answer;
 use super::line::{body, headers};
 use super::strict::{Members, Strings, Text, Whole};
 use crate::error::Problem;
@@ -205,76 +206,32 @@ pub(super) fn as_request(settings: &ScheduleSettings) -> Map<String, Value> {
     }
 }
 
-/// The fields of a schedule.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "ScheduleFields")]
-pub(crate) struct ScheduleFields {
-    #[schemars(with = "QueueSchema")]
-    pub(super) queue: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) cron: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) every: Option<String>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) at: Vec<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) zone: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) start: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) end: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) jitter: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) dst_gap: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) dst_fold: Option<String>,
-    /// The body, if it is UTF-8 text.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) body: Option<String>,
-    /// The body, if it is not UTF-8 text.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<Base64Schema>")]
-    pub(super) body_base64: Option<String>,
-    #[schemars(with = "HeadersSchema")]
-    pub(super) headers: BTreeMap<String, String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) missed: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) catchup: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) overlap: Option<String>,
-    pub(super) paused: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) note: Option<String>,
-}
-
-impl ScheduleFields {
-    pub(super) fn of(settings: &ScheduleSettings) -> Self {
-        let ScheduleSettings { queue, recurrence, body, headers, missed, catchup, overlap, paused, note } =
-            settings.clone();
-        let text = String::from_utf8(body.to_vec()).ok();
-        let RecurrenceSettings { cron, every, at, zone, dst_gap, dst_fold, start, end, jitter } = recurrence;
-        ScheduleFields {
-            queue,
-            cron,
-            every,
-            at,
-            zone,
-            start,
-            end,
-            jitter,
-            dst_gap,
-            dst_fold,
-            body_base64: if text.is_none() { Some(STANDARD.encode(&body)) } else { None },
-            body: text,
-            headers: headers.into_iter().collect(),
-            missed,
-            catchup,
-            overlap,
-            paused,
-            note,
-        }
+answer! {
+    /// The fields of a schedule.
+    #[schemars(rename = "ScheduleFields")]
+    ScheduleFields of (settings: &ScheduleSettings) with {
+        let own = settings.clone();
+        let (body, body_base64) = match String::from_utf8(own.body.to_vec()) {
+            Ok(text) => (Some(text), None),
+            Err(_) => (None, Some(STANDARD.encode(&own.body))),
+        };
+    } {
+        #[schemars(with = "QueueSchema")]
+        queue: String = own.queue,
+        #[serde(flatten)]
+        recurrence: RecurrenceSettings = own.recurrence,
+        /// The body, if it is UTF-8 text.
+        ?body: String = body,
+        /// The body, if it is not UTF-8 text.
+        #[schemars(with = "Option<Base64Schema>")]
+        ?body_base64: String = body_base64,
+        #[schemars(with = "HeadersSchema")]
+        headers: BTreeMap<String, String> = own.headers.into_iter().collect(),
+        ?missed: String = own.missed,
+        ?catchup: String = own.catchup,
+        ?overlap: String = own.overlap,
+        paused: bool = own.paused,
+        ?note: String = own.note,
     }
 }
 
@@ -282,12 +239,15 @@ impl ScheduleFields {
     /// The settings with the defaults filled in. Only cron expressions have a zone.
     fn with_defaults(self) -> Self {
         let or = |own: Option<String>, default: &str| Some(own.unwrap_or_else(|| default.to_owned()));
-        let is_cron = self.cron.is_some();
+        let is_cron = self.recurrence.cron.is_some();
         let or_of_cron = |own: Option<String>, default| if is_cron { or(own, default) } else { own };
         ScheduleFields {
-            zone: or_of_cron(self.zone, "UTC"),
-            dst_gap: or_of_cron(self.dst_gap, "shift"),
-            dst_fold: or_of_cron(self.dst_fold, "first"),
+            recurrence: RecurrenceSettings {
+                zone: or_of_cron(self.recurrence.zone, "UTC"),
+                dst_gap: or_of_cron(self.recurrence.dst_gap, "shift"),
+                dst_fold: or_of_cron(self.recurrence.dst_fold, "first"),
+                ..self.recurrence
+            },
             missed: or(self.missed, "last"),
             catchup: or(self.catchup, "24h"),
             overlap: or(self.overlap, "allow"),
@@ -296,73 +256,64 @@ impl ScheduleFields {
     }
 }
 
-/// A schedule as it is.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "ScheduleState")]
-pub(crate) struct ScheduleAnswer {
-    pub(super) name: String,
-    /// The settings of the schedule, with the defaults filled in.
-    #[serde(flatten)]
-    pub(super) fields: ScheduleFields,
-    pub(super) created_at: InstantText,
-    /// How many occurrences may still enter; `null` without a limit.
-    pub(super) remaining: Option<u64>,
-    /// The next ten occurrences, without those whose message a caller has removed before it was due.
-    pub(super) next: Vec<OccurrenceAnswer>,
-    /// The latest ten occurrences, oldest first, without those that are not due yet.
-    pub(super) latest: Vec<PastOccurrenceAnswer>,
-    pub(super) counts: OccurrenceCountsAnswer,
-    /// Why an occurrence waits that its queue has refused.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) waits: Option<OccurrenceWaits>,
-    /// Why the schedule does not run.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) error: Option<String>,
+answer! {
+    /// A schedule as it is.
+    #[schemars(rename = "ScheduleState")]
+    ScheduleAnswer of (view: &ScheduleView) with {
+        let state = &view.record.state;
+        let message = |at: WallMs| state.pending.iter().find(|entry| entry.at == at.0)?.id.map(|id| id.to_string());
+        let next = |occurrence: &Occurrence| {
+            let answer = OccurrenceAnswer::of(occurrence);
+            OccurrenceAnswer { message: message(answer.at.0), ..answer }
+        };
+    } {
+        name: String = view.name.clone(),
+        /// The settings of the schedule, with the defaults filled in.
+        #[serde(flatten)]
+        fields: ScheduleFields = ScheduleFields::of(&view.record.settings).with_defaults(),
+        created_at: InstantText = wall(view.record.created),
+        /// How many occurrences may still enter; `null` without a limit.
+        remaining: Option<u64> = view.remaining,
+        /// The next ten occurrences, without those whose message a caller has removed before it was due.
+        next: Vec<OccurrenceAnswer> = view.next.iter().map(next).collect(),
+        /// The latest ten occurrences, oldest first, without those that are not due yet.
+        latest: Vec<PastOccurrenceAnswer> = view.latest.iter().map(PastOccurrenceAnswer::of).collect(),
+        counts: ScheduleCounts = view.counts.clone(),
+        /// Why an occurrence waits that its queue has refused.
+        ?waits: OccurrenceWaits = OccurrenceWaits::of(state),
+        /// Why the schedule does not run.
+        ?error: String = view.error.as_ref().map(ToString::to_string),
+    }
 }
 
-/// One occurrence that is to come.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "Occurrence")]
-pub(crate) struct OccurrenceAnswer {
-    pub(super) at: InstantText,
-    /// Seconds that the zone's clock is ahead of UTC then.
-    pub(super) offset: i32,
-    /// `shifted`: its civil time is missing that day; `repeated`: its civil time comes for the second time.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) note: Option<&'static str>,
-    /// The message of the occurrence, if that is put ahead already.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) message: Option<String>,
+answer! {
+    /// One occurrence that is to come.
+    #[schemars(rename = "Occurrence")]
+    OccurrenceAnswer of (occurrence: &Occurrence) {
+        at: InstantText = InstantText(WallMs::from_system_time_up(occurrence.at)),
+        /// Seconds that the zone's clock is ahead of UTC then.
+        offset: i32 = occurrence.offset,
+        /// `shifted`: its civil time is missing that day; `repeated`: its civil time comes for the second time.
+        ?note: &'static str = occurrence.note.map(|note| match note {
+            OccurrenceNote::Shifted => "shifted",
+            OccurrenceNote::Repeated => "repeated",
+        }),
+        /// The message of the occurrence, if that is put ahead already.
+        ?message: String = None,
+    }
 }
 
-/// The end of an occurrence.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "PastOccurrence")]
-pub(crate) struct PastOccurrenceAnswer {
-    pub(super) at: InstantText,
-    /// `entered`, `missed`, `skipped`, or `unsure` if the answer was lost for longer than it is remembered.
-    pub(super) outcome: &'static str,
-    /// The message of the occurrence.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) message: Option<String>,
-}
-
-/// What has become of all occurrences.
-#[derive(Debug, Default, JsonSchema, Serialize)]
-#[schemars(rename = "OccurrenceCounts")]
-pub(crate) struct OccurrenceCountsAnswer {
-    /// Have entered the queue and are due.
-    pub(super) entered: u64,
-    /// Were missed and did not enter.
-    pub(super) missed: u64,
-    /// Were skipped, because the previous message was not settled.
-    pub(super) skipped: u64,
-    /// Were refused by the queue at first, and waited.
-    pub(super) blocked: u64,
-    /// Have entered without a key, because another message has it.
-    pub(super) keyless: u64,
-    /// May or may not have entered.
-    pub(super) unsure: u64,
+answer! {
+    /// The end of an occurrence.
+    #[schemars(rename = "PastOccurrence")]
+    PastOccurrenceAnswer of (past: &PastOccurrence) {
+        at: InstantText = wall(past.at),
+        /// `entered`, `missed`, `skipped`, or `unsure` if the answer was lost for longer than it is remembered.
+        #[schemars(with = "String")]
+        outcome: OccurrenceEnd = past.end,
+        /// The message of the occurrence.
+        ?message: String = past.id.map(|id| id.to_string()),
+    }
 }
 
 /// Why an occurrence waits.
@@ -393,21 +344,29 @@ impl OccurrenceWaits {
     }
 }
 
-/// A schedule in a list.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "ListedSchedule")]
-pub(crate) struct ListedSchedule {
-    pub(super) name: String,
-    /// `null` if its record cannot be read.
-    #[schemars(with = "Option<QueueSchema>")]
-    pub(super) queue: Option<String>,
-    pub(super) paused: bool,
-    /// When it occurs next.
-    pub(super) next: Option<InstantText>,
-    pub(super) counts: OccurrenceCountsAnswer,
-    /// Why it does not run.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) error: Option<String>,
+answer! {
+    /// A schedule in a list.
+    #[schemars(rename = "ListedSchedule")]
+    ListedSchedule of (listed: ScheduleListed) with {
+        let (view, unreadable) = match listed.view {
+            Ok(view) => (Some(view), None),
+            Err(why) => (None, Some(why)),
+        };
+        let view = view.as_ref();
+        let settings = view.map(|view| &view.record.settings);
+        let error = view.and_then(|view| view.error.as_ref()).map(ToString::to_string);
+    } {
+        name: String = listed.name,
+        /// `null` if its record cannot be read.
+        #[schemars(with = "Option<QueueSchema>")]
+        queue: Option<String> = settings.map(|settings| settings.queue.clone()),
+        paused: bool = settings.is_some_and(|settings| settings.paused),
+        /// When it occurs next.
+        next: Option<InstantText> = view.and_then(|view| view.next.first()).map(|next| OccurrenceAnswer::of(next).at),
+        counts: ScheduleCounts = view.map(|view| view.counts.clone()).unwrap_or_default(),
+        /// Why it does not run.
+        ?error: String = unreadable.or(error),
+    }
 }
 
 /// A page of schedules, by name.
@@ -432,93 +391,4 @@ pub(crate) struct PreviewAnswer {
 
 fn wall(at: u64) -> InstantText {
     InstantText(WallMs(at))
-}
-
-impl OccurrenceAnswer {
-    pub(super) fn of(occurrence: &Occurrence) -> Self {
-        OccurrenceAnswer {
-            at: InstantText(WallMs::from_system_time_up(occurrence.at)),
-            offset: occurrence.offset,
-            note: occurrence.note.map(|note| match note {
-                OccurrenceNote::Shifted => "shifted",
-                OccurrenceNote::Repeated => "repeated",
-            }),
-            message: None,
-        }
-    }
-}
-
-impl PastOccurrenceAnswer {
-    fn of(past: &PastOccurrence) -> Self {
-        let outcome = match past.end {
-            OccurrenceEnd::Entered => "entered",
-            OccurrenceEnd::Missed => "missed",
-            OccurrenceEnd::Skipped => "skipped",
-            OccurrenceEnd::Unsure => "unsure",
-        };
-        PastOccurrenceAnswer { at: wall(past.at), outcome, message: past.id.map(|id| id.to_string()) }
-    }
-}
-
-impl OccurrenceCountsAnswer {
-    fn of(view: &ScheduleView) -> Self {
-        let counts = &view.counts;
-        OccurrenceCountsAnswer {
-            entered: counts.entered,
-            missed: counts.missed,
-            skipped: counts.skipped,
-            blocked: counts.blocked,
-            keyless: counts.keyless,
-            unsure: counts.unsure,
-        }
-    }
-}
-
-impl ScheduleAnswer {
-    pub(super) fn of(view: &ScheduleView) -> Self {
-        let state = &view.record.state;
-        let message = |at: WallMs| {
-            let entry = state.pending.iter().find(|entry| entry.at == at.0)?;
-            entry.id.map(|id| id.to_string())
-        };
-        let next = |occurrence: &Occurrence| {
-            let answer = OccurrenceAnswer::of(occurrence);
-            OccurrenceAnswer { message: message(answer.at.0), ..answer }
-        };
-        ScheduleAnswer {
-            name: view.name.clone(),
-            fields: ScheduleFields::of(&view.record.settings).with_defaults(),
-            created_at: wall(view.record.created),
-            remaining: view.remaining,
-            next: view.next.iter().map(next).collect(),
-            latest: view.latest.iter().map(PastOccurrenceAnswer::of).collect(),
-            counts: OccurrenceCountsAnswer::of(view),
-            waits: OccurrenceWaits::of(state),
-            error: view.error.as_ref().map(ToString::to_string),
-        }
-    }
-}
-
-impl ListedSchedule {
-    pub(super) fn of(listed: ScheduleListed) -> Self {
-        let name = listed.name;
-        match listed.view {
-            Ok(view) => ListedSchedule {
-                name,
-                queue: Some(view.record.settings.queue.clone()),
-                paused: view.record.settings.paused,
-                next: view.next.first().map(|next| OccurrenceAnswer::of(next).at),
-                counts: OccurrenceCountsAnswer::of(&view),
-                error: view.error.as_ref().map(ToString::to_string),
-            },
-            Err(error) => ListedSchedule {
-                name,
-                queue: None,
-                paused: false,
-                next: None,
-                counts: OccurrenceCountsAnswer::default(),
-                error: Some(error),
-            },
-        }
-    }
 }

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::call::Call;
 use super::strict::{self, Text, Whole};
-use super::{Answer, reply};
+use super::{Answer, answer, reply};
 use crate::auth::{Caller, Scope, TokenEntry};
 use crate::error::{ErrorCode, Problem};
 use crate::json::{Elements, InstantText};
@@ -70,34 +70,21 @@ pub(crate) struct NodeAnswer {
     pub(super) shards: u64,
 }
 
-/// A shard of the cluster.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "Shard")]
-pub(crate) struct ShardAnswer<'a> {
-    pub(super) shard: u32,
-    /// The node that owns it, while its lease runs.
-    pub(super) owner: Option<&'a str>,
-    /// Why it is not known whether it has an owner. Absent when it is known.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) unknown: Option<&'a str>,
-    /// The node that should own it.
-    pub(super) wanted: Option<&'a str>,
-    /// The epoch of the owner.
-    pub(super) epoch: Option<u32>,
-    #[schemars(with = "StageSchema")]
-    pub(super) here: &'static str,
-}
-
-impl<'a> ShardAnswer<'a> {
-    fn of(shard: &'a ShardView) -> Self {
-        ShardAnswer {
-            shard: shard.shard.0,
-            owner: shard.owner.as_deref(),
-            unknown: shard.unknown.as_deref(),
-            wanted: shard.wanted.as_deref(),
-            epoch: shard.epoch.map(|epoch| epoch.0),
-            here: shard.here.as_str(),
-        }
+answer! {
+    /// A shard of the cluster.
+    #[schemars(rename = "Shard")]
+    ShardAnswer<'a> of (shard: &'a ShardView) {
+        shard: u32 = shard.shard.0,
+        /// The node that owns it, while its lease runs.
+        owner: Option<&'a str> = shard.owner.as_deref(),
+        /// Why it is not known whether it has an owner. Absent when it is known.
+        ?unknown: &'a str = shard.unknown.as_deref(),
+        /// The node that should own it.
+        wanted: Option<&'a str> = shard.wanted.as_deref(),
+        /// The epoch of the owner.
+        epoch: Option<u32> = shard.epoch.map(|epoch| epoch.0),
+        #[schemars(with = "StageSchema")]
+        here: &'static str = shard.here.as_str(),
     }
 }
 
@@ -134,28 +121,18 @@ pub(crate) struct TokensAnswer<'a> {
     pub(super) tokens: Vec<TokenAnswer<'a>>,
 }
 
-/// The permissions of a token, without the token.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "Token")]
-pub(crate) struct TokenAnswer<'a> {
-    pub(super) name: &'a str,
-    #[schemars(with = "Vec<String>")]
-    pub(super) scopes: Vec<Scope>,
-    /// The prefixes of its queues; `null` for all queues.
-    #[schemars(with = "Option<Vec<QueueSchema>>")]
-    pub(super) queues: Option<Vec<&'a str>>,
-    /// The time from which on it is invalid; `null` for never.
-    pub(super) expires: Option<InstantText>,
-}
-
-impl<'a> TokenAnswer<'a> {
-    fn of(entry: &'a TokenEntry) -> Self {
-        TokenAnswer {
-            name: &entry.name,
-            scopes: entry.scopes.iter().copied().collect(),
-            queues: entry.queues.as_ref().map(|all| all.iter().map(QueueName::as_str).collect()),
-            expires: entry.expires.map(InstantText),
-        }
+answer! {
+    /// The permissions of a token, without the token.
+    #[schemars(rename = "Token")]
+    TokenAnswer<'a> of (entry: &'a TokenEntry) {
+        name: &'a str = &entry.name,
+        #[schemars(with = "Vec<String>")]
+        scopes: Vec<Scope> = entry.scopes.iter().copied().collect(),
+        /// The prefixes of its queues; `null` for all queues.
+        #[schemars(with = "Option<Vec<QueueSchema>>")]
+        queues: Option<Vec<&'a str>> = entry.queues.as_ref().map(|all| all.iter().map(QueueName::as_str).collect()),
+        /// The time from which on it is invalid; `null` for never.
+        expires: Option<InstantText> = entry.expires.map(InstantText),
     }
 }
 
@@ -281,65 +258,44 @@ pub(crate) struct QuotasAnswer<'a> {
     pub(super) quotas: Elements<'a, QuotaUse, QuotaAnswer<'a>>,
 }
 
-/// Limits and use of a tenant.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "Quota")]
-pub(crate) struct QuotaAnswer<'a> {
-    /// The prefix of the tenant's queues.
-    pub(super) prefix: &'a str,
-    pub(super) messages: ResourceAnswer,
-    pub(super) bytes: ResourceAnswer,
-    pub(super) leases: ResourceAnswer,
-    /// Remembered answers to enqueues with a `dedupe_id`.
-    pub(super) answers: ResourceAnswer,
-    pub(super) enqueues_per_second: RateAnswer,
+answer! {
+    /// Limits and use of a tenant.
+    #[schemars(rename = "Quota")]
+    QuotaAnswer<'a> of (one: &'a QuotaUse) {
+        /// The prefix of the tenant's queues.
+        prefix: &'a str = &one.quota.prefix,
+        messages: ResourceAnswer = ResourceAnswer::of(one, Resource::Messages),
+        bytes: ResourceAnswer = ResourceAnswer::of(one, Resource::Bytes),
+        leases: ResourceAnswer = ResourceAnswer::of(one, Resource::Leases),
+        /// Remembered answers to enqueues with a `dedupe_id`.
+        answers: ResourceAnswer = ResourceAnswer::of(one, Resource::Answers),
+        enqueues_per_second: RateAnswer = RateAnswer::of(one),
+    }
 }
 
-/// A limit, and its use.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "QuotaResource")]
-pub(crate) struct ResourceAnswer {
-    /// `null` where there is no limit.
-    pub(super) limit: Option<u64>,
-    pub(super) used: u64,
-    /// Refusals since the start; of leases: reserves that were held back.
-    pub(super) refused: u64,
+answer! {
+    /// A limit, and its use.
+    #[schemars(rename = "QuotaResource")]
+    ResourceAnswer of (one: &QuotaUse, resource: Resource) {
+        /// `null` where there is no limit.
+        limit: Option<u64> = one.quota.limit(resource),
+        used: u64 = one.used[resource as usize],
+        /// Refusals since the start; of leases: reserves that were held back.
+        refused: u64 = one.refused[resource as usize],
+    }
 }
 
-/// A rate, and its use.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "QuotaRate")]
-pub(crate) struct RateAnswer {
-    /// Enqueues a second; `null` where there is no limit.
-    pub(super) limit: Option<u64>,
-    /// Enqueues at once.
-    pub(super) burst: Option<u64>,
-    /// The used part of the burst.
-    pub(super) used: u64,
-    /// Refusals since the start.
-    pub(super) refused: u64,
-}
-
-impl<'a> QuotaAnswer<'a> {
-    fn of(one: &'a QuotaUse) -> Self {
-        let resource = |resource: Resource| ResourceAnswer {
-            limit: one.quota.limit(resource),
-            used: one.used[resource as usize],
-            refused: one.refused[resource as usize],
-        };
-        let rate = resource(Resource::Enqueues);
-        QuotaAnswer {
-            prefix: &one.quota.prefix,
-            messages: resource(Resource::Messages),
-            bytes: resource(Resource::Bytes),
-            leases: resource(Resource::Leases),
-            answers: resource(Resource::Answers),
-            enqueues_per_second: RateAnswer {
-                limit: rate.limit,
-                burst: one.quota.burst.or(one.quota.enqueues_per_second),
-                used: rate.used,
-                refused: rate.refused,
-            },
-        }
+answer! {
+    /// A rate, and its use.
+    #[schemars(rename = "QuotaRate")]
+    RateAnswer of (one: &QuotaUse) {
+        /// Enqueues a second; `null` where there is no limit.
+        limit: Option<u64> = one.quota.limit(Resource::Enqueues),
+        /// Enqueues at once.
+        burst: Option<u64> = one.quota.burst.or(one.quota.enqueues_per_second),
+        /// The used part of the burst.
+        used: u64 = one.used[Resource::Enqueues as usize],
+        /// Refusals since the start.
+        refused: u64 = one.refused[Resource::Enqueues as usize],
     }
 }

@@ -12,11 +12,11 @@ use super::call::Call;
 use super::reach::{apply_within, within};
 use super::strict::{self, Id, Object, Positive, Text, Whole};
 use super::traced::TracedCall;
-use super::{Answer, App, check_batch, reply};
+use super::{Answer, App, answer, check_batch, reply};
 use crate::auth::Caller;
 use crate::error::{ItemProblem, Problem};
-use crate::json::{IdText, InstantText};
-use crate::schema::{AnyJsonSchema, DeadReasonSchema, DelaySchema, LevelSchema, TokenSchema};
+use crate::json::{IdText, InstantText, LevelText};
+use crate::schema::{AnyJsonSchema, DeadReasonSchema, DelaySchema, TokenSchema};
 use crate::span::SpanText;
 use crate::traces::LeaseCall;
 
@@ -416,23 +416,13 @@ fn token(text: &Text<'_>) -> Result<LeaseToken, Problem> {
     text.0.parse().map_err(|what| Problem::field("lease_token", what))
 }
 
-/// A lease that was extended.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "Extended")]
-pub(crate) struct ExtendedAnswer {
-    result: ExtendedWord,
-    lease_until: InstantText,
-    #[schemars(with = "LevelSchema")]
-    durability: &'static str,
-}
-
-impl ExtendedAnswer {
-    fn of(done: &Applied<WallMs>) -> Self {
-        ExtendedAnswer {
-            result: ExtendedWord::Extended,
-            lease_until: InstantText(done.what),
-            durability: done.level.as_str(),
-        }
+answer! {
+    /// A lease that was extended.
+    #[schemars(rename = "Extended")]
+    ExtendedAnswer of (done: &Applied<WallMs>) {
+        result: ExtendedWord = ExtendedWord::Extended,
+        lease_until: InstantText = InstantText(done.what),
+        durability: LevelText = LevelText(done.level),
     }
 }
 
@@ -444,17 +434,12 @@ pub(crate) enum ExtendedWord {
     Extended,
 }
 
-/// Why the message with this id was not changed.
-#[derive(Debug, JsonSchema, Serialize)]
-pub(crate) struct RefusedId<'a> {
-    pub(super) id: IdText,
-    #[serde(flatten)]
-    pub(super) problem: ItemProblem<'a>,
-}
-
-impl<'a> RefusedId<'a> {
-    pub(crate) fn of(id: MessageId, problem: &'a Problem) -> Self {
-        RefusedId { id: IdText(id), problem: ItemProblem::of(problem) }
+answer! {
+    /// Why the message with this id was not changed.
+    RefusedId<'a> of (id: MessageId, problem: &'a Problem) {
+        id: IdText = IdText(id),
+        #[serde(flatten)]
+        problem: ItemProblem<'a> = ItemProblem::of(problem),
     }
 }
 
@@ -470,8 +455,7 @@ pub(crate) struct SettledAnswer {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<DeadReasonSchema>")]
     dead_reason: Option<&'static str>,
-    #[schemars(with = "LevelSchema")]
-    durability: &'static str,
+    durability: LevelText,
 }
 
 /// The result for the message. `already`: this token has acked it before, recently. `superseded`: it is gone instead of
@@ -489,7 +473,7 @@ pub(crate) enum SettledWord {
 
 impl SettledAnswer {
     fn of(settled: &Applied<Settled>) -> Self {
-        let durability = settled.level.as_str();
+        let durability = LevelText(settled.level);
         let plain = |result| SettledAnswer { result, due_at: None, dead_reason: None, durability };
         match &settled.what {
             Settled::Acked => plain(SettledWord::Acked),

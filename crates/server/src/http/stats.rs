@@ -17,7 +17,7 @@ use tokio::sync::watch;
 
 use super::call::Call;
 use super::queue_view::{CountsAnswer, TotalsAnswer};
-use super::{Answer, App, reply};
+use super::{Answer, App, answer, reply};
 use crate::auth::Scope;
 use crate::error::Problem;
 use crate::json::{Elements, InstantText, written};
@@ -122,91 +122,47 @@ async fn later(app: &App) -> Result<Vec<Histogram>, Problem> {
     Ok(found)
 }
 
-/// Figures of the whole server; in a cluster of all its nodes.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "Stats")]
-pub(crate) struct StatsAnswer {
-    pub(super) at: InstantText,
-    pub(super) counts: CountsAnswer,
-    /// Bytes of all unsettled messages.
-    pub(super) bytes: u64,
-    /// Messages in memory.
-    pub(super) resident: u64,
-    /// Queues; in a cluster one that is in several shards counts in each.
-    pub(super) queues: u64,
-    /// Reserves that wait for a message.
-    pub(super) waiters: u64,
-    /// Counters since the start.
-    pub(super) totals: TotalsAnswer,
-    /// Leases that ran out since the start.
-    pub(super) lease_expired: u64,
-    pub(super) lateness: LatenessAnswer,
-    pub(super) ring: RingAnswer,
-    /// Messages due behind the ring in memory: in the next day, the next month, the next ten years.
-    pub(super) later: Vec<LaterAnswer>,
-}
-
-/// The lateness of first grants since the start.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "Lateness")]
-pub(crate) struct LatenessAnswer {
-    /// The upper edges of the columns in ms; one more column is for everything above.
-    pub(super) edges_ms: Vec<u64>,
-    pub(super) counts: Vec<u64>,
-    /// The sum of all latenesses.
-    pub(super) sum_ms: u64,
-}
-
-/// The ring in memory, from its pointer on.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "Ring")]
-pub(crate) struct RingAnswer {
-    pub(super) slots: u64,
-    pub(super) tick_ms: u64,
-    /// The slot that the pointer has reached.
-    pub(super) pointer: u64,
-    /// Messages in the ring.
-    pub(super) messages: u64,
-    /// The ring in equal parts, the first one behind the pointer: the number of messages of each.
-    pub(super) segments: Vec<u64>,
-}
-
-/// Messages by due time, from now on.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "Later")]
-pub(crate) struct LaterAnswer {
-    pub(super) from: InstantText,
-    /// The width of a column.
-    pub(super) width_ms: u64,
-    pub(super) counts: Vec<u64>,
-    /// Messages due behind the last column.
-    pub(super) after: u64,
-}
-
-impl StatsAnswer {
-    fn of(at: WallMs, stats: &Stats, wheel: &WheelView, later: &[Histogram]) -> Self {
-        StatsAnswer {
-            at: InstantText(at),
-            counts: CountsAnswer::of(stats.counts),
-            bytes: stats.bytes,
-            resident: stats.resident,
-            queues: stats.queues,
-            waiters: stats.waiters,
-            totals: TotalsAnswer::of(&stats.totals),
-            lease_expired: stats.lease_expired,
-            lateness: LatenessAnswer {
-                edges_ms: LATENESS_MS.to_vec(),
-                counts: stats.lateness.clone(),
-                sum_ms: stats.lateness_sum_ms,
-            },
-            ring: RingAnswer::of(wheel),
-            later: later.iter().map(LaterAnswer::of).collect(),
-        }
+answer! {
+    /// Figures of the whole server; in a cluster of all its nodes.
+    #[schemars(rename = "Stats")]
+    StatsAnswer of (at: WallMs, stats: &Stats, wheel: &WheelView, turns: &[Histogram]) {
+        at: InstantText = InstantText(at),
+        counts: CountsAnswer = CountsAnswer::of(stats.counts),
+        /// Bytes of all unsettled messages.
+        bytes: u64 = stats.bytes,
+        /// Messages in memory.
+        resident: u64 = stats.resident,
+        /// Queues; in a cluster one that is in several shards counts in each.
+        queues: u64 = stats.queues,
+        /// Reserves that wait for a message.
+        waiters: u64 = stats.waiters,
+        /// Counters since the start.
+        totals: TotalsAnswer = TotalsAnswer::of(&stats.totals),
+        /// Leases that ran out since the start.
+        lease_expired: u64 = stats.lease_expired,
+        lateness: LatenessAnswer = LatenessAnswer::of(stats),
+        ring: RingAnswer = RingAnswer::of(wheel),
+        /// Messages due behind the ring in memory: in the next day, the next month, the next ten years.
+        later: Vec<LaterAnswer> = turns.iter().map(LaterAnswer::of).collect(),
     }
 }
 
-impl RingAnswer {
-    fn of(wheel: &WheelView) -> Self {
+answer! {
+    /// The lateness of first grants since the start.
+    #[schemars(rename = "Lateness")]
+    LatenessAnswer of (stats: &Stats) {
+        /// The upper edges of the columns in ms; one more column is for everything above.
+        edges_ms: Vec<u64> = LATENESS_MS.to_vec(),
+        counts: Vec<u64> = stats.lateness.clone(),
+        /// The sum of all latenesses.
+        sum_ms: u64 = stats.lateness_sum_ms,
+    }
+}
+
+answer! {
+    /// The ring in memory, from its pointer on.
+    #[schemars(rename = "Ring")]
+    RingAnswer of (wheel: &WheelView) with {
         let slots = wheel.slots.max(1);
         let parts = SEGMENTS.min(slots);
         let mut segments = vec![0; parts];
@@ -216,24 +172,28 @@ impl RingAnswer {
                 segments[ahead * parts / slots] += messages;
             }
         }
-        RingAnswer {
-            slots: wheel.slots as u64,
-            tick_ms: wheel.tick_ms,
-            pointer: wheel.pointers[0] as u64,
-            messages: wheel.messages,
-            segments,
-        }
+    } {
+        slots: u64 = wheel.slots as u64,
+        tick_ms: u64 = wheel.tick_ms,
+        /// The slot that the pointer has reached.
+        pointer: u64 = wheel.pointers[0] as u64,
+        /// Messages in the ring.
+        messages: u64 = wheel.messages,
+        /// The ring in equal parts, the first one behind the pointer: the number of messages of each.
+        segments: Vec<u64> = segments,
     }
 }
 
-impl LaterAnswer {
-    fn of(found: &Histogram) -> Self {
-        LaterAnswer {
-            from: InstantText(found.from),
-            width_ms: found.width_ms,
-            counts: found.counts.clone(),
-            after: found.after,
-        }
+answer! {
+    /// Messages by due time, from now on.
+    #[schemars(rename = "Later")]
+    LaterAnswer of (found: &Histogram) {
+        from: InstantText = InstantText(found.from),
+        /// The width of a column.
+        width_ms: u64 = found.width_ms,
+        counts: Vec<u64> = found.counts.clone(),
+        /// Messages due behind the last column.
+        after: u64 = found.after,
     }
 }
 
@@ -259,34 +219,28 @@ async fn histogram_of(call: Call, queue: Option<QueueName>) -> Answer {
         return Err(Problem::field("to", "must be after from"));
     }
     let found = call.app.ask(Op::histogram(queue, from, to, columns)).await?;
-    let starts = std::iter::successors(Some(found.from.0), |at| Some(at.saturating_add(found.width_ms)));
-    let bucket = |(from, count): (u64, &u64)| BucketAnswer { from: InstantText(WallMs(from)), count: *count };
-    let answer = HistogramAnswer {
-        from: InstantText(found.from),
-        width_ms: found.width_ms,
-        resolution_ms: found.resolution_ms,
-        before: found.before,
-        after: found.after,
-        buckets: starts.zip(&found.counts).map(bucket).collect(),
-    };
-    Ok(reply(StatusCode::OK, &answer))
+    Ok(reply(StatusCode::OK, &HistogramAnswer::of(&found)))
 }
 
-/// Scheduled and ready messages by due time.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "Histogram")]
-pub(crate) struct HistogramAnswer {
-    /// The start of the first bucket.
-    pub(super) from: InstantText,
-    /// The width of a bucket.
-    pub(super) width_ms: u64,
-    /// A message that is due closer than this to the edge of a bucket may be counted in the next one.
-    pub(super) resolution_ms: u64,
-    /// Messages due before the first bucket: if that begins now, the overdue ones.
-    pub(super) before: u64,
-    /// Messages due after the last bucket.
-    pub(super) after: u64,
-    pub(super) buckets: Vec<BucketAnswer>,
+answer! {
+    /// Scheduled and ready messages by due time.
+    #[schemars(rename = "Histogram")]
+    HistogramAnswer of (found: &Histogram) with {
+        let starts = std::iter::successors(Some(found.from.0), |at| Some(at.saturating_add(found.width_ms)));
+        let bucket = |(from, count): (u64, &u64)| BucketAnswer { from: InstantText(WallMs(from)), count: *count };
+    } {
+        /// The start of the first bucket.
+        from: InstantText = InstantText(found.from),
+        /// The width of a bucket.
+        width_ms: u64 = found.width_ms,
+        /// A message that is due closer than this to the edge of a bucket may be counted in the next one.
+        resolution_ms: u64 = found.resolution_ms,
+        /// Messages due before the first bucket: if that begins now, the overdue ones.
+        before: u64 = found.before,
+        /// Messages due after the last bucket.
+        after: u64 = found.after,
+        buckets: Vec<BucketAnswer> = starts.zip(&found.counts).map(bucket).collect(),
+    }
 }
 
 /// The messages that are due in one bucket.
@@ -305,61 +259,47 @@ pub(super) fn instant(call: &Call, field: &'static str) -> Result<Option<WallMs>
 
 pub(crate) async fn wheel(call: Call) -> Answer {
     let wheel = call.app.ask(Op::wheel()).await?;
-    let [at, after] = wheel.pointers.map(|pointer| pointer as u64);
-    let [slots_at, slots_after] = &wheel.occupied;
-    let answer = WheelAnswer {
-        slots: wheel.slots as u64,
-        tick_ms: wheel.tick_ms,
-        messages: wheel.messages,
-        pointer: PointersAnswer { at, after },
-        occupied: OccupiedAnswer {
-            at: Elements(slots_at, SlotAnswer::of),
-            after: Elements(slots_after, SlotAnswer::of),
-        },
-    };
-    Ok(reply(StatusCode::OK, &answer))
+    Ok(reply(StatusCode::OK, &WheelAnswer::of(&wheel)))
 }
 
-/// The rings in memory: one for messages due at an instant (`at`), one for messages due after a delay (`after`).
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "Wheel")]
-pub(crate) struct WheelAnswer<'a> {
-    /// Slots of each ring.
-    pub(super) slots: u64,
-    pub(super) tick_ms: u64,
-    /// Messages on both rings.
-    pub(super) messages: u64,
-    pub(super) pointer: PointersAnswer,
-    pub(super) occupied: OccupiedAnswer<'a>,
+answer! {
+    /// The rings in memory: one for messages due at an instant (`at`), one for messages due after a delay (`after`).
+    #[schemars(rename = "Wheel")]
+    WheelAnswer<'a> of (wheel: &'a WheelView) {
+        /// Slots of each ring.
+        slots: u64 = wheel.slots as u64,
+        tick_ms: u64 = wheel.tick_ms,
+        /// Messages on both rings.
+        messages: u64 = wheel.messages,
+        pointer: PointersAnswer = PointersAnswer::of(wheel),
+        occupied: OccupiedAnswer<'a> = OccupiedAnswer::of(wheel),
+    }
 }
 
-/// The slot that each ring has reached.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "Pointers")]
-pub(crate) struct PointersAnswer {
-    pub(super) at: u64,
-    pub(super) after: u64,
+answer! {
+    /// The slot that each ring has reached.
+    #[schemars(rename = "Pointers")]
+    PointersAnswer of (wheel: &WheelView) {
+        at: u64 = wheel.pointers[0] as u64,
+        after: u64 = wheel.pointers[1] as u64,
+    }
 }
 
-/// The slots that are not empty.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "Occupied")]
-pub(crate) struct OccupiedAnswer<'a> {
-    pub(super) at: Elements<'a, (usize, u64), SlotAnswer>,
-    pub(super) after: Elements<'a, (usize, u64), SlotAnswer>,
+answer! {
+    /// The slots that are not empty.
+    #[schemars(rename = "Occupied")]
+    OccupiedAnswer<'a> of (wheel: &'a WheelView) {
+        at: Elements<'a, (usize, u64), SlotAnswer> = Elements(&wheel.occupied[0], SlotAnswer::of),
+        after: Elements<'a, (usize, u64), SlotAnswer> = Elements(&wheel.occupied[1], SlotAnswer::of),
+    }
 }
 
-/// The number of messages on a slot.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "Slot")]
-pub(crate) struct SlotAnswer {
-    pub(super) slot: u64,
-    pub(super) messages: u64,
-}
-
-impl SlotAnswer {
-    fn of(&(slot, messages): &(usize, u64)) -> Self {
-        SlotAnswer { slot: slot as u64, messages }
+answer! {
+    /// The number of messages on a slot.
+    #[schemars(rename = "Slot")]
+    SlotAnswer of (slot: &(usize, u64)) {
+        slot: u64 = slot.0 as u64,
+        messages: u64 = slot.1,
     }
 }
 

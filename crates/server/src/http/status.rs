@@ -10,9 +10,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::call::Call;
-use super::{Answer, App, audit, metrics, reply};
-use crate::json::InstantText;
-use crate::schema::LevelSchema;
+use super::{Answer, App, answer, audit, metrics, reply};
+use crate::json::{InstantText, LevelText};
 
 /// The time for a look into the audit trail.
 const LOOK_UP: Duration = Duration::from_secs(5);
@@ -62,7 +61,7 @@ pub(crate) async fn status(call: Call) -> Answer {
         uptime_ms: start.map(|start| u64::try_from(start.since.elapsed().as_millis()).unwrap_or(u64::MAX)),
         store: StoreAnswer {
             kind: facts.map_or("memory", |facts| facts.store),
-            level: app.client.level().as_str(),
+            level: LevelText(app.client.level()),
             folder: folder.map(|folder| folder.display().to_string()),
         },
         disk,
@@ -119,8 +118,7 @@ pub(crate) struct ServerStatusAnswer {
 pub(crate) struct StoreAnswer {
     /// `log`, `memory`, `redis` or `postgres`.
     pub(super) kind: &'static str,
-    #[schemars(with = "LevelSchema")]
-    pub(super) level: &'static str,
+    pub(super) level: LevelText,
     /// The data folder; `null` without one.
     pub(super) folder: Option<String>,
 }
@@ -166,33 +164,22 @@ pub(crate) struct BreakerAnswer {
     pub(super) because: Option<String>,
 }
 
-/// A database with an outbox, as the answering node sees it.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "OutboxDatabase")]
-pub(crate) struct DatabaseAnswer {
-    pub(super) name: String,
-    /// Whether it answers.
-    pub(super) up: bool,
-    /// Rows that wait, up to 100,001; 0 where another node drains.
-    pub(super) waiting: u64,
-    /// The age of the oldest row that waits.
-    pub(super) oldest_ms: u64,
-    /// Rows that were refused for good since this node's start: they are in `duewheel.rejected`.
-    pub(super) rejected: u64,
-    /// The error that stops the drain.
-    pub(super) last_error: Option<String>,
-}
-
-impl DatabaseAnswer {
-    fn of(figures: &OutboxFigures) -> Self {
+answer! {
+    /// A database with an outbox, as the answering node sees it.
+    #[schemars(rename = "OutboxDatabase")]
+    DatabaseAnswer of (figures: &OutboxFigures) with {
         let (waiting, oldest) = figures.waiting();
-        DatabaseAnswer {
-            name: figures.database().to_owned(),
-            up: figures.is_up(),
-            waiting,
-            oldest_ms: u64::try_from(oldest.as_millis()).unwrap_or(u64::MAX),
-            rejected: figures.rejected(),
-            last_error: figures.last_error(),
-        }
+    } {
+        name: String = figures.database().to_owned(),
+        /// Whether it answers.
+        up: bool = figures.is_up(),
+        /// Rows that wait, up to 100,001; 0 where another node drains.
+        waiting: u64 = waiting,
+        /// The age of the oldest row that waits.
+        oldest_ms: u64 = u64::try_from(oldest.as_millis()).unwrap_or(u64::MAX),
+        /// Rows that were refused for good since this node's start: they are in `duewheel.rejected`.
+        rejected: u64 = figures.rejected(),
+        /// The error that stops the drain.
+        last_error: Option<String> = figures.last_error(),
     }
 }

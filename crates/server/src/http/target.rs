@@ -9,16 +9,15 @@ use duewheel::core::engine::Enqueue;
 use duewheel::core::message::Headers;
 use duewheel::core::{QueueName, WallMs};
 use duewheel_delivery::{
-    DeliveryAttempt, MessageUrl, NetworkSettings, PushRate, PushVerdict, RetrySettings, ShownTarget,
-    TargetAttempt, TargetError, TargetSettings, TargetState, TargetStatus, TargetView, Targets, TestedTarget,
-    UrlMoves,
+    DeliveryAttempt, MessageUrl, NetworkSettings, PushCounts, PushVerdict, ShownTarget, TargetAttempt,
+    TargetError, TargetSettings, TargetState, TargetStatus, TargetView, Targets, TestedTarget, UrlMoves,
 };
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Serialize};
 
 use super::call::Call;
 use super::strict::{self, Text};
-use super::{Answer, App, reply};
+use super::{Answer, App, answer, reply};
 use crate::auth::{Caller, Scope};
 use crate::error::{ErrorCode, Problem};
 use crate::json::{IdText, InstantText};
@@ -176,7 +175,8 @@ struct TargetFields {
     #[schemars(length(max = 4096))]
     url: String,
     /// `POST` (default), `PUT` or `PATCH`.
-    method: Option<MethodWord>,
+    #[schemars(extend("enum" = ["POST", "PUT", "PATCH", null]))]
+    method: Option<String>,
     /// Headers of each request, at most 50; not those that belong to the connection, nor `webhook-` and `duewheel-`.
     #[schemars(with = "Option<HeadersSchema>")]
     headers: Option<()>,
@@ -207,24 +207,11 @@ struct TargetFields {
     /// The client certificate of requests with its private key, in PEM.
     client_pem: Option<String>,
     /// The addresses that requests may go to: `public` (default), `any`, or a list of networks.
-    networks: Option<NetworksFields>,
+    networks: Option<NetworkSettings>,
     /// What the names of queues begin with that may be delivered to it; by default all may, and only a token without
     /// limits may choose it.
     #[schemars(length(max = 100))]
     queues: Option<Vec<String>>,
-}
-
-/// The method of requests.
-#[derive(JsonSchema)]
-#[schemars(inline)]
-#[expect(dead_code, reason = "only its schema is used")]
-enum MethodWord {
-    #[schemars(rename = "POST")]
-    Post,
-    #[schemars(rename = "PUT")]
-    Put,
-    #[schemars(rename = "PATCH")]
-    Patch,
 }
 
 /// A limit of requests a second.
@@ -260,36 +247,6 @@ struct RetryFields {
     max: Option<()>,
 }
 
-/// A limit of requests a second.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "TargetRate")]
-pub(crate) struct TargetRateAnswer {
-    per_second: u32,
-    /// Requests that may go at once after a pause; `null` for a second's worth.
-    burst: Option<u32>,
-}
-
-/// When failed attempts are repeated: after `delays`, or after `min_ms` and then twice as long each time, up to `max_ms`.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "TargetRetry")]
-pub(crate) struct TargetRetryAnswer {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    delays: Option<Vec<String>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    min_ms: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    max_ms: Option<u64>,
-}
-
-/// The addresses that requests may go to.
-#[derive(Debug, JsonSchema, Serialize)]
-#[serde(untagged)]
-#[schemars(rename = "TargetNetworks")]
-pub(crate) enum NetworksFields {
-    One(String),
-    Several(Vec<String>),
-}
-
 /// A target as it is.
 #[derive(Debug, JsonSchema, Serialize)]
 #[schemars(rename = "TargetAnswer")]
@@ -312,7 +269,7 @@ pub(crate) struct TargetAnswer {
     pub(super) delivers: Vec<String>,
     /// The settings of the target; left out if they cannot be read.
     #[serde(flatten)]
-    pub(super) settings: Option<TargetSettingsAnswer>,
+    pub(super) settings: Option<ShownTarget>,
     pub(super) created_at: InstantText,
     /// What the node that answers has delivered since it began to; only the node that delivers has it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -323,88 +280,14 @@ pub(crate) struct TargetAnswer {
     pub(super) attempts: Option<Vec<TargetAttemptAnswer>>,
 }
 
-/// The settings of a target, with the defaults filled in.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "TargetSettings")]
-pub(crate) struct TargetSettingsAnswer {
-    /// The URL; its query is masked.
-    pub(super) url: String,
-    pub(super) method: String,
-    /// The names of the headers.
-    pub(super) headers: Vec<String>,
-    /// The last four characters of each secret, behind `…`.
-    pub(super) secrets: Vec<String>,
-    pub(super) timeout_ms: u64,
-    pub(super) concurrency: u32,
-    /// Left out: there is no limit.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) rate: Option<TargetRateAnswer>,
-    pub(super) retry: TargetRetryAnswer,
-    pub(super) max_attempts: u32,
-    pub(super) dead_on: Vec<u16>,
-    pub(super) networks: NetworksFields,
-    /// The queues that may be delivered to it; all of them by default.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) queues: Option<Vec<String>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) ca_pem: Option<String>,
-    /// Whether requests show a certificate of ours.
-    pub(super) client_certificate: bool,
-}
-
 /// How attempts to deliver have ended.
-#[derive(Debug, Default, JsonSchema, Serialize)]
+#[derive(Debug, JsonSchema, Serialize)]
 #[schemars(rename = "PushCounts")]
 pub(crate) struct PushCountsAnswer {
-    /// Messages that were delivered.
-    pub(super) delivered: u64,
-    /// Attempts that have failed.
-    pub(super) failed: u64,
-    /// Attempts that do not count against `max_attempts`.
-    pub(super) forgiven: u64,
-    /// Messages that have died.
-    pub(super) dead: u64,
+    #[serde(flatten)]
+    pub(super) counts: PushCounts,
     /// Requests under way.
     pub(super) in_flight: u64,
-}
-
-impl PushCountsAnswer {
-    fn of(status: &TargetStatus) -> Self {
-        PushCountsAnswer {
-            delivered: status.counts.delivered,
-            failed: status.counts.failed,
-            forgiven: status.counts.forgiven,
-            dead: status.counts.dead,
-            in_flight: status.in_flight as u64,
-        }
-    }
-}
-
-impl TargetSettingsAnswer {
-    fn of(shown: ShownTarget) -> Self {
-        TargetSettingsAnswer {
-            url: shown.url,
-            method: shown.method,
-            headers: shown.headers,
-            secrets: shown.secrets.iter().map(|end| format!("…{end}")).collect(),
-            timeout_ms: shown.timeout_ms,
-            concurrency: shown.concurrency,
-            rate: shown.rate.map(|PushRate { per_second, burst }| TargetRateAnswer { per_second, burst }),
-            retry: {
-                let RetrySettings { delays, min_ms, max_ms } = shown.retry;
-                TargetRetryAnswer { delays, min_ms, max_ms }
-            },
-            max_attempts: shown.max_attempts,
-            dead_on: shown.dead_on,
-            networks: match shown.networks {
-                NetworkSettings::One(word) => NetworksFields::One(word),
-                NetworkSettings::Several(words) => NetworksFields::Several(words),
-            },
-            queues: shown.queues,
-            ca_pem: shown.ca_pem,
-            client_certificate: shown.client_certificate,
-        }
-    }
 }
 
 impl TargetAnswer {
@@ -431,13 +314,20 @@ impl TargetAnswer {
             since: since.map(|since| InstantText(WallMs::from_system_time_up(since))),
             error: view.error,
             delivers: view.queues.iter().map(|queue| queue.as_str().to_owned()).collect(),
-            settings: view.shown.map(TargetSettingsAnswer::of),
+            settings: view.shown.map(with_marks),
             created_at: InstantText(WallMs(view.created_ms)),
-            counts: status.map(PushCountsAnswer::of),
+            counts: status
+                .map(|status| PushCountsAnswer { counts: status.counts, in_flight: status.in_flight as u64 }),
             attempts: None,
             name: view.name,
         }
     }
+}
+
+/// The settings with `…` before the ends of secrets.
+fn with_marks(mut shown: ShownTarget) -> ShownTarget {
+    shown.secrets.iter_mut().for_each(|end| end.insert(0, '…'));
+    shown
 }
 
 /// A page of targets, by name.
@@ -449,102 +339,61 @@ pub(crate) struct TargetsAnswer {
     pub(super) next: Option<String>,
 }
 
-/// What came back from a test.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "TargetTested")]
-pub(crate) struct TestedAnswer {
-    /// When the request was sent.
-    pub(super) at: InstantText,
-    /// Whether a message would be acked.
-    pub(super) delivered: bool,
-    /// The status of the answer; `null` if there was none.
-    pub(super) status: Option<u16>,
-    /// How it ended: `status_200`, `timeout`, `dns_error`, …
-    pub(super) class: String,
-    /// How long it took.
-    pub(super) ms: u64,
-    /// The first KiB of the answer, without control characters, behind a remark in parentheses if it was cut or is a
-    /// redirect. Of a failure of TLS, the reason.
-    pub(super) answer: String,
-    /// The `webhook-id` of the request.
-    pub(super) webhook_id: String,
-}
-
-impl TestedAnswer {
-    pub(super) fn of(tested: TestedTarget) -> Self {
+answer! {
+    /// What came back from a test.
+    #[schemars(rename = "TargetTested")]
+    TestedAnswer of (tested: TestedTarget) with {
         let TestedTarget { at, webhook_id, outcome, .. } = tested;
-        TestedAnswer {
-            at: InstantText(WallMs::from_system_time_up(at)),
-            status: outcome.class.status(),
-            delivered: outcome.verdict == PushVerdict::Delivered,
-            class: outcome.class.to_string(),
-            ms: u64::try_from(outcome.took.as_millis()).unwrap_or(u64::MAX),
-            answer: outcome.answer,
-            webhook_id,
-        }
+    } {
+        /// When the request was sent.
+        at: InstantText = InstantText(WallMs::from_system_time_up(at)),
+        /// Whether a message would be acked.
+        delivered: bool = outcome.verdict == PushVerdict::Delivered,
+        /// The status of the answer; `null` if there was none.
+        status: Option<u16> = outcome.class.status(),
+        /// How it ended: `status_200`, `timeout`, `dns_error`, …
+        class: String = outcome.class.to_string(),
+        /// How long it took.
+        ms: u64 = u64::try_from(outcome.took.as_millis()).unwrap_or(u64::MAX),
+        /// The first KiB of the answer, without control characters, behind a remark in parentheses if it was cut or is
+        /// a redirect. Of a failure of TLS, the reason.
+        answer: String = outcome.answer,
+        /// The `webhook-id` of the request.
+        webhook_id: String = webhook_id,
     }
 }
 
-/// An attempt to deliver a message to a target.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "DeliveryAttempt")]
-pub(crate) struct DeliveryAnswer {
-    /// When it began.
-    pub(super) at: InstantText,
-    /// How long it took.
-    pub(super) ms: u64,
-    /// The status of the answer; `null` if there was none.
-    pub(super) status: Option<u16>,
-    /// How it ended: `status_500`, `timeout`, `dns_error`, …
-    pub(super) class: String,
-    /// The first KiB of the answer, without control characters, behind a remark in parentheses if it was cut or is a
-    /// redirect. Of a failure of TLS, the reason.
-    pub(super) answer: String,
-}
-
-impl DeliveryAnswer {
-    pub(super) fn of(attempt: DeliveryAttempt) -> Self {
-        let DeliveryAttempt { at_ms, ms, status, class, answer } = attempt;
-        DeliveryAnswer { at: InstantText(WallMs(at_ms)), ms, status, class, answer }
+answer! {
+    /// An attempt to deliver a message to a target.
+    #[schemars(rename = "DeliveryAttempt")]
+    DeliveryAnswer of (attempt: DeliveryAttempt) {
+        /// When it began.
+        at: InstantText = InstantText(WallMs(attempt.at_ms)),
+        /// How long it took.
+        ms: u64 = attempt.ms,
+        /// The status of the answer; `null` if there was none.
+        status: Option<u16> = attempt.status,
+        /// How it ended: `status_500`, `timeout`, `dns_error`, …
+        class: String = attempt.class,
+        /// The first KiB of the answer, in the list of its target 200 bytes, without control characters, behind a
+        /// remark in parentheses if it was cut or is a redirect. Of a failure of TLS, the reason.
+        answer: String = attempt.answer,
     }
 }
 
-/// An attempt to deliver a message, in the list of its target.
-#[derive(Debug, JsonSchema, Serialize)]
-#[schemars(rename = "TargetAttempt")]
-pub(crate) struct TargetAttemptAnswer {
-    /// The message.
-    pub(super) message: IdText,
-    /// The queue of the message.
-    #[schemars(with = "QueueSchema")]
-    pub(super) queue: String,
-    /// Which attempt of the message it was.
-    pub(super) attempt: u32,
-    /// When it began.
-    pub(super) at: InstantText,
-    /// How long it took.
-    pub(super) ms: u64,
-    /// The status of the answer; `null` if there was none.
-    pub(super) status: Option<u16>,
-    /// How it ended: `status_500`, `timeout`, `dns_error`, …
-    pub(super) class: String,
-    /// The first 200 bytes of the answer, without control characters.
-    pub(super) answer: String,
-}
-
-impl TargetAttemptAnswer {
-    pub(super) fn of(one: TargetAttempt) -> Self {
-        let DeliveryAttempt { at_ms, ms, status, class, answer } = one.attempt;
-        TargetAttemptAnswer {
-            message: IdText(one.id),
-            queue: one.queue.as_str().to_owned(),
-            attempt: one.number,
-            at: InstantText(WallMs(at_ms)),
-            ms,
-            status,
-            class,
-            answer,
-        }
+answer! {
+    /// An attempt to deliver a message, in the list of its target.
+    #[schemars(rename = "TargetAttempt")]
+    TargetAttemptAnswer of (one: TargetAttempt) {
+        /// The message.
+        message: IdText = IdText(one.id),
+        /// The queue of the message.
+        #[schemars(with = "QueueSchema")]
+        queue: String = one.queue.as_str().to_owned(),
+        /// Which attempt of the message it was.
+        attempt: u32 = one.number,
+        #[serde(flatten)]
+        delivery: DeliveryAnswer = DeliveryAnswer::of(one.attempt),
     }
 }
 

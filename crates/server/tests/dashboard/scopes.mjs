@@ -17,6 +17,9 @@ const offered = {
   // Without the scope metrics Overview, Queues and Server had banners of errors, and Dead letters had, too.
   warden: ["Overview", "Queues", "Schedules", "Targets", "Dead letters", "Jobs", "Audit", "Server"],
   keeper: ["Queues", "Schedules", "Targets", "Jobs", "Audit", "Server"],
+  // The server shows dead letters to consumers; the dashboard had them for administrators alone.
+  worker: ["Queues", "Server"],
+  watcher: ["Overview", "Queues", "Dead letters", "Server"],
 };
 
 async function signedIn(name) {
@@ -87,6 +90,26 @@ for (const [name, n] of [["full", 1], ["warden", 0]]) {
   await calm(seen, "/queues/shop?state=scheduled", name);
   await seen.page.locator("main table.cards tbody tr").first().waitFor();
   assert.equal(await seen.page.getByLabel("Choose all on this page").count(), n, name);
+  await seen.context.close();
+}
+
+// A consumer sees the messages of a queue and why some are dead, and is offered no act that it may not do.
+for (const name of ["worker", "watcher"]) {
+  const seen = await signedIn(name);
+  const { page } = seen;
+  await calm(seen, "/queues/shop", name);
+  await page.locator("main table.cards tbody tr").first().waitFor();
+  await page.getByRole("link", { name: "Dead letters", exact: true }).last().click();
+  await page.getByRole("heading", { level: 1, name: "Dead letters of shop" }).waitFor();
+  await page.getByRole("region", { name: "Dead letters" }).locator("tbody tr").first().waitFor();
+  await check(seen, `dead letters, ${name}`);
+  await calm(seen, "/search?q=se&queue=shop", name);
+  await page.locator("td.key", { hasText: "seen" }).waitFor();
+  for (const path of ["/queues/shop?state=dead", "/dead/shop"]) {
+    await calm(seen, path, name);
+    await page.locator("main table.cards tbody tr").first().waitFor();
+    assert.deepEqual(await page.locator("main button").filter({ hasText: /Redrive|Purge|Pause|Fire|Postpone|Cancel/ }).allTextContents(), [], `${name}: ${path}`);
+  }
   await seen.context.close();
 }
 

@@ -38,6 +38,14 @@ const { page } = seen;
   assert.deepEqual((await days()).map((title) => title.split(": ")[1]).sort().slice(0, 2), ["0 times", "0 times"]);
 }
 
+// Words for a cron expression say when it occurs: */45 was every 45 minutes, and is :00 and :45; the second Monday was Monday.
+{
+  const words = (all) => page.evaluate(async (some) => { const { cronWords } = await import("/ui/cron.js"); return some.map(cronWords); }, all);
+  assert.deepEqual(await words(["*/15 * * * *", "0 */6 * * *", "0 9 * * mon-FRI", "30 8 1 JAN *"]), ["every 15 minutes", "every 6 hours at minute 00", "at 09:00 on Monday to Friday", "at 08:30 on day 1 of the month in January"]);
+  const without = ["*/45 * * * *", "0 */7 * * *", "0 9 * * MON#2", "0 9 * * FRIL", "0 9 * * MON/2"];
+  assert.deepEqual(await words(without), without);
+}
+
 // A body as text, as JSON and as bytes; one that is no text as bytes alone.
 {
   const body = page.getByLabel("Body");
@@ -60,6 +68,11 @@ const { page } = seen;
   await choose.selectOption("json");
   assert.match(await body.textContent(), /^{\n {2}"order": 42,/);
   await check(seen, "a body as JSON");
+
+  // Bodies went through JSON.parse: 9007199254740993 was shown as …992, 1.10 as 1.1, and a member that came twice once.
+  const exact = '{"id":9007199254740993,"price":1.10,"id":-1e400,"none":{},"text":"{\\"a\\": [1, 2]}"}';
+  await of("bodies", { body: exact });
+  assert.deepEqual((await body.textContent()).split("\n"), ["{", '  "id": 9007199254740993,', '  "price": 1.10,', '  "id": -1e400,', '  "none": {},', '  "text": "{\\"a\\": [1, 2]}"', "}"]);
 
   assert.deepEqual(await of("bodies", { body: "no JSON" }), ["text", "hex"]);
   assert.equal(await body.textContent(), "no JSON");

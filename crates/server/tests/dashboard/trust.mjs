@@ -150,6 +150,27 @@ await both.getByRole("button", { name: "Undo" }).click();
 await acts(page).filter({ hasText: "2 were refused." }).waitFor();
 assert.equal(await acts(page).filter({ hasText: "Undone" }).count(), 0);
 
+// A redrive that the server refuses was said to be done: the answer has a result for each message, and no error.
+for (const key of ["r-1", "r-2", "r-3"]) await put("refused", key, { state: "dead" });
+for (const key of ["r-1", "r-2"]) await put("refused", key);
+await go(page, "/queues/refused?state=dead", "refused");
+const chooseDead = async (keys) => { for (const key of keys) await page.locator("tr", { hasText: `of ${key}` }).getByRole("checkbox").check(); };
+await chooseDead(["r-1", "r-2"]);
+await page.locator(".acts").getByRole("button", { name: "Redrive", exact: true }).click();
+await confirm(page, "Redrive 2");
+await dialog(page).locator(".wrong", { hasText: /key/ }).waitFor();
+await confirm(page, "Cancel");
+await page.locator("tr", { hasText: "of r-1" }).getByRole("button", { name: /^Redrive message/ }).click();
+await confirm(page, "Redrive 1");
+await dialog(page).locator(".wrong", { hasText: /key/ }).waitFor();
+await confirm(page, "Cancel");
+assert.equal(await acts(page).filter({ hasText: /redriven in refused|ready again/ }).count(), 0);
+await chooseDead(["r-3"]);
+await page.locator(".acts").getByRole("button", { name: "Redrive", exact: true }).click();
+await confirm(page, "Redrive 3");
+await acts(page).filter({ hasText: "1 message redriven in refused. 2 were refused." }).waitFor();
+assert.equal((await counts("refused")).dead, 2);
+
 // A job shows how far it is, though the server does not answer for a while and other lines come.
 {
   const { page, context } = await tab();

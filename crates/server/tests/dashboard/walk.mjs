@@ -463,7 +463,7 @@ async function cards(page) {
   await page.getByRole("button", { name: "Sign out small" }).waitFor();
   await visit(page, `${guarded}/#/queues/shop`);
   await page.getByRole("heading", { level: 1, name: "shop" }).waitFor();
-  await page.getByText("needs the scope admin").waitFor();
+  await page.getByText("needs the scope consume / admin").waitFor();
   assert.equal(await page.getByRole("link", { name: "Schedules" }).count(), 0, "schedules are not offered");
   assert.equal(await page.getByRole("link", { name: "Targets" }).count(), 0, "targets are not offered");
   assert.equal(await page.getByRole("link", { name: "Jobs" }).count(), 0, "jobs are not offered");
@@ -486,7 +486,7 @@ async function cards(page) {
   await other.close();
   assert.deepEqual((await api("/v1/token", "GET", undefined, smallToken)).token.scopes, ["metrics"]);
   const all = await api("/v1/tokens", "GET", undefined, fullToken);
-  assert.deepEqual(all.tokens.map((token) => token.name), ["full", "small", "producer", "keeper", "warden"]);
+  assert.deepEqual(all.tokens.map((token) => token.name), ["full", "small", "producer", "keeper", "warden", "worker", "watcher"]);
   assert.ok(!JSON.stringify(all).includes("sha256"), "no hash leaves the server");
   await page.getByRole("button", { name: "Sign out small" }).click();
   await page.getByLabel("Token").waitFor();

@@ -418,7 +418,7 @@ impl Assembly {
             "id": path_parameter::<IdSchema>(&mut self.requests, "id", "The id of a message.", "17"),
         });
         let mut schemas = self.answers.take_definitions(true);
-        schemas.values_mut().for_each(without_null);
+        schemas.values_mut().for_each(of_answer);
         for (name, schema) in self.requests.take_definitions(true) {
             let other = schemas.insert(name.clone(), schema.clone());
             debug_assert!(other.is_none_or(|other| other == schema), "{name} is two schemas");
@@ -479,9 +479,12 @@ fn problems_of(route: &Described, security: Security) -> BTreeSet<ErrorCode> {
     codes
 }
 
-/// Where answers leave a member out, it is never `null`.
-fn without_null(schema: &mut Value) {
+/// Where answers leave a member out, it is never `null`, and nothing is its default. They may have further members.
+fn of_answer(schema: &mut Value) {
     let Some(object) = schema.as_object_mut() else { return };
+    if object.get("additionalProperties") == Some(&Value::Bool(false)) {
+        object.remove("additionalProperties");
+    }
     let required: BTreeSet<String> = object
         .get("required")
         .and_then(Value::as_array)
@@ -491,8 +494,12 @@ fn without_null(schema: &mut Value) {
         .map(str::to_owned)
         .collect();
     let properties = object.get_mut("properties").and_then(Value::as_object_mut).into_iter().flatten();
-    for (_, member) in properties.filter(|(name, _)| !required.contains(*name)) {
+    for (name, member) in properties {
         let Some(member) = member.as_object_mut() else { continue };
+        member.remove("default");
+        if required.contains(name) {
+            continue;
+        }
         if let Some(Value::Array(types)) = member.get_mut("type") {
             types.retain(|one| one != "null");
             if types.len() == 1 {
