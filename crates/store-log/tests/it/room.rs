@@ -140,9 +140,7 @@ fn append_ignoring_room_fails_full() {
     let written = Lsn(rig.history.groups().last().expect("some").first.0 - 1);
     drop(rig.store);
     rig.history.forget_after(written);
-    // Nothing is prepared any more: a full disk cannot be opened, and says so.
-    assert_eq!(open(&disk, lazy()).expect_err("no room for a segment").kind(), ErrorKind::Full);
-    disk.set_free(100_000);
+    // Nothing is prepared any more: what is reserved takes a small segment.
     let mut rig = Rig::open(&disk, lazy(), rig.history);
     assert_eq!(rig.recovered.next_lsn, written.next());
     rig.assert_is("reopened");
