@@ -11,7 +11,7 @@ use duewheel_store_log::{Options, WorkMode, Worked};
 
 use duewheel_sim_disk::{Denial, SimDisk, Trouble};
 
-use crate::rig::{Rig, by_hand, figure, open, was, work, work_all};
+use crate::rig::{Rig, by_hand, figure, was, work, work_all};
 
 /// No flush gets in the way.
 fn lazy() -> Options {
