@@ -129,7 +129,7 @@ impl Engine {
     }
 
     /// Whether leases end by time or with their connections. The store has no room for their records while it takes
-    /// removals alone; until then their messages stay leased, and are settled by their tokens.
+    /// removals alone; until then their messages stay leased, unless an operation names one ([`Engine::end_overdue`]).
     fn may_end_leases(&self) -> bool {
         self.room != Capacity::RemoveOnly
     }
@@ -169,7 +169,7 @@ impl Engine {
             OnLease::Extends | OnLease::Ends => return,
             OnLease::Nothing | OnLease::Begins | OnLease::EndsOwn => {}
         }
-        if !self.may_end_leases() || !self.schedule.has_overdue_leases(self.now) {
+        if !self.schedule.has_overdue_leases(self.now) {
             return;
         }
         if op.operation().surveys {
