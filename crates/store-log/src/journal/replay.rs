@@ -50,6 +50,8 @@ pub(crate) struct Replayed {
     pub(crate) anchor: Option<BootAnchor>,
     /// The header of the last segment with frames.
     last_header: Option<Header>,
+    /// Groups up to here were written before the header of their segment, whose clock is newer.
+    older: Lsn,
 }
 
 impl Replayed {
@@ -73,7 +75,9 @@ impl Replayed {
         let mut again = Vec::new();
         for sealed in &mut self.used[from..] {
             sealed_frames(SegmentReader::open(disk, &sealed.entry)?, sealed, |frame| {
-                again.push(Unproven { head: frame.head, payload: frame.payload.clone() });
+                if frame.head.records > 0 {
+                    again.push(Unproven { head: frame.head, payload: frame.payload.clone() });
+                }
                 Ok(())
             })?;
             (sealed.end, sealed.frames) = (sealed.first, 0);
@@ -93,7 +97,8 @@ impl Replayed {
             }
             Ok(())
         })?;
-        if frame.next().0 > cut.0 + 1 || (frame.head.records == 0 && frame.head.first > cut) {
+        let is_behind = frame.next().0 > cut.0 + 1 || (frame.head.records == 0 && frame.head.first > cut);
+        if is_behind && frame.head.first > self.older {
             self.note_clock(frame.head.clock);
         }
         self.anchor = frame.anchor().or(self.anchor);
@@ -206,6 +211,7 @@ pub(crate) fn replay(
         unproven: Vec::new(),
         anchor: None,
         last_header: headers.last().copied(),
+        older: Lsn(0),
     };
     let mut is_first = true;
     for (i, (entry, header)) in with_frames.iter().zip(&headers).enumerate() {
@@ -216,7 +222,8 @@ pub(crate) fn replay(
             continue;
         }
         check_start(&segment, header, replayed.applied, std::mem::take(&mut is_first))?;
-        if let Some(clock) = header.clock.filter(|_| header.first > cut) {
+        replayed.older = header.clock.map_or(Lsn(0), |_| header.watermark);
+        if let Some(clock) = header.clock.filter(|_| header.watermark >= cut) {
             replayed.note_clock(clock);
         }
         replayed.anchor = header.anchor.or(replayed.anchor);

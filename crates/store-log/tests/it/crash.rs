@@ -282,6 +282,51 @@ fn assert_keeps(disk: &SimDisk, upto: Lsn, history: &History, what: &str) {
     assert_is(&mut store, &recovered, history, what);
 }
 
+/// A start on a full disk writes the groups of the last segments again, into one that takes their place.
+///
+/// Story: their clocks were taken for later than the one in its header. After a step of the wall clock and two starts,
+/// messages were due a day early.
+#[test]
+fn start_on_full_disk_survives_crashes() {
+    let disk = SimDisk::new(1);
+    let mut history = History::new(1);
+    let (mut durable, mut stepped) = (Lsn(0), ClockPair::default());
+    for round in 0..3 {
+        let mut store = open(&disk, by_hand()).expect("open");
+        if round == 0 {
+            while store.hands().prepare() == Worked::Done {}
+            disk.set_free(0);
+        }
+        store.append(&history.group(3)).expect("append");
+        store.sync().expect("sync");
+        store.hands().sync();
+        durable = store.progress().expect("progress").durable;
+        let now = history.clock();
+        stepped.engine = EngineMs(now.engine.0 + by_hand().idle_ms);
+        stepped.wall = WallMs(now.wall.0 + by_hand().idle_ms + 86_400_000);
+        store.idle(stepped, None).expect("idle");
+        store.hands().sync();
+    }
+    assert_eq!(durable, history.model().applied());
+    for call in 1.. {
+        for survivors in [Survivors::None, Survivors::Some, Survivors::All] {
+            let halted = halted_opening(&disk, call, 8);
+            let (disk, is_over) = halted.map_or((disk.clone(), true), |halted| (halted, false));
+            let what = format!("call {call}, {survivors:?}");
+            for _ in 0..2 {
+                disk.restart(survivors);
+                let mut store = open(&disk, by_hand()).unwrap_or_else(|e| panic!("{what}: {e}"));
+                assert_eq!(store.recovered().clock, Some(stepped), "{what}");
+            }
+            disk.restart(survivors);
+            assert_keeps(&disk, Lsn(durable.0 - 1), &history, &what);
+            if is_over {
+                return;
+            }
+        }
+    }
+}
+
 /// Story: an owner had just gone on to the next segment when it was killed: the header was in the page cache, not on
 /// the disk. The next owner read it there, listed a segment of its own behind it, and then the power failed. The header
 /// was gone, a later segment was in use, and the folder was refused as damaged.
