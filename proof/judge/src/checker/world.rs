@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use crate::history::{Call, Downtime, Event, Fault, Held, Leases, Moment, PushedQueue, Rules, Totals};
+use crate::history::{
+    Answer, Call, Downtime, Event, Fault, Held, Leases, Moment, PushedQueue, Rules, Totals,
+};
 
 use super::life::{Granted, Life, Pushed};
-use super::op::{NS, Op, Point};
+use super::op::{End, NS, Op, Point};
 use super::{Check, Report, Violation, story};
 
 /// A reserve that may have granted messages that no client has received.
@@ -164,7 +166,7 @@ impl World<'_> {
             |(down, up): &&(Point, Point)| down.idx < step && step < up.idx && by_wall(down, up.idx);
         let next = self.downs.iter().find(|(down, _)| down.idx > step && down.idx < to);
         self.downs.iter().any(|down| while_down(&down))
-            || next.is_some_and(|(down, up)| by_wall(down, up.idx) && !self.is_noted(step, down.idx))
+            || next.is_some_and(|(down, up)| by_wall(down, up.idx) && !self.has_recorded(step, down.idx))
     }
 
     /// Whether a step between two points may make a message wait longer: a wall clock that goes back, or one that the
@@ -198,6 +200,20 @@ impl World<'_> {
         self.ops.iter().any(|op| {
             let durable = !matches!(op.call, Call::Reserve { .. } | Call::Get(_));
             durable && op.inv.idx > after && op.done().is_some_and(|ret| ret.idx < before)
+        })
+    }
+
+    /// Whether the system has durably recorded something that was requested after one point before another, and with it
+    /// its clocks. What was settled or kept before is answered again without a record.
+    fn has_recorded(&self, after: usize, before: usize) -> bool {
+        self.ops.iter().any(|op| {
+            let End::Ok(at, answer) = &op.end else { return false };
+            let is_record = match answer {
+                Answer::Enqueued { created, .. } => *created,
+                Answer::Cancelled(_) | Answer::Changed(_) | Answer::Purged(_) => true,
+                _ => false,
+            };
+            is_record && op.inv.idx > after && at.idx < before
         })
     }
 

@@ -2,7 +2,7 @@
 
 use duewheel_judge::checker::{Check, check};
 use duewheel_judge::history::{
-    Answer, Call, Downtime, Enqueue, Fault, Grant, Moment, MsgId, Refusal, Target, When,
+    Answer, Call, Downtime, Enqueue, Fault, Grant, IfExists, Moment, MsgId, Refusal, Target, When,
 };
 
 use crate::script::{Script, WALL, case, enqueue, grant, proof, reserve};
@@ -234,6 +234,34 @@ fn wall_clock_counts_after_power_loss() {
             s.grant(1, None, 1, 1);
         });
     }
+}
+
+/// Story: an enqueue that kept the message of its key was taken for a record of the clocks.
+#[test]
+fn answers_without_record_note_no_step() {
+    case(Check::Early, |s| {
+        s.history.rules.downtime = Downtime::OfBoot;
+        s.enqueue(1, None, 1_000);
+        s.enqueue(2, Some("k"), 60_000);
+        s.step(900);
+        if s.bad {
+            s.enqueue(3, None, 60_000);
+        } else {
+            let Call::Enqueue(again) = enqueue(4, Some("k"), 60_000) else { unreachable!() };
+            let kept = Answer::Enqueued {
+                id: MsgId(2),
+                created: false,
+                replaced: None,
+                superseded: None,
+                due_at_ms: None,
+            };
+            s.done(Call::Enqueue(Enqueue { if_exists: IfExists::Keep, ..again }), kept);
+        }
+        s.fault(Fault::PowerLoss);
+        s.fault(Fault::Started);
+        s.wait(100);
+        s.grant(1, None, 1, 1);
+    });
 }
 
 #[test]
