@@ -12,8 +12,9 @@
 //! The next entry is the smaller of both heads. Both heads are live: a call that cancels or takes a head removes the
 //! dead ones behind it. So the next due time can be read without a change.
 
-use std::cmp::{Ordering, Reverse};
-use std::collections::BinaryHeap;
+use alloc::collections::BinaryHeap;
+use alloc::vec::Vec;
+use core::cmp::{Ordering, Reverse};
 
 use crate::list::List;
 use crate::list::{Chunk, Entry, Pool};
@@ -82,8 +83,8 @@ impl<T> Current<T> {
     fn late_to_run(&mut self, liveness: &mut Liveness, pool: &mut Pool<T>) {
         let (mut list, mut start, mut last) = (List::new(), u64::MAX, 0);
         let others = self.stored - self.late.len();
-        let before = std::mem::replace(&mut self.stored, others) - others;
-        for Late(entry) in std::mem::take(&mut self.late) {
+        let before = core::mem::replace(&mut self.stored, others) - others;
+        for Late(entry) in core::mem::take(&mut self.late) {
             (start, last) = (start.min(entry.due), last.max(entry.due));
             list.push(entry, pool);
         }
@@ -110,7 +111,7 @@ impl<T> Current<T> {
             self.first.release_memory(list.len().min(RUN), pool);
         }
         let mut run = match self.first.order.is_empty() {
-            true => std::mem::replace(&mut self.first, SortedRun::new()),
+            true => core::mem::replace(&mut self.first, SortedRun::new()),
             false => SortedRun::new(),
         };
         let looked = run.load(list, start, last, &mut self.sorter, liveness);
@@ -153,7 +154,7 @@ impl<T> Current<T> {
             let is_first = |other: &Reverse<(EntryRank, usize)>| head.is_some_and(|head| head <= other.0.0);
             let Some(&Reverse((_, at))) = self.heads.peek().filter(|other| !is_first(other)) else { break };
             self.heads.pop();
-            std::mem::swap(&mut self.first, &mut self.others[at]);
+            core::mem::swap(&mut self.first, &mut self.others[at]);
             match head {
                 Some(head) => self.heads.push(Reverse((head, at))),
                 None => {
@@ -305,7 +306,7 @@ impl<T> Current<T> {
             0 => self.first.cut(after, &mut out),
             1 => {
                 let (gone, kept): (Vec<_>, Vec<_>) =
-                    std::mem::take(&mut self.late).into_iter().partition(|late| late.0.key() > after);
+                    core::mem::take(&mut self.late).into_iter().partition(|late| late.0.key() > after);
                 self.late = kept.into();
                 gone.into_iter().for_each(|late| out(late.0));
             }
@@ -322,14 +323,14 @@ impl<T> Current<T> {
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = Entry<&T>> {
-        let runs = std::iter::once(&self.first).chain(&self.others);
+        let runs = core::iter::once(&self.first).chain(&self.others);
         let sorted = runs.flat_map(|run| &run.chunks).flat_map(Chunk::iter);
         sorted.chain(self.late.iter().map(|late| late.0.as_ref()))
     }
 
     /// Every `stride`-th entry of each run, and of the late entries.
     pub(crate) fn sample(&self, stride: usize) -> impl Iterator<Item = Entry<&T>> {
-        let runs = std::iter::once(&self.first).chain(&self.others);
+        let runs = core::iter::once(&self.first).chain(&self.others);
         let sorted =
             runs.flat_map(move |run| run.order.iter().step_by(stride).filter_map(|at| run.peek(*at)));
         sorted.chain(self.late.as_slice().iter().step_by(stride).map(|late| late.0.as_ref()))

@@ -9,7 +9,7 @@
 //!
 //! Every function divides before it multiplies, so none can overflow for any `u64`.
 
-use std::fmt;
+use core::fmt;
 
 /// The largest number of slots of a wheel: 2²⁴. A wheel keeps a count of four bytes for each.
 pub const MAX_SLOTS: usize = 1 << 24;
@@ -151,7 +151,7 @@ impl fmt::Display for GeometryError {
     }
 }
 
-impl std::error::Error for GeometryError {}
+impl core::error::Error for GeometryError {}
 
 #[cfg(test)]
 mod tests {

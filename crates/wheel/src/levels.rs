@@ -21,6 +21,7 @@
 use crate::list::List;
 use crate::list::{Chunk, Entry, Pool};
 use crate::liveness::Liveness;
+use alloc::vec::Vec;
 
 const GROUP: u32 = 6;
 const LISTS: usize = 1 << GROUP;
@@ -146,7 +147,7 @@ impl<T> Levels<T> {
 
     pub(crate) fn take(&mut self, at: Occupied) -> List<T> {
         self.unset(at.level, at.list);
-        std::mem::replace(&mut self.levels[at.level].lists[at.list], List::new())
+        core::mem::replace(&mut self.levels[at.level].lists[at.list], List::new())
     }
 
     pub(crate) fn clear(&mut self) {

@@ -30,7 +30,8 @@
 //! The memory is written (as `None`) when it is allocated: one sequential pass that brings it into the caches.
 //! Otherwise each cache line would be missed separately, because some sixty chunks are filled at the same time.
 
-use std::collections::VecDeque;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 
 use crate::liveness::{EntryIndex, Liveness};
 
@@ -126,7 +127,7 @@ impl<T> List<T> {
     fn make_room(&mut self, pool: &mut Pool<T>) {
         let room = self.tail.room();
         if room == Chunk::<T>::SIZE {
-            let chunk = std::mem::replace(&mut self.tail, Chunk::new());
+            let chunk = core::mem::replace(&mut self.tail, Chunk::new());
             if self.full.len() == self.full.capacity() {
                 self.full.reserve_exact(4.max(self.full.len() / 4));
             }
@@ -148,7 +149,7 @@ impl<T> List<T> {
         if self.len == 0 {
             return None;
         }
-        let chunk = self.full.pop_front().unwrap_or_else(|| std::mem::replace(&mut self.tail, Chunk::new()));
+        let chunk = self.full.pop_front().unwrap_or_else(|| core::mem::replace(&mut self.tail, Chunk::new()));
         self.len -= u32::try_from(chunk.len()).expect("a chunk is short");
         Some(chunk)
     }

@@ -24,7 +24,8 @@
 //! A generation for each index would take four times as much memory. The price of groups is that one long-lived entry
 //! keeps seven indexes unused, which are worth less than a byte each.
 
-use std::num::NonZeroU32;
+use alloc::vec::Vec;
+use core::num::NonZeroU32;
 
 use crate::occupancy::Occupancy;
 

@@ -8,6 +8,9 @@
 //! Each layer has 64 times fewer bits, so four layers are enough for sixteen million numbers, and the next one
 //! is found in at most seven words however far it is.
 
+use alloc::vec;
+use alloc::vec::Vec;
+
 const WORD: usize = u64::BITS as usize;
 
 #[derive(Clone, Debug)]

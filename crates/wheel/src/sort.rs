@@ -5,7 +5,8 @@
 //! is a single due time, and its ties came in order as growing ids do, nothing else is needed. Otherwise the runs are
 //! sorted by comparison.
 
-use std::cmp::Reverse;
+use alloc::vec::Vec;
+use core::cmp::Reverse;
 
 /// Up to this many entries, a comparison sort is faster than counting.
 const FEW: usize = 64;

@@ -17,7 +17,10 @@
 //!
 //! `reached` may lie behind `now`, as long as no entry has been requested: the pointer follows then.
 
-use std::fmt;
+use alloc::boxed::Box;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::fmt;
 
 use crate::current::{Current, EntryRank};
 use crate::geometry::{Geometry, RingPosition};
