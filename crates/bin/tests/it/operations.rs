@@ -560,8 +560,12 @@ async fn extend_pushes_the_deadline() {
     let body = json!({"lease_token": token, "lease_ms": 5_000}).to_string();
     let extended = server.ok("POST", &path, &body).await;
     assert_eq!(extended["lease_until"], "2026-01-01T00:00:05.900Z");
-    let extended = server.ok("POST", &path, &json!({"lease_token": token}).to_string()).await;
-    assert_eq!(extended["lease_until"], "2026-01-01T00:00:01.900Z", "as the message says");
+    let proof = json!({"lease_token": token}).to_string();
+    let extended = server.ok("POST", &path, &proof).await;
+    assert_eq!(extended["lease_until"], "2026-01-01T00:00:05.900Z", "no earlier");
+    server.advance(4_500);
+    let extended = server.ok("POST", &path, &proof).await;
+    assert_eq!(extended["lease_until"], "2026-01-01T00:00:06.400Z", "as the message says");
     let long = json!({"lease_token": token, "lease_ms": u64::MAX}).to_string();
     let answer = server.call("POST", &path, &long).await;
     assert_eq!((answer.status, &answer.json()["field"]), (400, &json!("lease_ms")));
