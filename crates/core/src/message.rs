@@ -430,6 +430,20 @@ pub fn is_own_header(name: &str) -> bool {
 }
 
 impl MessageContent {
+    /// A message without a key, body or headers, and with the settings of its queue.
+    pub fn new(id: MessageId, queue: QueueName, enqueued_at: WallMs) -> Self {
+        MessageContent {
+            id,
+            queue,
+            key: None,
+            body: Bytes::new(),
+            headers: Vec::new(),
+            options: Options::default(),
+            dedupe_id: None,
+            enqueued_at,
+        }
+    }
+
     /// The result that the ack of a done message brought, as JSON.
     pub fn result(&self) -> Option<&str> {
         self.headers.iter().find(|(name, _)| **name == *RESULT_HEADER).map(|(_, result)| &**result)

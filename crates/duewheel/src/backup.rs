@@ -10,10 +10,9 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 use std::{fs, io, thread};
 
-use bytes::Bytes;
 use duewheel_core::engine::Ids;
 use duewheel_core::id::{LeaseToken, MessageId, ShardId};
-use duewheel_core::message::{Lease, Life, MessageContent, Options as MessageOptions, Row, Stage};
+use duewheel_core::message::{Lease, Life, MessageContent, Row, Stage};
 use duewheel_core::name::QueueName;
 use duewheel_core::record::{ClockPair, Gone, Group, Record, Was};
 use duewheel_core::store::{
@@ -373,16 +372,7 @@ impl Ending {
     fn leave_out(&mut self, store: &mut dyn Store, id: MessageId) -> Result<(), StoreError> {
         let queue = QueueName::system(STORE_QUEUE);
         let queue = queue.map_err(|bad| StoreError::new(ErrorKind::Unavailable, bad))?;
-        let message = MessageContent {
-            id,
-            queue,
-            key: None,
-            body: Bytes::new(),
-            headers: Vec::new(),
-            options: MessageOptions::default(),
-            dedupe_id: None,
-            enqueued_at: self.clock.wall,
-        };
+        let message = MessageContent::new(id, queue, self.clock.wall);
         let life = Life::new(Due::After(self.clock.engine), None);
         let was = Was::of(&message, &life);
         let put = Record::Put { message: Arc::new(message), life, was: None };
