@@ -96,7 +96,8 @@
 //! # What is not in here
 //!
 //! The crate needs `alloc`, and no `std`. It has no clock, no threads, no randomness, no unsafe code and no dependencies.
-//! A cancel does not return the value: it is dropped later, and nothing is looked up by its handle. Due times are plain numbers; the caller decides their unit and their zero.
+//! A cancel does not return the value: it is dropped later, and nothing is looked up by its handle. Due times are plain
+//! numbers; the caller decides their unit and their zero.
 
 #![cfg_attr(not(test), no_std)]
 // Each public function that can fail lists its errors.
