@@ -268,7 +268,7 @@ pub(super) fn read_body(
         }
     };
     if body.is_empty() && !is_meant {
-        return Err(CommandFailure::Usage(format!("{name}: is empty; say {otherwise} if that is meant")));
+        return Err(CommandFailure::Usage(format!("{name}: is empty; use {otherwise} to send it")));
     }
     Ok(body)
 }
@@ -399,10 +399,10 @@ impl LineSender<'_> {
         if line.is_empty() && !self.allow_empty {
             self.failed += 1;
             let text = if invocation::current().is_json() {
-                let detail = "BODY: is empty; say --allow-empty if that is meant";
+                let detail = "BODY: is empty; use --allow-empty to send it";
                 json!({"line": self.read, "code": "usage", "detail": detail}).to_string()
             } else {
-                format!("duewheel: line {}: is empty; say --allow-empty if that is meant", self.read)
+                format!("duewheel: line {}: is empty; use --allow-empty to send it", self.read)
             };
             self.progress.suspend(|| on_stderr(text));
             return;

@@ -325,7 +325,8 @@ impl Mem {
                 if put == 0 && was.detail != life.weight() as u64 {
                     self.note_replaced(id.0, was.weight);
                 }
-                let elsewhere = elsewhere(put, was.weight.saturating_sub(was.detail) + was.unweighed);
+                let elsewhere =
+                    elsewhere(put, was.weight.saturating_sub(was.detail).saturating_add(was.unweighed));
                 let node =
                     self.add(&was.queue, RecordParts::Life { put }, stands, life.due, bytes, elsewhere)?;
                 self.note_revived(was.kind, life.stage.kind(), put);
@@ -338,7 +339,7 @@ impl Mem {
                 let stands = StageAfter::Is(Kind::Leased);
                 // A record of this table that has the life has its past as well.
                 let past = if life == 0 { was.past } else { 0 };
-                let elsewhere = elsewhere(put, was.weight + was.unweighed + past);
+                let elsewhere = elsewhere(put, was.weight.saturating_add(was.unweighed).saturating_add(past));
                 let says = RecordParts::Grant { life, put };
                 let node = self.add(&was.queue, says, stands, was.due, bytes, elsewhere)?;
                 self.note_revived(was.kind, Kind::Leased, put);

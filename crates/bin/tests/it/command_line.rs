@@ -155,13 +155,13 @@ fn new_body_from_stdin_is_not_empty() {
     assert_eq!(body(), "from stdin");
     for empty in ["-", ""] {
         let refused = shell.fails(&["postpone", "1", "--body", empty], 2);
-        assert!(refused.contains("--body: is empty; say --allow-empty"), "{refused}");
+        assert!(refused.contains("--body: is empty; use --allow-empty"), "{refused}");
     }
     assert_eq!(body(), "from stdin");
     shell.ok(&["postpone", "1", "--body", "", "--allow-empty"]);
     assert_eq!(body(), "");
     let put = ["schedule", "put", "s", "--queue", "q", "--every", "1h"];
-    assert!(shell.fails(&[&put[..], &["-"]].concat(), 2).contains("BODY: is empty; say \"\""));
+    assert!(shell.fails(&[&put[..], &["-"]].concat(), 2).contains("BODY: is empty; use \"\""));
     shell.ok(&[&put[..], &[""]].concat());
 }
 

@@ -330,7 +330,8 @@ fn page_survives_concurrent_changes() {
             let model = rig.history.model_at(before).expect("the end of a group");
             let now = rig.history.model();
             let since = rig.history.groups().iter().filter(|group| group.first > before);
-            let touched: Vec<MessageId> = since.flat_map(|group| &group.records).filter_map(named).collect();
+            let touched: Vec<MessageId> =
+                since.flat_map(|group| &group.records).filter_map(Record::message).collect();
             for row in model.rows() {
                 let unchanged = now.row(row.message.id).is_some() && !touched.contains(&row.message.id);
                 if unchanged && place_in(sequence, &row).is_some() {
@@ -633,18 +634,6 @@ fn next_page_continues_last_one() {
         }
     }
     assert!(seen.into_iter().eq(1..=900));
-}
-
-/// The message that a record is about.
-fn named(record: &Record) -> Option<MessageId> {
-    match record {
-        Record::Put { message, .. } => Some(message.id),
-        Record::Changed { id, .. } | Record::Granted { id, .. } | Record::Removed { id, .. } => Some(*id),
-        Record::Queue { .. }
-        | Record::Purged { .. }
-        | Record::Deduped(_)
-        | Record::AnswersForgotten { .. } => None,
-    }
 }
 
 fn clock(lsn: u64) -> ClockPair {
